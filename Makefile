@@ -21,7 +21,7 @@ NEXT = 'flows captures/rnr-multi-packet.pcap           the connections of a capt
   'check captures/rnr-multi-packet.pcap           packets that break the rules of the protocol' \
   'report captures/chaos.b.pcap -o report.html    a page with plots' \
   'run one-lost-packet                            the same loss between two emulated devices' \
-  'drill tests/conformance/acks                   conformance scripts'
+  'drill conformance/acks                         conformance scripts'
 
 demo: $(VENV)/run.stamp
 	@echo '$$ ibwire explain captures/drop-one-middle.b.pcap'

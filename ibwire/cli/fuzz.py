@@ -8,9 +8,9 @@ import click
 
 COMMANDS = {
     "run": "Attack a device until the budget is spent. (the default)",
-    "replay": "Carry a saved case out again: is the difference still there?",
-    "min": "Make a case as short as it can be.",
-    "cover": "Which opcodes have met which states, and which never.",
+    "replay": "Run a saved case again, and show whether the difference is still there.",
+    "min": "Minimise a case.",
+    "cover": "Show which opcodes were sent in which states of a connection.",
 }
 """Each is a module `ibwire.cli.fuzz_NAME`."""
 

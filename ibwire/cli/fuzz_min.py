@@ -43,11 +43,11 @@ from ibwire.fuzz.watchdog import watchdog
     "--output",
     metavar="FILE",
     type=OutputPath(allow_dash=True),
-    help="Where the shorter case goes. [standard output]",
+    help="Write the shorter case to this file. [standard output]",
 )
 @target_options
 def command(path: Path, name: str | None, output: str | None, live: FuzzTargetOptions) -> None:
-    """Make a case as short and as plain as it can be while it shows the same.
+    """Minimise a case: find the shortest and simplest one that shows the same difference.
 
     CASE is a case, or the directory of a finding: then its original.json.
 
@@ -55,8 +55,8 @@ def command(path: Path, name: str | None, output: str | None, live: FuzzTargetOp
     ibwire fuzz min findings/F0001/original.json -o short.json
     ibwire fuzz min findings/F0001 --dev eth1 --peer 192.0.2.7 --restart ./reboot-dut
 
-    Exit status: 0 nothing to see in the case, 1 there is, and it is shorter now; 2 wrong
-    usage or no case; 130 interrupted, and as short as it had become.
+    Exit status: 0 the case shows no difference, 1 it shows one and was minimised, 2 wrong
+    usage or no case, 130 interrupted: the shortest case so far is written.
     """
     if output is not None:
         require_writable(output)

@@ -74,23 +74,27 @@ def _names(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
 @click.option(
     "--target", "name", metavar="TARGET", help="emu, emu:PROFILE, or py:MODULE:ARGUMENT. [emu]"
 )
-@click.option("--profile", type=click.Choice(list(PROFILES)), help="Of the reference. [spec]")
+@click.option(
+    "--profile", type=click.Choice(list(PROFILES)), help="Profile of the reference. [spec]"
+)
 @click.option(
     "--role",
     type=click.Choice([str(each) for each in Role]),
-    help="What is attacked. [both; on a link: responder]",
+    help="Part of the device that is attacked. [both; on a link: responder]",
 )
-@click.option("--ops", metavar="A,B", callback=_names, help="Only these groups of operators.")
+@click.option("--ops", metavar="A,B", callback=_names, help="Use only these groups of operators.")
 @click.option(
     "--seed-capture",
     "capture",
     metavar="FILE",
     type=InputPath(),
-    help="Begin with what a recording has.",
+    help="Take valid traffic from this capture.",
 )
-@click.option("--device", type=IPAddress(), help="With --seed-capture: the device in it.")
-@click.option("--qpn", type=QueuePairNumber(), help="With --seed-capture: which queue pair.")
-@click.option("--seed", type=click.IntRange(0), help="Another one makes other cases. [0]")
+@click.option(
+    "--device", type=IPAddress(), help="With --seed-capture: address of the device in it."
+)
+@click.option("--qpn", type=QueuePairNumber(), help="With --seed-capture: its queue pair.")
+@click.option("--seed", type=click.IntRange(0), help="Seed of the cases. [0]")
 @click.option(
     "--budget",
     type=BudgetType(),
@@ -102,25 +106,27 @@ def _names(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
     "jobs",
     type=click.IntRange(1, 64),
     metavar="N",
-    help="Processes that work ahead on emulators; the result is the same. [1]",
+    help="Run cases ahead in N processes; the result is the same. [1]",
 )
-@click.option("--stop-after", type=click.IntRange(1), metavar="N", help="End with N findings.")
+@click.option("--stop-after", type=click.IntRange(1), metavar="N", help="End after N findings.")
 @click.option(
     "-o",
     "--output",
     "directory",
     metavar="DIR",
     type=OutputDirectory(path_type=Path),
-    help="Keep the findings in a new directory.",
+    help="Write the findings to a new directory.",
 )
 @click.option(
     "--resume",
     metavar="DIR",
     type=OutputDirectory(exists=True, path_type=Path),
-    help="Go on with the run in DIR for another budget.",
+    help="Continue the run in DIR with another budget.",
 )
 @click.option("--junit", metavar="FILE", type=OutputPath(), help="Write the findings as JUnit XML.")
-@click.option("--json", "as_json", is_flag=True, help="One object a finding, one for the run.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one object per finding, and one for the run."
+)
 @target_options
 def command(  # long: one parameter and help line for each option
     name: str | None,
@@ -155,7 +161,7 @@ def command(  # long: one parameter and help line for each option
     ibwire fuzz --dev eth1 --peer 192.0.2.7 --budget 10min -o findings/
 
     Exit status: 0 nothing found, 1 findings or the device is gone, 2 wrong usage or an
-    unreadable file, 3 an unreadable recording, 130 interrupted.
+    unreadable file, 3 an unreadable capture, 130 interrupted.
     """
     given: dict[str, object] = {
         "target": name,
