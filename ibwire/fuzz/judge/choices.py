@@ -1,4 +1,4 @@
-"""What implementations are known to do otherwise: allowed by the specification, or not.
+"""Known differences between implementations: allowed by the specification, or not.
 
 When a target leaves the reference, the case is carried out again on references that
 differ in one choice. One that agrees with the target explains it: an allowed choice is
@@ -29,7 +29,7 @@ from ibwire_layers.syndrome import RNR_TIMER_US, NakCode
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One way to differ."""
+    """One known difference."""
 
     name: str
     """Field of `Profile`."""
@@ -40,7 +40,7 @@ class Choice:
     """The section that fixes it, or leaves it open."""
 
     def variants(self, profile: Profile) -> Iterator[Profile]:
-        """The profile with each value that it does not have."""
+        """The profile with each of the other values."""
         for value in self.values:
             if getattr(profile, self.name) != value:
                 changes: dict[str, Any] = {self.name: value}

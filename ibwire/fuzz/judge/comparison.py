@@ -34,7 +34,7 @@ class Device(Protocol):
 
     @property
     def memory(self) -> bytearray:
-        """All that it has registered."""
+        """All memory that it has registered."""
         ...
 
     def reconnect(self, connection: Connection) -> None:
@@ -46,11 +46,11 @@ class Device(Protocol):
         ...
 
     def answers(self) -> list[Frame]:
-        """What it sends now."""
+        """The frames that it sends now."""
         ...
 
     def wait(self, time: Time) -> list[tuple[Time, Frame]]:
-        """Let time pass, in ps: what it sends meanwhile, and when."""
+        """Let time pass, in ps; the frames that it sends meanwhile, with their times."""
         ...
 
     def post_recv(self, count: int) -> None:
@@ -66,7 +66,7 @@ class Device(Protocol):
         ...
 
     def completions(self) -> list[Completion]:
-        """What has completed since the last call."""
+        """Completions since the last call."""
         ...
 
     def events(self) -> list[int]:
@@ -75,7 +75,7 @@ class Device(Protocol):
 
 
 class Kind(StrEnum):
-    """In what a device differs, in the order in which it is compared."""
+    """The part in which a device differs, in the order of comparison."""
 
     CRASH = "crash"
     ENDLESS = "endless"
@@ -90,12 +90,12 @@ class Kind(StrEnum):
 KINDS = tuple(Kind)
 
 FATAL = (Kind.CRASH, Kind.ENDLESS)
-"""Those that are seen without a reference, too."""
+"""Differences that are seen without a reference, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where a device left the reference."""
+    """The first difference of a device from the reference."""
 
     step: int
     """Number of the step, from 0."""
@@ -106,7 +106,7 @@ class Difference:
 
 
 def crash(case: Case, reason: object) -> Difference:
-    """A device that does not go on after a case."""
+    """The difference of a device that no longer responds after a case."""
     return Difference(max(len(case.steps) - 1, 0), Kind.CRASH, [], [str(reason)])
 
 
@@ -118,12 +118,12 @@ class Comparison(ABC):
         self.reference = reference
         self.steps = 0
         self.frames: list[tuple[str, Time, Frame]] = []
-        """What went over the wire, `<` into the device and `>` out of it, if `records`."""
+        """The frames on the wire, `<` into the device and `>` out of it, if `records`."""
         self.expected: list[Frame] = []
-        """What the reference answered to the last step."""
+        """The reference's answers to the last step."""
         self.records = False
         self.in_target = False
-        """Whether the device under test is at work, so that a failure is a difference."""
+        """Whether the device under test runs, so that a failure is a difference."""
 
     @abstractmethod
     def step(self, step: Step) -> Difference | None:
@@ -133,7 +133,7 @@ class Comparison(ABC):
         """
 
     def end(self) -> Difference | None:
-        """What is only seen when a case is over: by default nothing."""
+        """A difference that is only seen at the end of a case; by default none."""
         return None
 
     def carry_out(self, case: Case) -> Difference | None:
@@ -145,11 +145,11 @@ class Comparison(ABC):
         return self.end()
 
     def crash(self, reason: object) -> Difference:
-        """A device that does not go on after the steps so far."""
+        """The difference of a device that no longer responds after the steps so far."""
         return Difference(max(self.steps - 1, 0), Kind.CRASH, [], [str(reason)])
 
     def bounded(self, act: Callable[[], Difference | None]) -> Difference | None:
-        """Do something; a target that does not come to rest is a difference."""
+        """Run an action; a target that does not stop sending is a difference."""
         try:
             return act()
         except RunsAway as error:
@@ -211,7 +211,7 @@ class ExactComparison(Comparison):
             return Difference(number, Kind.CRASH, self.expected, [what, str(error)])
 
     def _frame(self, step: Packet | Pause) -> Frame:
-        """What the device receives in a step."""
+        """The frame that the device receives in a step."""
         if isinstance(step, Pause):
             return self.binding.pause(step)
         reference = self.reference
@@ -244,7 +244,7 @@ class ExactComparison(Comparison):
         return self._compare_application(number)
 
     def _compare_application(self, number: int) -> Difference | None:
-        """What the application of the device sees: completions, events, memory."""
+        """The differences that the application of the device sees: completions, events, memory."""
         reference, target = self.reference, self.target
         completed, found = reference.completions(), target.completions()
         if completed != found:
@@ -270,7 +270,7 @@ def _apply(device: Device, step: Step) -> None:
 
 
 def first_bytes(expected: bytearray, got: bytearray) -> tuple[list[object], list[object]]:
-    """Where memory begins to differ, and a few bytes from there."""
+    """The first address at which memory differs, and a few bytes from there."""
     first = next(
         i for i, (one, other) in enumerate(zip(expected, got, strict=True)) if one != other
     )

@@ -15,7 +15,7 @@ from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire_layers.opcodes import INFO, OpCode
 
 FLAGS = 6
-"""Where flags are in a completion."""
+"""Index of the flags in a completion."""
 
 OPTIONAL = {int(OpCode.RC_FLUSH): 0, int(OpCode.RC_ATOMIC_WRITE): 8}
 """Operations that a device need not have (IBA annex A19), and bytes of payload of each."""
@@ -108,7 +108,7 @@ class Exclusions:
             self._index(item)
 
     def add(self, difference: Difference, last: Packet | Pause | None) -> None:
-        """Exclude what would only be found again. last: what the device received last."""
+        """Exclude what has been found. last: the last packet or PFC frame sent to the device."""
         for item in _exclusions_for(difference, last):
             self._add(item)
 
@@ -184,7 +184,7 @@ def _without_flags(completions: Sequence[object]) -> list[object]:
 
 
 def _form(opcode: int) -> tuple[object, ...]:
-    """What packets of one kind have in common, first or last: operation and headers.
+    """Operation and headers: equal for packets of one kind, whether first or last.
 
     All opcodes that there are not are one kind.
     """

@@ -1,4 +1,4 @@
-"""What was found: a difference, the shortest case that shows it, and which rule it breaks."""
+"""Findings: a difference, the shortest case that shows it, and the rule that it breaks."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ class Finding:
 
     number: int
     bucket: str
-    """What findings of the same fault have in common."""
+    """Equal for findings with the same cause."""
     case: Case
-    """The shortest that shows it."""
+    """The shortest case that shows it."""
     original: Case
     """The case as found."""
     difference: Difference
-    """Of the shortest case."""
+    """The difference in the shortest case."""
     packet: int
-    """Which packet of the run showed it, from 1."""
+    """Number of the packet of the run that showed it, from 1."""
     rule: str
     about: str = ""
     """The known deviation that explains it."""
@@ -63,13 +63,13 @@ def verdict(frame: bytes) -> str:
 
 
 def verdicts(frames: Sequence[object]) -> str:
-    """What several frames say, each kind once."""
+    """Several frames in words, each kind once."""
     names = dict.fromkeys(verdict(each) for each in frames if isinstance(each, bytes))
     return ", ".join(names) or "silence"
 
 
 def bucket_of(difference: Difference, step: Step, state: str) -> str:
-    """Same for differences that are likely to have one cause."""
+    """Equal for differences that probably have one cause."""
     what = packet_text(step) if isinstance(step, Packet) else step_text(step).split(" ")[0]
     if difference.kind == Kind.ANSWER:
         expected, got = first_verdicts(difference)
@@ -88,14 +88,14 @@ def one_line(thing: object) -> str:
 
 
 def signature(difference: Difference) -> tuple[str, str, str]:
-    """What stays the same while a case is made shorter."""
+    """The part of a difference that stays equal while a case is made shorter."""
     if difference.kind == Kind.CRASH:
         return "crash", "", str(difference.got[0])
     return difference.kind, *first_verdicts(difference)
 
 
 def first_verdicts(difference: Difference) -> tuple[str, str]:
-    """What was expected and what came, where the answers begin to differ."""
+    """The expected and the received answer where they first differ."""
     for pair in zip_longest(difference.expected, difference.got):
         if pair[0] != pair[1]:
             expected, got = (verdicts([] if each is None else [each]) for each in pair)
@@ -104,7 +104,7 @@ def first_verdicts(difference: Difference) -> tuple[str, str]:
 
 
 def wrong_fields(difference: Difference) -> list[list[tuple[str, str]]]:
-    """For each answer of the last step the fields that the target has otherwise, with headers."""
+    """For each answer of the last step the fields in which the target differs, with headers."""
     if difference.kind != Kind.ANSWER:
         return []
     return [
@@ -152,7 +152,7 @@ Distance = tuple[int, int, int, int]
 
 
 def distance(difference: Difference) -> Distance:
-    """How far a target is from a reference: the later and the less they differ, the nearer."""
+    """The distance of a target from a reference: smaller the later and the less they differ."""
     lengths = abs(len(difference.expected) - len(difference.got))
     numbers = sum(
         _differing(one, other)
@@ -206,4 +206,4 @@ _RULES = {
     "ATOMIC": "IBA 9.7.5.1.4; docs/reference/transport.md#atomics",
     "ACK": "IBA 9.7.5.1.2; docs/reference/transport.md#ack-due",
 }
-"""Sections by what a right device would have answered."""
+"""Sections by the answer of a correct device."""

@@ -1,4 +1,4 @@
-"""Profiles of references as text: the name of a profile and the choices that it makes otherwise."""
+"""Profiles of references as text: the name of a profile and the choices that differ from it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ibwire.rc.profile import PROFILES, Profile
 
 
 def choices_of(profile: Profile, name: str) -> dict[str, str]:
-    """In what a profile differs from the one of this name: values by field."""
+    """The differences of a profile from the one of this name: values by field."""
     usual = PROFILES[name]
     return {
         choice.name: value_text(getattr(profile, choice.name))
@@ -23,7 +23,7 @@ def choices_of(profile: Profile, name: str) -> dict[str, str]:
 
 
 def profile_of(name: str, choices: Mapping[str, str]) -> Profile:
-    """The profile that makes these choices; raises `CaseError` for what there is not."""
+    """The profile that makes these choices; raises `CaseError` for an unknown one."""
     if name not in PROFILES:
         raise CaseError(f"profile: {name!r}, not one of {', '.join(PROFILES)}")
     known = {choice.name: choice for choice in CHOICES}

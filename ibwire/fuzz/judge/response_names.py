@@ -1,4 +1,4 @@
-"""What a requester on a link does otherwise, in words: the same for differences of one cause.
+"""Differences of a requester on a link in words: equal for differences with one cause.
 
 A response is classified as a right requester does, in the order in which it checks
 (reference/transport#responses). Most findings make it discard the
@@ -25,7 +25,7 @@ from ibwire_layers.syndrome import AckKind, NakCode
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What an answer is."""
+    """A description of an answer."""
 
     what: str
     rule: str
@@ -34,11 +34,11 @@ class About:
     finding.
     """
     known: str = ""
-    """The field of `Profile` that is about it, if there is one."""
+    """The field of `Profile` that describes it, if there is one."""
 
 
 def about(reference: Emulation, packet: Packet, psn: int) -> About | None:
-    """What an answer is that the requester gets now, `None` for a request. psn: its own."""
+    """The description of an answer that the requester gets now; `None` for a request."""
     info = INFO.get(packet.opcode)
     if info is None or not info.is_response:
         return None
@@ -148,7 +148,7 @@ def _completed(completions: Sequence[object]) -> str:
 
 
 _OWN = frozenset({"aeth.syndrome", "aeth.msn", "atomicacketh.orig"})
-"""Fields that an answer may have otherwise and still be one for this connection."""
+"""Fields in which an answer for this connection may differ."""
 
 _FATAL_CODES = (
     NakCode.INVALID_REQUEST,

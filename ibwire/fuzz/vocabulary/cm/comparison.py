@@ -37,7 +37,7 @@ from ibwire_layers import headers as h
 
 
 class SentOnly(Comparison):
-    """What was sent to a manager that is dead."""
+    """What was sent to a manager that no longer responds."""
 
     def __init__(self, link: ManagerLink) -> None:
         self._follower = Follower(link, link.begin().identity, "spec", link.usual)
@@ -63,7 +63,7 @@ class SentOnly(Comparison):
         reference.answers()
 
     def end(self) -> Difference:
-        """It does not go on."""
+        """The difference that it no longer responds."""
         return self.crash(self._reason)
 
 
@@ -72,11 +72,11 @@ def is_possible(step: Step) -> TypeGuard[Mad | Command]:
     return isinstance(step, Mad) or (isinstance(step, Command) and step.what == "connect")
 
 
-NOT_SENT = "the manager of a device on a link is sent messages and told to connect, and no more"
+NOT_SENT = "a case for the manager of a device on a link has messages and requests to connect only"
 
 
 def _imagined(exchange: int) -> Received:
-    """The request of a device that does not send any."""
+    """The request that a device would have sent, for one that has sent none."""
     asked = request(service_id=0, source=0, destination=0, qpn=1, starting_psn=0)
     return Received(exchange, asked.altered(local_comm_id=exchange + 1))
 
@@ -108,7 +108,7 @@ class ManagerComparison(Comparison):
         self.follower = follower
         self._management = follower.management
         self.is_over = False
-        """Whether time has come between: what comes now proves nothing."""
+        """Whether a timer may have expired: later messages prove nothing."""
         self._link = link
         self._manager = target
         self._is_foreign = False
@@ -117,9 +117,9 @@ class ManagerComparison(Comparison):
         No reason is defined to refuse it: Linux is silent.
         """
         self._may_differ = False
-        """Whether the last step is about what the device may have ended by its clock."""
+        """Whether the device's timers may have ended what the last step is about."""
         self._is_right = False
-        """Whether nothing is wrong with the last step on purpose."""
+        """Whether the last step is a correct message."""
         self._is_quick = is_quick
         self._due: list[Due] = []
         self._said: set[bytes] = set()
@@ -129,11 +129,11 @@ class ManagerComparison(Comparison):
         self._theirs: dict[int, int] = {}
         """IDs and queue pairs of the device by those of the reference."""
         self._ours: dict[int, int] = {}
-        """The other way round, also for what it was called by the fuzzer in error."""
+        """The opposite, also for wrong numbers that the fuzzer has used for the device."""
         self._ambiguous: dict[Connection, ManagerAnswer] = {}
-        """Answers that decide about a request, or repeat what was sent about another one."""
+        """Answers that may decide about a request, or repeat the decision about another one."""
         self._given_up: set[int] = set()
-        """IDs of requests that the fuzzer has ended before they were decided about."""
+        """IDs of requests that the fuzzer has ended before the decision about them."""
 
     def step(self, step: Step) -> Difference | None:
         """Carry out one step; `None` if both did the same."""
@@ -187,7 +187,7 @@ class ManagerComparison(Comparison):
         return self._unless_in_doubt(self._look_for(self.steps - 1))
 
     def leave(self) -> None:
-        """End what is left of the connections, so that nothing of them remains at the device."""
+        """End the remaining connections, so that the device keeps none of them."""
         symbols = self.reference.symbols
         for connection in self._management.manager.connections:
             step = _PARTING.get(connection.state)
@@ -202,7 +202,7 @@ class ManagerComparison(Comparison):
     # What is due, and what has come.
 
     def _expect(self, step: Step | None = None) -> None:
-        """Take in what the reference sends now."""
+        """Keep the messages that the reference sends now, as due."""
         for frame in self.reference.answers():
             mad = mad_of(frame)
             received = decode(mad)
@@ -215,7 +215,7 @@ class ManagerComparison(Comparison):
             self._due.append(Due(self.expected[-1], received, is_optional))
 
     def _look_for(self, number: int) -> Difference | None:
-        """What the device does otherwise; endless messages are a difference of that kind."""
+        """The difference of the device's messages; messages without end are one, too."""
         return self.bounded(lambda: self._compare(number))
 
     def _compare(self, number: int) -> Difference | None:
@@ -253,7 +253,7 @@ class ManagerComparison(Comparison):
         return Difference(number, Kind.ANSWER, missing, got)
 
     def _waited_for(self) -> list[ManagerAnswer]:
-        """Unexpected messages until no message is missing any more, or each absence is explained.
+        """The unexpected messages that arrive until none is missing, or each absence is explained.
 
         Only a missing message gives a device more time, so that other messages cannot extend it.
         """
@@ -279,7 +279,7 @@ class ManagerComparison(Comparison):
 
     @property
     def _missing(self) -> int:
-        """How much the device has still to say."""
+        """How many messages of the device are still due."""
         follower = self.follower
         due = sum(not each.is_optional for each in self._due)
         return len(follower.awaited) + len(follower.asked) + due
@@ -290,7 +290,7 @@ class ManagerComparison(Comparison):
         return [each for each in answers if not self._is_explained(each)]
 
     def _is_explained(self, answer: ManagerAnswer) -> bool:
-        """Whether a message is what it should be, or may be."""
+        """Whether a message is expected or allowed."""
         mad = mad_of(answer.frame)
         if answer.received is None:
             return is_other_management(answer)
@@ -319,7 +319,7 @@ class ManagerComparison(Comparison):
         return True
 
     def _is_called(self, answer: ManagerAnswer) -> bool:
-        """Whether a request of the device is as it should be; the reference asks for the same."""
+        """Whether a request of the device is correct; the reference then sends the same."""
         if mad_of(answer.frame) in self._received:
             return True
         assert answer.received is not None
@@ -331,12 +331,12 @@ class ManagerComparison(Comparison):
         return self._is_due(answer)
 
     def _is_by_chance(self, said: Message, number: int) -> bool:
-        """Whether a device may say this because of an application, a clock, or what was on its way.
+        """Whether an application, a timer or an earlier packet may be the reason for a message.
 
         number: the fuzzer's ID of what it is about.
         """
         if isinstance(said, cm.REP) and any(_is_for_lack_of_mtu(each) for each in self._due):
-            # Whoever sets the queue pair up may be the first to look at it.
+            # The program that brings the queue pair up may be the first to check it.
             self._due.clear()
             return True
         follower = self.follower
@@ -352,7 +352,7 @@ class ManagerComparison(Comparison):
         return any(at != management.exchange and follower.is_up_to_time(at) for at in about)
 
     def _is_due(self, answer: ManagerAnswer) -> bool:
-        """Whether the reference has sent this message, too; then it is not due any more."""
+        """Whether the reference has sent this message, too; it is then no longer due."""
         assert answer.received is not None
         for due in self._due:
             if _are_alike(due, answer) and self._in_our_terms(answer, due) == due.frame:
@@ -363,7 +363,7 @@ class ManagerComparison(Comparison):
         return False
 
     def _in_our_terms(self, answer: ManagerAnswer, due: Due) -> Frame:
-        """A message of the device with the reference's numbers for what is the device's own."""
+        """A message of the device, with the reference's numbers in place of the device's own."""
         assert answer.received is not None
         said, expected = answer.received.message, due.received.message
         changes = {name: getattr(expected, name) for name in _own_fields(said, expected)}
@@ -386,7 +386,7 @@ class ManagerComparison(Comparison):
         return self._link.path.frame(right.pack() + deth + mad)
 
     def _learn(self, expected: Message, said: Message) -> None:
-        """Take in the numbers that the device has chosen."""
+        """Keep the numbers that the device has chosen."""
         for name in _told_in(said):
             ours, theirs = getattr(expected, name), getattr(said, name)
             if ours:
@@ -404,7 +404,7 @@ class ManagerComparison(Comparison):
         }
 
     def _pair(self, frame: Frame, sent: Frame) -> None:
-        """Remember by which numbers the device is called, which may not be its own."""
+        """Keep the numbers that are used for the device, which may not be its own."""
         self._is_foreign = False
         ours, theirs = (decode(mad_of(each)) for each in (frame, sent))
         if ours is None or theirs is None:
@@ -417,13 +417,13 @@ class ManagerComparison(Comparison):
                 self._ours.setdefault(other, one)
 
     def _is_up_to_time(self, step: Mad) -> bool:
-        """Whether a step is about what the device may have ended by its clock."""
+        """Whether the device's timers may have ended what a step is about."""
         is_other = any(name.endswith(_NAMING) for name in step.fields)
         return self.follower.is_up_to_time(None if is_other else step.exchange)
 
 
 def _need_not_be(message: Message, step: Step | None) -> bool:
-    """Whether the specification lets a device be silent instead.
+    """Whether the specification allows a device to send nothing instead.
 
     An MRA is optional. ibwire answers messages about unknown connections; Linux does not.
     """
@@ -501,10 +501,10 @@ _OWN: Mapping[type, Sequence[str]] = {
 
 _IDS = ("local_comm_id", "remote_comm_id", "request_id")
 _NUMBERS = (*_IDS, "local_qpn", "local_eecn")
-"""Fields with numbers that a device has chosen, or with what it was called."""
+"""Fields with numbers that a device has chosen, or that were used for it."""
 
 DECISION = 10
-"""How much longer than another answer may take what a program has to decide."""
+"""How many times longer an answer may take if a program decides about it."""
 
 _NAMING = ("comm_id", "guid", "qpn", "request_id", "transaction_id")
 """Ends of the names of fields by which a connection is found."""
@@ -514,7 +514,7 @@ _UNABLE = (
     cm.RejectReason.INVALID_MTU,
     cm.RejectReason.INVALID_PRIMARY_GID,
 )
-"""Why the reference manager refuses by itself what another leaves to its consumer to refuse."""
+"""Reasons with which the reference manager refuses by itself; others leave it to the consumer."""
 
 _GIVING_UP = (cm.RejectReason.TIMEOUT, cm.RejectReason.INVALID_COMM_ID)
 

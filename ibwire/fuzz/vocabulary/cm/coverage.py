@@ -64,7 +64,7 @@ _ATTRIBUTE_ID = slice(16, 18)
 """Of a MAD."""
 
 _NUMBERS = {name: 0x100 | cm.CMAttribute[name] for name in MESSAGES}
-"""Beyond the opcodes, by which other packets are counted."""
+"""Larger than any opcode: other packets are counted by opcode."""
 
 SCHEME = CoverageScheme(
     states=STATES,

@@ -22,7 +22,7 @@ from ibwire_layers.schema import Header
 
 
 def encode_message(packet: Mad, psn: int, symbols: Symbols, ends: bytes = b"") -> bytes:
-    """The bytes from the BTH to the padding. ends: what private data of requests begins with."""
+    """The bytes from the BTH to the padding. ends: how private data of requests begins."""
     number, places = _USUAL[packet.message]
     pad = packet.pad or 0  # every MAD is a multiple of 4
     number |= packet.opcode << _OPCODE | (pad & 3) << _PAD | (psn + packet.psn[1] & MASK) << _PSN
@@ -73,7 +73,7 @@ class Form:
     kind: type[Message]
     attribute: cm.CMAttribute
     symbols: Mapping[str, str]
-    """Fields that stand for something of the exchange."""
+    """Fields whose values depend on the exchange."""
     values: dict[str, int]
 
     @property
@@ -167,14 +167,14 @@ _OUTER = ("eth", "ip", "udp")
 
 
 _COMMON: tuple[type[Header], ...] = (h.BTH, h.DETH, MAD)
-"""What every message begins with."""
+"""The headers at the beginning of every message."""
 
 _SIZE = sum(kind.SIZE for kind in _COMMON) + cm.REQ.SIZE
 """Bytes of every message from the BTH on."""
 
 _KINDS = (*_COMMON, *(form.kind for form in FORMS.values()))
 PARTS = {kind: kind.KEY.rpartition(".")[2] for kind in _KINDS}
-"""What the names of their fields begin with."""
+"""How the names of their fields begin."""
 
 
 def _place(kind: type[Header], name: str) -> tuple[int, int]:
@@ -192,7 +192,7 @@ _OPCODE, _PAD, _PSN = (_place(h.BTH, name)[1] for name in ("opcode", "pad_count"
 
 
 def _prepared(form: Form) -> tuple[int, tuple[tuple[str, int, int], ...]]:
-    """A message as one number, and its symbols with bits and places: there it has zeros."""
+    """A message as one number, with zeros at its symbols; their bits and positions."""
     headers = (
         _zeros(h.BTH, mig_req=1, pkey=0xFFFF, dest_qp=QP1),
         _zeros(h.DETH, qkey=GSI_QKEY, src_qp=QP1),

@@ -42,13 +42,13 @@ from ibwire_layers import cm
 from ibwire_layers.headers import IPCM
 
 ANSWERED = (State.REP_RCVD, State.MRA_REP_SENT)
-"""States in which an application that asked for a connection has still to decide."""
+"""States in which an application that has requested a connection must still decide."""
 
 UNDECIDED = (State.REQ_RCVD, State.MRA_REQ_SENT, State.SIDR_REQ_RCVD, *ANSWERED)
-"""Those in which any has."""
+"""States in which any application must still decide."""
 
 PATIENT = 10 * S
-"""Longer than a case takes: what a peer waits for less may be over at any time."""
+"""Longer than a case takes: a shorter timer of a peer may expire at any time."""
 
 MANAGERS_REASONS = frozenset(
     {
@@ -65,16 +65,16 @@ MANAGERS_REASONS = frozenset(
 
 
 WISHES = (cm.RejectReason.CONSUMER_DEFINED, cm.RejectReason.NO_RESOURCES)
-"""Why an application refuses a request that is right."""
+"""The reason with which an application refuses a correct request."""
 
 
 def is_unserved(usual: Message | None) -> bool:
-    """Whether the answer to a right request means that no program listens."""
+    """Whether the answer to a correct request means that no program listens."""
     return isinstance(usual, cm.REJ) and usual.reason == cm.RejectReason.INVALID_SERVICE_ID
 
 
 def greet(link: ManagerLink, wish: int = listener.ACCEPT) -> Message | None:
-    """The answer of the manager to a right request of a new CA; the connection ends again.
+    """The answer of the manager to a correct request of a new CA; the connection then ends.
 
     Raises `PeerError` if its messages do not end.
     """
@@ -101,7 +101,7 @@ def greet(link: ManagerLink, wish: int = listener.ACCEPT) -> Message | None:
 
 
 def is_alive(link: ManagerLink) -> bool:
-    """Whether it answers a DREQ for a connection that does not exist.
+    """Whether the manager answers a DREQ for a connection that does not exist.
 
     True for a manager that never did (Linux `cm_issue_drep` does). What it sends meanwhile in
     the case is kept. Raises `PeerError` if its messages do not end.
@@ -110,7 +110,7 @@ def is_alive(link: ManagerLink) -> bool:
 
 
 def meet(link: ManagerLink) -> None:
-    """Find out how the manager behaves; raises `PeerError` if it does not at all."""
+    """Find out how the manager behaves; raises `PeerError` if it does not respond."""
     if link.usual is None:
         link.usual = greet(link)
         link.answers_strangers = link.usual is not None and _confirms(link)
@@ -129,7 +129,7 @@ def meet(link: ManagerLink) -> None:
 def calls(link: ManagerLink) -> bool:
     """Whether the listener asks for a connection on request; it is then refused.
 
-    Raises `PeerError` if it does not stop talking.
+    Raises `PeerError` if it does not stop sending.
     """
     manager = link.begin()
     fuzzer = Follower(link, manager.identity, "spec", None)
@@ -163,16 +163,16 @@ def tell_to_call(link: ManagerLink, identity: Identity, exchange: int) -> None:
 
 
 def wish_of(exchange: int) -> int:
-    """What an exchange wishes for: of its request, or of the device's when it was answered."""
+    """The behaviour that an exchange requests of the listener, for its request or the device's."""
     return _WISHES[exchange % len(_WISHES)]
 
 
 _WISHES = (*(listener.ACCEPT,) * 5, listener.LEAVE, listener.WAIT, listener.REFUSE)
-"""Of the exchanges, in turn."""
+"""Behaviour requested by the exchanges, in turn."""
 
 
 def wishing(request: Mad, wish: int) -> Mad:
-    """A request with a wish to the listener, unless it shall accept."""
+    """A request that tells the listener what to do, unless that is to accept."""
     if wish == listener.ACCEPT:
         return request
     at = next(at for at in range(1 << 16) if pattern(at + IPCM.SIZE, 1)[0] % 4 == wish)
@@ -191,24 +191,24 @@ def _confirms(link: ManagerLink) -> bool:
 
 
 def _answer(manager: ManagerSession, kinds: tuple[type[Message], ...]) -> Received | None:
-    """The first message of these kinds that it sends."""
+    """The first message of these kinds that the manager sends."""
 
-    def is_one(heard: ManagerAnswer) -> bool:
-        return heard.received is not None and isinstance(heard.received.message, kinds)
+    def is_one(answer: ManagerAnswer) -> bool:
+        return answer.received is not None and isinstance(answer.received.message, kinds)
 
     try:
-        heard = next(filter(is_one, manager.receive(is_one, GREETING)), None)
+        answer = next(filter(is_one, manager.receive(is_one, GREETING)), None)
     except RunsAway as error:
         raise PeerError(str(error)) from None
-    return None if heard is None else heard.received
+    return None if answer is None else answer.received
 
 
 GREETING, GREETINGS = 1 * S, 3
-"""How long an answer to a greeting may take, and how often one is sent: datagrams get lost."""
+"""Time for the answer to a first request, and how often it is sent: datagrams get lost."""
 
 
 class Follower:
-    """The reference manager, with an application that decides as another one does.
+    """The reference manager, with an application that decides as that of the device does.
 
     usual: its answer to a right request. Without a listener there, none listens here.
     """
@@ -227,9 +227,9 @@ class Follower:
         self._taken: deque[tuple[int, int]] = deque()
         """IDs of the device's own requests, for the reference's."""
         self._called: dict[Managed, int] = {}
-        """Connections that the device was made to ask for, and their exchanges."""
+        """Connections that the device was made to request, and their exchanges."""
         self.awaited: set[int] = set()
-        """Exchanges for which it has not asked yet."""
+        """Exchanges for which the device has not sent its request yet."""
         keys = {name: (at << 16, at) for at, name in enumerate(REGIONS, 1)}
         numbers = Numbers(NO_QPN, NO_QPN + 1, keys, None, link.peer, link.address, link.macs)
         manage = partial(Management, consumer=self, own_id=identity.own_id)
@@ -244,10 +244,10 @@ class Follower:
             management.manager.listen(self._link.service_id, EXCHANGES)
 
     def end(self) -> None:
-        """Keep nothing: there are no queue pairs."""
+        """Do nothing: there are no queue pairs."""
 
     def queue_pair_of(self, connection: Managed) -> QueuePair | None:
-        """None is needed: no data is sent."""
+        """Do nothing: no data is sent."""
         return None
 
     def events(self) -> list[int]:
@@ -255,17 +255,17 @@ class Follower:
         return []
 
     def command(self, command: Command) -> bool:
-        """Do nothing: it decides as the device does."""
+        """Do nothing: the application decides as the device does."""
         return False
 
     def identifiers(self) -> Iterator[tuple[int, int]]:
-        """Those of the device's own requests for what it asks for, others for what it is asked."""
+        """For requests of the device the connections that it has requested, else the others."""
         others = identifiers(Random(1))
         while True:
             yield self._taken.popleft() if self._taken else next(others)
 
     def take(self, exchange: int, asked: Received) -> None:
-        """Ask for a connection as the device has, with its numbers.
+        """Request a connection as the device has, with its numbers.
 
         Addresses, service, transport (of port space TCP) and an existing path MTU are fixed; all
         else is its choice.
@@ -286,16 +286,16 @@ class Follower:
         self.awaited.discard(exchange)
 
     def own_symbols(self, exchange: int) -> Mapping[str, int]:
-        """Those of the link and of who asks; an ID that was not sent to the fuzzer is 0."""
+        """Symbols of the link and of the exchange; an ID that was not sent to the fuzzer is 0."""
         exchanges, symbols = self.management.exchanges, self.management.emulation.symbols
         connection = exchanges.get(exchange)
-        known = connection is not None and _is_told(connection)
+        known = connection is not None and _has_sent_id(connection)
         is_active = connection is not None and connection.is_active
         other = symbols["other.id"]
-        told = {each.local_id for each in exchanges.values() if _is_told(each)}
+        sent = {each.local_id for each in exchanges.values() if _has_sent_id(each)}
         found = {
             "id": symbols["id"] if known else 0,
-            "other.id": other if other in told else 0,
+            "other.id": other if other in sent else 0,
             "qpn": (connection.local_qpn if known and connection else None) or NO_QPN,
             "gid": gid_of(self._link.peer),
             "own.gid": gid_of(self._link.address),
@@ -323,12 +323,12 @@ class Follower:
 
     @property
     def all_undecided(self) -> Sequence[Managed]:
-        """Connections about which is still to be decided."""
+        """Connections whose decision is still due."""
         return [each for each in self.management.manager.connections if each.state in UNDECIDED]
 
     @property
     def asked(self) -> Sequence[Managed]:
-        """Those of them that do not wish to wait."""
+        """Those of them for which the listener shall not wait."""
         return [each for each in self.all_undecided if self._wish(each) != listener.WAIT]
 
     def _wish(self, connection: Managed) -> int:
@@ -361,7 +361,7 @@ class Follower:
             manager.delay(connection, now, said.service_timeout)
 
     def decide(self) -> None:
-        """Decide as usual about those for which the device has sent nothing."""
+        """Make the usual decision where the device has sent nothing."""
         manager, now = self.management.manager, self.emulation.now
         for connection in self.asked:
             if connection.state in (State.MRA_REQ_SENT, State.MRA_REP_SENT):
@@ -377,7 +377,7 @@ class Follower:
                 self.follow(connection, self._usual)
 
     def accept(self, connection: Managed) -> None:
-        """Accept a request, with a queue pair that there need not be."""
+        """Accept a request, with a queue pair that need not exist."""
         self._accepted += 1
         qpn = FIRST_QPN + self._accepted
         datagram = isinstance(connection.request, cm.SIDR_REQ)
@@ -388,7 +388,7 @@ class Follower:
             return  # it is over already
 
     def is_up_to_time(self, exchange: int | None) -> bool:
-        """Whether a device on a link may have ended or forgotten what the reference has not.
+        """Whether a device on a link may have ended a connection that the reference still has.
 
         exchange: the one that the connection belongs to; `None` for any.
         """
@@ -401,7 +401,7 @@ class Follower:
         )
 
     def receive(self, kind: EventKind, connection: Managed) -> bool:
-        """End a connection that wishes for that; other decisions wait for those of the device."""
+        """End a connection that requests that; other decisions wait for those of the device."""
         if kind is not EventKind.ESTABLISHED or self._wish(connection) != listener.LEAVE:
             return False
         self.management.manager.disconnect(connection, self.emulation.now)
@@ -417,7 +417,7 @@ def _is_about_reply(said: Message) -> bool:
     return isinstance(said, cm.RTU)
 
 
-def _is_told(connection: Managed) -> bool:
+def _has_sent_id(connection: Managed) -> bool:
     """Whether the device has sent its ID."""
     return connection.is_active or connection.reply is not None
 
@@ -428,11 +428,11 @@ def _is_up_to_time(connection: Managed) -> bool:
 
 
 _PASSING = (State.TIMEWAIT, State.ANSWERED, State.MRA_REP_RCVD)
-"""States that time ends."""
+"""States that a timer ends."""
 
 
 NO_QPN = 0xFFFFE0
-"""What stands for a queue pair of which nothing is known."""
+"""The number of a queue pair that is not known."""
 
 FIRST_QPN = 0x300000
 """In the REPs of the reference; the device has its own."""

@@ -12,14 +12,14 @@ from ibwire.fuzz.vocabulary.cm.encoding import FORMS
 from ibwire_layers.mad import MAD_SIZE
 
 SIZES = ("a datagram shorter than a MAD", "a datagram longer than a MAD")
-"""What is wrong whichever message it is."""
+"""Faults that do not depend on the message."""
 
 ENVELOPE = ("datagram", "MAD header")
-"""Why a message has fields that are wrong before it begins."""
+"""Faults in the headers before a message."""
 
 
 def oddity(step: Mad) -> str:
-    """What is wrong with a message on purpose; that it has another size, before all else."""
+    """The intended fault of a message; a wrong size takes precedence."""
     size = MAD_SIZE + step.more + (step.pad or 0)
     padding = step.fields.get("bth.pad_count", 0)
     if isinstance(padding, int):
@@ -36,12 +36,12 @@ def oddity(step: Mad) -> str:
 
 
 def by_oddity(step: Mad) -> Mad:
-    """A message that is the same as all with what is wrong with it, for `Exclusions`."""
+    """A message that is equal to all others with the same fault, for `Exclusions`."""
     return replace(step, why=oddity(step) or step.message)
 
 
 def manager_bucket(difference: Difference, step: Mad | Command, state: str) -> str:
-    """Same for differences that are likely to have one cause."""
+    """Equal for differences that probably have one cause."""
     fields = [f"{part}.{name}" for each in wrong_fields(difference) for part, name in each]
     wrong = " ".join(dict.fromkeys(fields))
     if isinstance(step, Command):

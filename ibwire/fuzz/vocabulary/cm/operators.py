@@ -42,7 +42,7 @@ def duplicate(traffic: ManagerTraffic, management: Management) -> Sequence[Step]
 
 
 def lost_answer(traffic: ManagerTraffic, management: Management) -> Sequence[Step]:
-    """The question of the exchange, as if the answer had been lost; also of one before."""
+    """The last request of this exchange or an earlier one, as if its answer had been lost."""
     if traffic.rng.random() < 0.3:
         traffic.exchange = max(traffic.newest - 1, 0)
     connection = management.exchanges.get(traffic.exchange)
@@ -102,7 +102,7 @@ def message_receipt_ack(traffic: ManagerTraffic, management: Management) -> Sequ
 
 
 def early_ready(traffic: ManagerTraffic, management: Management) -> Sequence[Step]:
-    """The peer asks again before the application has decided, and goes on as if it had."""
+    """The peer repeats a request before the application decides, then continues as if it had."""
     traffic.start_exchange()
     return [
         traffic.message("REQ"),
@@ -167,7 +167,7 @@ def same_id(traffic: ManagerTraffic, management: Management) -> Sequence[Step]:
 
 
 def unavailable_service(traffic: ManagerTraffic, management: Management) -> Sequence[Step]:
-    """A REQ or SIDR_REQ for what the device does not have."""
+    """A REQ or SIDR_REQ for a service that the device does not have."""
     traffic.start_exchange()
     name, values = traffic.rng.choice(_NOT_HAD)
     message = "SIDR_REQ" if name.startswith("sidr_req") else "REQ"
@@ -175,7 +175,7 @@ def unavailable_service(traffic: ManagerTraffic, management: Management) -> Sequ
 
 
 def other_source(traffic: ManagerTraffic, management: Management) -> Sequence[Step]:
-    """A message of the exchange that comes from somewhere else."""
+    """A message of the exchange with another source."""
     message = traffic.valid_message(management)
     if traffic.rng.random() < 0.5:
         message = traffic.message(traffic.rng.choice(_ENDING))
@@ -215,7 +215,7 @@ def wrong_size(traffic: ManagerTraffic, management: Management) -> Sequence[Step
 
 
 def datagram_headers(traffic: ManagerTraffic, management: Management) -> Sequence[Step]:
-    """Headers with which QP1 must not take it."""
+    """Headers with which QP1 must not accept it."""
     message = traffic.valid_message(management)
     if traffic.rng.random() < 0.2:
         message.icrc, message.why = traffic.rng.choice((BAD, NONE, 0)), "ICRC"
@@ -231,7 +231,7 @@ def datagram_headers(traffic: ManagerTraffic, management: Management) -> Sequenc
 
 
 def exhausted_backlog(traffic: ManagerTraffic, management: Management) -> Sequence[Step]:
-    """More requests than the backlog, or all that there is room for, takes; then one of its own."""
+    """More requests than the backlog or the memory of a listener takes; then a normal one."""
     rng = traffic.rng
     message = rng.choice(("REQ", "REQ", "SIDR_REQ"))
     steps: list[Step] = []
@@ -253,14 +253,14 @@ def no_listener(traffic: ManagerTraffic, management: Management) -> Sequence[Ste
     traffic.start_exchange()
     return [
         *steps,
-        traffic.message("REQ", "nobody listens"),
+        traffic.message("REQ", "no listener"),
         traffic.command("listen"),
         traffic.message("REQ"),
     ]
 
 
 def timer_edges(traffic: ManagerTraffic, management: Management) -> Sequence[Step]:
-    """Time passes: nearly to, just over, or well over what is due."""
+    """Time passes: until just before, just after, or long after the next timeout."""
     times = [1 * MS, 1 * S, 30 * S, 200 * S]
     due = management.emulation.node.poll_timeout()
     if due is not None:
@@ -270,7 +270,7 @@ def timer_edges(traffic: ManagerTraffic, management: Management) -> Sequence[Ste
 
 
 def after_the_end(traffic: ManagerTraffic, management: Management) -> Sequence[Step]:
-    """The exchange ends, in this way or that; then messages as if it had not."""
+    """The exchange ends in one of several ways; then messages follow as if it had not."""
     rng = traffic.rng
     end: Step = rng.choice(
         (traffic.message("DREQ"), traffic.message("REJ"), traffic.command("reject"))

@@ -47,12 +47,12 @@ from ibwire_layers.psn import MASK
 
 @dataclass(frozen=True, slots=True)
 class ManagedMoment(Moment):
-    """What comes of a step on a device with a connection manager; `symbols` are those before."""
+    """The results of a step on a device with a connection manager; `symbols`: before it."""
 
     frame: Frame | None
-    """What it received."""
+    """The frame that it received."""
     made: tuple[int, int, int] | None
-    """What PSNs of requests to the device count from, its own, and the peer's queue pair; none
+    """First PSNs of requests to the device and of its own, and the peer's queue pair; none
     without a connection."""
 
 
@@ -123,7 +123,7 @@ class _ManagerWriter(Writer):
         super().__init__(case.connection)
         own_id, transaction = symbols["own.id"], symbols["transaction"]
         self._first = {own_id: FIRST_ID, transaction: FIRST_TRANSACTION}
-        """Numbers that the fuzzer begins with, and those that drill does."""
+        """First numbers of the fuzzer, and those of drill."""
         self.has_data = any(type(step) is Packet for step in case.steps)
         self._exchange = Exchange(
             gid=symbols["gid"],
@@ -136,12 +136,12 @@ class _ManagerWriter(Writer):
         """What drill has learned of the connection so far, with the numbers of the fuzzer."""
         self._moment: ManagedMoment
         self._is_connected = False
-        """Whether the queue pair of the script has been used, which is the only one there."""
+        """Whether the only queue pair of the script has been used."""
 
     def step(
         self, step: Step, usual: Moment, chosen: Moment, difference: Difference | None
     ) -> None:
-        """A step and what comes of it; difference: that of the last step."""
+        """A step and its results; difference: that of the last step."""
         assert isinstance(usual, ManagedMoment)
         self._moment = usual
         if isinstance(step, Command):
@@ -198,7 +198,7 @@ class _ManagerWriter(Writer):
     def _other_fields(
         self, given: Mapping[str, Value], own: Mapping[str, Value], symbols: Symbols
     ) -> Iterator[str]:
-        """Those of the headers before the message."""
+        """Fields of the headers before the message."""
         for name, value in given.items():
             if name not in own:
                 number = number_of(value, symbols) & (1 << _WIDTHS[name]) - 1
@@ -334,7 +334,7 @@ _COUNTED: Mapping[str, Sequence[str]] = {
     "gid": ("gid", "peer_gid"),
     "guid": ("guid", "peer_guid"),
 }
-"""Numbers of a connection that fields count from, by how the names of the fields end."""
+"""Numbers of a connection that fields are relative to, by the ends of the names of the fields."""
 
 _NEAR, _NEAR_QPN = 1 << 16, 4
-"""How far from a number of the connection one is still meant to count from it."""
+"""Largest distance at which a number is written relative to one of the connection."""

@@ -1,4 +1,4 @@
-"""Right traffic with a connection manager: the next message or command of each exchange."""
+"""Correct traffic with a connection manager: the next message or command of each exchange."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class ManagerTraffic:
     def __init__(self, rng: Random) -> None:
         self.rng = rng
         self.exchange = rng.choice((0, 0, 1, EXCHANGES - 30))
-        """The one that is gone on with."""
+        """The number of the exchange that continues."""
         self.newest = self.exchange
-        """The newest."""
+        """The number of the newest exchange."""
         self.sent: list[Mad] = []
 
     def start_exchange(self) -> None:
-        """Go on with an exchange that has not begun yet."""
+        """Continue with an exchange that has not begun yet."""
         self.newest = self.exchange = (self.newest + 1) % EXCHANGES
 
     def message(self, message: str, why: str = "", **fields: Value) -> Mad:
@@ -39,7 +39,7 @@ class ManagerTraffic:
         return Command(what, self.exchange)
 
     def next_steps(self, management: Management) -> Sequence[Step]:
-        """What goes on with the exchange, or begins another when it is over."""
+        """The next step of the exchange, or the first of another when it is over."""
         rng, state = self.rng, management.exchange_state(self.exchange)
         if state in OVER:
             if rng.random() < 0.3 and state in WAITS:
@@ -50,7 +50,7 @@ class ManagerTraffic:
         return [rng.choice(_RIGHT[state])(self)]
 
     def opening(self) -> Step:
-        """What an exchange begins with."""
+        """The first step of an exchange."""
         draw = self.rng.random()
         if draw < 0.55:
             return self.message("REQ")
@@ -59,7 +59,7 @@ class ManagerTraffic:
         return self.message("SIDR_REQ") if draw < 0.93 else self.command("resolve")
 
     def valid_message(self, management: Management) -> Mad:
-        """A message that is right now, if there is one."""
+        """A message that is correct now, if there is one."""
         for _ in range(4):
             step = self.rng.choice(_RIGHT.get(management.exchange_state(self.exchange), _OPENING))(
                 self
@@ -86,7 +86,7 @@ def _command(name: str) -> Turn:
 
 
 def _data(traffic: ManagerTraffic) -> Step:
-    """What stands for an RTU: the first data; of any kind, and not always right."""
+    """The first data, which replace an RTU; of any kind, and not always correct."""
     rng = traffic.rng
     opcode = rng.choice((OpCode.RC_RDMA_WRITE_ONLY, OpCode.RC_SEND_ONLY, OpCode.RC_ACKNOWLEDGE))
     return Packet(int(opcode), ("expected", rng.choice((0, 0, 0, 1, -1))), length=8)
