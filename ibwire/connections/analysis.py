@@ -17,6 +17,7 @@ from ibwire.connections.packets import Rows
 from ibwire.connections.pause import Pauses
 from ibwire.connections.summary import Summary
 from ibwire.connections.tracker import PacketObserver
+from ibwire.connections.unreachable import Unreachable
 from ibwire.dissect import Columns
 from ibwire_layers.opcodes import OpCode, Service
 
@@ -69,6 +70,7 @@ class Analysis:
         self._parked: dict[int, list[Rows]] = {}
         self._parked_rows = 0
         self._handshakes = Handshakes()
+        self._unreachable = Unreachable()
         self._sender_qpns: dict[FlowKey, int] = {}
         """The sender's QPN by flow, where a handshake names it."""
         self._negotiated: dict[FlowKey, Negotiated] = {}
@@ -87,6 +89,7 @@ class Analysis:
         summary.frames += columns.rows
         summary.packets += len(rows)
         summary.pauses.take(columns)
+        self._unreachable.take(columns)
         for handshake in self._handshakes.take(columns):
             self._note_handshake(handshake)
         flow = self._flows.numbers(columns, rows)
@@ -117,6 +120,7 @@ class Analysis:
         summary = self._summary
         for tracker in self._trackers:
             tracker.finish(summary.last_ns)
+            self._unreachable.note(tracker.connection)
         if self._is_part:
             summary.connections.sort(key=lambda each: each.first)
             for number, connection in enumerate(summary.connections, 1):
@@ -138,6 +142,7 @@ class Analysis:
         self._sender_qpns.update(later._sender_qpns)
         self._negotiated.update(later._negotiated)
         self._summary.merge(later._summary)
+        self._unreachable.merge(later._unreachable)
         for tracker in later._trackers:
             self._join(tracker, flows, files)
         parked = [rows for parts in later._parked.values() for rows in parts]

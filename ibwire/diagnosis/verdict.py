@@ -65,7 +65,10 @@ def _failed(case: Case, status: ConnectionStatus) -> Iterator[str]:
     if not status.status.is_failure:
         return
     told = [each for incident in case.incidents for each in _end_of(case, incident)]
-    yield from told or [_FAILURES[status.status](case, status)]
+    if status.status in (Status.REFUSED, Status.CM_REJECTED) or not told:
+        yield _FAILURES[status.status](case, status)
+    else:
+        yield from told
 
 
 def _end_of(case: Case, described: IncidentText) -> Iterator[str]:
@@ -127,13 +130,24 @@ _FAILURES: dict[Status, Callable[[Case, ConnectionStatus], str]] = {
         "network."
     ),
     Status.REFUSED: lambda case, status: (
-        f"ICMP says that the destination does not take these packets: {status.detail}."
+        f"An ICMP message says that the packets do not reach their destination: {status.detail}. "
+        f"{_ADVICE.get(status.detail, 'Check the addresses and the routes.')}"
     ),
     Status.CM_REJECTED: lambda case, status: (
         f"The connection manager of the other end rejected the connection: {status.detail}."
     ),
 }
 """What is said of a failure that no incident describes."""
+
+
+_ADVICE: dict[str, str] = {
+    "port unreachable": "That host takes no RoCEv2 (UDP port 4791): its RDMA device, or its "
+    "software, is not active for this address.",
+    "packet too big": "The path MTU of the connection is larger than the path allows: choose a "
+    "smaller one.",
+    "prohibited": "A firewall rejects them.",
+}
+"""What to do about an ICMP message."""
 
 
 # Causes and costs.

@@ -4,7 +4,9 @@ Which status a capture must have follows from what `captures/index.toml` says of
 the wire did (`*.wire.json`).
 """
 
+import ipaddress
 import re
+import struct
 import tomllib
 from collections import Counter
 from dataclasses import replace
@@ -16,12 +18,16 @@ import pytest
 
 from connections.talk import Talk
 from connections.test_tracker import heard
-from ibwire.connections import analyse
+from emulated_traffic import pcap
+from ibwire.capture import open_capture
+from ibwire.connections import Connection, End, analyse
 from ibwire.connections.counts import DirectionCounts
 from ibwire.connections.ending import Ending, Trouble
 from ibwire.connections.ranking import worst_first
 from ibwire.connections.status import MEANINGS, Status, status_of
-from ibwire_layers.opcodes import OpCode
+from ibwire.connections.unreachable import Unreachable
+from ibwire.dissect import Columns
+from ibwire_layers.opcodes import OpCode, Service
 
 ROOT = Path(__file__).parents[2]
 CAPTURES = ROOT / "captures"
@@ -379,6 +385,96 @@ def test_a_lost_packet_of_uc_degrades_the_connection() -> None:
         talk.ask(OpCode.UC_SEND_ONLY, psn, 64)
 
     assert ended(talk) == ("degraded", Ending())
+
+
+# ICMP. A message quotes the packet that it is about, from its IP header on (RFC 792, RFC 4443).
+
+
+def icmp(quoted: bytes, kind: int, code: int) -> bytes:
+    """An ICMP message in IPv4 from 10.0.0.2 to 10.0.0.1."""
+    size = 28 + len(quoted)
+    head = struct.pack(">BBHHHBBHII", 0x45, 0, size, 0, 0, 64, 1, 0, 0x0A000002, 0x0A000001)
+    return bytes(12) + b"\x08\x00" + head + bytes([kind, code]) + bytes(6) + quoted
+
+
+def refused(
+    code: int = 3, *, kind: int = 3, quoted_size: int | None = None, answers: bool = False
+) -> str:
+    """The status of a connection after its first request has met an ICMP message."""
+    talk = Talk()
+    talk.ask(ONLY, 10, 64, ack_req=1)
+    time_ns, frame = talk.frames[-1]
+    talk.frames.append((time_ns + 1000, icmp(frame[14:][:quoted_size], kind, code)))
+    talk.wait(70_000)
+    talk.ask(ONLY, 10, 64, ack_req=1)
+    if answers:
+        talk.answer(10, 1)
+    connection, _ = heard(talk)
+    return str(connection.status)
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (0, "refused(network unreachable)"),
+        (1, "refused(host unreachable)"),
+        (3, "refused(port unreachable)"),
+        (4, "refused(packet too big)"),
+        (13, "refused(prohibited)"),
+        (12, "unanswered"),  # for the type of service, which is not counted
+    ],
+)
+def test_an_icmp_message_refuses_the_packets(code: int, expected: str) -> None:
+    assert refused(code) == expected
+
+
+def test_an_icmp_message_may_end_before_the_queue_pair() -> None:
+    """RFC 792 requires 8 bytes behind the IP header: those of UDP."""
+    assert refused(quoted_size=28) == "refused(port unreachable)"
+
+
+@pytest.mark.parametrize("size", range(28))
+def test_an_icmp_message_that_is_cut_says_nothing(size: int) -> None:
+    assert refused(quoted_size=size) in ("unanswered", "refused(port unreachable)")
+    assert refused(quoted_size=size).startswith("unanswered") or size >= 24
+
+
+def test_other_icmp_messages_say_nothing() -> None:
+    assert refused(3, kind=8) == "unanswered"
+
+
+def test_a_connection_that_goes_on_is_not_refused() -> None:
+    assert refused(answers=True) == "recovered"
+
+
+def test_an_icmp_message_about_another_queue_pair_says_nothing() -> None:
+    talk = Talk()
+    talk.ask(ONLY, 10, 64, ack_req=1)
+    time_ns, frame = talk.frames[-1]
+    quoted = bytearray(frame[14:])
+    quoted[35] ^= 1  # the last byte of the destination queue pair
+    talk.frames.append((time_ns + 1000, icmp(bytes(quoted), 3, 3)))
+
+    connection, _ = heard(talk)
+
+    assert str(connection.status) == "ok"
+
+
+def test_an_icmpv6_message_refuses_the_packets() -> None:
+    connection = Connection(1, (End("fd00::1", 0x11), End("fd00::2", 0x22)), Service.RC)
+    connection.directions[0].packets = 1
+    addresses = ipaddress.ip_address("fd00::1").packed + ipaddress.ip_address("fd00::2").packed
+    quoted = struct.pack(">IHBB", 6 << 28, 100, 17, 64) + addresses
+    quoted += struct.pack(">HHHH", 50000, 4791, 100, 0) + bytes(5) + b"\0\0\x22" + bytes(4)
+    message = struct.pack(">IHBB", 6 << 28, 8 + len(quoted), 58, 64) + addresses[16:]
+    message += addresses[:16] + bytes([1, 4]) + bytes(6) + quoted
+    unreachable = Unreachable()
+
+    with open_capture(pcap([(1_000, bytes(12) + b"\x86\xdd" + message)])) as capture:
+        unreachable.take(Columns(next(iter(capture.batches()))))
+    unreachable.note(connection)
+
+    assert str(connection.status) == "refused(port unreachable)"
 
 
 def test_worst_connection_is_first_whatever_it_cost() -> None:
