@@ -479,7 +479,7 @@ def test_an_icmpv6_message_refuses_the_packets() -> None:
 
 def test_worst_connection_is_first_whatever_it_cost() -> None:
     """A dead connection before one that has recovered from many losses."""
-    paths = [str(CAPTURES / name) for name in ("chaos.a.pcap", "retry-exceeded.pcap")]
+    paths = [str(CAPTURES / name) for name in ("loss-ack-only.b.pcap", "retry-exceeded.pcap")]
     summary, _ = analyse(paths)
 
     order = [str(each.status) for each in worst_first(summary.connections)]
