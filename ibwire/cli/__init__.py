@@ -51,8 +51,14 @@ COMMANDS = {
     "lab": "Create a virtual link between two namespaces; needs no root.",
     "wireshark": "Open a capture in Wireshark with the findings as comments, or set Wireshark up.",
     "extcap": "Serve emulations and annotated captures to Wireshark, which runs this itself.",
+    "completion": "Print or install the completion of a shell.",
+    "man": "Print or install the manual pages.",
     "respond": "Replay recorded connections against an emulated peer.",
 }
+
+
+LONGEST_NAME = 64
+"""Names up to this length are compared with those that there are, which takes quadratic time."""
 
 
 class _Lazy(click.Group):
@@ -65,6 +71,15 @@ class _Lazy(click.Group):
         command = importlib.import_module(f"ibwire.cli.{cmd_name}").command
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchCommand as error:
+            known = COMMANDS if len(error.command_name) <= LONGEST_NAME else ()
+            raise click.NoSuchCommand(error.command_name, possibilities=known, ctx=ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -18,6 +18,7 @@ from ibwire.cli.paths import captures_argument
 from ibwire.cli.sources import UNREADABLE, Sources
 from ibwire.cli.tables import format_of, table_options
 from ibwire.cli.terminal import style as styled
+from ibwire.cli.values import FieldNames, did_you_mean
 from ibwire.dissect import FIELDS, Columns, export
 from ibwire.dissect.fields import FieldSpec, spec_of
 from ibwire.dissect.filters import parse_filter
@@ -36,7 +37,12 @@ class Sink(Protocol):
 @click.command("dissect")
 @captures_argument
 @table_options("packet")
-@click.option("--fields", metavar="A,B,C", help="Print only these fields, see `ibwire fields`.")
+@click.option(
+    "--fields",
+    metavar="A,B,C",
+    type=FieldNames(),
+    help="Print only these fields, see `ibwire fields`.",
+)
 @click.option("-Y", "--where", "where", metavar="EXPR", help="Print only packets that match EXPR.")
 @click.option("-c", "--count", type=click.IntRange(min=0), help="Stop after this many packets.")
 def command(
@@ -88,7 +94,7 @@ def _chosen(names: str | None, several: bool) -> list[FieldSpec]:
         try:
             chosen.append(spec_of(name))
         except KeyError:
-            hint = "; `ibwire fields` lists them"
+            hint = did_you_mean(name, FIELDS) or "; `ibwire fields` lists them"
             raise click.BadParameter(f"no field {name!r}{hint}", param_hint="--fields") from None
     if not chosen:
         raise click.BadParameter("no field is named", param_hint="--fields")

@@ -18,7 +18,7 @@ from ibwire.base.output import check_writable, make_directory, protect
 from ibwire.cli.drill_live import DrillTargetOptions, target_options
 from ibwire.cli.messages import print_error
 from ibwire.cli.paths import InputPath, OutputDirectory, OutputPath
-from ibwire.cli.values import QueuePairNumber
+from ibwire.cli.values import QueuePairNumber, completions
 from ibwire.connections.device_packets import DeviceConnection, read_device_connection
 from ibwire.drill import Case, Script, Verdict, load, report, run
 from ibwire.drill.files import write_capture, write_junit
@@ -58,8 +58,7 @@ class ScriptPath(InputPath):
     ) -> list[CompletionItem]:
         """Files, and the shipped scripts by subject."""
         names = [NAME, *(f"{NAME}/{part}" for part in parts())]
-        shipped = [CompletionItem(name) for name in names if name.startswith(incomplete)]
-        return shipped or super().shell_complete(ctx, param, incomplete)
+        return completions(names, incomplete) or super().shell_complete(ctx, param, incomplete)
 
 
 @click.command("drill")

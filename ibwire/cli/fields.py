@@ -13,6 +13,7 @@ from ibwire.base.errors import MissingExtra
 from ibwire.base.output import STANDARD_OUTPUT, Output
 from ibwire.cli.tables import format_of, table_options, write_rows
 from ibwire.cli.terminal import console
+from ibwire.cli.values import FieldNames
 from ibwire.dissect import FIELDS
 from ibwire.dissect.fields import FieldSpec
 
@@ -24,7 +25,7 @@ BESIDE = 150
 
 
 @click.command("fields")
-@click.argument("pattern", default="*")
+@click.argument("pattern", default="*", type=FieldNames())
 @table_options("field")
 def command(pattern: str, style: str | None, output: str | None) -> None:
     """List every field with its type, meaning and Wireshark name.

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from statistics import median_low
 
 import click
+from click.shell_completion import CompletionItem
 
 from ibwire.base.errors import CaptureError, IbwireError, OutputError, ScriptError
 from ibwire.base.node import Frame
@@ -21,6 +22,7 @@ from ibwire.capture.erf import erf_record
 from ibwire.capture.writer import format_of
 from ibwire.cli.messages import print_error, print_note
 from ibwire.cli.paths import InputPath, OutputPath
+from ibwire.cli.values import completions
 from ibwire.report.text_table import columns_in_words
 from ibwire.scenario import METRICS, NETWORK, Outcome, QPOutcome, Scenario, load, run, shipped
 from ibwire.scenario.effort import announcement
@@ -33,8 +35,19 @@ MOST_COLUMNS = 4
 """Most queue pairs with their own column; more are summed."""
 
 
+class ScenarioPath(InputPath):
+    """A scenario's file, or the name of a shipped scenario."""
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Names of shipped scenarios, then files."""
+        found = completions(shipped(), incomplete)
+        return found or super().shell_complete(ctx, param, incomplete)
+
+
 @click.command("run")
-@click.argument("scenario", required=False, type=InputPath())
+@click.argument("scenario", required=False, type=ScenarioPath())
 @click.option("--list", "listed", is_flag=True, help="List the shipped scenarios.")
 @click.option(
     "--seed", type=click.IntRange(min=0), help="Seed of random numbers, in place of the scenario's."

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import ipaddress
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from ibwire_layers.errors import EncodeError
 
 MOST_JOBS = 1024
 """Processes that an option can ask for."""
+
+
+def did_you_mean(text: str, names: Iterable[str]) -> str:
+    """`; did you mean NAME?` for a misspelled name, else nothing."""
+    close = difflib.get_close_matches(text, names, 1) if len(text) <= _LONGEST else []
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+_LONGEST = 64
+"""Longer texts are not compared, which takes quadratic time."""
 
 Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
@@ -36,6 +48,59 @@ def as_one(
         return command  # type: ignore[return-value]
 
     return decorate
+
+
+def completions(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
+    """What a shell offers for the beginning of a name."""
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+class FieldNames(click.ParamType[str]):
+    """Names of fields with commas between them; a shell completes the last."""
+
+    name = "text"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """The fields that begin so."""
+        from ibwire.dissect import FIELDS
+
+        before, comma, last = incomplete.rpartition(",")
+        return [
+            CompletionItem(f"{before}{comma}{name}") for name in FIELDS if name.startswith(last)
+        ]
+
+
+class RuleName(click.ParamType[str]):
+    """A rule of `ibwire check`, a family of rules, or one of some other names."""
+
+    name = "rule"
+
+    def __init__(self, *others: str) -> None:
+        self._others = others
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """The name, which must be known."""
+        from ibwire.rules.catalogue import FAMILIES, RULES
+
+        name = str(value)
+        known = [*FAMILIES, *RULES, *self._others]
+        if name not in known:
+            hint = did_you_mean(name, known)
+            hint = hint or "; `ibwire check --rules` lists them"
+            self.fail(f"no rule or family {name!r}{hint}", param, ctx)
+        return name
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """The rules and families that begin so."""
+        from ibwire.rules.catalogue import FAMILIES, RULES
+
+        return completions([*FAMILIES, *RULES, *self._others], incomplete)
 
 
 class QueuePairNumber(click.ParamType[int]):

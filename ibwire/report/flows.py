@@ -105,7 +105,8 @@ def _block(row: Row) -> list[str]:
     for column in _COLUMNS:
         cell = column.show(row)
         if cell:
-            parts[column.line].append(column.block.format(cell))
+            text = column.block.format(cell)
+            parts[column.line].append(text.removesuffix("s") if cell == "1" else text)
     head, done, troubles = parts.values()
     return [" ".join(head), *(f"    {', '.join(each)}" for each in (done, troubles) if each)]
 

@@ -37,7 +37,7 @@ from ibwire.connections.summary import Summary
 from ibwire.connections.tracker import RequestTracker
 from ibwire.diagnosis.record import Recorder
 from ibwire.diagnosis.story import FileStart, Frames, Story
-from ibwire.diagnosis.wording import Reason, duration, sentence
+from ibwire.diagnosis.wording import Reason, count, duration, sentence
 from ibwire.dissect import Columns
 from ibwire.report import remarks
 from ibwire.report.figures import ENDS, MARKS, Figure, Pause, Words, plotly_script
@@ -536,12 +536,13 @@ def _way(direction: int) -> str:
 def _end(connection: Connection, end: int) -> dict[str, str]:
     counts = connection.directions[end]
     address, qpn = connection.ends[end]
-    verbs = ", ".join(f"{count:,} {verb}" for verb, count in counts.messages.items())
+    verbs = ", ".join(f"{number:,} {verb}" for verb, number in counts.messages.items())
+    payload = count(counts.payload_bytes, "byte")
     return {
         "name": ENDS[end],
         "address": address,
         "qpn": "not seen" if qpn is None else f"{qpn} (0x{qpn:06x})",
-        "sent": f"{counts.packets:,} packets, {counts.payload_bytes:,} bytes of payload",
+        "sent": f"{count(counts.packets, 'packet')}, {payload} of payload",
         "messages": verbs.replace("RDMA_", "").replace("_", " ") or "none",
     }
 

@@ -61,6 +61,7 @@ DIRECTORIES = {
     ("drill", "-o"),
     ("fuzz run", "-o"),
     ("fuzz run", "--resume"),
+    ("man", "-o"),
     ("wireshark", "--config"),
     ("wireshark", "--extcap"),
 }

@@ -134,6 +134,8 @@ CASES: dict[str, list[tuple[object, ...]]] = {
     "fuzz cover": [(f"{EVIL}.findings",), (MISSING,)],
     "agent": [DEV],
     "wireshark": [(MISSING,)],
+    "completion": [(EVIL,)],
+    "man": [(EVIL,)],
     "extcap": [("--extcap-interface", EVIL, "--scenario", EVIL)],
     "lab up": [("--name", EVIL)],
     "lab run": [("--name", EVIL, "true"), ("--name", f"{EVIL}{EVIL}", "--", EVIL)],
