@@ -36,7 +36,8 @@ class Completer:
         self.qp = qp
         self.sends = sends
         self._habits = qp.habits.requester
-        self._kinds = _KINDS[qp.profile.reserved_bit_fails]
+        self._kinds = tuple(map(self._habits.ack_kind, range(0, 256, 32)))
+        """By bits 7:5 of the syndrome."""
 
     def handle_packet(self, packet: TransportPacket, now: Time) -> None:
         """Process a response packet."""
@@ -243,7 +244,6 @@ class Completer:
         self.sends.fail(self.qp.profile.misplaced_response)
 
 
-_KINDS = (tuple(AckKind) * 2, (*AckKind, *[AckKind.RESERVED] * 4))
 """Kind by the upper three bits of a syndrome; first where bit 7 is ignored."""
 
 _ATOMICS = (Operation.COMPARE_SWAP, Operation.FETCH_ADD)

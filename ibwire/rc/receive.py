@@ -64,6 +64,11 @@ class ReceiveQueue:
         self.room = sum([sge.length for sge in wr.sg_list])
         return True
 
+    def has_next(self, srq: SharedReceiveQueue | None = None) -> bool:
+        """Whether `take` would take a request."""
+        source = self.srq if srq is None else srq
+        return bool(self.waiting if source is None else len(source))
+
     def fits(self, size: int) -> bool:
         """Whether that many more bytes fit."""
         return self.filled + size <= self.room

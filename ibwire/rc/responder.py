@@ -231,13 +231,11 @@ class Responder:
         return code
 
     def _acknowledge(self, psn: int) -> None:
-        replies = self.replies
-        if replies and self.qp.profile.coalesces_acks:
-            last = replies[-1]
-            if last.resource is None and last.syndrome is None:
-                last.psn, last.msn = psn, self.msn
-                return
-        replies.append(Reply(psn, self.msn, None))
+        replaced = self._habits.replaced_ack(self.replies)
+        if replaced is not None:
+            replaced.psn, replaced.msn = psn, self.msn
+            return
+        self.replies.append(Reply(psn, self.msn, None))
         self.qp.wake()
 
     def _answer(self, resource: Resource) -> None:
@@ -336,7 +334,7 @@ class Responder:
         if form.is_first:
             if not self._permits(_REMOTE_WRITE):
                 return self._refuse(packet)
-            if form.has_imm and not self._has_receive():
+            if form.has_imm and not self._habits.has_receive(self.receives, self._srq):
                 return self._refuse_not_ready(packet)
             va, rkey, rest = packet.va, packet.rkey, packet.dma_len
             is_right = self._habits.is_write_size(packet, qp.mtu)
@@ -348,7 +346,7 @@ class Responder:
             self._dma_len = rest
         else:
             va, rkey, rest = self._va, self._rkey, self._rest
-            if form.has_imm and not self._has_receive():
+            if form.has_imm and not self._habits.has_receive(self.receives, self._srq):
                 return self._refuse_not_ready(packet)
         if self._habits.ends_write(packet, rest, qp.mtu):
             if size != rest or size > qp.mtu or packet.pad_count != -size & 3:
@@ -379,12 +377,6 @@ class Responder:
             self.receives.finish(packet, WCOpcode.RECV_RDMA_WITH_IMM, self._dma_len)
         return True
 
-    def _has_receive(self) -> bool:
-        if self.qp.profile.takes_receive_early:
-            return self.receives.take(self._srq)
-        source = self.receives.srq if self._srq is None else self._srq
-        return bool(self.receives.waiting if source is None else len(source))
-
     def _handle_read(self, packet: TransportPacket) -> bool:
         qp = self.qp
         length = packet.dma_len
@@ -414,7 +406,7 @@ class Responder:
         if not self._permits(_REMOTE_ATOMIC) or not self._has_slot():
             return self._refuse(packet)
         unaligned = bool(packet.va & 7)
-        early = unaligned and qp.profile.atomic_alignment_first
+        early = unaligned and self._habits.checks_alignment_first()
         if early or has_odd_payload(packet, qp.profile):
             return self._refuse(packet)
         found = qp.keys.find_remote(self._pd, qp.number, packet.rkey, packet.va, 8, _REMOTE_ATOMIC)

@@ -23,7 +23,9 @@ from ibwire.rc.profile import DuplicateAck, DuplicateAckPSN, ExcessReads, Profil
 from ibwire.rc.replies import Reply, Resource
 from ibwire.rc.send_state import SendState, SendWQE
 from ibwire.rc.sizes import has_right_size
+from ibwire.rc.srq import SharedReceiveQueue
 from ibwire.rc.work import WCStatus
+from ibwire_layers.syndrome import AckKind
 
 __all__ = ["Habits", "RequesterHabits", "ResponderHabits", "habits_of"]
 
@@ -68,6 +70,8 @@ class RequesterHabits:
     is done with. Takes the completer (`spec.Answering`), the PSN, `is_ack` and `now`."""
     read_gap_restarts: Callable[[], bool]
     """Whether a gap in the responses of a READ restarts it at once."""
+    ack_kind: Callable[[int], AckKind]
+    """The kind of response that a syndrome means."""
     fails_for_reserved: Callable[[int], bool]
     """Whether a response with this reserved syndrome ends the connection."""
     status_of_reserved_nak: Callable[[], WCStatus | None]
@@ -111,6 +115,12 @@ class ResponderHabits:
     """Whether the size of the first packet of a WRITE fits its position and the path MTU."""
     is_send_size: Callable[[TransportPacket, int], bool]
     """Whether the size of a SEND packet fits its position and the path MTU."""
+    replaced_ack: Callable[[deque[Reply]], Reply | None]
+    """The waiting ACK that a newer one replaces; `None` if both are sent."""
+    has_receive: Callable[[spec.Receives, SharedReceiveQueue | None], bool]
+    """Whether there is a receive request for a WRITE with immediate data."""
+    checks_alignment_first: Callable[[], bool]
+    """Whether the alignment of an atomic is checked before its R_Key."""
     queue_replay: Callable[[deque[Reply], Reply], None]
     """Inserts the response to a duplicate into the waiting responses."""
     has_slot: Callable[[Iterable[Resource], int], bool]
@@ -173,6 +183,7 @@ def _of_requester(profile: Profile) -> RequesterHabits:
         read_gap_restarts=(
             spec.read_gap_restarts if profile.restarts_on_read_gap else rxe.read_gap_restarts
         ),
+        ack_kind=rxe.ack_kind if profile.reserved_bit_fails else spec.ack_kind,
         fails_for_reserved=_fails_for_reserved(profile),
         status_of_reserved_nak=(
             rxe.status_of_reserved_nak
@@ -214,6 +225,13 @@ def _of_responder(profile: Profile) -> ResponderHabits:
         ends_write=spec.ends_write if profile.checks_write_position else rxe.ends_write,
         is_write_size=has_right_size if profile.checks_write_position else rxe.is_any_size,
         is_send_size=has_right_size if profile.checks_payload_size else rxe.is_any_size,
+        replaced_ack=spec.replaced_ack if profile.coalesces_acks else rxe.replaced_ack,
+        has_receive=rxe.has_receive if profile.takes_receive_early else spec.has_receive,
+        checks_alignment_first=(
+            spec.checks_alignment_first
+            if profile.atomic_alignment_first
+            else rxe.checks_alignment_first
+        ),
         queue_replay=rxe.queue_replay if in_turn else spec.queue_replay,
         has_slot=rxe.has_slot if profile.excess_reads is ExcessReads.RECYCLE else spec.has_slot,
         find_result=rxe.find_result if profile.replays_by_psn else spec.find_result,

@@ -15,9 +15,11 @@ from ibwire.rc.memory import KeyTable, ProtectionDomain
 from ibwire.rc.packet import TransportPacket
 from ibwire.rc.replies import Reply, Resource
 from ibwire.rc.send_state import SendState, SendWQE
+from ibwire.rc.srq import SharedReceiveQueue
 from ibwire.rc.work import WCStatus
 from ibwire_layers.opcodes import Operation
 from ibwire_layers.psn import HALF, MASK
+from ibwire_layers.syndrome import AckKind, kind
 
 
 def rnr_wait_blocks() -> bool:
@@ -161,6 +163,11 @@ def read_gap_restarts() -> bool:
     return False
 
 
+def ack_kind(syndrome: int) -> AckKind:
+    """A syndrome with bit 7 is none of the known kinds: `AETH_TYPE_MASK` has three bits."""
+    return AckKind.RESERVED if syndrome >> 7 else kind(syndrome)
+
+
 def fails_for_reserved(syndrome: int) -> bool:
     """A reserved syndrome ends the connection (`rxe_completer`)."""
     return True
@@ -174,6 +181,21 @@ def fails_for_reserved_bit(syndrome: int) -> bool:
 def status_of_reserved_nak() -> WCStatus | None:
     """A NAK with a reserved code is one of an operation that failed (`rxe_completer`)."""
     return WCStatus.REM_OP_ERR
+
+
+def replaced_ack(replies: deque[Reply]) -> Reply | None:
+    """Each request that asks for an ACK gets one (`acknowledge`)."""
+    return None
+
+
+def has_receive(receives: spec.Receives, srq: SharedReceiveQueue | None) -> bool:
+    """A WRITE with immediate data takes its receive request at once (`check_resource`)."""
+    return receives.take(srq)
+
+
+def checks_alignment_first() -> bool:
+    """The R_Key is checked before alignment (`check_rkey`, then `atomic_reply`)."""
+    return False
 
 
 def msn_of(reply: Reply, msn: int) -> int:

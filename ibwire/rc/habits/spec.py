@@ -15,8 +15,10 @@ from ibwire.rc.packet import TransportPacket
 from ibwire.rc.plan import ANNEX_A19
 from ibwire.rc.replies import Reply, Resource, put_back
 from ibwire.rc.send_state import SendState, SendWQE
+from ibwire.rc.srq import SharedReceiveQueue
 from ibwire.rc.work import WCStatus
 from ibwire_layers.psn import HALF, MASK
+from ibwire_layers.syndrome import AckKind, kind
 
 
 def rnr_wait_blocks() -> bool:
@@ -153,6 +155,11 @@ def read_gap_restarts() -> bool:
     return True
 
 
+def ack_kind(syndrome: int) -> AckKind:
+    """The kind is in bits 6:5; bit 7 is reserved and ignored."""
+    return kind(syndrome)
+
+
 def fails_for_reserved(syndrome: int) -> bool:
     """A response with a reserved syndrome is ignored."""
     return False
@@ -161,6 +168,35 @@ def fails_for_reserved(syndrome: int) -> bool:
 def status_of_reserved_nak() -> WCStatus | None:
     """A NAK with a reserved code is ignored."""
     return None
+
+
+def replaced_ack(replies: deque[Reply]) -> Reply | None:
+    """A newer ACK replaces the last waiting one: it acknowledges more (IBA 9.7.5.1.2)."""
+    last = replies[-1] if replies else None
+    is_plain = last is not None and last.resource is None and last.syndrome is None
+    return last if is_plain else None
+
+
+class Receives(Protocol):
+    """The receive queue, as far as a habit acts with it."""
+
+    def take(self, srq: SharedReceiveQueue | None) -> bool:
+        """Take the next request for a message; whether there was one."""
+        ...
+
+    def has_next(self, srq: SharedReceiveQueue | None) -> bool:
+        """Whether `take` would take a request."""
+        ...
+
+
+def has_receive(receives: Receives, srq: SharedReceiveQueue | None) -> bool:
+    """A WRITE with immediate data takes its receive request when it is complete."""
+    return receives.has_next(srq)
+
+
+def checks_alignment_first() -> bool:
+    """Alignment before the R_Key; the specification leaves the order open (IBA 9.7.5.2.4)."""
+    return True
 
 
 def msn_of(reply: Reply, msn: int) -> int:
