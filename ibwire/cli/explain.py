@@ -86,12 +86,13 @@ def command(
             sys.exit(UNREADABLE)
         wanted = _wanted(found.connections, qpn, number)
         recorder = Recorder({each.number for each in wanted})
+        again = found
         if wanted:
-            _analyse(reading, recorder)
+            again = _analyse(reading, recorder)
     if not found.connections:
         click.echo(_without_rdma(reading.name, found), err=as_json)
     frames = frames_of(reading)
-    for record in recorder.records():
+    for record in recorder.records(again.connections):
         if as_json:
             _write_events(record)
         else:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ibwire.connections import packets, pairing, steady
+from ibwire.connections.cm_exchanges import CMExchanges
 from ibwire.connections.connection import Connection, End, Negotiated
 from ibwire.connections.connection_tracker import HORIZON, ConnectionTracker, FirstPackets
 from ibwire.connections.events import Observer
@@ -71,6 +72,7 @@ class Analysis:
         self._parked_rows = 0
         self._handshakes = Handshakes()
         self._unreachable = Unreachable()
+        self._exchanges = CMExchanges()
         self._sender_qpns: dict[FlowKey, int] = {}
         """The sender's QPN by flow, where a handshake names it."""
         self._negotiated: dict[FlowKey, Negotiated] = {}
@@ -92,6 +94,7 @@ class Analysis:
         self._unreachable.take(columns)
         for handshake in self._handshakes.take(columns):
             self._note_handshake(handshake)
+        self._exchanges.take(columns)
         flow = self._flows.numbers(columns, rows)
         self._grow()
         if not len(rows):
@@ -121,11 +124,36 @@ class Analysis:
         for tracker in self._trackers:
             tracker.finish(summary.last_ns)
             self._unreachable.note(tracker.connection)
+        self._add_exchanges()
         if self._is_part:
             summary.connections.sort(key=lambda each: each.first)
             for number, connection in enumerate(summary.connections, 1):
                 connection.number = number
         return summary
+
+    def _add_exchanges(self) -> None:
+        """Give exchanges of connection managers to their connections; others become one each."""
+        by_ends: dict[frozenset[tuple[str, int | None]], Connection] = {}
+        for connection in self._summary.connections:
+            by_ends[frozenset((end.address, end.qpn) for end in connection.ends)] = connection
+            if connection.service is Service.UD:  # a SIDR_REQ names no queue pair of its sender
+                for end, other in permutations(connection.ends):
+                    by_ends[frozenset([(end.address, None), (other.address, other.qpn)])] = (
+                        connection
+                    )
+        for exchange in self._exchanges.all():
+            ends = [End(*end) for end in zip(exchange.addresses, exchange.qpns, strict=True)]
+            known = by_ends.get(frozenset((end.address, end.qpn) for end in ends))
+            if known is not None and exchange.qpns[1] is not None and not exchange.reason:
+                known.exchanges.append(exchange)
+                continue
+            number = len(self._summary.connections) + 1
+            connection = Connection(number, (ends[0], ends[1]), exchange.service)
+            connection.pairing = "handshake" if exchange.is_answered else "none"
+            connection.first = exchange.first
+            connection.exchanges.append(exchange)
+            connection.exchange_status = exchange.status(self._summary.last_ns)
+            self._summary.connections.append(connection)
 
     def merge(self, later: Analysis) -> None:
         """Continue with a later capture, as if both were one.
@@ -139,6 +167,7 @@ class Analysis:
         self._grow()
         for handshake in self._handshakes.merge(later._handshakes):
             self._note_handshake(handshake)
+        self._exchanges.merge(later._exchanges, files)
         self._sender_qpns.update(later._sender_qpns)
         self._negotiated.update(later._negotiated)
         self._summary.merge(later._summary)

@@ -240,7 +240,9 @@ def connection_rows(source: str, connections: Sequence[Connection]) -> Iterator[
     """Rows of `connections`, one for each direction in which packets were seen."""
     for connection in connections:
         for direction in (0, 1):
-            if connection.directions[direction].packets:
+            if connection.directions[direction].packets or not (
+                direction or connection.has_packets
+            ):
                 values = connection.to_json(direction) | {"file": source, "direction": direction}
                 yield tuple(_value(values, column) for column in CONNECTIONS.columns)
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ibwire.connections.cm_exchanges import CMExchange
 from ibwire.connections.congestion import Congestion
 from ibwire.connections.counts import DirectionCounts
 from ibwire.connections.ending import Ending
@@ -79,6 +80,10 @@ class Connection:
         """Why the destination refuses its packets, if an ICMP message says so."""
         self.cm_rejected = ""
         """The reason for which the connection manager rejected it."""
+        self.exchanges: list[CMExchange] = []
+        """Of connection managers, about this connection."""
+        self.exchange_status: ConnectionStatus | None = None
+        """What became of a connection of which only an exchange is in the capture."""
         self.seams = 0
         """Joints between files at which something may have been counted wrongly."""
 
@@ -86,6 +91,11 @@ class Connection:
     def status(self) -> ConnectionStatus:
         """What became of it, once the capture is over."""
         return status_of(self)
+
+    @property
+    def has_packets(self) -> bool:
+        """Whether it has packets of its own, and not only messages of connection managers."""
+        return any(direction.packets for direction in self.directions)
 
     @property
     def is_paired(self) -> bool:
@@ -218,6 +228,9 @@ class Connection:
             else None,
             "credits": counts.credit_codes and [CREDITS[code] for code in counts.credit_codes],
             "not_observable": self.not_observable(direction),
+            "cm": [exchange.to_json() for exchange in self.exchanges],
+            "cm_messages": "; ".join(exchange.names() for exchange in self.exchanges) or None,
+            "cm_service_id": next((each.service_id for each in self.exchanges), None),
         }
 
     def paused_ns(self, pauses: Pauses) -> int:

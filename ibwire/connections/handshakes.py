@@ -18,16 +18,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar, cast
 
-import numpy as np
-
-from ibwire.connections.flow import addresses
-from ibwire.connections.packets import BAD
+from ibwire.connections.cm_messages import Message, Received, mads
 from ibwire.connections.tcp_handshakes import MTU_LINE, SHORTEST_LINE, Line, read_line
 from ibwire.connections.tcp_segments import Segment, TcpEnd, segments
 from ibwire.dissect import Columns
 from ibwire_layers import cm
-from ibwire_layers.mad import MAD, MAD_SIZE, MgmtClass
-from ibwire_layers.opcodes import OpCode, Service
+from ibwire_layers.opcodes import Service
 from ibwire_layers.schema import Header
 
 PROTOCOLS = {
@@ -243,16 +239,16 @@ class Handshakes:
     # Connection managers.
 
     def _read_cm(self, columns: Columns) -> Iterator[Handshake]:
-        for row, at, end in _mads(columns):
+        for row, at, end in mads(columns):
             mad = columns.frames.data[at:end].tobytes()
             kind, read = _MESSAGES.get(int.from_bytes(mad[16:18]), (None, None))
             if kind is not None and read is not None:
-                received = _Received(columns, row, _Message(kind, mad))
+                received = Received(columns, row, Message(kind, mad))
                 handshake = read(self, received)
                 if handshake is not None:
                     yield handshake
 
-    def _request(self, received: _Received) -> Handshake | None:
+    def _request(self, received: Received) -> Handshake | None:
         message = received.message
         comm_id, qpn = message["local_comm_id"], message["local_qpn"]
         if comm_id is None or qpn is None:
@@ -282,7 +278,7 @@ class Handshakes:
         )
         return self._put((received.src, received.dst, comm_id), 0, part)
 
-    def _reply(self, received: _Received) -> Handshake | None:
+    def _reply(self, received: Received) -> Handshake | None:
         message = received.message
         asked, qpn = message["remote_comm_id"], message["local_qpn"]
         if asked is None or qpn is None:
@@ -303,19 +299,19 @@ class Handshakes:
         )
         return self._put((received.dst, received.src, asked), 1, part)
 
-    def _reject(self, received: _Received) -> None:
+    def _reject(self, received: Received) -> None:
         code = received.message["reason"]
         known = code in cm.RejectReason.__members__.values()
         name = cm.RejectReason(cast(int, code)).name if known else f"reason {code}"
         self._close(received, f"rejected: {name.lower().replace('_', ' ')}")
 
-    def _disconnect(self, received: _Received) -> None:
+    def _disconnect(self, received: Received) -> None:
         self._close(received, "disconnected", received.message["remote_qpn"])
 
-    def _disconnected(self, received: _Received) -> None:
+    def _disconnected(self, received: Received) -> None:
         self._close(received, "disconnected")
 
-    def _close(self, received: _Received, reason: str, dst_qpn: int | None = None) -> None:
+    def _close(self, received: Received, reason: str, dst_qpn: int | None = None) -> None:
         """Report once that a connection is over."""
         local, remote = received.message["local_comm_id"], received.message["remote_comm_id"]
         if local is None or remote is None:
@@ -563,36 +559,7 @@ def _least(*values: int | None) -> int | None:
     return min((value for value in values if value is not None), default=None)
 
 
-# Datagrams to queue pair 1.
-
-
-class _Message:
-    """A message of the connection manager, possibly cut off by the snap length."""
-
-    def __init__(self, kind: type[Header], mad: bytes) -> None:
-        self._message = kind.unpack(mad.ljust(MAD_SIZE, b"\0"), MAD.SIZE)
-        self._bits = 8 * (len(mad) - MAD.SIZE)
-
-    def __getitem__(self, name: str) -> int | None:
-        """The value of a field that is a number, `None` if it was cut off."""
-        place = next(each for each in self._message.FIELDS if each.name == name)
-        if place.offset + place.size > self._bits:
-            return None
-        return cast(int, getattr(self._message, name))
-
-
-class _Received:
-    """A message, and its place in the capture."""
-
-    def __init__(self, columns: Columns, row: int, message: _Message) -> None:
-        batch = columns.frames.batch
-        self.src, self.dst = addresses(columns, row)
-        self.number = row + batch.first_number
-        self.time_ns = int(batch.time_ns[row])
-        self.message = message
-
-
-_MESSAGES: dict[int, tuple[type[Header], Callable[[Handshakes, _Received], Handshake | None]]] = {
+_MESSAGES: dict[int, tuple[type[Header], Callable[[Handshakes, Received], Handshake | None]]] = {
     cm.CMAttribute.REQ: (cm.REQ, Handshakes._request),
     cm.CMAttribute.REP: (cm.REP, Handshakes._reply),
     cm.CMAttribute.REJ: (cm.REJ, Handshakes._reject),
@@ -608,22 +575,3 @@ _SERVICES: dict[int | None, Service] = {
 
 _MTUS: dict[int | None, int] = {1: 256, 2: 512, 3: 1024, 4: 2048, 5: 4096}
 """Path MTU in bytes by its code (`ibwire_layers.attributes.MTUCode`)."""
-
-
-def _mads(columns: Columns) -> Iterator[tuple[int, int, int]]:
-    """Rows with a message of the connection manager, and where it begins and ends."""
-    frames = columns.frames
-    rows = np.flatnonzero(frames.opcode == OpCode.UD_SEND_ONLY)
-    if not len(rows):
-        return
-    rows = rows[columns["bth.destqp"][rows] == 1]
-    if not len(rows):
-        return
-    at = frames.payload[rows]
-    rows, at = rows[at >= 0], at[at >= 0]
-    end = np.minimum(np.minimum(frames.payload_end, frames.limit)[rows], at + MAD_SIZE)
-    good = end - at > MAD.SIZE
-    good &= frames.data[np.where(good, at + 1, 0)] == MgmtClass.COMM_MGT
-    if good.any():
-        good &= columns["icrc.status"][rows] != BAD
-    yield from zip(rows[good].tolist(), at[good].tolist(), end[good].tolist(), strict=True)

@@ -78,7 +78,8 @@ MEANINGS = {
     ),
     Status.UNANSWERED: Meaning(
         "Nothing from the other end, although requests were retransmitted.",
-        "As `unresolved`, and not one packet of the other end is in the capture.",
+        "As `unresolved`, and not one packet of the other end is in the capture; or a connection "
+        "manager retransmitted its REQ, or waited longer than the REQ says, without a response.",
     ),
     Status.RETRY_EXCEEDED: Meaning(
         "The requester gave up: no response to its retransmissions.",
@@ -101,7 +102,7 @@ MEANINGS = {
     ),
     Status.CM_REJECTED: Meaning(
         "The connection manager of the other end rejected the connection.",
-        "A REJ; its reason is in parentheses.",
+        "A REJ, or a SIDR_REP with another status than 0; the reason is in parentheses.",
     ),
 }
 """What each status means."""
@@ -142,6 +143,7 @@ class Evidence(Protocol):
     endings: tuple[Ending, Ending]
     refused: str
     cm_rejected: str
+    exchange_status: ConnectionStatus | None
 
     @property
     def is_reliable(self) -> bool:
@@ -151,6 +153,8 @@ class Evidence(Protocol):
 def status_of(connection: Evidence) -> ConnectionStatus:
     """The status of a connection, once the capture is over."""
     both = connection.directions
+    if connection.exchange_status is not None:
+        return connection.exchange_status
     if connection.cm_rejected:
         return ConnectionStatus(Status.CM_REJECTED, connection.cm_rejected)
     if connection.refused:

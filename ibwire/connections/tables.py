@@ -221,6 +221,8 @@ CONNECTIONS = TableSpec(
         TableColumn("ecn_ce", Type.BIG, "packets with the CE mark"),
         TableColumn("cnps", Type.BIG, "CNPs that asked this sender to slow down"),
         TableColumn("icrc_bad", Type.BIG, "packets with a wrong ICRC"),
+        TableColumn("cm_messages", Type.TEXT, "messages of connection managers: `2 REQ REJ`"),
+        TableColumn("cm_service_id", Type.WORD64, "service ID that a REQ or SIDR_REQ asks for"),
         TableColumn("latency_min_ns", Type.BIG, "shortest time to completion", "latency_ns.min"),
         TableColumn("latency_p50_ns", Type.BIG, "median, within 1 %", "latency_ns.p50"),
         TableColumn("latency_p99_ns", Type.BIG, "99th percentile, within 1 %", "latency_ns.p99"),

@@ -13,6 +13,8 @@ def summary(connection: Connection) -> str:
     )
     both = connection.directions
     parts = [count(sum(each.packets for each in both), "packet")]
+    if not connection.has_packets:
+        parts = [exchange.names() for exchange in connection.exchanges]
     for number, noun, nouns in (
         (sum(each.retransmitted for each in both), "packet retransmitted", "packets retransmitted"),
         (sum(each.lost for each in both), "packet lost", "packets lost"),

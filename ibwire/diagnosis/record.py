@@ -9,7 +9,7 @@ memory grows with the number of incidents and not with the capture.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -142,8 +142,15 @@ class Recorder:
         self._events: dict[int, list[FlowEvent]] = {}
         self._messages: dict[int, list[Message]] = {}
 
-    def records(self) -> list[Record]:
-        """The records by connection; call it when the analysis is finished."""
+    def records(self, connections: Iterable[Connection] = ()) -> list[Record]:
+        """The records by connection; call it when the analysis is finished.
+
+        connections: what the analysis has found. Those without packets, of which only
+        connection managers speak, have a record as well.
+        """
+        for connection in connections:
+            if connection.number in self._wanted and not connection.has_packets:
+                self.record_of(connection)
         for watch in self._watches.values():
             watch.finish()
         for number, record in sorted(self._records.items()):

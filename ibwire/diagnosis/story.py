@@ -149,7 +149,9 @@ class Story:
             sends = f"{count(direction.packets, 'packet')} sent"
             yield f"  {letter}  {end.address}  {qpn}  {sends}"
         pairing = PAIRINGS.get(connection.pairing, connection.pairing)
-        if connection.is_paired:
+        if not connection.has_packets:
+            yield "Only messages of connection managers are in the capture, no packet of its own."
+        elif connection.is_paired:
             yield f"Treated as one connection because {pairing}."
         else:
             silent = LETTERS[0] if not connection.directions[0].packets else LETTERS[1]
@@ -191,6 +193,8 @@ class Story:
         number = 0
         quiet: list[Stretch | IncidentText] = []
         marks = self._marks()
+        earlier, later = self._exchanges()
+        yield from earlier
         for each in self._record.line:
             if isinstance(each, Stretch):
                 quiet.append(each)
@@ -208,6 +212,30 @@ class Story:
         yield from self._quiet(quiet, first)
         yield from marks
         yield from self._left()
+        yield from later
+
+    def _exchanges(self) -> tuple[list[Entry], list[Entry]]:
+        """The messages of connection managers: before the first packet, and after it."""
+        entries: tuple[list[Entry], list[Entry]] = [], []
+        line = self._record.line
+        begin = line[0].first.time_ns if line else None
+        for exchange in self.connection.exchanges:
+            swapped = exchange.addresses[0] != self.connection.ends[0].address
+            for each in exchange.messages:
+                sender = LETTERS[each.sender ^ swapped]
+                again = " again" * each.again
+                text = f"{sender}: {each.name}{again}{': ' * bool(each.about)}{each.about}"
+                late = begin is not None and each.time_ns > begin
+                numbers = each.number, each.number
+                entries[late].append(Entry("", each.time_ns, each.time_ns, numbers, text))
+            more = exchange.counts.total() - len(exchange.messages)
+            if more:
+                last = exchange.messages[-1]
+                text = f"{count(more, 'more message')} of the connection managers"
+                late = begin is not None
+                numbers = last.number, last.number
+                entries[late].append(Entry("", last.time_ns, exchange.last_ns, numbers, text))
+        return entries
 
     def _incident(self, described: IncidentText, number: int) -> Iterator[Entry]:
         incident = described.incident

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from ibwire.connections.cm_exchanges import CMExchange
 from ibwire.connections.connection import Connection
 from ibwire.connections.ending import Ending, Trouble
 from ibwire.connections.events import FlowEventKind
@@ -18,6 +19,7 @@ from ibwire.connections.tracker import SILENCE_NS
 from ibwire.diagnosis.incident_text import IncidentText, phrase
 from ibwire.diagnosis.record import Record
 from ibwire.diagnosis.wording import OF_RESPONSES, Reason, count, duration, listed, sentence
+from ibwire_layers.opcodes import Service
 
 LETTERS = "A", "B"
 """Names of the two ends; A sent the first packet."""
@@ -39,6 +41,8 @@ def verdict(record: Record, incidents: Sequence[IncidentText]) -> str:
     """What went wrong, the most likely cause, and how it ended."""
     case = Case(record, incidents)
     status = case.connection.status
+    if case.connection.exchange_status is not None:
+        return " ".join(map(_of_exchange, case.connection.exchanges))
     parts = [
         *_failed(case, status),
         *_changed(case, status),
@@ -56,6 +60,31 @@ OPEN = Status.UNRESOLVED, Status.UNANSWERED
 def names(end: int) -> tuple[str, str]:
     """Requester and responder."""
     return LETTERS[end], LETTERS[1 - end]
+
+
+def _of_exchange(exchange: CMExchange) -> str:
+    """What became of a connection that exists in messages of connection managers only."""
+    target = exchange.target()
+    asked = f"A asked B for a connection{' to ' * bool(target)}{target}"
+    times = f" {exchange.requests} times" if exchange.requests > 1 else ""
+    if exchange.reason:
+        hint = f": {exchange.hint}" if exchange.hint else ""
+        reason = exchange.reason.replace("-", " ")
+        return f"{asked}{times}. {LETTERS[exchange.rejected_by]} rejected it ({reason}){hint}."
+    if not exchange.requests:
+        return "The capture begins after the request for this connection."
+    if not exchange.is_answered:
+        return (
+            f"{asked}{times}, and no response is in the capture: no connection manager answers "
+            "there, the path is broken, or only one direction was captured."
+        )
+    if exchange.is_established:
+        return f"{asked}; it was established."
+    if exchange.service is Service.UD:
+        return f"{asked}; B named its queue pair."
+    if exchange.counts["REP", 1]:
+        return f"{asked}, and B accepted; the RTU that completes it is not in the capture."
+    return f"{asked}, and B asked for more time; no response followed in the capture."
 
 
 # The end of a connection that has failed.

@@ -223,6 +223,8 @@ def _end(index: int) -> Callable[[Row], str]:
 
 def _messages(row: Row) -> str:
     verbs = row.counts.messages
+    if not row.connection.has_packets and not row.way:
+        return "; ".join(exchange.names() for exchange in row.connection.exchanges)
     return " ".join(
         f"{count:,} {SHORT_VERBS.get(verb, verb)}"
         for verb, count in sorted(verbs.items(), key=lambda each: -each[1])

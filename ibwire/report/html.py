@@ -312,7 +312,7 @@ class _Page:
         last_ns = max(summary.last_ns, self.surveyed.start_ns)
         frames = Frames(self.surveyed.name, self.surveyed.start_ns, last_ns, self.surveyed.files)
         stories = {}
-        for record in self.recorder.records():
+        for record in self.recorder.records(summary.connections):
             number = record.connection.number
             if number in self.described:
                 stories[number] = Story(record, frames)

@@ -10,6 +10,7 @@ from ibwire.rules import (
     credits,
     integrity,
     lengths,
+    management,
     naks,
     psn_acks,
     reads,
@@ -30,6 +31,7 @@ FAMILIES = {
     "atomics": "Atomic operations",
     "repeat": "Retransmission",
     "congestion": "Congestion notification",
+    "cm": "Connection management",
     "constant": "Fields that do not change",
     "integrity": "ICRC, checksums and header bits",
 }
@@ -47,6 +49,7 @@ RULES: dict[str, Rule] = {
         atomics.RULES,
         repeat.RULES,
         congestion.RULES,
+        management.RULES,
         constant.RULES,
         integrity.RULES,
         checksums.RULES,

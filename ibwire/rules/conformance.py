@@ -16,7 +16,15 @@ from ibwire.connections.states import PacketStatus
 from ibwire.connections.summary import Summary
 from ibwire.connections.tracker import RequestTracker
 from ibwire.dissect import Columns
-from ibwire.rules import atomics, catalogue, congestion, constant, integrity, sequences
+from ibwire.rules import (
+    atomics,
+    catalogue,
+    congestion,
+    constant,
+    integrity,
+    management,
+    sequences,
+)
 from ibwire.rules.congestion import Notifications
 from ibwire.rules.constant import Constants
 from ibwire.rules.findings import (
@@ -100,6 +108,7 @@ class Conformance:
         self._check_notifications(summary)
         places = _Locations(summary, self._flows.keys)
         self._check_constants(places)
+        self._check_management(summary)
         findings = []
         for rule, key, found in self._collector.occurrences():
             severity = rule.severity_for(self._collector.profile)
@@ -194,6 +203,12 @@ class Conformance:
                 self._collector.add_many(
                     rule, ("flow", flow, 0), numbers, len(numbers), words, verified=verified
                 )
+
+    def _check_management(self, summary: Summary) -> None:
+        for connection in summary.connections:
+            for rule, direction, numbers, words in management.found(connection):
+                key = ("connection", connection.number, direction)
+                self._collector.add_many(rule, key, numbers[:EXAMPLES], len(numbers), words)
 
     # Connections.
 

@@ -158,7 +158,9 @@ def evidence(**given: Any) -> Any:
     known = {"is_reliable", "cm_rejected", "refused"}
     named = {name: facts.pop(name) for name in known}
     counts = DirectionCounts(**{"packets": 100} | facts)
-    return SimpleNamespace(directions=(counts, other), endings=(ending, Ending()), **named)
+    return SimpleNamespace(
+        directions=(counts, other), endings=(ending, Ending()), exchange_status=None, **named
+    )
 
 
 @pytest.mark.parametrize(

@@ -644,6 +644,7 @@ OTHERS = _table(
         r"[\d,]+ (?:messages?|packets?) .*": fine,
         r"[\d,]+ packets?\.": fine,
         r"At the end of the capture.*": fine,
+        r"[AB]: (REQ|MRA|REJ|REP|RTU|DREQ|DREP|SIDR_REQ|SIDR_REP)\b.*": fine,
     }
 )
 

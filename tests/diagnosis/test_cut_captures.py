@@ -67,9 +67,9 @@ def analysed(batch: RecordBatch, observer: Any = None) -> list[Connection]:
 
 def stories(batch: RecordBatch) -> Iterator[Story]:
     recorder = Recorder(Everything())
-    analysed(batch, recorder)
+    connections = analysed(batch, recorder)
     frames = Frames("x", int(batch.time_ns[0]), int(batch.time_ns[-1]))
-    for record in recorder.records():
+    for record in recorder.records(connections):
         yield Story(record, frames)
 
 

@@ -9,6 +9,8 @@ from rules.check_frames import grave, ids, judge
 
 ELSEWHERE = {
     "reads.outstanding": "test_rules_captures: what may be outstanding, only the CM says",
+    "cm.rejected": "test_rules_captures: a REJ of a connection manager",
+    "cm.unanswered": "test_rules_captures: a REQ that is sent twice",
     "constant.reserved": "test_rules_constant: the bits break integrity.byte-4 as well",
 }
 """Rules that are tested with captures."""

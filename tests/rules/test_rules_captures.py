@@ -51,7 +51,8 @@ def test_real_traffic_shows_nothing_graver_than_a_note(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in BY_HAND])
 def test_a_capture_of_rxe_shows_nothing_but_damage_to_who_expects_rxe(name: str) -> None:
-    assert ids(judge_capture(CAPTURES / name, "rxe")) <= {"integrity.damaged"}
+    expected = {"integrity.damaged", "cm.rejected"} if "reject" in name else {"integrity.damaged"}
+    assert ids(judge_capture(CAPTURES / name, "rxe")) <= expected
 
 
 @pytest.mark.parametrize("name", HABITS)
@@ -65,6 +66,23 @@ def test_habits_of_rxe_are_notes_that_name_it(name: str) -> None:
     habits = [finding for finding in found if finding.rule.id in HABITS[name]]
     assert all("rxe" in finding.rule.habits for finding in habits)
     assert all(finding.severity is Severity.NOTE for finding in habits)
+
+
+def test_a_rejected_request_names_the_reason_and_who_rejected_it() -> None:
+    """A REQ for port 7174 (0x1061c06 in tshark), and REJ with reason 8."""
+    (finding,) = judge_capture(CAPTURES / "cm-reject.pcap", ANY)
+
+    assert (finding.rule.id, finding.severity) == ("cm.rejected", Severity.NOTE)
+    assert (finding.location.src, finding.numbers) == ("10.77.0.2", [2])
+    assert finding.text == "port 7174 rejected: invalid service id"
+
+
+def test_a_request_that_is_sent_twice_without_a_response_is_found() -> None:
+    (time, request), _ = read_frames(CAPTURES / "cm-reject.pcap")
+
+    (finding,) = judge([(time, request), (time + 4_000_000_000, request)], ANY)
+    assert (finding.rule.id, finding.location.src) == ("cm.unanswered", "10.77.0.1")
+    assert finding.numbers == [1, 2]
 
 
 @pytest.mark.parametrize("name", ["drop-atomic-ack.b.pcap", "drop-one-ack.b.pcap"])

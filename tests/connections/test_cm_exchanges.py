@@ -1,0 +1,207 @@
+"""Exchanges of connection managers: which messages belong together, and what became of them."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from capture.handmade import NANOSECONDS, pcap_header, pcap_record
+from connections.talk import Talk
+from ibwire.capture import open_capture
+from ibwire.connections.analysis import Analysis
+from ibwire.connections.connection import Connection
+from ibwire.connections.status import Status
+from ibwire.dissect import Columns
+from ibwire_layers import cm
+from ibwire_layers.mad import MAD, MgmtClass
+from ibwire_layers.opcodes import OpCode
+from ibwire_layers.packet import Packet
+from ibwire_layers.schema import Header
+
+CAPTURES = Path(__file__).parents[2] / "captures"
+Frames = Sequence[tuple[int, bytes]]
+
+ACTIVE_ID, PASSIVE_ID = 0x1001, 0x2002
+PORT_7174 = 0x1061C06
+TIMEOUT = 10
+"""Code of the CM response timeout: 4.096 us x 2^10 = 4.2 ms."""
+
+
+def analysis_of(frames: Frames, *, is_part: bool = False) -> Analysis:
+    records = (pcap_record(data, time // 10**9, time % 10**9) for time, data in frames)
+    analysis = Analysis(is_part=is_part)
+    source = io.BytesIO(pcap_header(magic=NANOSECONDS) + b"".join(records))
+    with open_capture(source) as reader:
+        for batch in reader.batches():
+            analysis.take(Columns(batch))
+    return analysis
+
+
+def connections_of(frames: Frames) -> list[Connection]:
+    return analysis_of(frames).finish().connections
+
+
+def exchanged(frames: Frames) -> Connection:
+    """The only connection with messages of connection managers."""
+    (found,) = [each for each in connections_of(frames) if each.exchanges]
+    return found
+
+
+def read_frames(name: str) -> list[tuple[int, bytes]]:
+    with open_capture(CAPTURES / name) as capture:
+        return [(record.time_ns, record.data) for record in capture.records()]
+
+
+class Managers:
+    """Two connection managers; end 0 asks."""
+
+    def __init__(self) -> None:
+        self.talk = Talk()
+
+    def send(self, sender: int, message: Header, ms: float = 1) -> Managers:
+        """One message."""
+        self.talk.wait(ms * 1000)
+        attribute = cm.CMAttribute[type(message).__name__]
+        mad = MAD(mgmt_class=MgmtClass.COMM_MGT, attribute_id=attribute, base_version=1)
+        data = (mad.pack() + message.pack()).ljust(256, b"\0")
+
+        def fill(packet: Packet) -> Packet:
+            return Packet(packet.route, packet.bth, packet.extensions, data).repaired()
+
+        self.talk.ask(OpCode.UD_SEND_ONLY, 0, 256, sender=sender, dest_qp=1, change=fill)
+        return self
+
+    def asks(self, ms: float = 1, **fields: Any) -> Managers:
+        """A REQ."""
+        given = {
+            "local_comm_id": ACTIVE_ID,
+            "service_id": PORT_7174,
+            "local_qpn": 0x22,
+            "starting_psn": 5,
+            "remote_cm_response_timeout": TIMEOUT,
+        }
+        return self.send(0, cm.REQ(**{**given, **fields}), ms)
+
+    def accepts(self, ms: float = 1) -> Managers:
+        """A REP."""
+        ids = {"local_comm_id": PASSIVE_ID, "remote_comm_id": ACTIVE_ID}
+        return self.send(1, cm.REP(**ids, local_qpn=0x11, starting_psn=9), ms)
+
+    def completes(self) -> Managers:
+        """An RTU."""
+        return self.send(0, cm.RTU(local_comm_id=ACTIVE_ID, remote_comm_id=PASSIVE_ID))
+
+    @property
+    def frames(self) -> Frames:
+        return self.talk.frames
+
+
+def test_a_rejected_connection_names_the_reason() -> None:
+    connection = exchanged(read_frames("cm-reject.pcap"))
+
+    assert str(connection.status) == "cm-rejected(invalid-service-id)"
+    assert [each.name for each in connection.exchanges[0].messages] == ["REQ", "REJ"]
+    assert connection.exchanges[0].port == 7174
+
+
+def test_messages_are_given_to_the_connection_with_their_queue_pairs() -> None:
+    """Three connections at once: REQ, REP, RTU, DREQ and DREP of each (tshark)."""
+    found = [each for each in connections_of(read_frames("cm-ucmatose.pcap")) if each.exchanges]
+
+    assert len(found) == 3
+    assert all(each.has_packets and str(each.status) == "ok" for each in found)
+    assert {each.exchanges[0].names() for each in found} == {"REQ REP RTU DREQ DREP"}
+
+
+@pytest.mark.parametrize("cut", range(1, 40))
+def test_every_part_of_a_handshake_belongs_to_one_connection(cut: int) -> None:
+    """A capture that begins at any frame of rping, over the handshake and behind it."""
+    for frames in (read_frames("cm-rping.pcap")[:cut], read_frames("cm-rping.pcap")[cut:]):
+        found = [each for each in connections_of(frames) if each.exchanges]
+        assert len(found) <= 1
+        assert all(each.status.status is not Status.CM_REJECTED for each in found)
+
+
+@pytest.mark.parametrize(
+    ("managers", "status"),
+    [
+        (Managers().asks(), "ok"),
+        (Managers().asks().asks(5), "unanswered"),
+        (Managers().asks().accepts().completes(), "ok"),
+        (Managers().asks().asks(5).accepts().completes(), "recovered"),
+        (Managers().asks().accepts().accepts(5), "unresolved"),
+        (
+            Managers().asks().send(1, cm.MRA(PASSIVE_ID, ACTIVE_ID, service_timeout=10)),
+            "ok",
+        ),
+        (
+            Managers()
+            .asks()
+            .accepts()
+            .send(0, cm.REJ(ACTIVE_ID, PASSIVE_ID, reason=cm.RejectReason.CONSUMER_DEFINED)),
+            "cm-rejected(consumer-defined)",
+        ),
+        (Managers().asks().send(1, cm.REJ(0, ACTIVE_ID, reason=99)), "cm-rejected(code-99)"),
+        (Managers().send(0, cm.SIDR_REQ(7, service_id=PORT_7174)), "ok"),
+        (
+            Managers()
+            .send(0, cm.SIDR_REQ(7, service_id=PORT_7174))
+            .send(1, cm.SIDR_REP(7, status=cm.SIDRStatus.NO_QP)),
+            "cm-rejected(sidr-no-qp)",
+        ),
+    ],
+)
+def test_status_of_an_exchange(managers: Managers, status: str) -> None:
+    assert str(exchanged(managers.frames).status) == status
+
+
+def test_a_request_is_unanswered_when_its_time_is_over() -> None:
+    """The REQ says that it waits 4.2 ms."""
+    late = Managers().asks()
+    late.talk.wait(6_000)
+    late.talk.ask(OpCode.UC_SEND_ONLY, 0, 64)
+    early = Managers().asks()
+    early.talk.wait(3_000)
+    early.talk.ask(OpCode.UC_SEND_ONLY, 0, 64)
+
+    assert exchanged(late.frames).status.status is Status.UNANSWERED
+    assert exchanged(early.frames).status.status is Status.OK
+
+
+def test_a_communication_id_that_is_used_again_begins_another_exchange() -> None:
+    managers = Managers().asks().send(1, cm.REJ(0, ACTIVE_ID, reason=8)).asks(starting_psn=77)
+
+    found = [each for each in connections_of(managers.frames) if each.exchanges]
+    assert [str(each.status) for each in found] == ["cm-rejected(invalid-service-id)", "ok"]
+
+
+def test_an_exchange_over_two_captures_is_one() -> None:
+    frames = Managers().asks().accepts().completes().frames
+    for cut in (1, 2):
+        whole = analysis_of(frames[:cut], is_part=True)
+        whole.merge(analysis_of(frames[cut:], is_part=True))
+
+        (connection,) = [each for each in whole.finish().connections if each.exchanges]
+        assert connection.exchanges[0].names() == "REQ REP RTU"
+        assert connection.exchanges[0].qpns == [0x22, 0x11]
+
+
+def test_a_flood_of_messages_keeps_few() -> None:
+    managers = Managers()
+    for _ in range(100):
+        managers.asks()
+
+    exchange = exchanged(managers.frames).exchanges[0]
+    assert exchange.requests == 100
+    assert len(exchange.messages) == 32
+    assert exchange.to_json()["more_messages"] == 68
+
+
+def test_a_message_that_was_cut_is_left_out_or_read_as_far_as_it_goes() -> None:
+    for _, frame in read_frames("cm-reject.pcap"):
+        for size in range(60, len(frame)):
+            connections_of([(0, frame[:size])])
