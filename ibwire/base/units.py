@@ -18,6 +18,10 @@ S: Time = 1_000 * MS
 GBPS = 10**9
 """Bits a second in a gigabit a second."""
 
+ETHERNET_OVERHEAD = 24
+"""Bytes of line time that a frame costs besides its own: preamble and start delimiter 8,
+FCS 4, inter-packet gap 12 (IEEE 802.3 3.1.1, 4.4.2)."""
+
 ACK_TIMEOUT_UNIT: Time = 4_096 * NS
 """Local ACK timeouts are this, doubled `timeout` times (IBA 9.7.6.1.3)."""
 

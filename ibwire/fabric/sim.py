@@ -26,12 +26,8 @@ from math import gcd
 
 from ibwire.base.errors import EncodeError, IbwireError, TooManyFrames
 from ibwire.base.node import OPEN, Frame, Grant, Node, Stage
-from ibwire.base.units import GBPS, US, S, Time
+from ibwire.base.units import ETHERNET_OVERHEAD, GBPS, US, S, Time
 from ibwire.fabric.pause import PauseGrant, is_mac_control
-
-ETHERNET_OVERHEAD = 24
-"""Bytes of line time that a frame costs besides its own: preamble and start delimiter 8,
-FCS 4, inter-packet gap 12 (IEEE 802.3 3.1.1, 4.4.2)."""
 
 MAXIMUM_REPEATS = 100_000
 """Timeouts that one node may handle without time going on: a few for each of its queue pairs."""

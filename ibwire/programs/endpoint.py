@@ -63,7 +63,7 @@ class Endpoint(Closing):
     to imitate. faults: applied to its frames. neighbour: resolves an IP address to a MAC
     address, by default with the kernel. tell: shows the user a message while a program waits.
     spin: never sleep. source: of random numbers. controls_congestion: whether it sends no more than
-    the peer keeps up with (`ibwire.rc.congestion`), which no profile does. packet_fields: of
+    the peer keeps up with (`ibwire.rc.congestion.window`), which no profile does. packet_fields: of
     sent packets.
     Raises `LinkError` for a port without an address.
     """

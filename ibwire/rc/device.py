@@ -11,19 +11,21 @@ import errno
 import heapq
 import ipaddress
 from collections import Counter, deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from ibwire.base.errors import VerbsError
 from ibwire.base.node import OPEN, Frame, Grant
-from ibwire.base.units import Time
+from ibwire.base.units import ETHERNET_OVERHEAD, Time
 from ibwire.rc.attributes import AddressVector, AsyncEvent, QPType
-from ibwire.rc.congestion import PathWindow
+from ibwire.rc.congestion.notification import NotificationPoint
+from ibwire.rc.congestion.rate import RateControl
+from ibwire.rc.congestion.window import PathWindow
 from ibwire.rc.cq import CompletionChannel, CompletionQueue
 from ibwire.rc.habits import habits_of
 from ibwire.rc.limits import DeviceLimits
 from ibwire.rc.memory import KeyTable, ProtectionDomain
-from ibwire.rc.packet import decode, encode
+from ibwire.rc.packet import FORMS, TransportPacket, decode, encode
 from ibwire.rc.path import (
     V4_MAPPED,
     Arrivals,
@@ -38,11 +40,15 @@ from ibwire.rc.profile import PROFILES, SPEC, Profile, SourcePort
 from ibwire.rc.qp import QPInit, QueuePair
 from ibwire.rc.srq import SharedReceiveQueue
 from ibwire.rc.xrc import XRCDomain
-from ibwire_layers.opcodes import Service
+from ibwire_layers.opcodes import OpCode, Service
 from ibwire_layers.outer import LinkType
 from ibwire_layers.packet import Route
 
 MULTICAST_QPN = 0xFFFFFF
+
+CNP_FORM = FORMS[OpCode.CNP]
+ECT_0 = 2
+"""The ECN field of CNPs (RFC 3168 5; a ConnectX sets it: docs/reference/wire-formats.md#cnp)."""
 
 MAXIMUM_ROUTES = 1024
 """Routes and datagram paths that a device caches."""
@@ -63,7 +69,8 @@ class Device:
     address: the port's IPv4 or IPv6 addresses, first GIDs first; for a native
     InfiniBand port its GIDs. mac: `None` for the one that `mac_of` gives.
     profile: how it behaves, itself or by name. link: `rocev2`, `rocev1` or `ib`.
-    vlan: VLAN ID of all its frames. lid: of a native InfiniBand port.
+    vlan: VLAN ID of all its frames. lid: of a native InfiniBand port. rate_control: makes the
+    congestion control of each queue pair. notification: sends CNPs for packets with a CE mark.
     """
 
     LIMIT_EVENTS = 4096
@@ -82,6 +89,8 @@ class Device:
         limits: DeviceLimits | None = None,
         first_qpn: int = 0x11,
         key_start: int = 0,
+        rate_control: Callable[[], RateControl] | None = None,
+        notification: NotificationPoint | None = None,
     ) -> None:
         if isinstance(profile, str) and profile not in PROFILES:
             raise VerbsError(errno.EINVAL, f"profile {profile!r}, not {', '.join(PROFILES)}")
@@ -100,6 +109,8 @@ class Device:
         self.neighbours: dict[int, bytes] = {}
         """MAC by GID; for any other GID `mac_of` applies."""
         self.pkeys = [0xFFFF]
+        self.rate_control = rate_control
+        self.notification = notification
         self.keys = KeyTable(key_start, bounds_windows=self.profile.bounds_windows)
         self.reserved_pd = ProtectionDomain(self.keys)
         self.qps: dict[int, QueuePair] = {}
@@ -117,6 +128,9 @@ class Device:
         self._lanes: dict[int, deque[QueuePair]] = {}
         self._timers: list[tuple[Time, int, QueuePair]] = []
         self._timer_number = 0
+        self._cnps: deque[Frame] = deque()
+        self._paced: list[tuple[Time, int, QueuePair]] = []
+        """When queue pairs may send again that their congestion control holds back."""
         self._next_qpn = first_qpn
         self._next_srq = 1
         self._windows: dict[int, PathWindow] = {}
@@ -267,7 +281,9 @@ class Device:
             self.note_timer(qp)
 
     def poll_transmit(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
-        """The next frame to send; lanes and queue pairs take turns, packet by packet."""
+        """The next frame to send: CNPs first, then lanes and queue pairs in turn."""
+        if self._cnps and grant.allows(self._cnp_lane, self._largest):
+            return self._cnps.popleft()
         for lane, active in self._lanes.items():
             if not active or (grant is not OPEN and not grant.allows(lane, self._largest)):
                 continue
@@ -278,6 +294,9 @@ class Device:
                     active.popleft()
                     qp.scheduled = False
                     self.note_timer(qp)
+                    if qp.rate is not None and qp.rate.next_send > now and qp.has_more:
+                        self._timer_number += 1
+                        heapq.heappush(self._paced, (qp.rate.next_send, self._timer_number, qp))
                     continue
                 if not qp.has_more:
                     active.popleft()
@@ -292,15 +311,24 @@ class Device:
                     self._lanes[lane] = self._lanes.pop(lane)
                 path = packet.path or qp.path
                 assert path is not None
-                return path.frame(encode(packet))
+                frame = path.frame(encode(packet))
+                if qp.rate is not None and (packet.payload or not packet.form.is_response):
+                    qp.rate.sent(len(frame) + ETHERNET_OVERHEAD, now)
+                return frame
         return None
 
     def poll_timeout(self) -> Time | None:
         """When to call `handle_timeout` next; may be earlier than needed."""
+        if self._paced:
+            paced = self._paced[0][0]
+            return min(paced, self._timers[0][0]) if self._timers else paced
         return self._timers[0][0] if self._timers else None
 
     def handle_timeout(self, now: Time) -> None:
         """Handle the timers that are due by `now`."""
+        paced = self._paced
+        while paced and paced[0][0] <= now:
+            heapq.heappop(paced)[2].wake()
         timers = self._timers
         while timers and timers[0][0] <= now:
             entry, _, qp = heapq.heappop(timers)
@@ -347,8 +375,29 @@ class Device:
         self.events.append(event)
 
     def note_congestion(self, qp: QueuePair, kind: str, now: Time) -> None:
-        """Record a received CNP or CE mark."""
+        """Record a received CNP or CE mark, and send the CNP that a mark asks for."""
         self.congestion.append(CongestionEvent(qp, kind, now))
+        if kind == "ce" and self.notification is not None and qp.service is not Service.UD:
+            peer = qp.attr.ah_attr.dgid
+            if self.notification.answers(qp.number, peer, now):
+                self._send_cnp(qp, self.notification)
+
+    @property
+    def _cnp_lane(self) -> int:
+        return self.notification.priority if self.notification is not None else 0
+
+    def _send_cnp(self, qp: QueuePair, settings: NotificationPoint) -> None:
+        """Queue a CNP to the peer of a queue pair (docs/reference/wire-formats.md#cnp)."""
+        packet = TransportPacket(CNP_FORM, 0)
+        packet.pkey, packet.mig_req = self.pkeys[qp.attr.pkey_index], 0
+        packet.dest_qp, packet.becn = qp.attr.dest_qp_num, 1
+        address = replace(
+            qp.attr.ah_attr,
+            traffic_class=settings.dscp << 2 | ECT_0,
+            sl=settings.priority,
+            udp_source_port=0,
+        )
+        self._cnps.append(self.path_to(address, qp.number, 0).frame(encode(packet)))
 
     def path_to(self, av: AddressVector, qpn: int, dest_qpn: int) -> Path:
         """The path to an address, for a queue pair (`dest_qpn`) or for datagrams (0)."""

@@ -103,7 +103,7 @@ class Profile:
     controls_congestion: bool = False
     """Whether the reliable queue pairs towards a peer share a window that shrinks after a loss,
     and their ACK timeout follows the measured round trip (a choice of this emulator:
-    `ibwire.rc.congestion`; `pingpong`, `perf` and `rping` set it)."""
+    `ibwire.rc.congestion.window`; `pingpong`, `perf` and `rping` set it)."""
     restarts_on_read_gap: bool = True
     """Whether a gap in the responses of a READ restarts it at once (rxe:
     drop-read-response)."""

@@ -32,7 +32,8 @@ from ibwire.rc.attributes import (
     QPType,
 )
 from ibwire.rc.completer import Completer
-from ibwire.rc.congestion import SendWindow
+from ibwire.rc.congestion.rate import RateControl
+from ibwire.rc.congestion.window import SendWindow
 from ibwire.rc.counters import QPCounters
 from ibwire.rc.cq import CompletionQueue
 from ibwire.rc.memory import ProtectionDomain
@@ -130,6 +131,7 @@ class QueuePair:
         "pd",
         "profile",
         "qp_type",
+        "rate",
         "receives",
         "recv_cq",
         "refused_request",
@@ -185,6 +187,10 @@ class QueuePair:
         """The response that has ended the connection, because it did not fit its request."""
         self.scheduled = False
         """Whether the device has it in its list of queue pairs that may have something to send."""
+        self.rate: RateControl | None = None
+        """Its congestion control; `None` to send as fast as the line."""
+        if device.rate_control is not None and self.service is not Service.UD:
+            self.rate = device.rate_control()
         self.timer_entry: Time | None = None
         """The earliest time at which the device calls it for its timers."""
         self.sends = SendQueue(self)
@@ -291,10 +297,13 @@ class QueuePair:
         arrival = packet.arrival
         if arrival is not None and arrival.ecn == 3:
             self.counters.ce_marked += 1
-            self.device.note_congestion(self, "ce", now)
+            if form.service is not _CNP:  # otherwise two ends could answer each other for ever
+                self.device.note_congestion(self, "ce", now)
         if form.service is _CNP:
             self.counters.cnps_received += 1
             self.device.note_congestion(self, "cnp", now)
+            if self.rate is not None:
+                self.rate.notified(now)
             return
         if self.attr.path_mig_state is not _MIGRATED:
             self._follow_migration(packet.mig_req)
@@ -314,7 +323,16 @@ class QueuePair:
 
     def poll_transmit(self, now: Time) -> TransportPacket | None:
         """The next packet, or `None` if no packet may be sent."""
-        packet = self.responder.poll_transmit(now) if self.responder.replies else None
+        replies = self.responder.replies
+        if self.rate is not None and self.rate.next_send > now:
+            # Acknowledgements are not held back.
+            if not replies or replies[0].resource is not None:
+                return None
+            packet = self.responder.poll_transmit(now)
+            if packet is None:
+                return None
+        else:
+            packet = self.responder.poll_transmit(now) if replies else None
         if packet is None:
             packet = self.requester.poll_transmit(now)
             if packet is None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from ibwire.base.units import Time
 from ibwire.rc.attributes import QPState
-from ibwire.rc.congestion import SendWindow
+from ibwire.rc.congestion.window import SendWindow
 from ibwire.rc.context import QPContext
 from ibwire.rc.credits import SendCredits
 from ibwire.rc.send_state import SendState, SendWQE

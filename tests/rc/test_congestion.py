@@ -13,7 +13,12 @@ from ibwire.base.units import MS, US, Time
 from ibwire.fabric.sim import Simulator
 from ibwire.impair import build_pipe
 from ibwire.rc.attributes import QPCap
-from ibwire.rc.congestion import LARGEST_WINDOW, SMALLEST_WINDOW, PathWindow, SendWindow
+from ibwire.rc.congestion.window import (
+    LARGEST_WINDOW,
+    SMALLEST_WINDOW,
+    PathWindow,
+    SendWindow,
+)
 from ibwire.rc.connect import connect
 from ibwire.rc.device import Device
 from ibwire.rc.profile import RXE, SPEC, Profile

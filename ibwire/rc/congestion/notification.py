@@ -1,0 +1,70 @@
+"""The notification point: which CE-marked packets a device answers with a CNP.
+
+Source: docs/reference/congestion.md#cnp-pacing, docs/reference/wire-formats.md#cnp.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from ibwire.base.errors import EncodeError
+from ibwire.base.units import US, Time
+
+
+class Scope(StrEnum):
+    """For whom the interval between two CNPs counts."""
+
+    QUEUE_PAIR = "queue-pair"
+    DESTINATION = "destination"
+    """All queue pairs with one peer."""
+    PORT = "port"
+    """All queue pairs of the device."""
+
+
+class NotificationPoint:
+    """When a device sends CNPs.
+
+    interval: least time between two of them; a mark in between is not remembered. dscp, priority:
+    of the CNPs.
+    """
+
+    __slots__ = ("_last", "dscp", "interval", "priority", "scope", "sent")
+
+    LIMIT = 1 << 16
+    """Queue pairs or peers whose last CNP is remembered."""
+
+    def __init__(
+        self,
+        *,
+        interval: Time = 4 * US,
+        scope: Scope = Scope.QUEUE_PAIR,
+        dscp: int = 48,
+        priority: int = 6,
+    ) -> None:
+        for name, value, most in (("dscp", dscp, 63), ("priority", priority, 7)):
+            if not 0 <= value <= most:
+                raise EncodeError(name, value, f"0 to {most}")
+        if interval < 0:
+            raise EncodeError("interval", interval, "0 or above")
+        self.interval = interval
+        self.scope = scope
+        self.dscp = dscp
+        self.priority = priority
+        self.sent = 0
+        """CNPs so far."""
+        self._last: dict[int, Time] = {}
+
+    def answers(self, qpn: int, peer: int, now: Time) -> bool:
+        """Whether a packet with a CE mark, for a queue pair from a peer, gets a CNP."""
+        if self.interval:
+            key = 0 if self.scope is Scope.PORT else qpn
+            if self.scope is Scope.DESTINATION:
+                key = peer
+            last = self._last.get(key)
+            if last is not None and now - last < self.interval:
+                return False
+            if len(self._last) >= self.LIMIT:
+                self._last.clear()
+            self._last[key] = now
+        self.sent += 1
+        return True
