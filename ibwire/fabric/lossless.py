@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from ibwire.base.node import Node
-from ibwire.base.units import S
-from ibwire.fabric.sim import ETHERNET_OVERHEAD, Simulator, Wire
+from ibwire.base.units import ETHERNET_OVERHEAD, S
+from ibwire.fabric.sim import Simulator, Wire
 from ibwire.fabric.switch.classes import Classifier
 from ibwire.fabric.switch.marking import Ramp
 from ibwire.fabric.switch.routing import Router, Strategy
@@ -34,7 +34,7 @@ class SwitchSettings:
     """Bytes of headroom for a link; by default three times what it carries in its delay."""
     alpha: Fraction = Fraction(1, 8)
     scales_alpha: bool = False
-    """Whether alpha doubles with each doubling of a port's rate over the slowest host's."""
+    """Whether alpha doubles with each doubling of a port's rate over that of the first host."""
     ramps: Mapping[int, Ramp] = field(default_factory=dict)
     """When frames are marked, by the rate of the port in bits a second; 0 for all other rates."""
     strict: tuple[int, ...] = ()
@@ -65,7 +65,7 @@ class LosslessNetwork:
         self.switches: dict[str, Switch] = {}
         self.wires: dict[Link, list[Wire]] = {}
         hops = topology.next_hops()
-        slowest = min(topology.ports(host)[0][0].rate_bps for host in topology.hosts)
+        host_bps = topology.ports(topology.hosts[0])[0][0].rate_bps
         for number, name in enumerate(topology.switches):
             table = {devices[host][1]: ports for host, ports in hops[name].items()}
             router = Router(
@@ -75,7 +75,7 @@ class LosslessNetwork:
                 queued=lambda port, name=name: self.switches[name].queued(port),  # type: ignore[misc]
                 draw=simulator.random(f"{name}/paths"),
             )
-            ports = [_port(link, slowest, settings) for link, _ in topology.ports(name)]
+            ports = [_port(link, host_bps, settings) for link, _ in topology.ports(name)]
             self.switches[name] = Switch(
                 ports,
                 router,
@@ -109,11 +109,11 @@ class LosslessNetwork:
             self.wires.setdefault(link, []).append(wire)
 
 
-def _port(link: Link, slowest: int, settings: SwitchSettings) -> PortSettings:
+def _port(link: Link, host_bps: int, settings: SwitchSettings) -> PortSettings:
     headroom = (settings.headroom or default_headroom)(link)
     alpha = settings.alpha
     if settings.scales_alpha:
-        rate = slowest
+        rate = host_bps
         while rate * 2 <= link.rate_bps:
             rate, alpha = rate * 2, alpha * 2
     ramp = settings.ramps.get(link.rate_bps, settings.ramps.get(0))

@@ -11,12 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ibwire.base.units import GBPS, MS, NS, S, Time
+from ibwire.base.units import ETHERNET_OVERHEAD, GBPS, MS, NS, S, Time
 from ibwire.fabric import Simulator
 from ibwire.fabric.lossless import LosslessNetwork, SwitchSettings
-from ibwire.fabric.sim import ETHERNET_OVERHEAD
+from ibwire.fabric.pause import is_mac_control
+from ibwire.fabric.switch import Ramp
 from ibwire.fabric.topology import Link, Topology
 from ibwire.rc.attributes import AddressVector, QPType
+from ibwire.rc.congestion import DCQCN, HPCC_MODEL, NotificationPoint
 from ibwire.rc.connect import ALL_ACCESS, bring_up
 from ibwire.rc.cq import CompletionQueue
 from ibwire.rc.device import Device
@@ -46,6 +48,15 @@ class TimedQueue(CompletionQueue):
         return super().push(wc)
 
 
+class WholeNanoseconds(DCQCN):
+    """DCQCN on the clock of the other simulator: gaps between packets are rounded down."""
+
+    def sent(self, size: int, now: Time) -> None:
+        """A packet begins to leave."""
+        super().sent(size, now)
+        self.next_send = now + (self.next_send - now) // NS * NS
+
+
 @dataclass(slots=True)
 class Flow:
     """One message from a host to another, and when it was acknowledged."""
@@ -57,6 +68,12 @@ class Flow:
     qp: QueuePair
     completions: TimedQueue
     wr: SendWR
+    is_posted: bool = False
+
+    def post(self) -> None:
+        """Hand the message to its queue pair."""
+        self.qp.post_send(self.wr)
+        self.is_posted = True
 
     @property
     def duration(self) -> Time | None:
@@ -78,7 +95,10 @@ class Run:
         self.topology = Topology(hosts, sorted(switches, key=_number), links)
         self.devices = {
             host: Device(
-                host, f"10.0.{_number(host) >> 8}.{_number(host) + 1 & 255}", profile=PROFILE
+                host,
+                f"10.0.{_number(host) >> 8}.{_number(host) + 1 & 255}",
+                profile=PROFILE,
+                **_control(config, self.topology.ports(host)[0][0]),
             )
             for host in hosts
         }
@@ -90,6 +110,7 @@ class Run:
                 buffer=config.get("buf", DEFAULT_BUFFER) << 20,
                 headroom=_headroom,
                 scales_alpha=True,
+                ramps=_ramps(config),
                 overhead=ETHERNET_OVERHEAD,
             ),
         )
@@ -97,14 +118,31 @@ class Run:
             host: self._register(device, flows, host) for host, device in self.devices.items()
         }
         self.flows = [self._flow(*flow) for flow in flows]
+        self.first_pauses: dict[str, Time] = {}
+        """When the first pause frame arrived, by host."""
+        for host in hosts:
+            self._watch(host)
+
+    def _watch(self, host: str) -> None:
+        ((link, _),) = self.topology.ports(host)
+        (wire,) = self.network.wires[link]
+        line = wire.b_to_a if link.a == host else wire.a_to_b
+
+        def note(frame: bytes, now: Time) -> list[tuple[Time, bytes]]:
+            if is_mac_control(frame):
+                bits = (len(frame) + line.overhead) * 8
+                self.first_pauses.setdefault(host, now + bits * S // line.rate_bps + line.delay)
+            return [(0, frame)]
+
+        line.stage = note
 
     def run(self, limit: Time = 100 * MS) -> None:
         """Run until all flows have ended, or until the limit."""
-        waiting = sorted(self.flows, key=lambda flow: flow.start)
-        for flow in waiting:
-            self.simulator.run(until=flow.start)
-            flow.qp.post_send(flow.wr)
-            self.simulator.kick(flow.qp.device)
+        for flow in sorted(self.flows, key=lambda flow: flow.start):
+            if not flow.is_posted:
+                self.simulator.run(until=flow.start)
+                flow.post()
+                self.simulator.kick(flow.qp.device)
         left = list(self.flows)
 
         def ended() -> bool:
@@ -121,6 +159,11 @@ class Run:
         if None in ends:
             raise ValueError(f"{ends.count(None)} of {len(ends)} flows have not ended")
         return max(end for end in ends if end is not None)
+
+    def post(self) -> None:
+        """Post all messages that begin at once."""
+        for flow in self.flows:
+            flow.post()
 
     @property
     def drops(self) -> int:
@@ -178,15 +221,60 @@ def _switches(setup: Mapping[str, Any]) -> set[int]:
 
 def _link(a: int, b: int, rate: str, delay_ns: int) -> Link:
     nominal = int(rate.removesuffix("Gbps")) * GBPS
-    bits = PACKET * 8
-    # A packet takes whole nanoseconds there, rounded down.
-    return Link(f"n{a}", f"n{b}", bits * S // (bits * S // nominal // NS * NS), delay_ns * NS)
+    return Link(f"n{a}", f"n{b}", _rate(nominal), delay_ns * NS)
 
 
 def _headroom(link: Link) -> int:
     """Three times what the nominal rate carries in the delay (reference/fabric#shared-buffer)."""
-    nominal = round(link.rate_bps / (25 * GBPS)) * 25 * GBPS
-    return 3 * nominal * link.delay // (8 * S)
+    return 3 * _nominal(link) * link.delay // (8 * S)
+
+
+def _nominal(link: Link) -> int:
+    """The rate of a line by its name: a whole number of gigabits a second, of 5 or more."""
+    return round(link.rate_bps / (5 * GBPS)) * 5 * GBPS
+
+
+def _control(config: Mapping[str, Any], link: Link) -> dict[str, Any]:
+    """How devices control congestion: not at all, or by DCQCN."""
+    if not config.get("qcn", 1) or config.get("cc") == 0:
+        return {}
+    named = {
+        "rp_min_rate": megabits(config.get("minr", "100Mb/s")),
+        "rp_ai_rate": megabits(config.get("ai", "5Mb/s")),
+        "rp_hai_rate": megabits(config.get("hai", "50Mb/s")),
+        "rp_time_reset": config.get("rp_timer", 300),
+        "rp_threshold": config.get("fr", 1),
+        "rp_dce_tcp_rtt": config.get("alpha_us", 1),
+        "rp_rate_reduce_monitor_period": config.get("dec_us", 4),
+        "rp_dce_tcp_g": round(1024 * (1 - config.get("g", 1 / 256))),
+    }
+    parameters = replace(HPCC_MODEL, **named)
+    return {
+        "rate_control": lambda: WholeNanoseconds(parameters, _nominal(link)),
+        "notification": NotificationPoint(interval=0),
+    }
+
+
+def _ramps(config: Mapping[str, Any]) -> dict[int, Ramp]:
+    """When frames are marked, by the rate of a line here."""
+    if "kmin" in config:
+        return {0: _ramp(config["kmin"], config["kmax"], config["pmax"])}
+    return {_rate(int(bps)): _ramp(*limits) for bps, limits in config.get("rates", {}).items()}
+
+
+def _ramp(minimum: int, maximum: int, probability: float) -> Ramp:
+    return Ramp(minimum=minimum * 1000, maximum=maximum * 1000, probability=probability)
+
+
+def megabits(text: str) -> int:
+    """`5Mb/s` or `1Gb/s` in megabits a second."""
+    return int(text.removesuffix("b/s")[:-1]) * (1000 if "G" in text else 1)
+
+
+def _rate(nominal: int) -> int:
+    """Bits a second of a line on which a packet takes whole nanoseconds, rounded down."""
+    bits = PACKET * 8
+    return bits * S // (bits * S // nominal // NS * NS)
 
 
 def _number(name: str) -> int:

@@ -1,10 +1,8 @@
-"""The parts of a switch, each alone: buffer, marks, scheduler, classifier, router, headroom."""
+"""The parts of a switch, each alone: buffer, marks, scheduler, classifier, router."""
 
-import json
 import random
 from collections import Counter
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,12 +22,9 @@ from ibwire.fabric.switch import (
     Strategy,
     Trust,
 )
-from ibwire.fabric.switch.headroom import headroom
 from ibwire.fabric.switch.routing import flow_of, murmur3
 from ibwire_layers.build import build
 from ibwire_layers.opcodes import OpCode
-
-TRUTH = Path(__file__).parents[2] / "truth" / "data"
 
 IPV4 = bytes.fromhex("0200000000020200000000010800")
 HEADER = bytes.fromhex("4500006000000000401100000a0000010a000002")
@@ -350,13 +345,3 @@ def test_flow_of_a_real_packet_is_addresses_and_ports() -> None:
 @given(st.binary(max_size=80))
 def test_every_frame_has_a_flow(frame: bytes) -> None:
     flow_of(frame)
-
-
-# Headroom (reference/fabric#headroom).
-
-
-@pytest.mark.parametrize("row", json.loads((TRUTH / "headroom_sonic.json").read_text())["rows"])
-def test_headroom_equals_the_table_of_the_vendor(row: Any) -> None:
-    found = headroom(row["speed_mbps"] * 10**6, row["cable_m"])
-
-    assert (found.xon, found.xoff, found.size) == (row["xon"], row["xoff"], row["size"])

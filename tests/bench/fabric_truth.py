@@ -1,0 +1,50 @@
+"""Runs the networks of other simulators with real packets, and compares every figure.
+
+PYTHONPATH=tests python tests/bench/fabric_truth.py [FOLDER or FILE]... [--seeds N]
+
+FOLDER: of files like those in tests/truth/data, which are the default. One row a figure: expected,
+got, tolerance. The exit status is 1 if a row is out of its tolerance.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from truth.compare import rows_of
+from truth.sets import DATA
+
+
+@click.command()
+@click.argument("places", nargs=-1, type=click.Path(exists=True, path_type=Path))
+@click.option("--seeds", type=click.IntRange(1, 1000), help="Runs of each random set.")
+def main(places: tuple[Path, ...], seeds: int | None) -> None:
+    """Compare runs here with the files in PLACES."""
+    files = [
+        path
+        for place in places or (DATA,)
+        for path in (sorted(place.glob("*.json")) if place.is_dir() else [place])
+    ]
+    failed = rows = 0
+    for path in files:
+        print(f"{path.name}")
+        try:
+            for row in rows_of(json.loads(path.read_text()), seeds=seeds):
+                rows += 1
+                failed += not row.passed
+                verdict = "ok  " if row.passed else "MISS"
+                print(
+                    f"  {verdict} {row.name:<50} {row.expected:>14,.2f} {row.got:>14,.2f} "
+                    f"+-{row.tolerance:,.2f}",
+                    flush=True,
+                )
+        except (ValueError, KeyError, TypeError) as error:
+            print(f"  left out: {error or type(error).__name__}")
+    print(f"{rows} rows, {failed} out of their tolerance")
+    sys.exit(failed > 0)
+
+
+main()

@@ -1,0 +1,178 @@
+"""What a set says and what a run here gives, row by row with the tolerance of each.
+
+Sets of one run give exact values; sets of several runs give a mean and a deviation, and are run
+here with as many seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from statistics import mean, stdev
+from typing import Any
+
+from ibwire.base.units import NS, Time
+from ibwire.fabric.switch.headroom import Chip, headroom
+from ibwire.rc.congestion import DCQCN
+from truth.network import PACKET, PRIORITY, Run
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One value: what the other simulator says, what came out here, and how far it may be off."""
+
+    name: str
+    expected: float
+    got: float
+    tolerance: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether it is within the tolerance."""
+        return abs(self.got - self.expected) <= self.tolerance
+
+
+def rows_of(document: Mapping[str, Any], *, seeds: int | None = None) -> Iterator[Row]:
+    """All rows of a file; raises `ValueError` for one of another kind.
+
+    seeds: runs of a random set; by default as many as the other simulator made.
+    """
+    if "rows" in document and "params" in document:
+        yield from headroom_rows(document)
+        return
+    known = False
+    for number, each in enumerate(document.get("sets", ())):
+        name = each.get("name") or f"set {number + 1}"
+        config = each.get("setup", {}).get("config", {})
+        if "links" not in each.get("setup", {}) or config.get("cc", 1) not in (0, 1):
+            continue
+        known = True
+        found = stat_rows(each, seeds) if "stats" in each else exact_rows(each)
+        for row in found:
+            yield Row(f"{name}: {row.name}", row.expected, row.got, row.tolerance)
+    if not known:
+        raise ValueError("it has no set with links and flows, and no table of headroom")
+
+
+def exact_rows(found: Mapping[str, Any]) -> Iterator[Row]:
+    """The rows of a set without random choices."""
+    run = Run(found["setup"])
+    rates = found.get("series", {}).get("rate")
+    if rates:
+        yield from _rate_rows(run, rates)
+    run.run()
+    relative = 0.01 if rates or len(run.network.switches) > 1 else 0.002
+    yield _row("end, ns", found["end_ns"], run.end / NS, relative)
+    for flow, there in zip(run.flows, found["flows"], strict=True):
+        name = f"{flow.source} to {flow.target}"
+        yield _row(f"{name}, completion, ns", there["fct_ns"], _ns(flow.duration), relative)
+        if rates and isinstance(flow.qp.rate, DCQCN):
+            yield _row(f"{name}, marks", there["cnps"], flow.qp.counters.cnps_received, 0.03)
+            yield Row(f"{name}, cuts", there["decs"], flow.qp.rate.cuts, 2)
+    for there in found["ports"]:
+        counters = run.network.switches[f"n{there['node']}"].counters[there["port"] - 1]
+        name = f"n{there['node']} port {there['port']}"
+        yield Row(f"{name}, pauses", there["pause"], counters.pauses_sent[PRIORITY], 2)
+        # A frame of an ACK alone is longer here than there.
+        largest = counters.largest_queue[PRIORITY]
+        yield Row(f"{name}, largest queue, bytes", there["maxq"], largest, 3 * PACKET)
+    yield Row("drops", 0, run.drops, 0)
+    for host, time in _first_pauses(found).items():
+        yield Row(f"{host}, first pause, ns", time, run.first_pauses.get(host, 0) / NS, 300)
+
+
+def _rate_rows(run: Run, series: Mapping[str, Sequence[Sequence[float]]]) -> Iterator[Row]:
+    """How many samples of each rate agree within 1 %; leaves the run in the middle."""
+    run.post()
+    flows = {f"{flow.source[1:]}>{flow.target[1:]}": flow for flow in run.flows}
+    agreed = dict.fromkeys(series, 0)
+    samples = [(row[0], name, row[1]) for name, rows in series.items() for row in rows]
+    for time, name, expected in sorted(samples):
+        run.simulator.run(until=int(time) * NS)
+        control = flows[name.split(":")[0]].qp.rate
+        assert isinstance(control, DCQCN)
+        control.advance(run.simulator.now)
+        agreed[name] += abs(control.rate / 1e9 - expected) <= 0.01 * expected
+    for name, count in agreed.items():
+        yield Row(f"{name}, samples within 1 %, %", 100, 100 * count / len(series[name]), 10)
+
+
+def _first_pauses(found: Mapping[str, Any]) -> dict[str, float]:
+    first: dict[str, float] = {}
+    for time, node, _, is_pause in found.get("pfc_frames_received", ()):
+        if is_pause:
+            first.setdefault(f"n{node}", time)
+    return first
+
+
+def stat_rows(found: Mapping[str, Any], seeds: int | None = None) -> Iterator[Row]:
+    """The rows of a set of several runs: means within three standard errors and 2 %."""
+    stats = found["stats"]
+    count = max(each["n"] for each in stats.values())
+    results = [_figures(found["setup"], seed) for seed in range(1, (seeds or count) + 1)]
+    for name, there in stats.items():
+        here = [each[name] for each in results if name in each]
+        if not here:
+            continue
+        spread = stdev(here) if len(here) > 1 else 0.0
+        error = sqrt(there["sd"] ** 2 / there["n"] + spread**2 / len(here))
+        yield Row(f"mean {name}", there["mean"], mean(here), 3 * error + 0.02 * abs(there["mean"]))
+
+
+def _figures(setup: Mapping[str, Any], seed: int) -> dict[str, float]:
+    """The figures of one run that files of statistics name."""
+    run = Run(setup, seed=seed)
+    run.run()
+    times = [_ns(flow.duration) for flow in run.flows]
+    marks = [flow.qp.counters.cnps_received for flow in run.flows]
+    ports = [port for switch in run.network.switches.values() for port in switch.counters]
+    controls = [flow.qp.rate for flow in run.flows]
+    figures: dict[str, float] = {
+        "cnps": sum(marks),
+        "decs": sum(each.cuts for each in controls if isinstance(each, DCQCN)),
+        "maxq": max(max(port.largest_queue) for port in ports),
+        "pauses": sum(sum(port.pauses_sent) for port in ports),
+        "drops": run.drops,
+        "end": run.end / NS,
+    }
+    topology = setup.get("topology")
+    if topology == "two switches":
+        victim = run.flows[-1]
+        bits = victim.packets * PACKET * 8
+        figures["victim_fct"] = times[-1]
+        figures["victim_gbps"] = bits / times[-1]
+        figures["incast_end"] = max(times[:-1])
+        figures["victim_cnps"] = marks[-1]
+        figures["pauses_uplink"] = sum(run.network.switches["n8"].counters[2].pauses_sent)
+    elif topology == "parking lot":
+        figures |= {"long_fct": times[0], "short_mean": mean(times[1:]), "long_cnps": marks[0]}
+    else:
+        figures |= {"fct_mean": mean(times), "fct_min": min(times), "fct_max": max(times)}
+    return figures
+
+
+def headroom_rows(document: Mapping[str, Any]) -> Iterator[Row]:
+    """The rows of a table of headroom."""
+    params = document["params"]
+    chip = Chip(
+        cell=params["cell"],
+        peer_response=round(params["peer_response_kib"] * 1024),
+        interface_delay=round(params["mac_phy_kib"] * 1024),
+        pipeline=params["pipeline_kib"] * 1024,
+        has_tiles=params.get("tile", False),
+    )
+    for row in document["rows"]:
+        found = headroom(row["speed_mbps"] * 10**6, row["cable_m"], chip=chip)
+        name = f"{row['speed_mbps'] // 1000}G {row['cable_m']} m"
+        yield Row(f"{name}, xoff", row["xoff"], found.xoff, 0)
+        yield Row(f"{name}, xon", row["xon"], found.xon, 0)
+        yield Row(f"{name}, size", row["size"], found.size, 0)
+
+
+def _row(name: str, expected: float, got: float, relative: float) -> Row:
+    return Row(name, expected, got, relative * expected)
+
+
+def _ns(time: Time | None) -> float:
+    return float("inf") if time is None else time / NS
