@@ -118,7 +118,7 @@ class LiveOptions:
     def _port(self, has_own_mac: bool) -> Port:
         addresses = [self.address] if self.address else []
         if self.via == "udp":
-            return UDPPort(self.dev, addresses=addresses)
+            return UDPPort(self.dev, addresses=addresses, timed=self.tap is not None)
         if self.via == "pcap":
             return PcapPort(
                 self.dev,

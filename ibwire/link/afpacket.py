@@ -26,6 +26,7 @@ from struct import Struct
 
 from ibwire.base.errors import LinkError
 from ibwire.base.node import Frame
+from ibwire.link.arrival import TIME, TIMESTAMPNS
 from ibwire.link.interface import Interface, OnInterface, interface, notes, too_long
 from ibwire.link.packet_filter import NOTHING, attach, interesting
 from ibwire.link.packet_socket import (
@@ -106,7 +107,7 @@ class AFPacketPort(OnInterface):
             # The kernel then reports the VLAN tag that it has removed from a frame.
             self._socket.setsockopt(SOL_PACKET, AUXDATA, 1)
             if timed:
-                self._socket.setsockopt(socket.SOL_SOCKET, _TIMESTAMPNS, 1)
+                self._socket.setsockopt(socket.SOL_SOCKET, TIMESTAMPNS, 1)
             # Receiving starts only now, with the filter in place.
             self._socket.bind((name, ETH_P_ALL))
             self._closing = opened.pop_all()
@@ -367,9 +368,8 @@ _LOSSES = {
 """What the counters of lost frames mean."""
 
 _ETHERNET_SIZE = 14
-_TIMESTAMPNS = 35  # SO_TIMESTAMPNS, asm-generic/socket.h
-_WORD = Struct("@L").size
-_TIME_SIZE = socket.CMSG_SPACE(2 * _WORD)
+_WORD = TIME.size // 2
+_TIME_SIZE = socket.CMSG_SPACE(TIME.size)
 """Of a struct cmsghdr and a struct timespec."""
 # What comes with each frame: a struct cmsghdr, then a struct tpacket_auxdata.
 _CONTROL_SIZE = socket.CMSG_SPACE(20)

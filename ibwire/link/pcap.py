@@ -78,6 +78,8 @@ class PcapPort(OnInterface):
         """`received`, `sent`; `too_long`: received frames longer than the MTU; `not_sent`:
         frames that the interface's queue has refused; `no_room`: frames that the kernel had
         no room to keep, as `notes` has last found."""
+        self.arrival_ns: list[int] = []
+        """Nanoseconds since the epoch for each frame of the last `receive`."""
         expression = with_tag(NEIGHBOURS if neighbours else ROCE) if filter is None else filter
         self._error: type[Exception] = library.PcapError
         with ExitStack() as opened:
@@ -99,12 +101,15 @@ class PcapPort(OnInterface):
     def receive(self) -> Sequence[Frame]:
         """Frames that have arrived, at most `BATCH`; never waits."""
         frames: list[Frame] = []
+        self.arrival_ns = []
 
         def take(header: Any, data: bytes) -> None:
             if header.getcaplen() < header.getlen():
                 self.counters["too_long"] += 1
             else:
                 frames.append(data)
+                seconds, microseconds = header.getts()
+                self.arrival_ns.append(seconds * 1_000_000_000 + microseconds * 1000)
 
         try:
             self._reader.dispatch(self.BATCH, take)

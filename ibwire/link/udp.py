@@ -36,6 +36,7 @@ from typing import NamedTuple
 from ibwire.base.closing import Closing
 from ibwire.base.errors import LinkError
 from ibwire.base.node import Frame
+from ibwire.link.arrival import TIME, TIMESTAMPNS
 from ibwire.link.identification import icrc_change, two_bytes_behind
 from ibwire.link.interface import Interface, interface, notes, too_long
 from ibwire.link.packet_filter import NOTHING, attach
@@ -51,8 +52,9 @@ class UDPPort(Closing):
 
     addresses: those that are used, by default all of the interface; on `lo` any of
     127.0.0.0/8, so that each process has its own. buffer: bytes that may wait in the kernel
-    in each direction, as far as net.core.rmem_max and wmem_max allow. The kernel finds the
-    route to the peer, so MAC addresses in frames do not matter.
+    in each direction, as far as net.core.rmem_max and wmem_max allow. timed: have the kernel note
+    when datagrams arrive. The kernel finds the route to the peer, so MAC addresses in frames do
+    not matter.
 
     Raises `LinkError` when there is no such interface, it is down, or has no such address,
     and when another program has the UDP port; `VerbsError` EINVAL for an invalid address.
@@ -68,7 +70,14 @@ class UDPPort(Closing):
     LIMIT = 4096
     """Headers that are kept for each direction."""
 
-    def __init__(self, name: str, *, addresses: Sequence[str] = (), buffer: int = 8 << 20) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        addresses: Sequence[str] = (),
+        buffer: int = 8 << 20,
+        timed: bool = False,
+    ) -> None:
         self.interface: Interface = interface(name)
         """The interface as it was at the beginning."""
         if not self.interface.is_up:
@@ -84,6 +93,9 @@ class UDPPort(Closing):
         `notes` has last found."""
         self._buffer = memoryview(bytearray(1 << 16))
         self._size = buffer
+        self._timed = timed
+        self.arrival_ns: list[int] = []
+        """With `timed`, nanoseconds since the epoch for each frame of the last `receive`."""
         self._paths: dict[tuple[object, ...], Path] = {}
         """Headers of received packets, by the information of the kernel."""
         self._ways: dict[bytes, _Way | None] = {}
@@ -122,6 +134,7 @@ class UDPPort(Closing):
     def receive(self) -> Sequence[Frame]:
         """Frames made of the datagrams that have arrived; never waits."""
         frames: list[Frame] = []
+        self.arrival_ns = []
         for descriptor, _ in self._epoll.poll(0):
             if descriptor in self._full:
                 self._note_room(descriptor)
@@ -188,6 +201,8 @@ class UDPPort(Closing):
                 opened.setsockopt(level, option, value)
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._size)
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._size)
+            if self._timed:
+                opened.setsockopt(socket.SOL_SOCKET, TIMESTAMPNS, 1)
             if port != ROCEV2_PORT:
                 # For sending alone: what comes to it would only fill its buffer.
                 attach(opened, NOTHING)
@@ -235,6 +250,9 @@ class UDPPort(Closing):
             if size < BTH.SIZE + ICRC_SIZE:
                 self.counters["too_short"] += 1
                 continue
+            if self._timed:
+                self.arrival_ns.append(_time_of(said))
+                said = [each for each in said if each[0] != socket.SOL_SOCKET]
             key = gid, peer, *said
             path = self._paths.get(key)
             if path is None:
@@ -379,6 +397,13 @@ _Said = tuple[tuple[int, int, bytes], ...]
 """Ancillary data of a datagram: level, type, value."""
 
 
+def _time_of(said: Sequence[tuple[int, int, bytes]]) -> int:
+    """When a datagram has arrived, in nanoseconds since the epoch."""
+    (time,) = (value for level, _, value in said if level == socket.SOL_SOCKET)
+    seconds, nanoseconds = TIME.unpack(time)
+    return int(seconds) * 1_000_000_000 + int(nanoseconds)
+
+
 class _Way(NamedTuple):
     """What becomes of frames with certain headers."""
 
@@ -433,7 +458,7 @@ _IPV4 = EtherType.IPV4.to_bytes(2)
 _IPV6 = EtherType.IPV6.to_bytes(2)
 
 _INT = Struct("@i")
-_ROOM = 2 * socket.CMSG_SPACE(_INT.size)
+_ROOM = 2 * socket.CMSG_SPACE(_INT.size) + socket.CMSG_SPACE(TIME.size)
 """Bytes for ToS and TTL of a datagram."""
 
 _SO_NO_CHECK = 11
