@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import pairwise
 
-from ibwire.base.units import GBPS, S
-from ibwire.base.units import ETHERNET_OVERHEAD
+from ibwire.base.units import ETHERNET_OVERHEAD, GBPS, S
 from ibwire.rc.work import WCStatus, WROpcode
 from ibwire_layers import headers as h
 from ibwire_layers.packet import CrcStatus, Packet, RoCEv2Route

@@ -9,6 +9,7 @@ responds.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from ibwire.base.errors import LinkError, PeerError
 from ibwire.programs.channel import Channel, TCPListener
@@ -41,7 +42,7 @@ from ibwire.programs.perftest import (
 )
 from ibwire.rc.attributes import QPType
 from ibwire.rc.cq import CompletionQueue
-from ibwire.rc.path import address_of, is_v4
+from ibwire.rc.path import address_of, is_v4, nearest
 
 DEFAULT_MTU = 4096
 """Default path MTU; the tools use that of the port."""
@@ -83,7 +84,9 @@ def serve(
         channel.send(Version().pack())
         gid_index = endpoint.gid_like(channel.address)
         exchange = TCPExchange(endpoint, channel, is_client=False)
-        return Run(endpoint, plan, exchange, gid_index, version).run()
+        run = Run(endpoint, plan, exchange, gid_index, version)
+        exchange.adapt = run.with_gid_towards
+        return run.run()
 
 
 def refuse_unfit(endpoint: Endpoint, plan: Plan) -> None:
@@ -154,6 +157,15 @@ class Run:
             self.endpoint.linger()
         return self._result()
 
+    def with_gid_towards(self, own: Record, theirs: Record) -> Record:
+        """Our record with the own GID from which the peer is reached, if there is one."""
+        gid = nearest(self.endpoint.device.gids, theirs.gid)
+        if not theirs.gid or gid is None:
+            return own
+        for flow in self.flows:
+            flow.own = replace(flow.own, gid=gid)
+        return replace(own, gid=gid)
+
     def _agree(self) -> tuple[int, int]:
         """Exchange layout and path MTU; returns cycle buffer and cache line."""
         exchange = self.exchange
@@ -212,7 +224,8 @@ class Run:
                 f"the peer's GID is {address_of(theirs)} and ours {address_of(own)}: choose an "
                 "own address of that version with --address",
             )
-        gid_index = endpoint.gid_towards(theirs)
+        endpoint.gid_towards(theirs)
+        gid_index = endpoint.device.gids.index(own)  # the one in our record
         for flow, peer in zip(self.flows, records, strict=True):
             flow.bring_up(peer, gid_index, self.mtu)
 

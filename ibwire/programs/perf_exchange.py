@@ -51,6 +51,8 @@ class TCPExchange:
         self.is_client = is_client
         self.peer = channel.peer
         self.meanwhile: Callable[[], object] = bool
+        self.adapt: Callable[[Record, Record], Record] = lambda own, theirs: own
+        """Changes the record of a server, which has that of the client by then."""
         self._endpoint = endpoint
         self._channel = channel
 
@@ -62,21 +64,29 @@ class TCPExchange:
         """Send a message and receive one of the same size."""
         if self.is_client:
             self._channel.send(own)
-        theirs = self._endpoint.read(
-            self._channel,
-            len(own),
-            what,
-            seconds=self.SECONDS,
-            timeout=timeout,
-            meanwhile=self.meanwhile,
-        )
+        theirs = self._receive(len(own), what, timeout)
         if not self.is_client:
             self._channel.send(own)
         return theirs
 
     def swap_record(self, own: Record, *, timeout: float | None = None) -> Record:
         """Exchange the records of a queue pair."""
-        return Record.unpack_text(self.swap(own.pack_text(), "record", timeout=timeout))
+        if self.is_client:
+            self._channel.send(own.pack_text())
+        theirs = Record.unpack_text(self._receive(Record.TEXT_SIZE, "record", timeout))
+        if not self.is_client:
+            self._channel.send(self.adapt(own, theirs).pack_text())
+        return theirs
+
+    def _receive(self, size: int, what: str, timeout: float | None) -> bytes:
+        return self._endpoint.read(
+            self._channel,
+            size,
+            what,
+            seconds=self.SECONDS,
+            timeout=timeout,
+            meanwhile=self.meanwhile,
+        )
 
     def end(self, word: bytes) -> None:
         """Send the last message."""

@@ -56,7 +56,7 @@ def address_of(gid: int) -> str:
 
 
 def nearest(own: Sequence[int], gid: int) -> int | None:
-    """Index of the local GID for a peer: of its IP version, and link-local for a link-local
+    """The local GID for a peer: of its IP version, and link-local for a link-local
     peer if possible."""
     fitting = [each for each in own if is_v4(each) == is_v4(gid)]
     near = (each for each in fitting if is_link_local(each) == is_link_local(gid))

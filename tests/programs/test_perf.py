@@ -617,6 +617,25 @@ def test_peer_of_the_other_ip_version_is_told_apart() -> None:
         side_by_side(ask, serve)
 
 
+def test_server_takes_the_own_address_that_fits_the_client() -> None:
+    """The channel is over IPv4, and the client has an IPv6 address only."""
+    a_port, b_port = ports()
+    a = Endpoint(a_port, addresses=["fd00::1"], neighbour=lambda _: b_port.mac)
+    b = Endpoint(b_port, neighbour=lambda _: a_port.mac)
+    listens: SimpleQueue[int] = SimpleQueue()
+    plan = Plan(Verb.WRITE, size=3000, messages=20, qps=2)
+
+    with a, b, a.port, b.port:  # type: ignore[attr-defined]
+        client, server = side_by_side(
+            lambda: perf.connect(a, plan, "127.0.0.1", listens.get()),
+            lambda: perf.serve(b, plan, 0, addresses=["127.0.0.1"], listens=listens.put),
+        )
+
+    assert (client.own, client.peer) == (server.peer, server.own) == ("fd00::1", "fd00::2")
+    assert client.passed
+    assert server.passed
+
+
 # Plans and measures.
 
 
