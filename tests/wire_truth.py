@@ -26,6 +26,7 @@ from connections.handshake_frames import (
 )
 from ibwire.base.node import OPEN, Frame, Grant
 from ibwire.base.units import GBPS, MS, US, S, Time
+from ibwire.connections.identity import KEEP
 from ibwire.connections.opcode_sets import ACKNOWLEDGE, RESPONSES
 from ibwire.fabric.sim import Simulator
 from ibwire.rc.attributes import MTU_CODES, QPType
@@ -221,6 +222,20 @@ class Truth:
 
     def __str__(self) -> str:
         return "\n".join(str(each) for each in self.sent)
+
+    @property
+    def is_late_beyond_count(self) -> bool:
+        """Whether a frame is captured so late that it counts as lost, after `KEEP` packets."""
+        return any(
+            Harm.DELAY in each.harms_before
+            and each.captured
+            and sum(
+                e.time > each.time and bool(e.captured) and e.captured[0] < each.captured[0]
+                for e in self.sent
+            )
+            > KEEP // 2
+            for each in self.sent
+        )
 
     # How it goes.
 

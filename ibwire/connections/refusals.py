@@ -69,6 +69,12 @@ class Refusals:
         self._open = [*self._open[1 - MOST :], refusal]
         self._move(refusal.input)
 
+    def restore(self, refusals: list[Refusal]) -> None:
+        """These were not obeyed after all."""
+        self._open = [*refusals, *(each for each in self._open if each not in refusals)][-MOST:]
+        for each in self._open:
+            self._move(each.input)
+
     def fail(self) -> None:
         """A NAK has ended the connection."""
         self._move(ResponderInput.FATAL_NAK)

@@ -124,6 +124,8 @@ class Retransmission:
     """Of its newest packet."""
     end: int
     """PSN after its newest packet."""
+    obeyed: list[Refusal]
+    """The refusals that were open before it."""
 
 
 class RequestTracker:
@@ -395,7 +397,11 @@ class RequestTracker:
             self.disturbed_end = 0  # it goes on; its responses were not captured
         run = self._run
         if run is not None and run.end < self.next:
-            self._note_skipped(run, psn, packet)
+            if self._may_be_late(run):
+                self._take_back(run)
+                run = None
+            else:
+                self._note_skipped(run, psn, packet)
         is_late = run is not None and run.event.cause is Cause.TIMEOUT and run.is_after_silence
         if is_late and packet.opcode not in STARTS:
             # The rest of a message that had broken off was lost, this packet at least.
@@ -479,7 +485,11 @@ class RequestTracker:
             is_due |= run is not None and run.event.count == 1 and run.psn == psn
             if packet.opcode in ANSWERED:  # a response may have been lost after this point
                 answer = self.recent_responses.last_added
-                is_due |= answer is not None and answer.place > since
+                is_due |= answer is not None and answer.place > since and self.acked > psn
+            if run is not None and run.psn == psn and self._may_be_late(run):
+                self._take_back(run)
+                return PacketStatus.RETRANSMITTED
+            is_due |= any(each.psn == psn for each in self.refusals)
             if not is_due and self.unseen.is_unseen(self.end, psn) and was_seen:
                 return PacketStatus.REORDERED  # the first, after its retransmission
         if was_seen and identity.is_duplicate(packet, before, has_cause=is_due):
@@ -505,7 +515,11 @@ class RequestTracker:
             return True  # the retransmission goes on
         if packet.time_ns - self.last_ns > SILENCE_NS:
             return True
-        return any(each.psn <= psn and each.place > since for each in self.refusals)
+        was_seen = psn in self.recent_requests.all()
+        return any(
+            (each.psn == psn or (was_seen and each.psn < psn)) and each.place > since
+            for each in self.refusals
+        )
 
     # Retransmitted requests.
 
@@ -569,6 +583,7 @@ class RequestTracker:
             is_after_silence=packet.time_ns - self.last_ns >= SILENCE_NS,
             psn=psn,
             end=psn,
+            obeyed=list(self.refusals),
         )
         counts = self.connection.directions[self.end]
         refused = None if self.refusals.of(psn) else self._refusal_before(psn)
@@ -608,6 +623,28 @@ class RequestTracker:
             return Cause.TIMEOUT, sent, sent_ns
         return Cause.UNKNOWN, 0, 0
 
+    def _may_be_late(self, run: Retransmission) -> bool:
+        """Whether the only packet of a retransmission may be the first of its PSN, and late."""
+        return (
+            run.event.count == 1
+            and run.event.cause is Cause.NAK
+            and not self.connection.identities[self.end].counts_up
+            and within(self.unseen.unsettled.requests, run.psn) is not None
+        )
+
+    def _take_back(self, run: Retransmission) -> None:
+        """What seemed to begin a retransmission was late: the NAK is not obeyed yet."""
+        counts = self.connection.directions[self.end]
+        counts.retransmitted -= 1
+        counts.reordered += 1
+        self.attempts -= 1
+        self.refusals.restore(run.obeyed)
+        self.unseen.fill_request(run.psn, run.end)
+        self.retransmission = None
+        late = self.recent_requests.get(run.psn)
+        if late is not None:
+            self._reports.packet(FlowEventKind.REORDERED, self.end, late)
+
     def _refusal_before(self, psn: int) -> Refusal | None:
         """The NAK that a retransmission obeys whose first packets were not seen here."""
         before = self.recent_requests.get(psn)
@@ -627,7 +664,8 @@ class RequestTracker:
         end = min(psn, self.next)  # beyond, they are missing for the first time
         known = sum(run.end <= each < end for each in self.recent_requests.all())
         if not identity.counts_up:
-            if known and self.acked < run.end:  # a requester leaves out what is acknowledged only
+            # Before something new, and except what is acknowledged, a requester leaves out nothing.
+            if known and self.acked < run.end and psn < self.next:
                 self.unseen.skip_requests(run.end, end, packet, known)
             return
         unseen = identity.unseen(before, packet)
@@ -1094,7 +1132,7 @@ class RequestTracker:
         self, direction: int, packet: TransportPacket, first: TransportPacket | None
     ) -> None:
         self.connection.directions[direction].duplicates += 1
-        number = first.number if first else 0
+        number = first.number if first and first.icrc == packet.icrc else 0
         self._reports.packet(FlowEventKind.DUPLICATE, direction, packet, cause_number=number)
 
     # Messages.

@@ -63,11 +63,23 @@ class Facts:
                 return True
         return False
 
-    def was_restarting(self, number: int) -> bool:
-        """Whether the requester was retransmitting when a packet passed: it may have dropped it."""
+    def was_restarting(self, number: int, answered: int) -> bool:
+        """Whether the requester may have dropped a response because an earlier one was missing.
+
+        number: of its retransmission. answered: of the response.
+        """
         if any(each.number < number for each in self.retransmissions):
             return True
-        return self._before is not None and number <= self._before.last.number
+        return self._before is not None and answered <= self._before.last.number
+
+    def damaged_responses(self, retransmission: FlowEvent) -> bool:
+        """Whether a response to the retransmitted requests, or to later ones, arrived damaged."""
+        return any(
+            event.opcode in RESPONSES
+            and event.number < retransmission.number
+            and event.psn - retransmission.psn & MASK < HALF
+            for event in self._of(FlowEventKind.ICRC_BAD)
+        )
 
     def may_be_discarded(self, nak: FlowEvent) -> bool:
         """Whether the responder may have lacked an earlier packet when the one came that a NAK
@@ -80,6 +92,8 @@ class Facts:
         if any(nak.psn - first & MASK < HALF for first, _ in incident.gaps):
             return any(first != nak.psn for first, _ in incident.gaps)
         clue = incident.clues.get(nak.number)
+        if clue is not None and clue.was_before_older:
+            return True
         sent = clue.sent if clue is not None else None
         before = self._before
         return before is not None and sent is not None and sent.number <= before.last.number

@@ -116,9 +116,10 @@ class _Describer:
 
     def copy(self, event: FlowEvent) -> None:
         """A duplicate made by the network, or by the capture."""
+        first = f"#{event.cause_number}" if event.cause_number else "an earlier packet"
         self._step(
             event,
-            f"A duplicate of #{event.cause_number} ({self._owner(event)}'s {opcode(event.opcode)}, "
+            f"A duplicate of {first} ({self._owner(event)}'s {opcode(event.opcode)}, "
             f"PSN {event.psn}), made by the network or by the capture.",
             many=f"{{n}} duplicates of {self._owner(event)}'s packets, made by the network or by "
             "the capture: {p}.",
@@ -181,6 +182,8 @@ class _Describer:
             return "That packet was damaged, see above."
         if event.psn in self.facts.requests(FlowEventKind.REORDERED):
             return "That packet was reordered, not lost."
+        if clue is not None and clue.was_late and not self._has_resent(event):
+            return "That packet was reordered, not lost."
         named_before = any(
             each.psn == event.psn and each.number < event.number for each in self.facts.naks
         )
@@ -209,6 +212,10 @@ class _Describer:
             )
         self.result.reasons[Reason.LOST_AFTER] += 1
         return f"{passed}it was {AFTER}."
+
+    def _has_resent(self, event: FlowEvent) -> bool:
+        """Whether the incident had a retransmission before an event."""
+        return any(each.number < event.number for each in self.facts.retransmissions)
 
     def _fatal(self, event: FlowEvent) -> None:
         known = REFUSALS.get(NakCode(code(event.code))) if code(event.code) in _NAK_CODES else None
@@ -333,7 +340,7 @@ class _Describer:
             lost = f"that response passed here and was {AFTER}, on its way to {self.r}"
             if not is_sure:
                 lost += f", or {self.r} had not waited for it"
-            if self.facts.was_restarting(clue.answered.number):
+            if self.facts.was_restarting(event.number, clue.answered.number):
                 lost += f", or {self.r} dropped it because an earlier one was missing"
             return f"{self._retransmits(event)}, {answered}: {lost}."
         self._spurious(event)
@@ -370,6 +377,8 @@ class _Describer:
                 "No response was due yet, because no request had asked for one: an old timer "
                 "was still running. Nothing was lost."
             )
+        if self.facts.damaged_responses(event):
+            return f"A response of {self.s} was damaged, see above."
         if clue.is_broken_off and not clue.ack_due:
             if not self.incident.gaps:
                 self.result.reasons[Reason.LOST_BEFORE] += 1

@@ -50,6 +50,10 @@ class Clue:
     """The last message had no last packet."""
     is_old: bool = False
     """Of a NAK: the retransmission had not passed this PSN, so the NAK was not caused by it."""
+    was_late: bool = False
+    """Of a NAK: the packet that it asks for was sent once, and passed here after later ones."""
+    was_before_older: bool = False
+    """Of a NAK: an older packet passed here after the one that it asks for."""
     acks: dict[int, int] = field(default_factory=dict)
     """How often each PSN was acknowledged afterwards; the first `ACKS` PSNs."""
 
@@ -403,6 +407,11 @@ class _Watch:
             True,
             False,
             tracker.is_retransmitting and tracker.retransmission_end <= psn + 1,
+            sent is not None
+            and sent.number > self._resent_number
+            and any(p > psn and each.number < sent.number for p, each in self._sent.items()),
+            sent is not None
+            and any(p < psn and each.number > sent.number for p, each in self._sent.items()),
         )
         self._refused_psn = psn
 

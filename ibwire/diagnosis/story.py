@@ -537,7 +537,6 @@ _SMALL = (
     (
         FlowEventKind.ICRC_BAD,
         "damaged",
-        "{what} of {r}{where}: the ICRC is wrong, {s} drops it silently, and it was not "
-        "retransmitted.",
+        "{what} of {r}{where}: the ICRC is wrong, {s} drops it silently.",
     ),
 )
