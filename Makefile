@@ -48,6 +48,10 @@ bench: $(VENV)/test.stamp
 	$(BIN)/python tests/bench/compare.py
 	$(BIN)/python tests/bench/emulator.py
 
+# Networks of ns-3 HPCC with real packets, figure by figure; ten minutes.
+bench-fabric: $(VENV)/test.stamp
+	PYTHONPATH=tests $(BIN)/python tests/bench/fabric_truth.py
+
 # With implementations of others: tshark, and Linux's Soft-RoCE.
 interop: interop-tshark interop-rxe
 

@@ -71,7 +71,7 @@ class LosslessNetwork:
             router = Router(
                 table,
                 strategy=settings.strategy,
-                seed=number,
+                seed=simulator.random(f"{name}/hash").getrandbits(32),
                 queued=lambda port, name=name: self.switches[name].queued(port),  # type: ignore[misc]
                 draw=simulator.random(f"{name}/paths"),
             )

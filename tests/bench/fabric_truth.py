@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from truth.compare import rows_of
+from truth.compare import UnknownKind, rows_of
 from truth.sets import DATA
 
 
@@ -41,8 +41,11 @@ def main(places: tuple[Path, ...], seeds: int | None) -> None:
                     f"+-{row.tolerance:,.2f}",
                     flush=True,
                 )
-        except (ValueError, KeyError, TypeError) as error:
-            print(f"  left out: {error or type(error).__name__}")
+        except UnknownKind as error:
+            print(f"  left out: {error}")
+        except (KeyError, TypeError, ValueError) as error:
+            failed += 1
+            print(f"  MISS cannot be compared: {type(error).__name__}: {error}")
     print(f"{rows} rows, {failed} out of their tolerance")
     sys.exit(failed > 0)
 

@@ -17,6 +17,7 @@ from ibwire.fabric.lossless import LosslessNetwork, SwitchSettings
 from ibwire.fabric.pause import is_mac_control
 from ibwire.fabric.switch import Ramp
 from ibwire.fabric.topology import Link, Topology
+from ibwire.impair import Chance, Loss
 from ibwire.rc.attributes import AddressVector, QPType
 from ibwire.rc.congestion import DCQCN, HPCC_MODEL, NotificationPoint
 from ibwire.rc.connect import ALL_ACCESS, bring_up
@@ -84,8 +85,13 @@ class Flow:
 class Run:
     """A network of a set with its flows."""
 
-    def __init__(self, setup: Mapping[str, Any], *, seed: int = 1) -> None:
+    def __init__(
+        self, setup: Mapping[str, Any], *, seed: int = 1, loss: float = 0, timeout: int = 0
+    ) -> None:
+        """loss: probability that a link loses a frame. timeout: code of the ACK timer."""
+        self._timeout = timeout
         self.simulator = Simulator(seed)
+        self._tables: dict[str, dict[str, list[int]]] | None = None
         config = setup.get("config", {})
         links = [_link(*each) for each in setup["links"]]
         flows = flows_of(setup)
@@ -122,6 +128,10 @@ class Run:
         """When the first pause frame arrived, by host."""
         for host in hosts:
             self._watch(host)
+        if loss:
+            for wire in self.simulator.wires:
+                for line in (wire.a_to_b, wire.b_to_a):
+                    line.stage = Loss(Chance(loss, seed=seed, name=line.name))
 
     def _watch(self, host: str) -> None:
         ((link, _),) = self.topology.ports(host)
@@ -160,6 +170,16 @@ class Run:
             raise ValueError(f"{ends.count(None)} of {len(ends)} flows have not ended")
         return max(end for end in ends if end is not None)
 
+    def hops(self, source: str, target: str) -> int:
+        """Links between two hosts."""
+        tables = self.topology.next_hops() if self._tables is None else self._tables
+        self._tables = tables
+        node, count = self.topology.ports(source)[0][1], 1
+        while node != target:
+            node = self.topology.ports(node)[tables[node][target][0]][1]
+            count += 1
+        return count
+
     def post(self) -> None:
         """Post all messages that begin at once."""
         for flow in self.flows:
@@ -190,7 +210,7 @@ class Run:
             address = AddressVector(
                 dgid=other.device.gids[0], sl=PRIORITY, traffic_class=26 << 2 | 2
             )
-            bring_up(one, address, dest_qp_num=other.number, path_mtu=3, timeout=0)
+            bring_up(one, address, dest_qp_num=other.number, path_mtu=3, timeout=self._timeout)
         wr = SendWR(
             WROpcode.RDMA_WRITE,
             [SGE(local.iova, packets * MTU, local.lkey)],
