@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # One worker for each processor; an idle worker takes over tests of a busy one.
 PARALLEL := -n auto --dist worksteal
 
-.PHONY: demo test test-all lint bench interop interop-tshark interop-rxe live bench-rxe bench-inject bench-fuzz pages docs wheel fuzz-readers soak test-pythons lock audit release clean
+.PHONY: demo test test-all lint bench interop interop-tshark interop-rxe live bench-rxe bench-inject bench-fuzz bench-fabric pages docs wheel fuzz-readers soak test-pythons lock audit release clean
 
 # What `make demo` proposes to try next; tests/test_demo.py runs them.
 NEXT = 'flows captures/rnr-multi-packet.pcap           the connections of a capture, worst first' \
