@@ -313,6 +313,7 @@ def _follow(exchange: _Exchange, rows: Rows) -> None:
         tracker.recent_requests.add_many(exchange.psn, rows, requests)
         _count_messages(counts, rows.opcode[requests])
         started = _continue(exchange, rows)
+        tracker.note_new_request()
     if len(responses):
         given = rows.syndrome[responses]
         given = given[(given >= 0) & (given < INVALID_CREDITS)]
@@ -322,6 +323,8 @@ def _follow(exchange: _Exchange, rows: Rows) -> None:
         tracker.attempts = 0
         tracker.recent_responses.add_many(exchange.answers, rows, responses)
     _complete(exchange, rows, started)
+    if tracker.disturbed_end and len(responses):
+        tracker.note_answered(int(exchange.answers[-1]))
     tracker.limit()
 
 

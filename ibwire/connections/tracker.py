@@ -275,7 +275,6 @@ class RequestTracker:
             and not (self.next is not None and self._was_damaged(self.next & MASK))
             and not self.unseen.requests
             and not self.unseen.responses
-            and not self.disturbed_end
             and not any(message.is_doubtful for message in self.messages)
         )
 
@@ -393,8 +392,8 @@ class RequestTracker:
         if psn > self.next:
             self.unseen.miss_requests(self.next, psn, packet)
             self._disturb(psn, packet)
-        elif not self.connection.is_paired and not self.unseen.requests:
-            self.disturbed_end = 0  # it goes on; its responses were not captured
+        else:
+            self.note_new_request()
         run = self._run
         if run is not None and run.end < self.next:
             if self._may_be_late(run):
@@ -709,8 +708,9 @@ class RequestTracker:
             status = self._acknowledge(psn, packet)
         else:
             status = self._answer(psn, packet)
-        if self.disturbed_end and status is not PacketStatus.UNKNOWN:
-            self._note_answered(psn, packet)
+        is_nak = packet.opcode in ACKNOWLEDGE and kind(packet.syndrome) is not AckKind.ACK
+        if self.disturbed_end and status is not PacketStatus.UNKNOWN and not is_nak:
+            self.note_answered(psn)
         if status is PacketStatus.DUPLICATE:
             self._note_duplicate(1 - self.end, packet, self.recent_responses.get(psn))
         else:
@@ -726,10 +726,14 @@ class RequestTracker:
             self._disturbed_ns = packet.time_ns
         self.disturbed_end = max(self.disturbed_end, end)
 
-    def _note_answered(self, psn: int, packet: TransportPacket) -> None:
-        """A response; it may answer the last of the disturbed requests."""
-        is_nak = packet.opcode in ACKNOWLEDGE and kind(packet.syndrome) is not AckKind.ACK
-        if is_nak or psn + 1 < self.disturbed_end:
+    def note_new_request(self) -> None:
+        """The requester goes on: where its responses were not captured, that ends a disturbance."""
+        if not self.connection.is_paired and not self.unseen.requests:
+            self.disturbed_end = 0
+
+    def note_answered(self, psn: int) -> None:
+        """An ACK, or a response of a READ; it may answer the last of the disturbed requests."""
+        if psn + 1 < self.disturbed_end:
             return
         waits = any(
             message.first < self.disturbed_end and self._is_open(message) for message in self.reads
