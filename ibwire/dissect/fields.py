@@ -15,10 +15,10 @@ import numpy.typing as npt
 from ibwire.dissect import icrc
 from ibwire.dissect.column import Column, FieldType, Kind
 from ibwire.dissect.frames import Frames, Rows
+from ibwire_layers import cm, opcodes, outer
 from ibwire_layers import headers as h
-from ibwire_layers import opcodes, outer
 from ibwire_layers.errors import Fault
-from ibwire_layers.mad import MAD
+from ibwire_layers.mad import MAD, MgmtClass
 from ibwire_layers.schema import WIRESHARK_PREFIX, Field, Header, Show
 from ibwire_layers.syndrome import AckKind
 from ibwire_layers.walk import Protocol
@@ -222,6 +222,12 @@ def _syndrome_part(kind: AckKind | None, shift: int, mask: int) -> Callable[[Fra
 
 def _mad_at(frames: Frames) -> Rows:
     """Where a MAD starts: the payload of a UD packet to QP 0 or 1."""
+    if MAD not in frames.kept:
+        frames.kept[MAD] = _find_mads(frames)
+    return frames.kept[MAD]
+
+
+def _find_mads(frames: Frames) -> Rows:
     payload = frames.payload
     queue = gather(frames.data, frames.bth, _DEST_QP)
     held = (payload >= 0) & (frames.opcode == opcodes.OpCode.UD_SEND_ONLY) & (queue <= 1)
@@ -232,6 +238,79 @@ def _mad_at(frames: Frames) -> Rows:
 def _of_mad() -> Iterable[FieldSpec]:
     for field in MAD.FIELDS:
         yield _of_field(MAD, field, _mad_at)
+
+
+def _cm_at(frames: Frames, message: type[Header], field: Field) -> Rows:
+    """Where a message of the connection manager starts, if it was captured up to this field."""
+    at = frames.kept.get(message)
+    if at is None:
+        mad = _mad_at(frames)
+        held = np.flatnonzero(mad >= 0)
+        kind = gather(frames.data, mad[held], _MAD_CLASS) == MgmtClass.COMM_MGT
+        kind &= gather(frames.data, mad[held], _MAD_ATTRIBUTE) == _CM_MESSAGES[message]
+        at = np.full(len(frames), -1, np.int64)
+        at[held[kind]] = mad[held[kind]] + MAD.SIZE
+        frames.kept[message] = at
+    end = at + -(-(field.offset + field.size) // 8)
+    return np.where(end <= np.minimum(frames.payload_end, frames.limit), at, -1)
+
+
+def _of_cm() -> Iterable[FieldSpec]:
+    """Fields of the messages of connection managers, except bytes of private data."""
+    for message in _CM_MESSAGES:
+        for field in message.FIELDS:
+            if field.show is not Show.BYTES:
+                yield _of_cm_field(message, field)
+
+
+def _of_cm_field(message: type[Header], field: Field) -> FieldSpec:
+    """One field; enumerated values have their names."""
+    spec = _of_field(message, field, lambda frames: _cm_at(frames, message, field))
+    is_plain = field.size <= 64 and not field.name.startswith(("reserved", "primary", "alternate"))
+    names = {each.name: int(each) for each in field.names or ()}
+    return replace(
+        spec,
+        type=replace(spec.type, constants=names) if names else spec.type,
+        # tshark 4.0 knows six of the messages only; tests/layers/test_cm.py compares these.
+        wireshark=None,
+        common=is_plain,
+    )
+
+
+def _cm_words(frames: Frames) -> Column:
+    """Index of the message of the connection manager in `_CM_WORDS`."""
+    index = np.zeros(len(frames), np.uint8)
+    present = np.zeros(len(frames), np.bool_)
+    for number, message in enumerate(_CM_MESSAGES):
+        held = _cm_at(frames, message, message.FIELDS[0]) >= 0
+        index[held] = number
+        present |= held
+    return Column(index, present)
+
+
+def _reject_reason(frames: Frames) -> Column:
+    reason, present = spec_of("cm.rej.reason").read(frames)
+    return Column(np.minimum(reason, len(_REASON_WORDS) - 1).astype(np.uint8), present)
+
+
+_CM_MESSAGES: dict[type[Header], cm.CMAttribute] = {
+    getattr(cm, each.name): each
+    for each in cm.CMAttribute
+    if each is not cm.CMAttribute.CLASS_PORT_INFO
+}
+"""Message -> its attribute ID."""
+
+_CM_WORDS = tuple(each.name for each in _CM_MESSAGES.values())
+_REASONS = {int(each): each.name for each in cm.RejectReason}
+_REASON_WORDS = (
+    *(_REASONS.get(code, f"reason {code}") for code in range(max(_REASONS) + 1)),
+    "unknown",
+)
+
+_MAD_CLASS, _MAD_ATTRIBUTE = (
+    next(field for field in MAD.FIELDS if field.name == name)
+    for name in ("mgmt_class", "attribute_id")
+)
 
 
 def _of_outer_vlan() -> Iterable[FieldSpec]:
@@ -419,6 +498,23 @@ _DERIVED_FIELDS = (
     ),
 )
 
+_CM_FIELDS = (
+    FieldSpec(
+        name="cm.message",
+        type=FieldType(Kind.TEXT, words=_CM_WORDS),
+        doc="message of the connection manager: REQ, REP and so on",
+        read=_cm_words,
+        section="IBA 12.6",
+    ),
+    FieldSpec(
+        name="cm.rej.reason_name",
+        type=FieldType(Kind.TEXT, words=_REASON_WORDS),
+        doc="why a REJ was sent, by name",
+        read=_reject_reason,
+        section="IBA 12.6.7",
+    ),
+)
+
 _FAULT_FIELD = FieldSpec(
     name="fault",
     type=FieldType(Kind.TEXT, words=tuple(f.name.lower() for f in Fault)),
@@ -452,6 +548,8 @@ def _catalogue() -> dict[str, FieldSpec]:
         *_of_outer_vlan(),
         *_DERIVED_FIELDS,
         *_of_mad(),
+        *_of_cm(),
+        *_CM_FIELDS,
         _FAULT_FIELD,
     ):
         known = catalogue.get(spec.name)

@@ -66,6 +66,8 @@ class Frames:
         self.fault = np.zeros(n, np.uint8)
         self.has_icrc = np.zeros(n, np.bool_)
         self.tunnelled = np.zeros(n, np.bool_)
+        self.kept: dict[object, Rows] = {}
+        """Positions that several fields need, by what they are of."""
         self._at: dict[type[Header], Rows] = {
             header: np.full(n, -1, np.int64) for header in (outer.Ethernet, *_INNER, *_OTHERS)
         }

@@ -19,13 +19,13 @@ from ibwire.capture import RecordBatch, open_capture
 from ibwire.capture.index import PADDING
 from ibwire.capture.pcap import PcapWriter
 from ibwire.dissect import Columns
-from ibwire_layers import crc, opcodes, outer, syndrome
+from ibwire_layers import cm, crc, opcodes, outer, syndrome
 from ibwire_layers import headers as h
 from ibwire_layers.errors import Fault
-from ibwire_layers.mad import MAD
+from ibwire_layers.mad import MAD, MgmtClass
 from ibwire_layers.outer import LinkType
 from ibwire_layers.packet import Packet
-from ibwire_layers.schema import Field, Header
+from ibwire_layers.schema import Field, Header, Show
 from ibwire_layers.syndrome import AckKind
 from ibwire_layers.walk import Protocol, Walk, walk
 from strategies import HANDMADE, Frame
@@ -165,7 +165,35 @@ def _transport(frame: Frame, found: Walk) -> dict[str, Any]:
         held = min(found.payload_end, len(data)) - found.payload
         if management and held >= MAD.SIZE:
             values |= _fields(MAD, data, found.payload)
+            values |= _cm_fields(data[found.payload : found.payload + held])
     return values
+
+
+def _cm_fields(mad: bytes) -> dict[str, Any]:
+    """Fields of a message of the connection manager, as far as it was captured."""
+    attribute = int.from_bytes(mad[16:18])
+    if mad[1] != MgmtClass.COMM_MGT or attribute not in CM_MESSAGES:
+        return {}
+    place, message = CM_MESSAGES[attribute]
+    body = mad[MAD.SIZE :]
+    read = message.unpack(body.ljust(232, b"\0"), 0)
+    held = {
+        field.key: _shown(field, value)
+        for field, value in read.items()
+        if field.show is not Show.BYTES and field.offset + field.size <= 8 * len(body)
+    }
+    if held:
+        held["cm.message"] = place
+    if "cm.rej.reason" in held:
+        # The words end at 35, the last reason that is known.
+        held["cm.rej.reason_name"] = min(held["cm.rej.reason"], 36)
+    return held
+
+
+CM_MESSAGES = {
+    attribute: (place, getattr(cm, cm.CMAttribute(attribute).name))
+    for place, attribute in enumerate(range(0x10, 0x1B))
+}
 
 
 def _vcrc(frame: Frame, found: Walk, lrh: int) -> dict[str, Any]:
