@@ -87,6 +87,7 @@ def test_without_a_known_shell_one_must_be_named(monkeypatch: pytest.MonkeyPatch
     assert "One of bash, zsh, fish" in result.stderr
 
 
+@pytest.mark.slow
 def test_every_command_has_a_page_with_its_options() -> None:
     pages = dict(_pages(main, ("ibwire",)))
 

@@ -18,7 +18,10 @@ CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))),
     None,
 )
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed"),
+]
 
 DARK = "--blink-settings=preferredColorScheme=0"
 
@@ -34,7 +37,7 @@ USE = """<script>addEventListener("load", async () => {
   const one = (query) => document.querySelector(query);
   const plot = one("#plot");
   const settled = () => new Promise((done) => setTimeout(done, 400));
-  for (let tries = 0; !plot.calcdata && tries < 100; tries++) await settled();
+  for (let tries = 0; !window.Plotly && tries < 100; tries++) await settled();
   await settled();
   try { await (async () => { SCRIPT })(); } catch (error) { errors.push(`${error.stack}`); }
   found.errors = errors;
@@ -221,3 +224,23 @@ def test_rows_can_be_sorted_and_opened(hostile: Any) -> None:
     assert hostile["down"] == sorted(hostile["down"], reverse=True) != hostile["up"]
     assert hostile["up"] == sorted(hostile["up"])
     assert hostile["name"].startswith(f"Connection {hostile['number']}:")
+
+
+def test_a_connection_without_packets_has_no_plot(captures: Path, tmp_path: Path) -> None:
+    """The only messages about it are a REQ and a REJ: captures/index.toml."""
+    found = browse(
+        tmp_path,
+        captures / "cm-reject.pcap",
+        """
+        found.badge = one("#headline .badge").textContent;
+        found.hidden = plot.hidden;
+        one("#table tbody tr:not(.picked)").click();
+        await settled();
+        found.shown = !plot.hidden && plot.data.length > 0;
+        """,
+    )
+
+    assert found["errors"] == []
+    assert found["badge"] == "cm-rejected(invalid-service-id)"
+    assert found["hidden"]
+    assert found["shown"]

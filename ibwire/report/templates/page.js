@@ -121,6 +121,11 @@
   function draw() {
     if (shown === null || !window.Plotly) return;
     const figure = data.connections[shown].figure;
+    plot.hidden = byId("plot-hint").hidden = !figure.data.length; // only messages of a connection manager
+    if (plot.hidden) {
+      Plotly.purge(plot);
+      return;
+    }
     const traces = figure.data.map((trace) => painted(
       trace.text ? { ...trace, text: trace.text.map((index) => data.words[index]) } : trace));
     Plotly.newPlot(plot, traces, themed(figure), {
@@ -181,7 +186,7 @@
     const picked = byId("picked");
     picked.hidden = false;
     picked.replaceChildren(`Packet ${grouped(number)}, in Wireshark: `, make("code", {}, `frame.number == ${number}`));
-    if (!place) picked.append(" (it is not in the plots, which are thinned)");
+    if (!place) picked.append(" (it is not in the plots)");
     for (const row of document.querySelectorAll("#events tr.picked")) row.classList.remove("picked");
     const row = document.querySelector(`#events tr[data-number="${number}"]`);
     if (row) {
@@ -189,7 +194,7 @@
       const list = row.closest(".scroll");
       list.scrollTop = row.offsetTop - list.clientHeight / 2;
     }
-    if (place) highlight(place);
+    if (place && !plot.hidden) highlight(place);
   }
 
   function reveal(number, connection) {
