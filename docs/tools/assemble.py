@@ -103,9 +103,16 @@ def relinked(text: str, source: str, places: dict[str, str]) -> str:
             raise DeadLink(f"{source}: link to {path}, which does not exist")
         if target not in places:
             return shown
+        if shown.endswith(".md"):
+            shown = _title(ROOT / target)
         return f"[{shown}]({posixpath.relpath(places[target], here or '.')}{anchor})"
 
     return LINK.sub(relink, text)
+
+
+def _title(page: Path) -> str:
+    """The heading of a page, for links that show a file's name."""
+    return page.read_text(encoding="utf-8").partition("# ")[2].partition("\n")[0]
 
 
 if __name__ == "__main__":
