@@ -267,7 +267,8 @@ def _of_cm_field(message: type[Header], field: Field) -> FieldSpec:
     """One field; enumerated values have their names."""
     spec = _of_field(message, field, lambda frames: _cm_at(frames, message, field))
     is_plain = field.size <= 64 and not field.name.startswith(("reserved", "primary", "alternate"))
-    names = {each.name: int(each) for each in field.names or ()}
+    members = () if field.names is None else field.names.__members__.values()
+    names = {each.name: int(each.value) for each in members}
     return replace(
         spec,
         type=replace(spec.type, constants=names) if names else spec.type,
