@@ -112,7 +112,7 @@ def progress(names: Sequence[str] = (), wanted: bool = True) -> Iterator[Progres
         shown.TransferSpeedColumn(),
         console=console(stderr=True),
         transient=True,
-        redirect_stdout=False,  # else results would go to standard error
+        redirect_stdout=False,  # results are not part of the bar
     )
     with bar:
         yield Progress(bar, names)

@@ -97,5 +97,5 @@ def _progress() -> Progress:
         shown.TimeRemainingColumn(),
         console=console(stderr=True),
         transient=True,
-        redirect_stdout=False,  # else results would go to standard error
+        redirect_stdout=False,  # results are not part of the bar
     )

@@ -1,5 +1,6 @@
 """Results that are tables: the same rows as JSON, CSV and Parquet, and what contradicts."""
 
+import contextlib
 import csv
 import io
 import json
@@ -147,3 +148,23 @@ def test_progress_of_long_captures_goes_to_the_terminal_only(
     assert "chaos.b.pcap" in shown.text
     assert "━" in shown.text
     assert "━" not in printed.text + plain.output
+
+
+@pytest.mark.parametrize("command", ["flows", "check", "dissect"])
+def test_progress_leaves_a_result_in_its_pipe(
+    chaos: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    from ibwire.cli import rereading, sources
+
+    for module in (rereading, sources):
+        monkeypatch.setattr(module, "LONG", 1)
+    plain = run(command, chaos, chaos).stdout
+    pipe = io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)
+    monkeypatch.setattr("sys.stderr", shown := Terminal())
+    monkeypatch.setattr("sys.stdout", pipe)
+    with contextlib.suppress(SystemExit):
+        main([command, str(chaos), str(chaos)], standalone_mode=False)
+
+    assert isinstance(pipe.buffer, io.BytesIO)
+    assert pipe.buffer.getvalue().decode() == plain
+    assert "━" in shown.text

@@ -206,6 +206,7 @@ def test_a_page_is_small(captures: Path, name: str) -> None:
         ([7, *range(16_000_000, 16_000_100), 16_777_215], (16_000_000, 16_000_099)),
         ([*range(50), *range(5000, 5050)], (0, 5049)),  # two halves: neither is left out
         ([*range(100), 130], (0, 130)),  # near enough
+        ([*range(0, 1000, 10), 1300], (0, 1300)),  # a quarter of the span
         ([*range(0, 1_000_000, 1000)], (0, 999_000)),
     ],
 )

@@ -31,6 +31,21 @@ def test_each_packet_has_one_line_that_fits(name: str, width: int) -> None:
     assert max(len(line.text) for line in lines) <= width
 
 
+def test_lines_fit_whatever_the_width() -> None:
+    for width in range(60, 180, 7):
+        assert max(len(line.text) for line in listed("cm-rping.pcap", width)) <= width
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_line_is_cut_only_where_it_is_too_long(more: int) -> None:
+    (line, *_) = listed("drop-one-middle.a.pcap", 1000)
+    width = len(line.text) + more
+
+    (cut, *_) = listed("drop-one-middle.a.pcap", width)
+    assert len(cut.text) == min(len(line.text), width)
+    assert cut.text.endswith("…") == (more < 0)
+
+
 def test_line_of_80_columns_has_what_matters() -> None:
     """tshark: frame.time_relative, ip.src, aeth.syndrome, bth.psn of packet 20."""
     line = listed("drop-one-middle.a.pcap")[19]
