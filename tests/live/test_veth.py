@@ -186,7 +186,7 @@ def test_impossible_name_is_a_link_error(name):
 def test_second_user_of_the_udp_port_is_refused(lab, started):
     peer(lab, started, "a", "wait")
 
-    assert "UDP port 4791 is taken" in inside(lab, open_port(INTERFACES["a"]))
+    assert "UDP port 4791 is in use" in inside(lab, open_port(INTERFACES["a"]))
 
 
 def test_missing_right_is_named(lab):
@@ -348,7 +348,7 @@ def test_address_that_is_still_being_checked_for_duplicates_is_not_used_but_name
     usable, unusable, note = said.splitlines()
     assert usable == "10.0.0.1 2"  # the other one is link-local
     assert unusable == "fd00::5"
-    assert note.startswith("veth-a: not usable: fd00::5: still being checked")
+    assert note.startswith("veth-a: not usable: fd00::5: duplicate address detection takes")
 
 
 # The lab itself.
