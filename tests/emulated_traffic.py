@@ -23,7 +23,7 @@ from ibwire.dissect import Columns
 from ibwire.fabric.sim import Simulator
 from ibwire.rc.connect import connect
 from ibwire.rc.profile import RXE, Profile
-from ibwire.rc.work import SendWR, WROpcode
+from ibwire.rc.work import WC, SendWR, WROpcode
 from ibwire.testing import End
 from ibwire_layers.headers import RETH
 from ibwire_layers.packet import Packet
@@ -79,6 +79,8 @@ class Traffic:
 
     taps: dict[str, Tap]
     posted: list[SendWR] = field(default_factory=list)
+    completions: list[WC] = field(default_factory=list)
+    """Of the requests of `a`."""
 
     def frames(self, side: str) -> list[Stamped]:
         """The capture of one side."""
@@ -189,7 +191,9 @@ def run(
         sim.kick(traffic.taps["a"])
         before = under_way
         while under_way == before and sim.step():
-            under_way -= len(a.send_cq.poll(64))
+            done = a.send_cq.poll(64)
+            traffic.completions += done
+            under_way -= len(done)
         if under_way == before:
             break
     sim.run(until=sim.now + S)

@@ -136,6 +136,7 @@ class RequestTracker:
     """
 
     __slots__ = (
+        "_answered_end",
         "_disturbed_ns",
         "_learn_mtu",
         "_packet_observer",
@@ -211,6 +212,8 @@ class RequestTracker:
         """PSN after the last response that was retransmitted."""
         self.unrequested_next: int | None = None
         """PSN of the next response of a READ whose request was never seen."""
+        self._answered_end = 0
+        """PSN after the newest response since the newest retransmission, while it is disturbed."""
         self._disturbed_ns = 0
         """When that began."""
         self.unrequested_nak: tuple[Trouble, int] | None = None
@@ -539,6 +542,7 @@ class RequestTracker:
             self._note_skipped(run, psn, packet)
         assert self.next is not None
         self._disturb(self.next, packet)
+        self._answered_end = 0
         span = self._span(packet)
         run.event.count += 1
         run.event.last_psn = psn + span - 1 & MASK
@@ -733,6 +737,7 @@ class RequestTracker:
 
     def note_answered(self, psn: int) -> None:
         """An ACK, or a response of a READ; it may answer the last of the disturbed requests."""
+        self._answered_end = psn + 1
         if psn + 1 < self.disturbed_end:
             return
         waits = any(
@@ -1011,7 +1016,7 @@ class RequestTracker:
     def _trouble(self, silence: int) -> Trouble | None:
         """What is open, if the capture shows that something has gone wrong with it."""
         assert self.next is not None
-        if self.disturbed_end:
+        if self.disturbed_end and not self._is_settled(silence):
             return self._disturbance()
         if self._is_damaged_at_end():
             return Trouble.DAMAGED
@@ -1019,6 +1024,22 @@ class RequestTracker:
             return None
         waits = self.acked + 1 < self.next or any(map(self._is_open, self.messages))
         return Trouble.SILENCE if waits else None
+
+    def _is_settled(self, silence: int) -> bool:
+        """Whether the last retransmission was answered, and the requester asks for no more.
+
+        It need not be of all requests: a READ is retransmitted alone if later ones are answered.
+        """
+        run = self.retransmission
+        return (
+            run is not None
+            and self.connection.is_paired
+            and self._answered_end >= run.end
+            and self.acked + 1 == self.next
+            and not self.unseen.responses
+            and not any(map(self._is_open, self.messages))
+            and silence >= self._patience_ns()
+        )
 
     def _disturbance(self) -> Trouble:
         """What disturbed the requests that have not been answered since."""

@@ -18,7 +18,7 @@ from ibwire.connections.connection import Connection
 from ibwire.connections.events import FlowEvent, FlowEventKind, Message
 from ibwire.connections.opcode_sets import ACKNOWLEDGE, ANSWERED, READ, RESPONSES, STARTS, VERB
 from ibwire.connections.packets import TransportPacket
-from ibwire.connections.states import PacketStatus
+from ibwire.connections.states import PacketStatus, ResponderState
 from ibwire.connections.tracker import SILENCE_NS, RequestTracker
 from ibwire_layers.opcodes import Service
 from ibwire_layers.psn import HALF, MASK
@@ -447,8 +447,17 @@ class _Watch:
             return
         if self._answer is not None:
             self._close(self._answer)
-        elif self._tracker.connection.is_paired and not self._tracker.disturbed_end:
+        elif self._is_settled():
             self._close(self.incident.last)
+
+    def _is_settled(self) -> bool:
+        """Whether nothing was open when the capture ended."""
+        connection = self._tracker.connection
+        return (
+            connection.is_paired
+            and connection.endings[self._end].trouble is None
+            and self._tracker.responder is not ResponderState.FAILED
+        )
 
     def _close(self, here: PacketTime) -> None:
         assert self.incident is not None
