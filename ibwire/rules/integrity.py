@@ -83,6 +83,13 @@ SOLICITED = Rule(
     "docs/reference/transport.md#solicited-event; rcx-all-ops",
 )
 
+DEST_QP = Rule(
+    "integrity.dest-qp",
+    "Only datagrams have the destination queue pairs 0, 1 and 0xFFFFFF (multicast).",
+    Severity.ERROR,
+    "IBA 9.6.1.1, 10.5.2",
+    "docs/reference/wire-formats.md#special-queue-pairs",
+)
 UDP_PORT = Rule(
     "integrity.udp-port",
     "The UDP destination port is 4791 in both directions.",
@@ -91,11 +98,24 @@ UDP_PORT = Rule(
     "docs/reference/wire-formats.md#rocev2",
 )
 
-RULES = (ICRC, DAMAGED, PAD_BYTES, TVER, RESERVED, BYTE_4, MIG_REQ, P_KEY, SOLICITED, UDP_PORT)
+RULES = (
+    ICRC,
+    DAMAGED,
+    PAD_BYTES,
+    TVER,
+    RESERVED,
+    BYTE_4,
+    MIG_REQ,
+    P_KEY,
+    SOLICITED,
+    DEST_QP,
+    UDP_PORT,
+)
 
 SYSTEMATIC = 4
 """From this many wrong ICRCs on, without a correct one, it is the sender and not the network."""
 
+_MULTICAST = 0xFFFFFF
 _CONNECTED = opcodes_where(lambda info: info.service in (Service.RC, Service.UC, Service.XRC))
 _SOLICITING = opcodes_where(
     lambda info: (
@@ -165,6 +185,14 @@ PACKET_RULES = (
             ~chunk.are(_SOLICITING) & (chunk["bth.se"] != 0) & (chunk.opcode != OpCode.CNP)
         ),
         _says("bth.se", "SE", "0"),
+    ),
+    PacketRule(
+        DEST_QP,
+        lambda chunk: (
+            chunk.are(_CONNECTED)
+            & ((chunk["bth.destqp"] <= 1) | (chunk["bth.destqp"] == _MULTICAST))
+        ),
+        _says("bth.destqp", "destination queue pair", "one of a connection"),
     ),
     PacketRule(
         UDP_PORT,

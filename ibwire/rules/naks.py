@@ -76,6 +76,13 @@ CODE = Rule(
     "IBA 9.7.5.2",
     "docs/reference/transport.md#aeth",
 )
+OPCODE = Rule(
+    "naks.opcode",
+    "Only ACKNOWLEDGE packets are NAKs or RNR NAKs.",
+    Severity.ERROR,
+    "IBA 9.7.5.2",
+    "docs/reference/transport.md#aeth",
+)
 TOO_LONG = Rule(
     "naks.too-long",
     "A SEND longer than the receive buffer gets NAK invalid request (0x61); NAK 0x63 means"
@@ -86,7 +93,18 @@ TOO_LONG = Rule(
     ("rxe",),
 )
 
-RULES = (ONCE, AFTER_DUPLICATE, AFTER_RNR, ACKNOWLEDGED, RNR_WAIT, RNR_NEW, SILENCE, CODE, TOO_LONG)
+RULES = (
+    ONCE,
+    AFTER_DUPLICATE,
+    AFTER_RNR,
+    ACKNOWLEDGED,
+    RNR_WAIT,
+    RNR_NEW,
+    SILENCE,
+    CODE,
+    OPCODE,
+    TOO_LONG,
+)
 
 TIMER_TOLERANCE = 0.999
 """Of the table: rxe's own has 61.41 ms where the specification has 61.44 (rxe_comp.c)."""
@@ -97,6 +115,9 @@ NO_ACCIDENT = 3
 """From this many on it is the sender and not the network."""
 
 _AETH = opcodes_where(lambda info: AETH in info.headers)
+_WITH_DATA = opcodes_where(
+    lambda info: AETH in info.headers and info.operation is not Operation.ACKNOWLEDGE
+)
 _RD = opcodes_where(lambda info: info.service is Service.RD)
 _ACKNOWLEDGE = frozenset((OpCode.RC_ACKNOWLEDGE, OpCode.XRC_ACKNOWLEDGE))
 _FATAL = frozenset(
@@ -118,7 +139,21 @@ def _is_undefined(chunk: Chunk) -> Mask:
     return mask
 
 
+def _is_refusal(chunk: Chunk) -> Mask:
+    what = chunk["aeth.syndrome"] >> 5 & 3
+    mask: Mask = chunk.are(_WITH_DATA) & ((what == AckKind.NAK) | (what == AckKind.RNR_NAK))
+    return mask
+
+
 PACKET_RULES = (
+    PacketRule(
+        OPCODE,
+        _is_refusal,
+        lambda chunk, row: (
+            f"{name_of(int(chunk.opcode[row]))} with syndrome "
+            f"0x{chunk['aeth.syndrome'][row]:02x}, {describe(int(chunk['aeth.syndrome'][row]))}"
+        ),
+    ),
     PacketRule(
         CODE,
         _is_undefined,

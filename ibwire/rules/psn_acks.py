@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from ibwire.connections.packets import TransportPacket
 from ibwire.connections.states import PacketStatus
@@ -177,8 +178,8 @@ class Messages(ConnectionCheck):
         """Newer responses in a row whose MSN does not fit the response before."""
         self._stills = 0
         """Newer responses in a row that acknowledge more messages with the same MSN."""
-        self._suspect: tuple[str, TransportPacket, TransportPacket] | None = None
-        """Words and response with an MSN that counts too much, and the request before it."""
+        self._suspect: _Suspect | None = None
+        """A response with an MSN that counts too much."""
 
     def _forget(self, psn: int | None) -> None:
         self._since = psn
@@ -199,12 +200,13 @@ class Messages(ConnectionCheck):
         if status not in FRESH:
             return
         psn = self.history.unwrapped(packet.psn)
-        suspect, self._suspect = self._suspect, None
-        if suspect is not None:
-            words, response, newest = suspect
-            if self.history.request_ids.is_next(newest, packet):
-                yield MSN, words, response
-        if status is PacketStatus.AFTER_GAP or self._since is None or suspect is not None:
+        suspect = self._suspect
+        is_over = status is PacketStatus.AFTER_GAP or self._since is None
+        if suspect is not None and self.history.request_ids.is_next(suspect.newest, packet):
+            yield MSN, suspect.words, suspect.response
+            is_over = True
+        if is_over:
+            self._suspect = None
             self._forget(psn)
         if packet.opcode in ENDS and psn is not None:
             self.sent += 1
@@ -223,7 +225,10 @@ class Messages(ConnectionCheck):
         upto = psn if kind(packet.syndrome) is AckKind.ACK else psn - 1
         forgotten = self.sent - len(self._ends)
         done = forgotten + bisect_right(self._ends, upto)
-        if upto < self._since or (forgotten and done == forgotten) or self._suspect is not None:
+        if upto < self._since or (forgotten and done == forgotten):
+            return
+        if self._suspect is not None:
+            yield from self._resolve(packet, status, upto, done)
             return
         last = self._last
         high = packet.msn - done
@@ -233,7 +238,9 @@ class Messages(ConnectionCheck):
         newer = last is None or upto > last[0]
         if last is None or max(low, self._low) > min(high, self._high):
             if self._confirmed:
-                yield from self._wrong(packet, done, low > self._high)
+                yield from self._wrong(packet, status, upto, done, low > self._high)
+                if self._suspect is not None:
+                    return
             elif last is not None and newer:
                 self._misfits += 1
                 yield from self._misfit(packet, last, done, self._misfits >= MIN_MISFITS)
@@ -275,7 +282,33 @@ class Messages(ConnectionCheck):
         expected = f"{last[1] + count & MASK}, {messages} after a response with {last[1]}"
         yield MSN, f"{found}, expected {expected}", packet
 
-    def _wrong(self, packet: TransportPacket, done: int, too_much: bool) -> Iterable[Violation]:
+    def _resolve(
+        self, packet: TransportPacket, status: PacketStatus, upto: int, done: int
+    ) -> Iterable[Violation]:
+        """Compare the response after one that counts too much with what was known before it.
+
+        New responses leave in the order of their PSNs, and the MSN never goes back. So if this
+        one counts as before, the one in between was wrong; else the capture lacks messages.
+        """
+        suspect = self._suspect
+        assert suspect is not None
+        if upto <= suspect.upto:
+            return
+        self._suspect = None
+        high = self._high + distance(self._high & MASK, (packet.msn - done) & MASK)
+        low = high - (self.sent - done)
+        fits = max(low, self._low) <= min(high, self._high)
+        if fits and suspect.status is PacketStatus.NEW and status is PacketStatus.NEW:
+            yield MSN, suspect.words, suspect.response
+            self._last = upto, packet.msn
+        else:
+            self._forget(self._since)
+            self._ends, self.sent = [], 0
+            self._since = self.history.tracker.next
+
+    def _wrong(
+        self, packet: TransportPacket, status: PacketStatus, upto: int, done: int, too_much: bool
+    ) -> Iterable[Violation]:
         """An MSN that is out of bounds: too small for certain, or perhaps too large."""
         fewest, most = (self._low + done) & MASK, (self._high + self.sent) & MASK
         expected = f"{fewest}" if fewest == most else f"{fewest} to {most}"
@@ -284,7 +317,18 @@ class Messages(ConnectionCheck):
         if not too_much:
             yield MSN, words, packet
         elif newest is not None:
-            self._suspect = words, packet, newest
+            self._suspect = _Suspect(words, packet, status, upto, newest)
+
+
+class _Suspect(NamedTuple):
+    """A response that counts more messages than were seen, until it is clear who is wrong."""
+
+    words: str
+    response: TransportPacket
+    status: PacketStatus
+    upto: int
+    newest: TransportPacket
+    """The request before it."""
 
 
 class Acknowledged(ConnectionCheck):

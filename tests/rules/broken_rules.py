@@ -246,6 +246,13 @@ def _code(talk: Talk, broken: bool) -> None:
     talk.answer(0, 0, 0x65 if broken else INVALID)
 
 
+def _nak_with_data(talk: Talk, broken: bool) -> None:
+    talk.sends(0, 1)
+    talk.ask(Op.RC_RDMA_READ_REQUEST, 1, length=64, ack_req=1)
+    syndrome = SEQUENCE if broken else 0x1F
+    talk.answer(1, 2, syndrome, opcode=Op.RC_RDMA_READ_RESPONSE_ONLY, size=64)
+
+
 def _too_long(talk: Talk, broken: bool) -> None:
     talk.ask(Op.RC_SEND_ONLY, 0, 64, ack_req=1)
     talk.answer(0, 0, OPERATION if broken else INVALID)
@@ -556,6 +563,7 @@ CONVERSATIONS: tuple[tuple[str, Conversation], ...] = (
     ("naks.rnr-new", _rnr_new),
     ("naks.silence", _silence),
     ("naks.code", _code),
+    ("naks.opcode", _nak_with_data),
     ("naks.too-long", _too_long),
     ("credits.limit", _beyond),
     ("credits.ask", _asks),
@@ -584,6 +592,7 @@ CONVERSATIONS: tuple[tuple[str, Conversation], ...] = (
     ("constant.dscp", _odd_one(with_ip(dscp=46))),
     ("integrity.ip-checksum", _odd_one(*[with_checksums(ip=0x100)] * 4)),
     ("integrity.udp-checksum", _odd_one(*[with_checksums(udp=0x1234)] * 4)),
+    ("integrity.dest-qp", _odd_one(with_bth(dest_qp=0xFFFFFF))),
     ("integrity.udp-port", _swapped_ports),
     ("integrity.icrc", _icrc),
     ("integrity.damaged", _damaged),

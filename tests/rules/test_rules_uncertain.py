@@ -102,6 +102,20 @@ def test_an_msn_stands_still_while_reads_before_the_capture_are_replayed() -> No
     assert judge(talk.frames) == []
 
 
+@pytest.mark.parametrize("lacks", [False, True])
+def test_one_msn_that_counts_too_much_is_wrong_if_the_next_one_does_not(lacks: bool) -> None:
+    """Without IP identifications. If all later ones count more as well, the capture lacks some."""
+    talk = Talk(counts_ids=False)
+    talk.sends(0, 4)
+    talk.sends(4, 1, msn=6)
+    talk.sends(5, 4, msn=7 if lacks else 6)
+
+    found = judge(talk.frames)
+    assert [(each.rule.id, each.numbers) for each in found] == (
+        [] if lacks else [("psn_acks.msn", [10])]
+    )
+
+
 def test_requests_that_the_capture_lacks_may_be_acknowledged() -> None:
     """A burst of 200, of which only the ACKs are here."""
     talk = Talk()
