@@ -27,13 +27,13 @@ def test_a_copy_of_a_nak_is_no_second_nak(counts_ids: bool) -> None:
 
 
 def test_three_equal_naks_are_more_than_copies() -> None:
-    """What comes again within 100 us may be a mirror's second copy, see `identity.COPY_NS`."""
+    """What comes again within 1 ms may be a second copy of a mirror: `identity.DUPLICATE_NS`."""
     talk = Talk(counts_ids=False)
     talk.sends(0, 1)
     talk.ask(Op.RC_SEND_ONLY, 2, 64, ack_req=1)
     for _ in range(3):
         talk.answer(1, 1, SEQUENCE)
-        talk.wait(150)
+        talk.wait(1_100)
 
     (finding,) = judge(talk.frames)
     assert (finding.rule.id, finding.numbers) == ("naks.once", [6])
