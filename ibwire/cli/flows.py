@@ -168,10 +168,12 @@ def _directions(
     connections: Sequence[Connection], summary: Summary, between: Between | None
 ) -> Iterator[dict[str, Any]]:
     for connection in connections:
-        for index, counts in enumerate(connection.directions):
-            found = connection.to_json(index)
-            if not counts.packets and not counts.naks and not counts.cnps:
+        seen = [each.packets or each.naks or each.cnps for each in connection.directions]
+        for index, is_seen in enumerate(seen):
+            # Of a connection without packets, one that was rejected, there is the first direction.
+            if not is_seen and (index or any(seen)):
                 continue
+            found = connection.to_json(index)
             if summary.pauses.frames:
                 found["paused_ns"] = connection.paused_ns(summary.pauses)
             if between is not None:
