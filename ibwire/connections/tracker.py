@@ -485,6 +485,7 @@ class RequestTracker:
         if not identity.decides(packet):
             # The first of a retransmission may have been a late one, and this the first.
             is_due |= run is not None and run.event.count == 1 and run.psn == psn
+            is_due |= packet.time_ns - self.last_ns > SILENCE_NS
             if packet.opcode in ANSWERED:  # a response may have been lost after this point
                 answer = self.recent_responses.last_added
                 is_due |= answer is not None and answer.place > since and self.acked > psn

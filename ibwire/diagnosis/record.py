@@ -19,7 +19,7 @@ from ibwire.connections.events import FlowEvent, FlowEventKind, Message
 from ibwire.connections.opcode_sets import ACKNOWLEDGE, ANSWERED, READ, RESPONSES, STARTS, VERB
 from ibwire.connections.packets import TransportPacket
 from ibwire.connections.states import PacketStatus, ResponderState
-from ibwire.connections.tracker import SILENCE_NS, RequestTracker
+from ibwire.connections.tracker import PAUSE_NS, SILENCE_NS, RequestTracker
 from ibwire_layers.opcodes import Service
 from ibwire_layers.psn import HALF, MASK
 from ibwire_layers.syndrome import AckKind, kind
@@ -336,6 +336,7 @@ class _Watch:
         if sent is not None and is_changed and not {sent.opcode, packet.opcode} & ANSWERED:
             incident.changed = incident.changed or (sent, packet)
         begins = not tracker.is_retransmitting or psn < tracker.retransmission_end
+        begins |= packet.time_ns - tracker.last_ns > PAUSE_NS
         if begins or any(refusal.psn == psn for refusal in tracker.refusals):
             self._resent_number = packet.number
             self._clue = incident.clues[packet.number] = Clue(

@@ -175,8 +175,7 @@ class _Judge:
                 is_open = name in found["not_observable"] or not self.has_identifications
                 if name in ("lost_packets", "retransmitted_packets"):
                     is_open |= self.lost_before_silence(sender)
-                if name == "lost_packets":  # before the first that is seen, nothing shows them
-                    is_open |= self.lost_first(sender)
+                    is_open |= self.lost_first(sender)  # nothing shows it
                 if said > true or (said != true and not is_open):
                     more = " or more" if is_open else ""
                     yield f"flows: {sender} {name} {said}{more}, not {true}"

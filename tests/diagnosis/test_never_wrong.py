@@ -162,6 +162,33 @@ def test_all_requests_acknowledged_again_means_that_the_ack_was_lost(profile: st
     assert "because it had them already: its first response was lost before this point" in text
 
 
+def test_response_that_a_later_one_shows_to_be_missing_is_a_cause() -> None:
+    works = Work(WROpcode.ATOMIC_FETCH_AND_ADD), Work(WROpcode.RDMA_WRITE, 100)
+
+    truth, story, text = told(Scenario(works, faults=(Fault("b", 1, Harm.DROP, True),)))
+
+    again = [each for each in truth.sent if each.is_again and not each.is_response]
+    assert [each.cause for each in again] == ["implied_nak"] * 2
+    assert "1 response of B lost or delayed before this point" in story.incidents[0].title
+    assert "Nothing went wrong" not in text
+
+
+@pytest.mark.parametrize("profile", ["connectx", "spec"])
+def test_retransmission_that_a_timer_continues_is_told_apart_from_that_of_the_nak(
+    profile: str,
+) -> None:
+    """The last packet of the retransmission is lost, and only the timer repeats it."""
+    works = tuple(Work(WROpcode.SEND, 200) for _ in range(8))
+    faults = Fault("a", 3, Harm.DROP, True), Fault("a", 14, Harm.DROP, True)
+
+    truth, _, text = told(Scenario(works, faults=faults, profiles=(profile, profile)))
+
+    assert [each.cause for each in truth.sent if each.is_again] == ["nak"] * 6 + ["timer"]
+    assert "A retransmits PSNs 102-106 (5 packets)" in text
+    assert "A retransmits PSN 107" in text
+    assert "ACK timer expires" in text
+
+
 # The law, on random scenarios.
 
 OPEN = frozenset(
