@@ -81,11 +81,13 @@ class ConnectionFilter:
 
     def selects(self, connection: Connection) -> bool:
         """Whether a direction of the connection matches."""
-        rows = [
-            connection.to_json(direction)
+        seen = [
+            direction
             for direction, counts in enumerate(connection.directions)
             if counts.packets or counts.naks or counts.cnps
         ]
+        # One that was only asked for has no packets.
+        rows = [connection.to_json(direction) for direction in seen or [0]]
         mask = self._expression.select(lambda name: _column(name, rows), len(rows))
         return bool(mask.any())
 

@@ -208,6 +208,13 @@ def test_where_selects_connections(where: str, numbers: set[int], tmp_path: Path
     assert {row["connection"] for row in map(json.loads, result.stdout.splitlines())} == numbers
 
 
+def test_where_selects_a_connection_without_packets() -> None:
+    result = run("flows", "--json", "--where", "status >= refused", CAPTURES / "cm-reject.pcap")
+
+    (row,) = map(json.loads, result.stdout.splitlines())
+    assert shown(row) == "cm-rejected(invalid-service-id)"
+
+
 def test_an_error_of_where_shows_its_position() -> None:
     result = run("flows", "--where", "status == ok and stats", CAPTURES / "chaos.a.pcap")
 
