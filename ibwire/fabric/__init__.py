@@ -2,13 +2,12 @@
 
 The names below are public. `Simulator.connect` makes a `Wire` of two `Direction` objects
 between two nodes; `Simulator.run` returns an `Outcome` and raises `Livelock`. A `Bridge` is a
-node that forwards Ethernet frames. A `LosslessNetwork` joins hosts by the switches of a
-`Topology`, with shared buffers, pause frames and ECN marks. This package moves frames and does
-not parse transports.
+node that forwards Ethernet frames. `LosslessNetwork` in `ibwire.fabric.lossless` joins hosts by
+the switches of a `Topology`, with shared buffers, pause frames and ECN marks. This package moves
+frames and does not parse transports.
 """
 
 from ibwire.fabric.bridge import Bridge
-from ibwire.fabric.lossless import LosslessNetwork, SwitchSettings
 from ibwire.fabric.sim import Direction, Livelock, Outcome, Simulator, Wire
 from ibwire.fabric.topology import Link, Topology
 
@@ -17,10 +16,8 @@ __all__ = [
     "Direction",
     "Link",
     "Livelock",
-    "LosslessNetwork",
     "Outcome",
     "Simulator",
-    "SwitchSettings",
     "Topology",
     "Wire",
 ]

@@ -171,6 +171,22 @@ def test_looking_in_between_changes_nothing(
     assert parameters.rp_min_rate * 10**6 <= one.rate <= 100 * GBPS
 
 
+def test_idle_queue_pair_costs_nothing_once_it_has_recovered() -> None:
+    class Counting(DCQCN):
+        increases = 0
+
+        def _increase(self) -> None:
+            self.increases += 1
+            super()._increase()
+
+    dcqcn = Counting(CONNECTX, 100 * GBPS)
+    dcqcn.notified(0)
+    dcqcn.advance(10**6 * US * 3600)
+
+    assert dcqcn.rate == 100 * GBPS
+    assert dcqcn.increases < 100
+
+
 @pytest.mark.parametrize(
     "wrong",
     [{"rp_dce_tcp_g": 1024}, {"rp_min_rate": 0}, {"rp_time_reset": 0}, {"rp_min_dec_fac": 101}],

@@ -106,9 +106,11 @@ class SharedBuffer:
             account.used = filled
             return True
         numerator, denominator = account.alpha
-        if beyond * denominator <= (self.total - self.shared) * numerator:
+        free = self.total - self.shared
+        taken = min(size, beyond)
+        if beyond * denominator <= free * numerator and taken <= free:
             account.used = filled
-            self.shared += min(size, beyond)
+            self.shared += taken
             return True
         if account.in_headroom + size <= account.headroom:
             account.in_headroom += size

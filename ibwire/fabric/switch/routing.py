@@ -16,6 +16,7 @@ from ibwire_layers.outer import EtherType
 _TAGS = tuple(tag.to_bytes(2) for tag in (EtherType.VLAN, EtherType.QINQ, EtherType.QINQ_OLD))
 _IPV4, _IPV6 = EtherType.IPV4.to_bytes(2), EtherType.IPV6.to_bytes(2)
 _UDP = 17
+_IPV4_SIZE, _IPV6_SIZE = 20, 40
 
 
 class Strategy(StrEnum):
@@ -96,13 +97,13 @@ def flow_of(frame: Frame) -> bytes:
     kind, at = frame[12:14], 14
     while kind in _TAGS:
         kind, at = frame[at + 2 : at + 4], at + 4
-    if kind == _IPV4:
+    if kind == _IPV4 and len(frame) >= at + _IPV4_SIZE:
         addresses = frame[at + 12 : at + 20]
         if frame[at + 9] != _UDP:
             return addresses
         end = at + 4 * (frame[at] & 15)
         return addresses + frame[end : end + 4]
-    if kind == _IPV6:
+    if kind == _IPV6 and len(frame) >= at + _IPV6_SIZE:
         addresses = frame[at + 8 : at + 40]
         return addresses + frame[at + 40 : at + 44] if frame[at + 6] == _UDP else addresses
     return frame[:12]

@@ -199,7 +199,13 @@ class DCQCN:
             else:
                 self._increase()
                 self._stage += 1
-                self._increase_due = due + self.parameters.rp_time_reset * US
+                period = self.parameters.rp_time_reset * US
+                self._increase_due = due + period
+                if self.rate == self.target == self._ceiling and not self._cnp_for_cut:
+                    # Nothing more to raise: only the stages go on.
+                    passed = max((now - self._increase_due) // period + 1, 0)
+                    self._stage += passed
+                    self._increase_due += passed * period
 
     def _update_alpha(self, now: Time) -> None:
         period = self.parameters.rp_dce_tcp_rtt * US
