@@ -189,6 +189,20 @@ def test_retransmission_that_a_timer_continues_is_told_apart_from_that_of_the_na
     assert "ACK timer expires" in text
 
 
+@pytest.mark.parametrize("profile", ["connectx", "spec"])
+def test_packet_left_out_of_a_retransmission_is_lost_without_ip_identifications(
+    profile: str,
+) -> None:
+    works = tuple(Work(WROpcode.SEND, 200) for _ in range(8))
+    faults = Fault("a", 3, Harm.DROP, True), Fault("a", 11, Harm.DROP, True)
+
+    _, story, text = told(Scenario(works, faults=faults, profiles=(profile, profile)))
+
+    assert story.connection.directions[0].lost == 2
+    assert "but its retransmission did not arrive here: lost before this point" in text
+    assert "The network lost at least" in text
+
+
 # The law, on random scenarios.
 
 OPEN = frozenset(
