@@ -29,6 +29,9 @@ FILES = ("preferences", "colorfilters")
 PROGRAM = "ibwire-extcap"
 """Name of the program in the extcap folder."""
 
+CONFIGURATION = "WIRESHARK_CONFIG_DIR"
+"""The environment variable that tells Wireshark where its personal configuration is."""
+
 
 @click.command("wireshark")
 @click.argument("capture", required=False, type=InputPath())
@@ -61,19 +64,19 @@ def command(capture: str | None, install: bool, config: Path | None, extcap: Pat
     """
     if capture is None and not install:
         raise click.UsageError("name a capture, or give --install")
-    config = config or _config()
     if install:
-        for path in (*_write_profile(config), _write_program(extcap or _extcap())):
+        for path in (*_write_profile(config or _config()), _write_program(extcap or _extcap())):
             click.echo(path)
     if capture is not None:
         _open(capture, config)
 
 
-def _open(capture: str, config: Path) -> None:
+def _open(capture: str, given: Path | None) -> None:
     program = shutil.which("wireshark")
     if program is None:
         hint = f"`ibwire export {shlex.quote(capture)} -o annotated.pcapng` writes the same capture"
         raise click.ClickException(f"Wireshark is not installed here; {hint}")
+    config = given or _config()
     if not (config / "profiles" / PROFILE).exists():
         for written in _write_profile(config):
             print_note(f"wrote {written}")
@@ -88,7 +91,11 @@ def _open(capture: str, config: Path) -> None:
             raise Unreadable(f"{shown}: {error.reason}") from None
         for failure in failures:
             print_error(failure)
-        status = subprocess.run([program, "-C", PROFILE, "-r", path], check=False).returncode
+        status = subprocess.run(
+            [program, "-C", PROFILE, "-r", path],
+            env=None if given is None else {**os.environ, CONFIGURATION: str(given.absolute())},
+            check=False,
+        ).returncode
     if failures:
         sys.exit(UNREADABLE)
     if status:
@@ -120,7 +127,7 @@ def _write_program(directory: Path) -> Path:
 
 def _config() -> Path:
     """Wireshark's personal configuration."""
-    given = os.environ.get("WIRESHARK_CONFIG_DIR")
+    given = os.environ.get(CONFIGURATION)
     if given:
         return Path(given)
     base = os.environ.get("XDG_CONFIG_HOME")

@@ -39,6 +39,18 @@ def captured(tmp_path: Path, interface: str, *arguments: object) -> list[list[st
         return [list(record.comments) for record in reader.records()]
 
 
+def program_of_wireshark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program of its name keeps what it is given."""
+    program = tmp_path / "bin" / "wireshark"
+    program.parent.mkdir()
+    program.write_text(
+        f'#!/bin/sh\necho "$1 $2 $3" > {tmp_path}/said\ncp "$4" {tmp_path}/shown\n'
+        f'echo "$WIRESHARK_CONFIG_DIR" > {tmp_path}/configuration\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+
+
 def test_interfaces_are_listed() -> None:
     first, *interfaces = extcap("--extcap-interfaces", "--extcap-version=4.4")
 
@@ -131,12 +143,7 @@ def test_install_writes_profile_and_program(tmp_path: Path) -> None:
 def test_wireshark_is_started_with_the_profile_and_the_comments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A program of its name keeps what it is given."""
-    program = tmp_path / "bin" / "wireshark"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\necho "$1 $2 $3" > {tmp_path}/said\ncp "$4" {tmp_path}/shown\n')
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    program_of_wireshark(tmp_path, monkeypatch)
     monkeypatch.setenv("WIRESHARK_CONFIG_DIR", str(tmp_path / "config"))
 
     result = run("wireshark", CAPTURES / "drop-one-middle.b.pcap")
@@ -147,6 +154,25 @@ def test_wireshark_is_started_with_the_profile_and_the_comments(
     with open_capture(tmp_path / "shown") as reader:
         comments = [record.comments for record in reader.records()]
     assert any("NAK" in text for text in comments[18])
+
+
+@pytest.mark.parametrize("before", [None, "elsewhere"])
+def test_wireshark_uses_the_configuration_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str | None
+) -> None:
+    """Where it is told to, by the variable of wireshark(1), although it may start elsewhere."""
+    program_of_wireshark(tmp_path, monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    if before is None:
+        monkeypatch.delenv("WIRESHARK_CONFIG_DIR", raising=False)
+    else:
+        monkeypatch.setenv("WIRESHARK_CONFIG_DIR", before)
+
+    result = run("wireshark", "--config", "named", CAPTURES / "drop-one-middle.b.pcap")
+
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "configuration").read_text() == f"{tmp_path / 'named'}\n"
+    assert (tmp_path / "named" / "profiles" / "ibwire" / "preferences").exists()
 
 
 def test_without_wireshark_another_command_is_named(
