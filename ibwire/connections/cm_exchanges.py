@@ -2,7 +2,8 @@
 
 An exchange begins with a REQ, or with a SIDR_REQ for a datagram service, and has all messages
 with its communication IDs. A message whose beginning is not in the capture begins one as well.
-Retransmitted messages are counted.
+Retransmitted messages are counted. Duplicates are not: queue pair 1 sends a retransmission with
+the next PSN (rxe does), a network or a mirror repeats a packet with the same one.
 """
 
 from __future__ import annotations
@@ -72,6 +73,12 @@ class CMMessage(NamedTuple):
     """What it says, in words; empty for nothing of interest."""
     again: bool
     """The same message was sent before."""
+    packet: tuple[int, int] = (0, 0)
+    """PSN of its packet, and checksum of the message."""
+
+    def is_duplicate_of(self, other: CMMessage) -> bool:
+        """Whether both are the same packet, seen twice."""
+        return (self.packet, self.name, self.sender) == (other.packet, other.name, other.sender)
 
 
 @dataclass(slots=True)
@@ -97,6 +104,10 @@ class CMExchange:
     last_ns: int = 0
     identity: tuple[object, ...] = ()
     """What distinguishes its REQ from another one with the same communication ID."""
+
+    def has(self, message: CMMessage) -> bool:
+        """Whether this is a duplicate of a message that is kept."""
+        return any(map(message.is_duplicate_of, self.messages))
 
     @property
     def is_established(self) -> bool:
@@ -220,7 +231,11 @@ class CMExchanges:
                 mine.comm_ids[side] = exchange.comm_ids[side] or mine.comm_ids[side]
                 mine.qpns[side] = exchange.qpns[side] or mine.qpns[side]
             mine.counts += exchange.counts
-            mine.messages = [*mine.messages, *exchange.messages][:KEEP]
+            for message in exchange.messages:
+                if mine.has(message):
+                    mine.counts[message.name, message.sender] -= 1
+                elif len(mine.messages) < KEEP:
+                    mine.messages.append(message)
             mine.reason, mine.rejected_by = (
                 (exchange.reason, exchange.rejected_by)
                 if exchange.reason
@@ -262,13 +277,15 @@ class CMExchanges:
         self._open.move_to_end(key)
         exchange.identity = identity or exchange.identity
         again = exchange.counts[name, sender] > 0
+        packet = received.psn, received.checksum
+        found = CMMessage(name, sender, received.number, received.time_ns, "", again, packet)
+        if again and exchange.has(found):
+            return
         exchange.counts[name, sender] += 1
         exchange.last_ns = received.time_ns
         about = self._learn(exchange, name, sender, message)
         if len(exchange.messages) < KEEP:
-            exchange.messages.append(
-                CMMessage(name, sender, received.number, received.time_ns, about, again)
-            )
+            exchange.messages.append(found._replace(about=about))
 
     def _place(self, name: str, received: Received) -> tuple[_Key | None, int]:
         """The exchange of a message, and which side sent it."""

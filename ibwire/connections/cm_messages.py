@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import cast
+from zlib import crc32
 
 import numpy as np
 
@@ -40,6 +41,8 @@ class Message:
     def __init__(self, kind: type[Header], mad: bytes) -> None:
         self._message = kind.unpack(mad.ljust(MAD_SIZE, b"\0"), MAD.SIZE)
         self._bits = 8 * (len(mad) - MAD.SIZE)
+        self.checksum = crc32(mad)
+        """Of all its bytes."""
 
     def __getitem__(self, name: str) -> int | None:
         """The value of a field that is a number, `None` if it was cut off."""
@@ -57,4 +60,6 @@ class Received:
         self.src, self.dst = addresses(columns, row)
         self.number = row + batch.first_number
         self.time_ns = int(batch.time_ns[row])
+        self.psn = int(columns["bth.psn"][row])
+        self.checksum = message.checksum
         self.message = message

@@ -61,6 +61,8 @@ class Managers:
 
     def __init__(self) -> None:
         self.talk = Talk()
+        self._psns = [3, 7]
+        """Of the next packet of each queue pair 1."""
 
     def send(self, sender: int, message: Header, ms: float = 1) -> Managers:
         """One message."""
@@ -72,7 +74,16 @@ class Managers:
         def fill(packet: Packet) -> Packet:
             return Packet(packet.route, packet.bth, packet.extensions, data).repaired()
 
-        self.talk.ask(OpCode.UD_SEND_ONLY, 0, 256, sender=sender, dest_qp=1, change=fill)
+        psn = self._psns[sender]
+        self._psns[sender] += 1
+        self.talk.ask(OpCode.UD_SEND_ONLY, psn, 256, sender=sender, dest_qp=1, change=fill)
+        return self
+
+    def repeated(self, ms: float = 1) -> Managers:
+        """The last packet once more, as a network or a mirror repeats it."""
+        time_ns, frame = self.talk.frames[-1]
+        self.talk.frames.append((time_ns + int(ms * 1e6), frame))
+        self.talk.wait(ms * 1000)
         return self
 
     def asks(self, ms: float = 1, **fields: Any) -> Managers:
@@ -157,6 +168,33 @@ def test_every_part_of_a_handshake_belongs_to_one_connection(cut: int) -> None:
 )
 def test_status_of_an_exchange(managers: Managers, status: str) -> None:
     assert str(exchanged(managers.frames).status) == status
+
+
+@pytest.mark.parametrize(
+    "managers",
+    [
+        Managers().asks().repeated(),
+        Managers().asks().repeated().repeated().accepts().repeated().completes().repeated(),
+        Managers().asks().accepts().repeated(),
+        Managers().send(0, cm.SIDR_REQ(7, service_id=PORT_7174)).repeated(),
+    ],
+)
+def test_a_duplicated_packet_is_no_retransmission(managers: Managers) -> None:
+    """Its PSN is the same: that of a retransmission is the next one of queue pair 1."""
+    for cut in range(len(managers.frames)):
+        found = analysis_of(managers.frames[:cut], is_part=True)
+        found.merge(analysis_of(managers.frames[cut:], is_part=True))
+        (connection,) = [each for each in found.finish().connections if each.exchanges]
+
+        assert str(connection.status) == "ok"
+        assert set(connection.exchanges[0].counts.values()) <= {0, 1}
+
+
+def test_queue_pair_1_counts_its_packets() -> None:
+    """Three requests, which differ in their communication IDs: PSNs 9, 10, 11 (tshark)."""
+    frames = read_frames("cm-ucmatose.pcap")[2:5]
+
+    assert [int.from_bytes(frame[51:54]) for _, frame in frames] == [9, 10, 11]
 
 
 def test_a_request_is_unanswered_when_its_time_is_over() -> None:
