@@ -140,6 +140,100 @@ def test_install_writes_profile_and_program(tmp_path: Path) -> None:
     assert "{value=ibwire-run}" in done.stdout
 
 
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home, and a tshark 4.0 that names only the folder of the system, which can be written."""
+    program = tmp_path / "bin" / "tshark"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\necho 'Extcap path:         \t{tmp_path}/system'\n")
+    program.chmod(0o755)
+    for name in ("home", "system"):
+        (tmp_path / name).mkdir()
+    for name in ("WIRESHARK_EXTCAP_DIR", "WIRESHARK_CONFIG_DIR", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    return tmp_path
+
+
+def files_below(directory: Path) -> list[Path]:
+    return sorted(path for path in directory.rglob("*") if path.is_file())
+
+
+def test_root_installs_into_its_own_folder_and_is_told_of_the_other(
+    folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+
+    result = run("wireshark", "--install")
+
+    assert result.exit_code == 0, result.output
+    assert files_below(folders / "system") == []
+    assert (folders / "home" / ".local/lib/wireshark/extcap/ibwire-extcap").exists()
+    assert "ignores the user's extcap folder when root runs it" in result.stderr
+    command = f"ibwire wireshark --install --extcap {folders}/system"
+    assert command in result.stderr
+
+    assert run(*command.split()[1:]).exit_code == 0
+    assert files_below(folders / "system") == [folders / "system" / "ibwire-extcap"]
+
+
+def test_folder_of_the_user_is_the_one_that_wireshark_names(
+    folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two names of folders as tshark 4.2 prints them."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with (folders / "bin" / "tshark").open("w") as file:
+        file.write(
+            "#!/bin/sh\n"
+            f"echo 'Personal Extcap path:\t{folders}/home/own'\n"
+            f"echo 'Global Extcap path:\t{folders}/system'\n"
+        )
+
+    result = run("wireshark", "--install")
+
+    assert (folders / "home" / "own" / "ibwire-extcap").exists()
+    assert files_below(folders / "system") == []
+    assert "note" not in result.stderr
+
+
+def test_uninstall_removes_what_install_wrote(folders: Path) -> None:
+    (folders / "home" / ".config" / "wireshark").mkdir(parents=True)
+    (folders / "home" / ".config" / "wireshark" / "preferences").write_text("mine\n")
+    before = files_below(folders / "home")
+    run("wireshark", "--install")
+    assert len(files_below(folders / "home")) == len(before) + 3
+
+    result = run("wireshark", "--uninstall")
+
+    assert result.exit_code == 0, result.output
+    assert files_below(folders / "home") == before
+    assert len(result.stdout.splitlines()) == 3
+    assert "nothing to remove" in run("wireshark", "--uninstall").stderr
+
+
+def test_uninstall_keeps_files_that_are_not_ours(folders: Path) -> None:
+    run("wireshark", "--install", "--extcap", folders / "system")
+    run("wireshark", "--install")
+    profile = folders / "home" / ".config" / "wireshark" / "profiles" / "ibwire"
+    program = folders / "home" / ".local/lib/wireshark/extcap/ibwire-extcap"
+    (profile / "preferences").write_text("changed\n")
+    (profile / "recent").write_text("written by Wireshark\n")
+    program.write_text("#!/bin/sh\n# of somebody else\n")
+
+    result = run("wireshark", "--uninstall")
+
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines() == [f"removed {profile}/colorfilters"]
+    assert f"{profile}/preferences is not as ibwire wrote it" in result.stderr
+    assert f"{program} is not as ibwire wrote it" in result.stderr
+    assert f"ibwire wireshark --uninstall --extcap {folders}/system" in result.stderr
+    assert (profile / "recent").exists()
+
+    run("wireshark", "--uninstall", "--extcap", folders / "system")
+    assert files_below(folders / "system") == []
+
+
 def test_wireshark_is_started_with_the_profile_and_the_comments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
