@@ -188,21 +188,21 @@ ERRORS = {
     "impair": "1:7: expected '<' or '>', found the end of the line",
     "impair drop": "1:8: expected '<' or '>', found drop",
     "impair >": "1:9: expected an action such as drop or delay, found the end of the line",
-    "impair > lose": "1:10: lose is no impairment; did you mean loss?",
-    "impair > dorp": "1:10: dorp is no impairment; did you mean drop?",
-    "impair > x": "1:10: x is no impairment; expected corrupt, delay, drop, duplicate, loss, "
+    "impair > lose": "1:10: lose is not an impairment; did you mean loss?",
+    "impair > dorp": "1:10: dorp is not an impairment; did you mean drop?",
+    "impair > x": "1:10: x is not an impairment; expected corrupt, delay, drop, duplicate, loss, "
     "mark_ecn, nothing, reorder, rewrite",
-    "impair > drop nht=1": "1:15: nht is no option of drop; did you mean nth?",
-    "impair > drop x=1": "1:15: x is no option of drop; expected absolute_psn, after, before, "
+    "impair > drop nht=1": "1:15: nht is not an option of drop; did you mean nth?",
+    "impair > drop x=1": "1:15: x is not an option of drop; expected absolute_psn, after, before, "
     "burst.count, burst.first, burst.period, connection, ",
-    "impair > drop burst.cuont=1": "1:15: cuont is no option of burst; did you mean count?",
-    "impair > drop burst.x=1": "1:15: x is no option of burst; expected count, first, period",
+    "impair > drop burst.cuont=1": "1:15: cuont is not an option of burst; did you mean count?",
+    "impair > drop burst.x=1": "1:15: x is not an option of burst; expected count, first, period",
     "impair > drop probability=0.5": "1:27: 0.5 is not a whole number: a time has a unit, a "
     'probability quotes, "0.5"',
     "impair > drop 3": "1:15: expected a condition such as nth, found 3",
     "impair > drop nth": "1:18: expected '=', found the end of the line",
     "impair > drop nth=1 nth=2": "1:21: nth is given twice",
-    "impair > drop often=3": "1:15: often is no option of drop; did you mean ",
+    "impair > drop often=3": "1:15: often is not an option of drop; did you mean ",
     "impair > drop nth=0": "1:19: ",
     "impair > drop nth=1..3": "1:19: nth takes numbers, no range",
     "impair > drop nth=*": "1:19: expected a number for nth",
@@ -221,7 +221,7 @@ ERRORS = {
     "impair > cnp": "1:10: only `ibwire tap` can reply to frames",
     "impair > nothing nth=1": "1:18: nothing has no conditions",
     "+1us..2us impair > drop": "1:11: this happens at one time: a range is for what is expected",
-    "on rxe {\nimpair > lose\n}": "2:10: lose is no impairment; ",
+    "on rxe {\nimpair > lose\n}": "2:10: lose is not an impairment; ",
 }
 
 

@@ -207,7 +207,7 @@ def test_a_field_of_what_is_sent_only_has_no_place_in_a_recording(
     result = drill(tmp_path, "< SEND_ONLY psn cut=3\n", captures / "drop-one-middle.b.pcap")
 
     assert result.exit_code == 2
-    assert "s.drill:1:17: cut is no field of SEND_ONLY" in result.stderr
+    assert "s.drill:1:17: cut is not a field of SEND_ONLY" in result.stderr
 
 
 @pytest.mark.parametrize(
