@@ -123,7 +123,7 @@ class Analysis:
         summary = self._summary
         for tracker in self._trackers:
             tracker.finish(summary.last_ns)
-            self._unreachable.note(tracker.connection)
+        self._unreachable.note(tracker.connection for tracker in self._trackers)
         self._add_exchanges()
         if self._is_part:
             summary.connections.sort(key=lambda each: each.first)

@@ -76,6 +76,9 @@ class Connection:
         """The longest times without a packet, from and to (ns), of a capture with pause frames."""
         self.endings = Ending(), Ending()
         """How the requests of each end stood when the capture ended."""
+        self.unacknowledged = [(0, 0), (0, 0)]
+        """First PSN and count of the requests of each end that were not acknowledged when the
+        capture ended."""
         self.refused = ""
         """Why the destination refuses its packets, if an ICMP message says so."""
         self.cm_rejected = ""

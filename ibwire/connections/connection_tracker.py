@@ -135,6 +135,10 @@ class ConnectionTracker:
         """Nothing more follows; the capture ended at `now` (ns)."""
         one, other = self.requests
         self.connection.endings = one.ending(now), other.ending(now)
+        self.connection.unacknowledged = [
+            each.unacknowledged(ending)
+            for each, ending in zip(self.requests, self.connection.endings, strict=True)
+        ]
         for each in self.requests:
             each.finish(now)
         if self.first_packets is not None and self.first_packets.directions is not None:

@@ -98,7 +98,8 @@ MEANINGS = {
     Status.REFUSED: Meaning(
         "The other host does not take the packets.",
         "An ICMP message from the other end, or from a router, says that the destination of these "
-        "packets is unreachable; its kind is in parentheses.",
+        "packets is unreachable; its kind is in parentheses. The packet that it quotes was not "
+        "acknowledged, and nothing came from its destination afterwards.",
     ),
     Status.CM_REJECTED: Meaning(
         "The connection manager of the other end rejected the connection.",

@@ -1008,6 +1008,17 @@ class RequestTracker:
         still_open = sum(map(self._is_open, self.messages)) if self.connection.is_paired else 0
         return Ending(still_open, trouble, silence)
 
+    def unacknowledged(self, ending: Ending) -> tuple[int, int]:
+        """First PSN and count of the requests without a response when the capture ends.
+
+        Without the other direction these are, if they were in no trouble, the newest one.
+        """
+        if self.next is None or not self.connection.is_reliable:
+            return 0, 0
+        is_seen = self.connection.is_paired or ending.trouble is not None
+        first = self.acked + 1 if is_seen else self.next - 1
+        return first & MASK, max(self.next - first, 0)
+
     def _is_open(self, message: OpenMessage) -> bool:
         """Whether a message lacks a response."""
         if message.next_response >= 0:

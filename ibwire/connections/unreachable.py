@@ -1,20 +1,28 @@
 """ICMP messages that say that a packet of RoCEv2 did not reach its destination, and why.
 
-They quote the packet that they are about. Source: RFC 792 (destination unreachable), RFC 1812
-5.2.7.1 (codes 9 to 13), RFC 4443 3.1 and 3.2 (the same for IPv6).
+They quote the packet that they are about, as far as its UDP header at least. A message counts if
+that packet is not acknowledged when the capture ends, and nothing came from its destination since:
+one late message does not refuse a connection whose requests are all acknowledged.
+
+Source: RFC 792 (destination unreachable), RFC 1812 5.2.7.1 (codes 9 to 13), RFC 4443 3.1 and 3.2
+(the same for IPv6).
 """
 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from ibwire.connections.connection import Connection
+from ibwire.connections.opcode_sets import RESPONSES
 from ibwire.dissect import Columns
 from ibwire_layers import outer
+from ibwire_layers.opcodes import OpCode
+from ibwire_layers.psn import MASK
 from ibwire_layers.walk import Protocol
 
 MOST = 1024
@@ -50,39 +58,69 @@ class Destination(NamedTuple):
     """`None` where the quoted packet ends before it."""
 
 
+class Refusal(NamedTuple):
+    """What the newest message about a destination says."""
+
+    time_ns: int
+    reason: str
+    is_response: bool
+    """Whether it quotes a response."""
+    psn: int | None
+    """Of the quoted packet; `None` where it ends before its PSN."""
+
+    def concerns(self, connection: Connection, direction: int) -> bool:
+        """Whether the quoted packet of this direction is open, and nothing came back since."""
+        if (connection.directions[1 - direction].last_ns or 0) >= self.time_ns:
+            return False
+        if not connection.is_reliable:
+            return True
+        requester = 1 - direction if self.is_response else direction
+        first, count = connection.unacknowledged[requester]
+        return count > 0 if self.psn is None else (self.psn - first & MASK) < count
+
+
 class Unreachable:
     """What ICMP says of the destinations of a capture."""
 
     def __init__(self) -> None:
-        self._newest: dict[Destination, tuple[int, str]] = {}
-        """Time and reason of the newest message."""
+        self._newest: dict[Destination, Refusal] = {}
 
     def take(self, columns: Columns) -> None:
         """Take the next chunk of a capture."""
         protocol = columns.frames.protocol
         rows = np.flatnonzero((protocol == Protocol.ICMP) | (protocol == Protocol.ICMPV6))
         for row in rows.tolist():
-            for destination, reason in _quoted(columns, row):
+            for destination, refusal in _quoted(columns, row):
                 if len(self._newest) < MOST or destination in self._newest:
-                    time_ns = int(columns.frames.batch.time_ns[row])
-                    self._newest[destination] = time_ns, reason
+                    self._newest[destination] = refusal
 
     def merge(self, later: Unreachable) -> None:
         """Add what a later capture has."""
         self._newest.update(later._newest)
 
-    def note(self, connection: Connection) -> None:
-        """Note why the packets of a connection are refused, if nothing came back since."""
-        for direction, answers in enumerate(reversed(connection.directions)):
-            source, destination = connection.ends[direction], connection.ends[1 - direction]
-            for qpn in (destination.qpn, None):
-                found = self._newest.get(Destination(source.address, destination.address, qpn))
-                if found is not None and (answers.last_ns or 0) < found[0]:
-                    connection.refused = found[1]
-                    return
+    def note(self, connections: Iterable[Connection]) -> None:
+        """Note why packets of these connections, which are all of the capture, are refused."""
+        if not self._newest:
+            return
+        without_qpn: defaultdict[Destination, list[Connection]] = defaultdict(list)
+        for connection in connections:
+            for direction, source in enumerate(connection.ends):
+                end = connection.ends[1 - direction]
+                pair = Destination(source.address, end.address, None)
+                if end.qpn is not None:
+                    found = self._newest.get(pair._replace(dst_qpn=end.qpn))
+                    if found is not None and found.concerns(connection, direction):
+                        connection.refused = found.reason
+                found = self._newest.get(pair)
+                is_open = found is not None and found.concerns(connection, direction)
+                if is_open and connection.is_reliable:
+                    without_qpn[pair].append(connection)
+        for pair, open_connections in without_qpn.items():
+            if len(open_connections) == 1:  # of several it may be any
+                open_connections[0].refused = self._newest[pair].reason
 
 
-def _quoted(columns: Columns, row: int) -> Iterator[tuple[Destination, str]]:
+def _quoted(columns: Columns, row: int) -> Iterator[tuple[Destination, Refusal]]:
     """The destination that an ICMP message is about, and what it says; nothing for others."""
     frames = columns.frames
     limit = int(frames.limit[row])
@@ -106,8 +144,13 @@ def _quoted(columns: Columns, row: int) -> Iterator[tuple[Destination, str]]:
     if protocol != bytes([outer.IPProto.UDP]) or not is_rocev2 or size != (4, 16)[version == 6]:
         return
     bth = packet[udp + 8 : udp + 20]
+    if bth[:1] == bytes([OpCode.CNP]):
+        return  # nobody waits for an answer to it
     qpn = int.from_bytes(bth[5:8]) if len(bth) >= 8 else None
+    psn = int.from_bytes(bth[9:12]) if len(bth) >= 12 else None
+    is_response = len(bth) > 0 and bth[0] in RESPONSES
     source, destination = (
         str(ipaddress.ip_address(each)) for each in (addresses[:size], addresses[size:])
     )
-    yield Destination(source, destination, qpn), reason
+    time_ns = int(frames.batch.time_ns[row])
+    yield Destination(source, destination, qpn), Refusal(time_ns, reason, is_response, psn)

@@ -21,6 +21,7 @@ from connections.test_tracker import heard
 from emulated_traffic import pcap
 from ibwire.capture import open_capture
 from ibwire.connections import Connection, End, analyse
+from ibwire.connections.analysis import Analysis
 from ibwire.connections.counts import DirectionCounts
 from ibwire.connections.ending import Ending, Trouble
 from ibwire.connections.ranking import worst_first
@@ -465,6 +466,7 @@ def test_an_icmp_message_about_another_queue_pair_says_nothing() -> None:
 def test_an_icmpv6_message_refuses_the_packets() -> None:
     connection = Connection(1, (End("fd00::1", 0x11), End("fd00::2", 0x22)), Service.RC)
     connection.directions[0].packets = 1
+    connection.unacknowledged[0] = 0, 1
     addresses = ipaddress.ip_address("fd00::1").packed + ipaddress.ip_address("fd00::2").packed
     quoted = struct.pack(">IHBB", 6 << 28, 100, 17, 64) + addresses
     quoted += struct.pack(">HHHH", 50000, 4791, 100, 0) + bytes(5) + b"\0\0\x22" + bytes(4)
@@ -474,9 +476,85 @@ def test_an_icmpv6_message_refuses_the_packets() -> None:
 
     with open_capture(pcap([(1_000, bytes(12) + b"\x86\xdd" + message)])) as capture:
         unreachable.take(Columns(next(iter(capture.batches()))))
-    unreachable.note(connection)
+    unreachable.note([connection])
 
     assert str(connection.status) == "refused(port unreachable)"
+
+
+QUOTES = (28, 36, 40, None)
+"""Bytes of the quoted packet: to the end of UDP, the queue pair, the PSN, all."""
+
+
+@pytest.mark.parametrize("size", QUOTES)
+@pytest.mark.parametrize("quoted", range(4))
+def test_a_late_icmp_message_does_not_refuse_what_was_acknowledged(
+    size: int | None, quoted: int
+) -> None:
+    """About a request or a response of a connection that has finished."""
+    talk = Talk()
+    talk.sends(10, 2)
+    time_ns, _ = talk.frames[-1]
+    talk.frames.append((time_ns + 10**9, icmp(talk.frames[quoted][1][14:][:size], 3, 1)))
+
+    connection, _ = heard(talk)
+
+    assert str(connection.status) == "ok"
+
+
+@pytest.mark.parametrize("size", QUOTES)
+def test_an_icmp_message_about_a_request_in_flight_refuses_the_packets(size: int | None) -> None:
+    talk = Talk()
+    talk.sends(10, 2)
+    talk.ask(ONLY, 12, 64, ack_req=1)
+    time_ns, frame = talk.frames[-1]
+    talk.frames.append((time_ns + 1000, icmp(frame[14:][:size], 3, 1)))
+
+    connection, _ = heard(talk)
+
+    assert str(connection.status) == "refused(host unreachable)"
+
+
+def test_an_icmp_message_about_an_acknowledged_packet_says_nothing_of_a_later_one() -> None:
+    talk = Talk()
+    talk.sends(10, 2)
+    talk.ask(ONLY, 12, 64, ack_req=1)
+    time_ns, _ = talk.frames[-1]
+    talk.frames.append((time_ns + 1000, icmp(talk.frames[0][1][14:], 3, 1)))
+
+    connection, _ = heard(talk)
+
+    assert str(connection.status) == "ok"
+
+
+def two_connections(*, size: int | None, is_second_open: bool) -> list[str]:
+    """The statuses of two between the same addresses; a message quotes the open request of one."""
+    talk = Talk()
+    talk.sends(10, 2)
+    for number in range(2):
+        talk.ask(ONLY, 500 + number, 64, ack_req=1, dest_qp=0x44)
+        talk.answer(500 + number, 1 + number, dest_qp=0x33)
+    if is_second_open:
+        talk.ask(ONLY, 502, 64, ack_req=1, dest_qp=0x44)
+    talk.ask(ONLY, 12, 64, ack_req=1)
+    time_ns, frame = talk.frames[-1]
+    talk.frames.append((time_ns + 1000, icmp(frame[14:][:size], 3, 1)))
+    analysis = Analysis()
+    with open_capture(pcap(talk.frames)) as capture:
+        for batch in capture.batches():
+            analysis.take(Columns(batch))
+    return [str(each.status) for each in analysis.finish().connections]
+
+
+@pytest.mark.parametrize("size", QUOTES)
+def test_an_icmp_message_refuses_no_other_connection(size: int | None) -> None:
+    found = two_connections(size=size, is_second_open=False)
+
+    assert found == ["refused(host unreachable)", "ok"]
+
+
+def test_without_a_queue_pair_an_icmp_message_may_be_about_any_open_connection() -> None:
+    assert two_connections(size=28, is_second_open=True) == ["ok", "ok"]
+    assert two_connections(size=36, is_second_open=True) == ["refused(host unreachable)", "ok"]
 
 
 def test_worst_connection_is_first_whatever_it_cost() -> None:
