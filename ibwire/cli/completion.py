@@ -11,6 +11,7 @@ from click.shell_completion import get_completion_class
 
 from ibwire.base.output import Output, make_directory
 from ibwire.cli.messages import print_note
+from ibwire.cli.paths import home_directory
 
 PROGRAM = "ibwire"
 VARIABLE = "_IBWIRE_COMPLETE"
@@ -60,7 +61,7 @@ def command(shell: str | None, install: bool) -> None:
         return
     place = PLACES[shell]
     base = os.environ.get(place.variable)
-    path = (Path(base) if base else Path.home() / place.default) / place.path
+    path = (Path(base) if base else home_directory() / place.default) / place.path
     make_directory(path.parent)
     with Output(path) as file:
         file.text.write(text + "\n")

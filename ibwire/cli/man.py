@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from ibwire.base.output import Output, make_directory
-from ibwire.cli.paths import OutputDirectory
+from ibwire.cli.paths import OutputDirectory, home_directory
 
 STATUSES = (
     ("0", "Done."),
@@ -64,7 +64,7 @@ def command(
 
 def _own_directory() -> Path:
     base = os.environ.get("XDG_DATA_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "share") / "man" / "man1"
+    return (Path(base) if base else home_directory() / ".local" / "share") / "man" / "man1"
 
 
 def _pages(

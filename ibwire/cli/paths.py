@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -22,6 +23,17 @@ from ibwire.base.output import (
 from ibwire.cli.sources import expand
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def home_directory() -> Path:
+    """The user's home directory, which must be there: what is installed below it is the user's."""
+    try:
+        path = Path.home()
+    except RuntimeError:
+        raise click.ClickException("there is no home directory: set HOME") from None
+    if not path.is_dir():
+        raise click.ClickException(f"the home directory {path} does not exist: set HOME")
+    return path
 
 
 class InputPath(click.Path):

@@ -20,7 +20,7 @@ from ibwire.base.errors import CaptureError
 from ibwire.base.output import Output, make_directory, temporary_directory
 from ibwire.cli.export import write_annotated
 from ibwire.cli.messages import print_error, print_note
-from ibwire.cli.paths import InputPath, OutputDirectory
+from ibwire.cli.paths import InputPath, OutputDirectory, home_directory
 from ibwire.cli.rereading import STANDARD_INPUT, progress, spooled
 from ibwire.cli.sources import UNREADABLE, Unreadable
 
@@ -158,7 +158,7 @@ def _config() -> Path:
     if given:
         return Path(given)
     base = os.environ.get("XDG_CONFIG_HOME")
-    return (Path(base) if base else Path.home() / ".config") / "wireshark"
+    return (Path(base) if base else home_directory() / ".config") / "wireshark"
 
 
 def _extcap(folders: Mapping[str, Path]) -> Path:
@@ -166,7 +166,7 @@ def _extcap(folders: Mapping[str, Path]) -> Path:
     given = os.environ.get("WIRESHARK_EXTCAP_DIR")
     if given:
         return Path(given)
-    return folders.get(OWN_FOLDER) or Path.home() / ".local" / "lib" / "wireshark" / "extcap"
+    return folders.get(OWN_FOLDER) or home_directory() / ".local" / "lib" / "wireshark" / "extcap"
 
 
 def _system_folder(folders: Mapping[str, Path]) -> Path | None:

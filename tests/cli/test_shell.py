@@ -56,6 +56,24 @@ def test_completion_is_installed_where_the_shell_looks(
     assert "_IBWIRE_COMPLETE" in path.read_text()
 
 
+@pytest.mark.parametrize(
+    "command", ["completion bash --install", "man --install", "wireshark --install"]
+)
+def test_nothing_is_installed_in_a_home_that_does_not_exist(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    for name in (*os.environ,):
+        if name.startswith(("XDG_", "WIRESHARK_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path / "nobody"))
+
+    result = run(*command.split())
+
+    assert result.exit_code == 1
+    assert f"error: the home directory {tmp_path}/nobody does not exist" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.slow
 def test_bash_completes_with_it(tmp_path: Path) -> None:
     if shutil.which("bash") is None:
