@@ -242,7 +242,8 @@ class CMExchanges:
                 else (mine.reason, mine.rejected_by)
             )
             mine.last_ns, mine.timeout_ns = exchange.last_ns, exchange.timeout_ns
-        self._over += later._over
+            self._open.move_to_end(key)
+        self._end(*later._over)
 
     def all(self) -> Iterator[CMExchange]:
         """The exchanges in the order of their first messages."""
@@ -251,11 +252,15 @@ class CMExchanges:
     def _put(self, key: _Key, exchange: CMExchange) -> None:
         before = self._open.pop(key, None)
         if before is not None:
-            self._over.append(before)
-            del self._over[: -EXCHANGES or None]
+            self._end(before)
         self._open[key] = exchange
         if len(self._open) > EXCHANGES:
             self._open.popitem(last=False)
+
+    def _end(self, *exchanges: CMExchange) -> None:
+        """Keep exchanges whose communication IDs are used again."""
+        self._over += exchanges
+        del self._over[:-EXCHANGES]
 
     def _note(self, name: str, received: Received) -> None:
         key, sender = self._place(name, received)

@@ -91,12 +91,20 @@ class Unreachable:
         rows = np.flatnonzero((protocol == Protocol.ICMP) | (protocol == Protocol.ICMPV6))
         for row in rows.tolist():
             for destination, refusal in _quoted(columns, row):
-                if len(self._newest) < MOST or destination in self._newest:
-                    self._newest[destination] = refusal
+                self._keep(destination, refusal)
 
     def merge(self, later: Unreachable) -> None:
         """Add what a later capture has."""
-        self._newest.update(later._newest)
+        for destination, refusal in later._newest.items():
+            self._keep(destination, refusal)
+
+    def _keep(self, destination: Destination, refusal: Refusal) -> None:
+        """Keep what is newest by time: captures overlap, and frames may be out of order."""
+        known = self._newest.get(destination)
+        if known is None and len(self._newest) >= MOST:
+            return
+        if known is None or known.time_ns <= refusal.time_ns:
+            self._newest[destination] = refusal
 
     def note(self, connections: Iterable[Connection]) -> None:
         """Note why packets of these connections, which are all of the capture, are refused."""

@@ -12,6 +12,7 @@ import pytest
 from capture.handmade import NANOSECONDS, pcap_header, pcap_record
 from connections.talk import Talk
 from ibwire.capture import open_capture
+from ibwire.connections import cm_exchanges
 from ibwire.connections.analysis import Analysis
 from ibwire.connections.connection import Connection
 from ibwire.connections.status import Status
@@ -226,6 +227,21 @@ def test_an_exchange_over_two_captures_is_one() -> None:
         (connection,) = [each for each in whole.finish().connections if each.exchanges]
         assert connection.exchanges[0].names() == "REQ REP RTU"
         assert connection.exchanges[0].qpns == [0x22, 0x11]
+
+
+def test_captures_together_keep_as_many_exchanges_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six requests with one communication ID in each of two: one is open, the rest are over."""
+    monkeypatch.setattr(cm_exchanges, "EXCHANGES", 4)
+    managers = Managers()
+    for psn in range(12):
+        managers.asks(starting_psn=psn)
+    whole = analysis_of(managers.frames[:6], is_part=True)
+    whole.merge(analysis_of(managers.frames[6:], is_part=True))
+
+    for analysis in (whole, analysis_of(managers.frames)):
+        found = [each for each in analysis.finish().connections if each.exchanges]
+
+        assert len(found) == 4 + 1
 
 
 def test_a_flood_of_messages_keeps_few() -> None:

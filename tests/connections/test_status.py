@@ -20,7 +20,7 @@ from connections.talk import Talk
 from connections.test_tracker import heard
 from emulated_traffic import pcap
 from ibwire.capture import open_capture
-from ibwire.connections import Connection, End, analyse
+from ibwire.connections import Connection, End, analyse, unreachable
 from ibwire.connections.analysis import Analysis
 from ibwire.connections.counts import DirectionCounts
 from ibwire.connections.ending import Ending, Trouble
@@ -472,11 +472,8 @@ def test_an_icmpv6_message_refuses_the_packets() -> None:
     quoted += struct.pack(">HHHH", 50000, 4791, 100, 0) + bytes(5) + b"\0\0\x22" + bytes(4)
     message = struct.pack(">IHBB", 6 << 28, 8 + len(quoted), 58, 64) + addresses[16:]
     message += addresses[:16] + bytes([1, 4]) + bytes(6) + quoted
-    unreachable = Unreachable()
 
-    with open_capture(pcap([(1_000, bytes(12) + b"\x86\xdd" + message)])) as capture:
-        unreachable.take(Columns(next(iter(capture.batches()))))
-    unreachable.note([connection])
+    unreachable_of((1_000, bytes(12) + b"\x86\xdd" + message)).note([connection])
 
     assert str(connection.status) == "refused(port unreachable)"
 
@@ -555,6 +552,56 @@ def test_an_icmp_message_refuses_no_other_connection(size: int | None) -> None:
 def test_without_a_queue_pair_an_icmp_message_may_be_about_any_open_connection() -> None:
     assert two_connections(size=28, is_second_open=True) == ["ok", "ok"]
     assert two_connections(size=36, is_second_open=True) == ["refused(host unreachable)", "ok"]
+
+
+def unreachable_of(*messages: tuple[int, bytes]) -> Unreachable:
+    """What these frames with ICMP messages say, each with its time."""
+    found = Unreachable()
+    with open_capture(pcap(list(messages))) as capture:
+        for batch in capture.batches():
+            found.take(Columns(batch))
+    return found
+
+
+def request_to(qpn: int) -> bytes:
+    """A request, from its IP header on."""
+    talk = Talk()
+    talk.ask(ONLY, 10, 64, dest_qp=qpn)
+    return talk.frames[0][1][14:]
+
+
+def reason_noted(messages: Unreachable, qpn: int = 0x22) -> str:
+    """Why the request to this queue pair is refused."""
+    connection = Connection(1, (End("10.0.0.1", 0x11), End("10.0.0.2", qpn)), Service.RC)
+    connection.unacknowledged[0] = 10, 1
+    messages.note([connection])
+    return connection.refused
+
+
+@pytest.mark.parametrize("is_turned", [False, True])
+def test_of_icmp_messages_in_several_captures_the_newest_counts(is_turned: bool) -> None:
+    parts = [
+        unreachable_of((1_000, icmp(request_to(0x22), 3, 1))),
+        unreachable_of((2_000, icmp(request_to(0x22), 3, 3))),
+    ]
+    first, second = reversed(parts) if is_turned else parts
+    first.merge(second)
+
+    assert reason_noted(first) == "port unreachable"
+
+
+def test_captures_together_remember_as_many_destinations_as_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(unreachable, "MOST", 2)
+    first, second = (
+        unreachable_of(*((1_000 + qpn, icmp(request_to(qpn), 3, 1)) for qpn in qpns))
+        for qpns in ((0x31, 0x32), (0x32, 0x33))
+    )
+    first.merge(second)
+
+    found = [bool(reason_noted(first, qpn)) for qpn in (0x31, 0x32, 0x33)]
+    assert found == [True, True, False]
 
 
 def test_worst_connection_is_first_whatever_it_cost() -> None:
