@@ -77,6 +77,18 @@ _TROUBLES: tuple[Callable[[Row], int], ...] = (
 )
 
 
+def is_unsure(row: Row, name: str) -> bool:
+    """Whether a count of a direction with problems, such as `lost_packets`, may be too low."""
+    return name in row.connection.not_observable(row.way) and any(count(row) for count in _TROUBLES)
+
+
+def marked(count: int, unsure: bool) -> str:
+    """A count, or `?` or `>=` where there may be more."""
+    if unsure and not count:
+        return "?"
+    return f"{'>=' if unsure else ''}{count:,}"
+
+
 def lines(shown: Sequence[Row], width: int | None) -> list[str]:
     """A table, one line a direction; where that is wider than `width`, some lines for each.
 
@@ -239,11 +251,8 @@ def _retransmitted(row: Row) -> str:
 
 
 def _lost(row: Row) -> str:
-    unsure = "lost_packets" in row.connection.not_observable(row.way)
-    lost = row.counts.lost
-    if lost:
-        return f"{'>=' if unsure else ''}{lost:,}"
-    return "?" if unsure and any(count(row) for count in _TROUBLES) else ""
+    unsure = is_unsure(row, "lost_packets")
+    return marked(row.counts.lost, unsure) if row.counts.lost or unsure else ""
 
 
 def _naks(row: Row) -> str:

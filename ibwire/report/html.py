@@ -41,6 +41,7 @@ from ibwire.diagnosis.wording import Reason, count, duration, sentence
 from ibwire.dissect import Columns
 from ibwire.report import remarks
 from ibwire.report.figures import ENDS, MARKS, Figure, Pause, Words, plotly_script
+from ibwire.report.flows import Row, is_unsure, marked
 from ibwire.report.series import EVENTS, Collector, Series, span_of
 from ibwire.rules.conformance import Conformance
 from ibwire.rules.findings import ANY, Finding
@@ -492,8 +493,21 @@ _AFTER = Reason.LOST_AFTER, Reason.RESPONSE_LOST_AFTER, Reason.EITHER_LOST_AFTER
 """What the descriptions count as missing after the point of capture."""
 
 
-def _totals(surveyed: Surveyed, stories: Mapping[int, Story]) -> list[tuple[str, int, str]]:
-    """Errors of all connections together: name, count, and role of the colour."""
+_UNSURE = {
+    "lost": "lost_packets",
+    "retransmitted": "retransmitted_packets",
+    "naks": "naks",
+    "rnr": "rnr_naks",
+    "timeouts": "timeouts",
+}
+"""Columns whose counts may be too low, with their names in `Connection.not_observable`."""
+
+
+def _totals(surveyed: Surveyed, stories: Mapping[int, Story]) -> list[tuple[str, str, str]]:
+    """Errors of all connections together: name, count, and role of the colour.
+
+    A count that may be too low is marked as in the table of `ibwire flows`.
+    """
     after = sum(
         incident.reasons[why]
         for story in stories.values()
@@ -501,26 +515,28 @@ def _totals(surveyed: Surveyed, stories: Mapping[int, Story]) -> list[tuple[str,
         for why in _AFTER
     )
     rows = [_row(each) for each in surveyed.summary.connections]
+    ways = [Row(each, way) for each in surveyed.summary.connections for way in (0, 1)]
+    unsure = {name for name in _UNSURE.values() if any(is_unsure(way, name) for way in ways)}
 
-    def total(key: str) -> int:
-        return sum(row[key] for row in rows)
+    def total(key: str, more: int = 0) -> str:
+        return marked(more + sum(row[key] for row in rows), _UNSURE.get(key) in unsure)
 
     paused = sum(
         lane.pauses for sender in surveyed.pauses.senders.values() for lane in sender.lanes.values()
     )
     return [
         ("lost before this point", total("lost"), "lost"),
-        ("at least missing after it", after, "lost"),
+        ("missing after it", marked(after, after > 0 or "lost_packets" in unsure), "lost"),
         ("retransmitted", total("retransmitted"), "retransmission"),
         ("NAKs", total("naks"), "nak"),
         ("RNR NAKs", total("rnr"), "rnr_nak"),
         ("timeouts", total("timeouts"), "retry_exceeded"),
-        ("wrong ICRC", total("damaged") + surveyed.summary.stray_damaged, "icrc_bad"),
+        ("wrong ICRC", total("damaged", surveyed.summary.stray_damaged), "icrc_bad"),
         ("reordered", total("reordered"), "reordered"),
         ("duplicates", total("duplicates"), "duplicate"),
         ("CE marks", total("ce"), "ce"),
         ("CNPs", total("cnps"), "cnp"),
-        ("link pauses", paused, "pause"),
+        ("link pauses", marked(paused, unsure=False), "pause"),
     ]
 
 

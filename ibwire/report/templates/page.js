@@ -230,7 +230,7 @@
     byId("problems").replaceChildren(...data.problems.map((text) => make("p", { class: "problem" }, text)));
     facts(byId("facts"), data.facts);
     byId("totals").replaceChildren(...data.totals.map(([name, count, role]) =>
-      make("li", { role, class: count ? "" : "none" }, make("b", {}, grouped(count)), make("span", {}, name))));
+      make("li", { role, class: count === "0" ? "none" : "" }, make("b", {}, count), make("span", {}, name))));
     byId("remarks").replaceChildren(...data.remarks.map((text) => make("li", {}, text)));
     byId("overview").hidden = !data.rows.length;
   }
