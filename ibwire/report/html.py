@@ -354,7 +354,7 @@ class _Page:
                     "label": _label(plotted.event.kind),
                     "number": plotted.event.number,
                     "time": (plotted.event.time_ns - self.surveyed.start_ns) / 1e9,
-                    "way": _way(plotted.event.direction),
+                    "way": _way(_sent_by(plotted.event)),
                     "text": _sentence(plotted.event),
                     "place": figure.place(plotted.spot),
                 }
@@ -543,6 +543,12 @@ def _totals(surveyed: Surveyed, stories: Mapping[int, Story]) -> list[tuple[str,
 def _address(connection: Connection, end: int) -> str:
     address, qpn = connection.ends[end]
     return f"{address} QP {'?' if qpn is None else qpn}"
+
+
+def _sent_by(event: FlowEvent) -> int:
+    """The end that sent what the event is about: a NAK counts for the requests it refuses."""
+    is_nak = event.kind in (FlowEventKind.NAK, FlowEventKind.RNR_NAK)
+    return 1 - event.direction if is_nak else event.direction
 
 
 def _way(direction: int) -> str:

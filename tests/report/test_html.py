@@ -332,3 +332,11 @@ def test_loss_of_responses_is_shown_with_the_requests_that_they_answer(captures:
     assert action["dir"] == "ba"
     assert lost["way"] == "B → A"
     assert lost["place"][1:] == ["y", action["psn"]]
+
+
+def test_naks_go_from_the_responder_to_the_requester(captures: Path) -> None:
+    """tshark: 10.77.0.2, which is B, sends packets 205, 226, 236 and 382."""
+    found = content(captures / "loss-both-2pc.a.pcap")["connections"]["1"]
+    ways = {each["number"]: each["way"] for each in found["events"] if each["kind"] == "nak"}
+
+    assert ways == dict.fromkeys((205, 226, 236, 382), "B → A")
