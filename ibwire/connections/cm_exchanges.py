@@ -26,6 +26,9 @@ KEEP = 32
 """Messages of an exchange that are kept; others are counted."""
 TIMEOUT_NS = 4_300_000_000
 """Wait for a response where no message names one: 4.096 us x 2^20, the value of Linux."""
+DUPLICATE_NS = 1_000_000_000
+"""A network holds no packet for longer: the same one after this time was sent by a manager whose
+PSNs do not count."""
 
 _KINDS: dict[int, tuple[str, type[Header]]] = {
     cm.CMAttribute.REQ: ("REQ", cm.REQ),
@@ -78,7 +81,8 @@ class CMMessage(NamedTuple):
 
     def is_duplicate_of(self, other: CMMessage) -> bool:
         """Whether both are the same packet, seen twice."""
-        return (self.packet, self.name, self.sender) == (other.packet, other.name, other.sender)
+        same = (self.packet, self.name, self.sender) == (other.packet, other.name, other.sender)
+        return same and abs(self.time_ns - other.time_ns) < DUPLICATE_NS
 
 
 @dataclass(slots=True)

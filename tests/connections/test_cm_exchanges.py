@@ -191,6 +191,13 @@ def test_a_duplicated_packet_is_no_retransmission(managers: Managers) -> None:
         assert set(connection.exchanges[0].counts.values()) <= {0, 1}
 
 
+def test_the_same_packet_long_after_the_first_is_a_retransmission() -> None:
+    """The REQ says that it waits 4.3 s (4.096 us x 2^20)."""
+    managers = Managers().asks(remote_cm_response_timeout=20).repeated(4000)
+
+    assert str(exchanged(managers.frames).status) == "unanswered"
+
+
 def test_queue_pair_1_counts_its_packets() -> None:
     """Three requests, which differ in their communication IDs: PSNs 9, 10, 11 (tshark)."""
     frames = read_frames("cm-ucmatose.pcap")[2:5]
