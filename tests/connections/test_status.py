@@ -511,6 +511,20 @@ def test_an_icmp_message_about_a_request_in_flight_refuses_the_packets(size: int
     assert str(connection.status) == "refused(host unreachable)"
 
 
+def test_a_host_that_answers_an_older_request_refuses_nothing() -> None:
+    talk = Talk()
+    talk.sends(10, 2)
+    talk.ask(ONLY, 12, 64, ack_req=1)
+    talk.ask(ONLY, 13, 64, ack_req=1)
+    time_ns, frame = talk.frames[-1]
+    talk.frames.append((time_ns + 1000, icmp(frame[14:], 3, 1)))
+    talk.answer(12, 3)
+
+    connection, _ = heard(talk)
+
+    assert str(connection.status) == "ok"
+
+
 def test_an_icmp_message_about_an_acknowledged_packet_says_nothing_of_a_later_one() -> None:
     talk = Talk()
     talk.sends(10, 2)

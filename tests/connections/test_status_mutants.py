@@ -188,9 +188,16 @@ WRONG = [
     Wrong(
         "ICMP counts although responses follow",
         "connections/unreachable.py",
-        "(answers.last_ns or 0) < found[0]",
-        "True",
-        tests.test_a_connection_that_goes_on_is_not_refused,
+        "(connection.directions[1 - direction].last_ns or 0) >= self.time_ns",
+        "False",
+        tests.test_a_host_that_answers_an_older_request_refuses_nothing,
+    ),
+    Wrong(
+        "ICMP counts although its packet was acknowledged",
+        "connections/unreachable.py",
+        "(self.psn - first & MASK) < count",
+        "count > 0",
+        tests.test_an_icmp_message_about_an_acknowledged_packet_says_nothing_of_a_later_one,
     ),
 ]
 
