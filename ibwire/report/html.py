@@ -527,7 +527,7 @@ def _totals(surveyed: Surveyed, stories: Mapping[int, Story]) -> list[tuple[str,
     return [
         ("lost before this point", total("lost"), "lost"),
         ("missing after it", marked(after, after > 0 or "lost_packets" in unsure), "lost"),
-        ("retransmitted", total("retransmitted"), "retransmission"),
+        (f"retransmitted{_by_way(ways)}", total("retransmitted"), "retransmission"),
         ("NAKs", total("naks"), "nak"),
         ("RNR NAKs", total("rnr"), "rnr_nak"),
         ("timeouts", total("timeouts"), "retry_exceeded"),
@@ -538,6 +538,14 @@ def _totals(surveyed: Surveyed, stories: Mapping[int, Story]) -> list[tuple[str,
         ("CNPs", total("cnps"), "cnp"),
         ("link pauses", marked(paused, unsure=False), "pause"),
     ]
+
+
+def _by_way(ways: Sequence[Row]) -> str:
+    """The retransmitted packets of each direction, where both have some."""
+    each = [sum(row.counts.retransmitted for row in ways if row.way == way) for way in (0, 1)]
+    if not all(each):
+        return ""
+    return f" ({', '.join(f'{total:,} {_way(way)}' for way, total in enumerate(each))})"
 
 
 def _address(connection: Connection, end: int) -> str:

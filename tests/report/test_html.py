@@ -340,3 +340,10 @@ def test_naks_go_from_the_responder_to_the_requester(captures: Path) -> None:
     ways = {each["number"]: each["way"] for each in found["events"] if each["kind"] == "nak"}
 
     assert ways == dict.fromkeys((205, 226, 236, 382), "B → A")
+
+
+def test_retransmitted_packets_are_counted_for_each_direction(chaos: Any) -> None:
+    """`ibwire flows` has 98 packets from A and 72 from B."""
+    (text,) = (name for name, _, _ in chaos["totals"] if name.startswith("retransmitted"))
+
+    assert text == "retransmitted (98 A → B, 72 B → A)"
