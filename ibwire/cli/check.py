@@ -15,7 +15,7 @@ from ibwire.cli.paths import captures_argument
 from ibwire.cli.sources import UNREADABLE, Sources
 from ibwire.cli.status import exit_if, statuses_of
 from ibwire.cli.terminal import style
-from ibwire.cli.values import RuleName
+from ibwire.cli.values import RuleName, did_you_mean
 from ibwire.connections.ranking import worst_first
 from ibwire.connections.status import MEANINGS, Status
 from ibwire.dissect import Columns
@@ -69,7 +69,9 @@ class _FailOn(click.ParamType[FailOn]):
             elif word != NEVER:
                 if not statuses_of(word):
                     names = [*(each.word for each in Severity), NEVER, *Status]
-                    self.fail(f"no severity or status {word!r}: {', '.join(names)}", param, ctx)
+                    hint = did_you_mean(word.removesuffix("+"), names)
+                    reason = f"no severity or status {word!r}: {', '.join(names)}{hint}"
+                    self.fail(reason, param, ctx)
                 statuses.update(statuses_of(word))
         return FailOn(min(severities, default=None), frozenset(statuses))
 

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import click
 
+from ibwire.cli.values import did_you_mean
 from ibwire.connections.status import Status
 
 FOUND = 1
@@ -31,7 +32,8 @@ class Statuses(click.ParamType[Collection[Status]]):
         for word in value.split(","):
             named = statuses_of(word.strip())
             if not named:
-                self.fail(f"no status {word!r}: there are {', '.join(Status)}", param, ctx)
+                hint = did_you_mean(word.strip().removesuffix("+"), Status)
+                self.fail(f"no status {word!r}: there are {', '.join(Status)}{hint}", param, ctx)
             found.update(named)
         return frozenset(found)
 

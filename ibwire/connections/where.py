@@ -61,7 +61,11 @@ _WORDS = {
 _ADDRESSES = {"ip.src": "src", "ip.dst": "dst", "ipv6.src": "src", "ipv6.dst": "dst"}
 
 FIELDS: Mapping[str, FieldType] = {
-    "status": FieldType(Kind.UINT, constants={str(status): status.severity for status in Status}),
+    "status": FieldType(
+        Kind.UINT,
+        constants={str(status): status.severity for status in Status},
+        has_only_names=True,
+    ),
     "status_detail": FieldType(Kind.STRING),
     **{name: FieldType(Kind.TEXT, words=words) for name, words in _WORDS.items()},
     "ip.src": FieldType(Kind.IPV4),

@@ -65,3 +65,5 @@ class FieldType:
     """For bytes that are shown in wire order: hexadecimal digits of fixed length."""
     constants: Mapping[str, int] = field(default_factory=dict)
     """For numbers: names that may be written for a value, such as opcodes."""
+    has_only_names: bool = False
+    """For numbers that are only the order of the names: messages do not ask for a number."""

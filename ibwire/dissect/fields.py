@@ -422,8 +422,11 @@ _DERIVED_FIELDS = (
     ),
     FieldSpec(
         name="aeth.syndrome.opcode",
-        type=_UINT,
-        doc="kind: 0 ACK, 1 RNR NAK, 3 NAK",
+        type=FieldType(
+            Kind.UINT,
+            constants={kind.name: kind for kind in AckKind if kind is not AckKind.RESERVED},
+        ),
+        doc="kind: 0 ACK, 1 RNR_NAK, 3 NAK",
         read=_syndrome_part(None, 5, 3),
         wireshark="infiniband.aeth.syndrome.opcode",
         section=h.AETH.SECTION,

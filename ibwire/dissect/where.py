@@ -6,7 +6,7 @@
     conjunction = negation { ("and" | "&&") negation }
     negation    = { "not" | "!" } ( "(" expression ")" | test )
     test        = protocol | field [ comparison value | [ "not" ] "in" set | search text ]
-    comparison  = "==" | "!=" | "<" | "<=" | ">" | ">="
+    comparison  = "==" | "!=" | "<" | "<=" | ">" | ">=" | "eq" | "ne" | "lt" | "le" | "gt" | "ge"
     search      = "contains" | "matches" | "~"
     set         = item | "{" items "}" | "(" items ")" | "[" items "]"
     items       = item { "," item }
@@ -282,6 +282,12 @@ _KEYWORDS = {
     "in": "in",
     "contains": "contains",
     "matches": "~",
+    "eq": "==",
+    "ne": "!=",
+    "lt": "<",
+    "le": "<=",
+    "gt": ">",
+    "ge": ">=",
 }
 
 _ALONE = (Kind.FLAG, Kind.STRING, Kind.OCTETS)
@@ -291,6 +297,8 @@ _SEARCHED = (Kind.TEXT, Kind.STRING)
 _CLOSING = {"{": "}", "(": ")", "[": "]"}
 
 _INSTEAD = {
+    "=<": "write <= to compare",
+    "=>": "write >= to compare",
     "=": "write == to compare",
     "&": "write && or and",
     "|": "write || or or",
@@ -311,7 +319,8 @@ def _tokens(text: str) -> list[_Token]:
             while text[position] in " \t\n\r\f\v":
                 position += 1
             found = text[position]
-            raise ExpressionError(text, position, _INSTEAD.get(found, f"unexpected {found!r}"))
+            instead = _INSTEAD.get(text[position : position + 2]) or _INSTEAD.get(found)
+            raise ExpressionError(text, position, instead or f"unexpected {found!r}")
         position = match.end()
         group = match.lastgroup
         assert group is not None
@@ -548,9 +557,20 @@ class _Parser:
         found = _read(token.text, field)
         if not found:
             expected = _kind_of_value(field, token.text)
-            reason = f"{name} takes {expected}, not {token.text!r}"
+            reason = f"{name} takes {expected}, not {token.text!r}{self._hint(name, token.text)}"
             raise ExpressionError(self._text, token.column, reason)
         return found
+
+    def _hint(self, name: str, text: str) -> str:
+        """The name that was meant, or the field below this one that has the word as a value."""
+        field = self._field_type(name)
+        if field is not None and field.has_only_names:
+            meant = _close(text, field.constants)[:1]
+        else:
+            below = [each for each in self._names if each.startswith(f"{name}.")]
+            types = {each: self._field_type(each) for each in below}
+            meant = [each for each, kind in types.items() if kind and text in kind.words]
+        return f"; did you mean {' or '.join(meant)}?" if meant else ""
 
     def _fail(self, expected: str) -> NoReturn:
         token = self._peek()
@@ -611,7 +631,10 @@ def _kind_of_value(field: FieldType, text: str) -> str:
         return f"one of {', '.join(shown[:8])}{', ...' if len(shown) > 8 else ''}"
     if field.digits:
         return f"{field.digits} hexadecimal digits"
-    close = _close(text.upper(), field.constants)
+    if field.has_only_names:
+        return f"one of {', '.join(field.constants)}"
+    few = len(field.constants) <= 8
+    close = [*field.constants] if few else _close(text.upper(), field.constants)
     return str(field.kind.value) + "".join(f" or {name}" for name in close)
 
 

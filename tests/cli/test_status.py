@@ -164,13 +164,22 @@ def test_check_takes_severities_and_statuses_together() -> None:
     assert (ignored.exit_code, "gave up" in ignored.stdout) == (0, False)
 
 
+def test_a_misspelled_status_in_where_is_named() -> None:
+    result = run("flows", "--where", "status >= unresolvd", CAPTURES / "chaos.b.pcap")
+
+    assert result.exit_code == 2
+    assert "status takes one of ok, recovered, degraded, unresolved, unanswered" in result.stderr
+    assert "not 'unresolvd'; did you mean unresolved?" in result.stderr
+
+
 @pytest.mark.parametrize("command", ["flows", "explain", "check", "report"])
 def test_an_unknown_status_is_named(command: str) -> None:
     result = run(command, "--fail-on", "unresolvd", CAPTURES / "drop-one-middle.b.pcap")
 
     assert result.exit_code == 2
     assert "'unresolvd'" in result.stderr
-    assert "unresolved" in result.stderr
+    assert "unanswered" in result.stderr
+    assert "did you mean unresolved?" in result.stderr
 
 
 def test_a_damaged_capture_has_the_exit_status_of_damage(tmp_path: Path) -> None:

@@ -28,6 +28,9 @@ COUNTS = {
     "frame.time_relative >= 0.3 && infiniband": 168,
     "frame.time_epoch > 1795220446.3": 356,
     "frame.time_relative == 0.318254": 0,
+    "frame.time_relative ge 0.3 and infiniband": 168,
+    "frame.time_relative gt 0.3 and frame.time_relative lt 0.2": 0,
+    "infiniband.aeth.syndrome.opcode eq 3": 8,
     "ip.addr": 574,
     "ipv6.addr": 0,
 }
@@ -45,6 +48,13 @@ def count(text: str, name: str = "chaos.a.pcap") -> int:
 @pytest.mark.parametrize("text", COUNTS)
 def test_filter_selects_as_many_packets_as_in_tshark(text: str) -> None:
     assert count(text) == COUNTS[text]
+
+
+def test_kinds_of_acknowledgements_have_names() -> None:
+    """tshark 4.0: 8 packets of `chaos.a.pcap` have the kind 3."""
+    assert count("aeth.syndrome.opcode == NAK") == 8
+    with pytest.raises(ExpressionError, match="a number or ACK or RNR_NAK or NAK, not 'NACK'"):
+        parse_filter("aeth.syndrome.opcode == NACK")
 
 
 @pytest.mark.slow

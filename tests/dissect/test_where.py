@@ -278,6 +278,9 @@ def test_value_beyond_the_field_is_no_error(text: str, selected: list[int]) -> N
         ("ipv6.src == 'fe80::1%eth0'", 12, "ipv6.src takes an IPv6 address"),
         ("eth.src == 02:00:00:00:00", 11, "eth.src takes a MAC address"),
         ("bth.psn = 1", 8, "write == to compare"),
+        ("bth.psn => 30", 8, "write >= to compare"),
+        ("bth.psn =< 30", 8, "write <= to compare"),
+        ("icrc == bad", 8, "not 'bad'; did you mean icrc.status?"),
         ("reth & reth", 5, "write && or and"),
         ("reth | reth", 5, "write || or or"),
         ("bth.psn ==", 10, "expected a number for bth.psn, found the end"),
@@ -314,6 +317,15 @@ def test_error_points_at_the_column_and_says_what_was_expected(
 
     assert caught.value.column == column
     assert reason in caught.value.reason
+
+
+@pytest.mark.parametrize(
+    ("word", "sign"),
+    [("eq", "=="), ("ne", "!="), ("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">=")],
+)
+def test_words_of_wireshark_compare(word: str, sign: str) -> None:
+    for value in (4, 17):
+        assert _select(f"bth.opcode {word} {value}") == _select(f"bth.opcode {sign} {value}")
 
 
 @pytest.mark.parametrize("text", ["(" * 10_000, "(" * 10_000 + "reth" + ")" * 10_000])
