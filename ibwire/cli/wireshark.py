@@ -146,7 +146,8 @@ def _write_program(directory: Path) -> Path:
         file.text.write(
             "#!/bin/sh\n"
             f"{MARK}: the interfaces of ibwire.\n"
-            f'exec {shlex.quote(sys.executable)} -m ibwire extcap "$@"\n'
+            # -P: no module comes from the folder in which Wireshark was started.
+            f'exec {shlex.quote(sys.executable)} -P -m ibwire extcap "$@"\n'
         )
     path.chmod(0o755)
     return path

@@ -105,7 +105,7 @@ class Lab(Closing):
             raise LinkError(label, "is up already")
         how = ["detached" if detached else "attached", *(["middle"] if middle else [])]
         keeper = subprocess.Popen(
-            [sys.executable, "-m", _MODULE, "keep", str(path), str(mtu), *how],
+            [*_PYTHON, "keep", str(path), str(mtu), *how],
             stdin=subprocess.DEVNULL if detached else subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -147,7 +147,7 @@ class Lab(Closing):
         ends_with_parent: whether it gets SIGTERM when the thread that has started it ends.
         """
         how = "follow" if ends_with_parent else "enter"
-        return [sys.executable, "-m", _MODULE, how, str(self.path), side, *arguments]
+        return [*_PYTHON, how, str(self.path), side, *arguments]
 
     def environment(self) -> dict[str, str]:
         """The environment for programs inside, which then find the lab and this ibwire."""
@@ -494,7 +494,8 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
 
 
-_MODULE = "ibwire.lab.veth"
+_PYTHON = (sys.executable, "-P", "-m", "ibwire.lab.veth")
+"""Starts this module; with -P no module comes from the current directory."""
 
 _CLONE_NEWUSER = 0x10000000  # linux/sched.h
 _CLONE_NEWNET = 0x40000000  # linux/sched.h

@@ -134,8 +134,11 @@ def test_install_writes_profile_and_program(tmp_path: Path) -> None:
     assert (tmp_path / "c" / "profiles" / "ibwire" / "colorfilters").read_bytes() == (
         COLOURS.read_bytes()
     )
+    # In a folder with modules of the names that it imports.
+    for name in ("ibwire", "click"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('another module')")
     done = subprocess.run(
-        [program, "--extcap-interfaces"], capture_output=True, text=True, check=True
+        [program, "--extcap-interfaces"], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert "{value=ibwire-run}" in done.stdout
 
