@@ -18,6 +18,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
 
 from ibwire.base.errors import CaptureError, MissingExtra, WorkError
+from ibwire.base.spawning import safe_path
 from ibwire.capture import CaptureReader, open_capture
 from ibwire.connections.analysis import Analysis
 from ibwire.connections.events import Observer
@@ -140,9 +141,13 @@ def processes(count: int) -> Work:
     def work(task: Task, paths: Sequence[str]) -> Iterator[Part]:
         others = set(active_children())
         context = get_context("spawn")
-        with ProcessPoolExecutor(count, context, initializer=_begin_worker) as pool:
+        with safe_path():
+            executor = ProcessPoolExecutor(count, context, initializer=_begin_worker)
+        with executor as pool:
             try:
-                yield from pool.map(task, paths)
+                with safe_path():
+                    parts = pool.map(task, paths)  # starts them
+                yield from parts
             except BrokenProcessPool:
                 reason = "a process was killed, perhaps for lack of memory: use fewer --jobs"
                 raise WorkError(reason) from None

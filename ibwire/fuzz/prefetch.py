@@ -23,6 +23,7 @@ from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from typing import Self
 
+from ibwire.base.spawning import safe_path
 from ibwire.fuzz.campaign import Campaign, History
 from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.report import HISTORY
@@ -68,7 +69,7 @@ class Prefetcher:
 
     def __enter__(self) -> Self:
         if self._jobs > 1:
-            with _ignoring_interrupts():
+            with _ignoring_interrupts(), safe_path():
                 for _ in range(self._jobs):
                     self._workers.append(_Worker(self._settings))
         return self

@@ -55,8 +55,13 @@ def test_files_of_one_capture_are_the_capture(tmp_path: Path) -> None:
     assert told(whole)[0]["lost_packets"] == 1
 
 
-def test_several_processes_come_to_the_same(tmp_path: Path) -> None:
+def test_several_processes_come_to_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a folder with a module that each process imports when it starts, too."""
     paths = pieces(tmp_path, talked(), 3)
+    (tmp_path / "multiprocessing.py").write_text("raise SystemExit('another module')")
+    monkeypatch.chdir(tmp_path)
 
     alone, _ = analyse(paths)
     together, damage = analyse(paths, processes(2))

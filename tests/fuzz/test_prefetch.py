@@ -103,7 +103,12 @@ CLEAN = Settings(role=Role.RESPONDER, seed=3)
         pytest.param("cm", 16_000, marks=pytest.mark.slow),
     ],
 )
-def test_where_nothing_is_seen_whole_histories_are_taken_over(role: str, packets: int) -> None:
+def test_where_nothing_is_seen_whole_histories_are_taken_over(
+    role: str, packets: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a folder with a module that each process imports when it starts, too."""
+    (tmp_path / "multiprocessing.py").write_text("raise SystemExit('another module')")
+    monkeypatch.chdir(tmp_path)
     settings = Settings(role=Role(role))
     alone, shared = run(settings, 1, packets), run(settings, 2, packets)
 
