@@ -12,7 +12,7 @@ from functools import partial
 import click
 
 from ibwire.base.output import temporary_directory
-from ibwire.cli.messages import print_error
+from ibwire.cli.messages import print_error, print_warning
 from ibwire.cli.paths import captures_argument
 from ibwire.cli.rereading import as_one_capture, progress
 from ibwire.cli.sources import UNREADABLE
@@ -82,6 +82,8 @@ def command(
         found = _analyse(reading, None)
         for error in reading.damage:
             print_error(error)
+        for problem in found.all_problems():
+            print_warning(problem)
         if reading.damage and not found.frames:
             sys.exit(UNREADABLE)
         wanted = _wanted(found.connections, qpn, number)

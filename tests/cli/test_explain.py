@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from ibwire.capture import PcapWriter, open_capture
 from ibwire.cli.explain import command
 
 
@@ -150,3 +151,13 @@ def test_standard_input_is_told_like_a_file(captures: Path) -> None:
     text = explain("-", input=path.read_bytes()).stdout
 
     assert text.replace("standard input", path.name) == explain(path).stdout
+
+
+def test_packets_with_cut_headers_are_warned_of(captures: Path, tmp_path: Path) -> None:
+    """tshark: 84 packets of chaos.b.pcap have headers beyond byte 60."""
+    path = tmp_path / "short.pcap"
+    with open_capture(captures / "chaos.b.pcap") as reader, PcapWriter(path) as writer:
+        for record in reader.records():
+            writer.write(record.data[:60], record.time_ns, record.wire_len)
+
+    assert "warning: 84 packets were cut" in explain(path).stderr
