@@ -123,6 +123,7 @@ class Analysis:
         summary = self._summary
         for tracker in self._trackers:
             tracker.finish(summary.last_ns)
+            tracker.connection.may_be_cut = summary.cut > 0
         self._unreachable.note(tracker.connection for tracker in self._trackers)
         self._add_exchanges()
         if self._is_part:

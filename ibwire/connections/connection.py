@@ -87,6 +87,8 @@ class Connection:
         """Of connection managers, about this connection."""
         self.exchange_status: ConnectionStatus | None = None
         """What became of a connection of which only an exchange is in the capture."""
+        self.may_be_cut = False
+        """Packets with cut headers were left out of the capture: missing ones may be among them."""
         self.seams = 0
         """Joints between files at which something may have been counted wrongly."""
 

@@ -100,8 +100,12 @@ def phrase(
     names: tuple[str, str],
     verdict: bool = False,
     is_least: bool = False,
+    is_most: bool = False,
 ) -> str:
-    """A cause in words; names: requester and responder. is_least: there may have been more."""
+    """A cause in words; names: requester and responder.
+
+    is_least: there may have been more. is_most: there may have been fewer.
+    """
     return PHRASES[why][verdict].format(
         r=names[0],
         s=names[1],
@@ -110,7 +114,7 @@ def phrase(
         k=count(number, "RNR NAK"),
         w="was" if number == 1 else "were",
         t=times(number),
-        least="at least " if is_least else "",
+        least="up to " if is_most else "at least " if is_least else "",
     )
 
 

@@ -195,7 +195,14 @@ def _causes(case: Case) -> Iterator[str]:
         for why, number in sorted(total.items(), key=lambda item: list(Reason).index(item[0])):
             sender = 1 - end if why in OF_RESPONSES else end
             is_least = case.connection.may_miss_losses(sender)
-            text = phrase(why, number, names(end), verdict=True, is_least=is_least)
+            text = phrase(
+                why,
+                number,
+                names(end),
+                verdict=True,
+                is_least=is_least,
+                is_most=case.connection.may_be_cut,
+            )
             if text:
                 yield sentence(text)
 

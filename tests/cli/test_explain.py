@@ -160,4 +160,6 @@ def test_packets_with_cut_headers_are_warned_of(captures: Path, tmp_path: Path) 
         for record in reader.records():
             writer.write(record.data[:60], record.time_ns, record.wire_len)
 
-    assert "warning: 84 packets were cut" in explain(path).stderr
+    found = explain(path)
+    assert "warning: 84 packets were cut" in found.stderr
+    assert "The network lost up to 21 packets" in found.stdout
