@@ -16,8 +16,9 @@ CUT_PROBLEM = (
     "looks lost may be one of them"
 )
 CLOCK_PROBLEM = (
-    "{} begins {:.6f} s before the captures that come first have ended: clocks disagree, or they "
-    "are captures of several points (see --other), and order and times cannot be relied on"
+    "the captures overlap in time: {} begins {:.6f} s before the captures that come first have "
+    "ended. Two points of one path are compared with --other; read as one, their clocks disagree "
+    "or the packets are counted twice, and order and times cannot be relied on"
 )
 
 
