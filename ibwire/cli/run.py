@@ -22,7 +22,7 @@ from ibwire.capture.erf import erf_record
 from ibwire.capture.writer import format_of
 from ibwire.cli.messages import print_error, print_note
 from ibwire.cli.paths import InputPath, OutputPath
-from ibwire.cli.values import completions
+from ibwire.cli.values import Number, completions
 from ibwire.report.text_table import columns_in_words
 from ibwire.scenario import METRICS, NETWORK, Outcome, QPOutcome, Scenario, load, run, shipped
 from ibwire.scenario.effort import announcement
@@ -50,7 +50,7 @@ class ScenarioPath(InputPath):
 @click.argument("scenario", required=False, type=ScenarioPath())
 @click.option("--list", "listed", is_flag=True, help="List the shipped scenarios.")
 @click.option(
-    "--seed", type=click.IntRange(min=0), help="Seed of random numbers, in place of the scenario's."
+    "--seed", type=Number(min=0), help="Seed of random numbers, in place of the scenario's."
 )
 @click.option(
     "-o",

@@ -16,6 +16,7 @@ from ibwire.cli.messages import print_error
 from ibwire.cli.paths import InputPath
 from ibwire.cli.sources import UNREADABLE
 from ibwire.cli.tables import format_of, table_options, write_rows
+from ibwire.cli.values import Number
 from ibwire_layers.headers import LRH
 from ibwire_layers.outer import Ethernet, IPv4, IPv6, LinkType
 from ibwire_layers.schema import Header
@@ -24,7 +25,7 @@ from ibwire_layers.walk import walk
 
 @click.command("show")
 @click.argument("capture", type=InputPath())
-@click.argument("number", type=click.IntRange(min=1))
+@click.argument("number", type=Number(min=1, hint="the capture comes first, then the number"))
 @click.option(
     "--construct",
     "view",

@@ -103,6 +103,24 @@ class RuleName(click.ParamType[str]):
         return completions([*FAMILIES, *RULES, *self._others], incomplete)
 
 
+class Number(click.IntRange):
+    """A number in a range; what is no number is wrong usage, with a hint at the right one."""
+
+    def __init__(self, *, min: int, hint: str = "") -> None:
+        super().__init__(min=min)
+        self._hint = f"; {hint}" if hint else ""
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        """The number."""
+        try:
+            number = int(str(value))
+        except ValueError:
+            self.fail(f"{value!r} is not a number{self._hint}", param, ctx)
+        return super().convert(number, param, ctx)
+
+
 class QueuePairNumber(click.ParamType[int]):
     """A QP number, decimal or with 0x."""
 

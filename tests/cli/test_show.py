@@ -108,6 +108,21 @@ def test_a_number_out_of_range_is_wrong_usage(captures: Path, number: str) -> No
     assert result.stdout == ""
 
 
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ("show 14 chaos.b.pcap", "'chaos.b.pcap' is not a number; the capture comes first"),
+        ("show chaos.b.pcap x", "'x' is not a number; the capture comes first"),
+        ("run one-lost-packet --seed x", "'x' is not a number"),
+    ],
+)
+def test_a_number_that_is_none_is_called_so(arguments: str, reason: str) -> None:
+    result = CliRunner().invoke(main, arguments.split())
+
+    assert result.exit_code == 2
+    assert reason in result.stderr
+
+
 def test_every_packet_of_a_capture_in_every_view(captures: Path) -> None:
     """No packet of the oddest capture is too odd to be shown."""
     path = captures / "probe-odd-frames.pcap"
