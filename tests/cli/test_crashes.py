@@ -16,7 +16,7 @@ from processes import Processes
 
 CAPTURES = Path(__file__).parents[2] / "captures"
 
-INJECT = "inject --src 10.0.0.1 --dst 10.0.0.2 --qpn 0x11 --count 100000000"
+INJECT = "inject --src 10.0.0.1 --dst 10.0.0.2 --qpn 0x11 --count 2000000"
 
 
 @dataclass(frozen=True)
