@@ -93,7 +93,7 @@ def test_clocks_that_overlap_are_reported(tmp_path: Path) -> None:
 
     (problem,) = found.problems
     # The second begins 10 us after the end of the first, had its clock not been 500 us behind.
-    assert problem.startswith(f"{paths[1]} begins 0.000490 s before")
+    assert problem.startswith(f"the captures overlap in time: {paths[1]} begins 0.000490 s before")
 
 
 def test_a_damaged_file_in_the_middle_leaves_the_rest_readable(tmp_path: Path) -> None:

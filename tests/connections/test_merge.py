@@ -122,7 +122,7 @@ def test_a_capture_that_begins_before_the_last_has_ended_is_reported() -> None:
     found = joined(frames[50:], frames[:50])
 
     (problem,) = found.problems
-    assert problem.startswith("part 1 begins 0.001")
+    assert problem.startswith("the captures overlap in time: part 1 begins 0.001")
 
 
 def test_datagrams_are_added_up() -> None:

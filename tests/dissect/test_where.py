@@ -264,7 +264,7 @@ def test_value_beyond_the_field_is_no_error(text: str, selected: list[int]) -> N
         ("bth.psn == 0x", 11, "bth.psn takes a number"),
         ("bth.psn == 10.0.0.1", 11, "bth.psn takes a number"),
         ("bth.psn == " + "9" * 5000, 11, "bth.psn takes a number"),
-        ("bth.opcode == RC_SEND_ONYL", 14, "a number or RC_SEND_ONLY, not"),
+        ("bth.opcode == RC_SEND_ONYL", 14, "a number or RC_SEND_ONLY or"),
         ("icrc.status == baad", 15, "icrc.status takes one of good, bad, truncated, not 'baad'"),
         ("icrc.status == 1", 15, "one of good, bad, truncated"),
         ("icrc.status < bad", 12, "only ==, != and in apply"),

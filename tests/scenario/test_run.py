@@ -79,7 +79,7 @@ def test_wrong_scenario_is_a_message_with_its_place_and_exit_status_2(tmp_path: 
         ([], "which scenario?"),
         (["no-such-scenario"], "no such scenario"),
         (["lost-ack", "--seed", "-1"], "-1 is not in the range"),
-        (["lost-ack", "--seed", "x"], "not a valid integer"),
+        (["lost-ack", "--seed", "x"], "not a number"),
         (["lost-ack", "--tap", "a"], "there is no -o"),
         (["lost-ack", "-o", "x.pcapng", "--tap", "z"], "'z' is not one of a, b"),
         (["lost-ack", "-o", "x.txt"], "neither in .pcap nor in .pcapng"),
