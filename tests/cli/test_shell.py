@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -79,7 +80,7 @@ def test_bash_completes_with_it(tmp_path: Path) -> None:
     if shutil.which("bash") is None:
         pytest.skip("bash not installed")
     (tmp_path / "c.bash").write_text(run("completion", "bash").stdout)
-    (tmp_path / "ibwire").write_text(f'#!/bin/sh\nexec {shutil.which("python3")} -m ibwire "$@"\n')
+    (tmp_path / "ibwire").write_text(f'#!/bin/sh\nexec {sys.executable} -m ibwire "$@"\n')
     (tmp_path / "ibwire").chmod(0o755)
     script = (
         f"source {tmp_path}/c.bash; COMP_WORDS=(ibwire run one); COMP_CWORD=2; "
