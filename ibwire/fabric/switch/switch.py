@@ -88,6 +88,7 @@ class _Port:
         "queued",
         "queues",
         "ramps",
+        "refresh_at",
         "scheduler",
     )
 
@@ -107,6 +108,8 @@ class _Port:
         """Priorities that the neighbour was told to stop, as bits."""
         self.announce: dict[int, int] = {}
         """Quanta by priority that the next PFC frame tells the neighbour."""
+        self.refresh_at: list[Time] = [0] * LANES
+        """When the pause of each priority has to be repeated."""
         self.counters = PortCounters()
 
 
@@ -245,8 +248,10 @@ class Switch:
     def handle_timeout(self, now: Time) -> None:
         """Repeat the pauses that would run out."""
         while self._refreshes and self._refreshes[0][0] <= now:
-            _, port, lane = heapq.heappop(self._refreshes)
-            if self._ports[port].paused >> lane & 1:
+            due, port, lane = heapq.heappop(self._refreshes)
+            source = self._ports[port]
+            # An entry of an earlier pause has another time.
+            if source.paused >> lane & 1 and source.refresh_at[lane] == due:
                 self._announce(port, lane, now)
 
     def _pause(self, port: int, lane: int, now: Time) -> None:
@@ -259,8 +264,7 @@ class Switch:
         source = self._ports[port]
         source.announce[lane] = self._quanta
         self.ready_ports.append(port)
-        due = now + source.pause_time // 2
-        # An entry of an earlier pause of this priority does no harm: it repeats the pause early.
+        due = source.refresh_at[lane] = now + source.pause_time // 2
         heapq.heappush(self._refreshes, (due, port, lane))
 
     def _marked(self, frame: Frame, target: _Port, lane: int, ramp: Ramp) -> Frame:

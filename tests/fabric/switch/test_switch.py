@@ -92,6 +92,25 @@ def test_pause_is_repeated_while_it_is_needed_and_ends_with_a_resume() -> None:
     assert (node.counters[0].pauses_sent[3], node.counters[0].resumes_sent[3]) == (1, 1)
 
 
+def test_new_pause_is_repeated_by_its_own_time_only() -> None:
+    node = switch(pause_quanta=1000)
+
+    def fill(now: Time) -> None:
+        while not node.is_pausing(0, 3):
+            node.receive(frame(2), now, 0)
+
+    fill(0)
+    leaving(node, 2)  # resumed
+    fill(1 * US)
+    leaving(node, 0)
+
+    # The first pause would have been repeated at 2.56 us, the second is at 3.56 us.
+    node.handle_timeout(2_560_000)
+    assert leaving(node, 0) == []
+    node.handle_timeout(3_560_000)
+    assert leaving(node, 0) == [pfc_frame(0x02_00_53_00_00_00, {3: 1000})]
+
+
 def test_paused_priority_waits_and_others_pass_it() -> None:
     class WithoutThree:
         def allows(self, lane: int, size: int) -> bool:
