@@ -17,6 +17,7 @@ from ibwire.base.errors import (
     WorkError,
 )
 from ibwire.base.output import STANDARD_OUTPUT, Output
+from ibwire.base.work import cluster, processes
 from ibwire.cli.messages import print_error, print_warning
 from ibwire.cli.paths import InputPath, captures_argument
 from ibwire.cli.rereading import progress
@@ -128,7 +129,7 @@ def _analyse(
     paths: Sequence[str], *, jobs: int | None, ray: str | None, link_rate: int | None
 ) -> tuple[Summary, list[str]]:
     try:
-        work = merge.cluster(ray) if ray else merge.processes(jobs) if jobs else None
+        work = cluster(ray) if ray else processes(jobs) if jobs else None
         with progress(paths) as bar:
             return merge.analyse(
                 paths, work, rate_bps=link_rate, tell=bar.read, finished=bar.finished

@@ -18,9 +18,9 @@ from cli.test_outputs import PARAMETERS, run
 from cli.workplace import start, wait_until
 from ibwire.base.errors import WorkError
 from ibwire.base.interrupt import Terminated
+from ibwire.base.work import cluster
 from ibwire.cli import main
 from ibwire.cli.live import _exit_status
-from ibwire.connections.merge import cluster
 from processes import Processes
 
 CAPTURES = Path(__file__).parents[2] / "captures"

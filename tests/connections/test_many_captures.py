@@ -12,7 +12,8 @@ import pytest
 from connections.talk import Talk
 from emulated_traffic import Stamped, pcap
 from ibwire.base.errors import MissingExtra
-from ibwire.connections.merge import analyse, cluster, in_order, processes
+from ibwire.base.work import cluster, processes
+from ibwire.connections.merge import analyse, in_order
 from ibwire.connections.summary import Summary
 
 
