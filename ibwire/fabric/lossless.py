@@ -6,7 +6,7 @@ routing tables and flow control on every link, and joins the devices of its host
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -22,7 +22,7 @@ from ibwire.fabric.topology import Link, Topology
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchSettings:
-    """What all switches of a network have in common."""
+    """What a switch is like, or all of a network."""
 
     buffer: int
     """Bytes of each switch."""
@@ -43,12 +43,35 @@ class SwitchSettings:
     strategy: Strategy = Strategy.ECMP
     overhead: int = FCS
     """Bytes that a frame takes in the buffer besides its own."""
+    rules: Callable[[Link], Mapping[int, PriorityRules]] | None = None
+    """The rules of each priority of a port, in place of those that `lossless`, `reserve`,
+    `headroom`, `alpha` and `ramps` give."""
+
+    def port(self, link: Link, host_bps: int) -> PortSettings:
+        """The port at a link; host_bps: rate of the first host, for `scales_alpha`."""
+        if self.rules is not None:
+            return PortSettings(link.rate_bps, self.rules(link))
+        alpha = self.alpha
+        if self.scales_alpha:
+            rate = host_bps
+            while rate * 2 <= link.rate_bps:
+                rate, alpha = rate * 2, alpha * 2
+        lossless = PriorityRules(
+            is_lossless=True,
+            reserve=self.reserve,
+            headroom=(self.headroom or default_headroom)(link),
+            alpha=alpha,
+            ramp=self.ramps.get(link.rate_bps, self.ramps.get(0)),
+        )
+        return PortSettings(link.rate_bps, dict.fromkeys(self.lossless, lossless))
 
 
 class LosslessNetwork:
     """The switches of a topology in a simulator, and the wires between all nodes.
 
     devices: the node of each host, with the MAC address by which it is reached.
+    settings: of all switches, or by name of a switch.
+    routes: neighbours by switch and host, in place of those on the shortest ways.
     Raises `BufferTooSmall` where the headroom does not fit.
     """
 
@@ -57,35 +80,37 @@ class LosslessNetwork:
         simulator: Simulator,
         topology: Topology,
         devices: Mapping[str, tuple[Node, bytes]],
-        settings: SwitchSettings,
+        settings: SwitchSettings | Mapping[str, SwitchSettings],
         *,
+        routes: Mapping[str, Mapping[str, Sequence[str]]] | None = None,
         wire_overhead: int = ETHERNET_OVERHEAD,
     ) -> None:
         self.topology = topology
         self.switches: dict[str, Switch] = {}
         self.wires: dict[Link, list[Wire]] = {}
-        hops = topology.next_hops()
+        hops = topology.routed(routes or {})
         host_bps = topology.ports(topology.hosts[0])[0][0].rate_bps
         for number, name in enumerate(topology.switches):
             table = {devices[host][1]: ports for host, ports in hops[name].items()}
+            own = settings if isinstance(settings, SwitchSettings) else settings[name]
             router = Router(
                 table,
-                strategy=settings.strategy,
+                strategy=own.strategy,
                 seed=simulator.random(f"{name}/hash").getrandbits(32),
                 queued=lambda port, name=name: self.switches[name].queued(port),  # type: ignore[misc]
                 draw=simulator.random(f"{name}/paths"),
             )
-            ports = [_port(link, host_bps, settings) for link, _ in topology.ports(name)]
+            ports = [own.port(link, host_bps) for link, _ in topology.ports(name)]
             self.switches[name] = Switch(
                 ports,
                 router,
-                buffer=settings.buffer,
+                buffer=own.buffer,
                 name=name,
                 mac=_FIRST_MAC + (number << 12),
-                classifier=settings.classifier,
-                strict=settings.strict,
-                weights=settings.weights,
-                overhead=settings.overhead,
+                classifier=own.classifier,
+                strict=own.strict,
+                weights=own.weights,
+                overhead=own.overhead,
                 draw=simulator.random(f"{name}/marks"),
             )
         taken: dict[str, int] = {}
@@ -107,20 +132,6 @@ class LosslessNetwork:
                 name=f"{link.a}-{link.b}",
             )
             self.wires.setdefault(link, []).append(wire)
-
-
-def _port(link: Link, host_bps: int, settings: SwitchSettings) -> PortSettings:
-    headroom = (settings.headroom or default_headroom)(link)
-    alpha = settings.alpha
-    if settings.scales_alpha:
-        rate = host_bps
-        while rate * 2 <= link.rate_bps:
-            rate, alpha = rate * 2, alpha * 2
-    ramp = settings.ramps.get(link.rate_bps, settings.ramps.get(0))
-    lossless = PriorityRules(
-        is_lossless=True, reserve=settings.reserve, headroom=headroom, alpha=alpha, ramp=ramp
-    )
-    return PortSettings(link.rate_bps, dict.fromkeys(settings.lossless, lossless))
 
 
 def default_headroom(link: Link) -> int:

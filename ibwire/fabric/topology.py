@@ -7,8 +7,9 @@ the usual forms. Ports of a node are numbered in the order of its links, from 0.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ibwire.base.errors import EncodeError
 from ibwire.base.units import GBPS, US, Time
@@ -74,6 +75,55 @@ class Topology:
                 ]
         return tables
 
+    def routed(
+        self, routes: Mapping[str, Mapping[str, Sequence[str]]]
+    ) -> dict[str, dict[str, list[int]]]:
+        """`next_hops` with static routes: the neighbours by switch and host.
+
+        Raises `EncodeError` for a route over a node that is no neighbour, and for routes in
+        a circle.
+        """
+        tables = self.next_hops()
+        for switch, by_host in routes.items():
+            neighbours = [neighbour for _, neighbour in self.ports(switch)]
+            for host, wanted in by_host.items():
+                for each in wanted:
+                    if each not in neighbours:
+                        raise EncodeError("route", each, f"a neighbour of {switch}")
+                tables[switch][host] = [
+                    port for port, neighbour in enumerate(neighbours) if neighbour in wanted
+                ]
+        if routes:
+            for host in {host for by_host in routes.values() for host in by_host}:
+                self._check_circle(host, tables)
+        return tables
+
+    def _check_circle(self, host: str, tables: Mapping[str, Mapping[str, list[int]]]) -> None:
+        """Raise `EncodeError` if packets to a host can pass a switch twice, or stop at another."""
+        following = {
+            switch: [self.ports(switch)[port][1] for port in table.get(host, ())]
+            for switch, table in tables.items()
+        }
+        done: set[str] = set()
+        way: list[str] = []
+
+        def follow(node: str) -> None:
+            if node in way:
+                circle = " > ".join([*way[way.index(node) :], node])
+                raise EncodeError("route", circle, f"a way to {host} without a circle")
+            if node in done or node == host:
+                return
+            if node not in following:
+                raise EncodeError("route", " > ".join([*way, node]), f"a way to {host}")
+            way.append(node)
+            for each in following[node]:
+                follow(each)
+            way.pop()
+            done.add(node)
+
+        for switch in self.switches:
+            follow(switch)
+
     def _distances(self, host: str, ports: Mapping[str, list[tuple[int, str]]]) -> dict[str, int]:
         """Links between a host and each node; packets do not pass through other hosts."""
         found = {host: 0}
@@ -121,6 +171,11 @@ def star(hosts: int, *, rate_bps: int = 100 * GBPS, delay: Time = 1 * US) -> Top
     return Topology(names, ["s0"], [Link(name, "s0", rate_bps, delay) for name in names])
 
 
+def back_to_back(*, rate_bps: int = 100 * GBPS, delay: Time = 1 * US) -> Topology:
+    """Two hosts with one link and no switch: `h0` and `h1`."""
+    return Topology(["h0", "h1"], [], [Link("h0", "h1", rate_bps, delay)])
+
+
 def dumbbell(
     left: int,
     right: int,
@@ -135,6 +190,24 @@ def dumbbell(
     links += [Link(name, "s1", rate_bps, delay) for name in rights]
     links.append(Link("s0", "s1", middle_bps or rate_bps, delay))
     return Topology((*lefts, *rights), ["s0", "s1"], links)
+
+
+def parking_lot(
+    switches: int,
+    *,
+    rate_bps: int = 100 * GBPS,
+    middle_bps: int | None = None,
+    delay: Time = 1 * US,
+) -> Topology:
+    """A chain of switches `s0`, `s1`, ... with two hosts at each: `a0`, `b0` at the first.
+
+    Flows that enter on the way share each link between switches with those from further away.
+    """
+    names = _names("s", switches, "switches")
+    hosts = [f"{side}{number}" for number in range(switches) for side in "ab"]
+    links = [Link(host, f"s{host[1:]}", rate_bps, delay) for host in hosts]
+    links += [Link(near, far, middle_bps or rate_bps, delay) for near, far in pairwise(names)]
+    return Topology(hosts, names, links)
 
 
 def leaf_spine(
@@ -159,6 +232,33 @@ def leaf_spine(
         for spine in spine_names
     ]
     return Topology(names, (*leaf_names, *spine_names), links)
+
+
+def rail_optimised(
+    servers: int,
+    rails: int,
+    *,
+    spines: int = 0,
+    rate_bps: int = 100 * GBPS,
+    uplink_bps: int | None = None,
+    delay: Time = 1 * US,
+) -> Topology:
+    """Servers with an adapter for each rail: host `n2.5` is adapter 5 of server 2, at `rail5`.
+
+    Rails meet in the spines only; without spines a rail reaches nothing but itself, so there
+    can be only one.
+    """
+    _names("n", servers, "servers")
+    rail_names = _names("rail", rails, "rails")
+    hosts = [f"n{server}.{rail}" for server in range(servers) for rail in range(rails)]
+    links = [Link(host, f"rail{host.partition('.')[2]}", rate_bps, delay) for host in hosts]
+    spine_names = _names("spine", spines, "spines") if spines else []
+    links += [
+        Link(rail, spine, uplink_bps or rate_bps, delay)
+        for rail in rail_names
+        for spine in spine_names
+    ]
+    return Topology(hosts, (*rail_names, *spine_names), links)
 
 
 def fat_tree(k: int, *, rate_bps: int = 100 * GBPS, delay: Time = 1 * US) -> Topology:

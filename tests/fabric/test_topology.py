@@ -5,7 +5,17 @@ from typing import Any
 import pytest
 
 from ibwire.base.errors import EncodeError
-from ibwire.fabric.topology import Link, Topology, dumbbell, fat_tree, leaf_spine, star
+from ibwire.fabric.topology import (
+    Link,
+    Topology,
+    back_to_back,
+    dumbbell,
+    fat_tree,
+    leaf_spine,
+    parking_lot,
+    rail_optimised,
+    star,
+)
 
 
 def ways(topology: Topology, source: str, target: str) -> int:
@@ -34,6 +44,52 @@ def test_dumbbell() -> None:
     assert len(topology.links) == 4
     assert topology.next_hops()["s0"] == {"l0": [0], "l1": [1], "r0": [2]}
     assert topology.links[-1].rate_bps == 40
+
+
+def test_back_to_back_has_no_switch() -> None:
+    assert back_to_back().switches == ()
+    assert back_to_back().hosts == ("h0", "h1")
+
+
+def test_parking_lot_is_a_chain_with_two_hosts_at_each_switch() -> None:
+    topology = parking_lot(3, middle_bps=40)
+
+    assert topology.hosts == ("a0", "b0", "a1", "b1", "a2", "b2")
+    assert [link.rate_bps for link in topology.links[-2:]] == [40, 40]
+    assert topology.next_hops()["s1"]["b2"] == [3]
+
+
+def test_rails_meet_in_the_spines() -> None:
+    topology = rail_optimised(3, 2, spines=4)
+
+    assert topology.hosts == ("n0.0", "n0.1", "n1.0", "n1.1", "n2.0", "n2.1")
+    assert ways(topology, "n0.0", "n2.0") == 1
+    assert ways(topology, "n0.0", "n2.1") == 4
+    with pytest.raises(EncodeError, match="a way; there is none"):
+        rail_optimised(2, 2)
+
+
+def test_static_route_replaces_the_shortest_ways() -> None:
+    topology = leaf_spine(2, 2, 1)
+
+    assert topology.next_hops()["leaf0"]["h1"] == [1, 2]
+    assert topology.routed({"leaf0": {"h1": ["spine1"]}})["leaf0"]["h1"] == [2]
+
+
+@pytest.mark.parametrize(
+    ("routes", "message"),
+    [
+        (
+            {"spine0": {"h1": ["leaf0"]}},
+            "'leaf0 > spine0 > leaf0' is not a way to h1 without a circle",
+        ),
+        ({"leaf0": {"h1": ["leaf1"]}}, "'leaf1' is not a neighbour of leaf0"),
+        ({"leaf0": {"h1": ["h0"]}}, "'leaf0 > h0' is not a way to h1"),
+    ],
+)
+def test_static_route_that_does_not_arrive_is_refused(routes: Any, message: str) -> None:
+    with pytest.raises(EncodeError, match=message):
+        leaf_spine(2, 2, 1).routed(routes)
 
 
 def test_leaf_spine_has_a_way_over_each_spine() -> None:
