@@ -6,17 +6,21 @@ routing tables and flow control on every link, and joins the devices of its host
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 
+from ibwire.base.errors import EncodeError
 from ibwire.base.node import Node
-from ibwire.base.units import ETHERNET_OVERHEAD, S
+from ibwire.base.units import ETHERNET_OVERHEAD, S, Time
 from ibwire.fabric.sim import Simulator, Wire
 from ibwire.fabric.switch.classes import Classifier
 from ibwire.fabric.switch.marking import Ramp
 from ibwire.fabric.switch.routing import Router, Strategy
 from ibwire.fabric.switch.switch import FCS, PortSettings, PriorityRules, Switch
+from ibwire.fabric.timetable import Timetable
 from ibwire.fabric.topology import Link, Topology
 
 
@@ -66,13 +70,34 @@ class SwitchSettings:
         return PortSettings(link.rate_bps, dict.fromkeys(self.lossless, lossless))
 
 
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """A link that fails at a time, and comes back at another or never."""
+
+    link: Link
+    at: Time
+    until: Time | None = None
+
+    def __post_init__(self) -> None:
+        if self.at < 0:
+            raise EncodeError("at", self.at, "0 or above")
+        if self.until is not None and self.until <= self.at:
+            raise EncodeError("until", self.until, f"above {self.at}, as the link fails then")
+
+
 class LosslessNetwork:
     """The switches of a topology in a simulator, and the wires between all nodes.
 
-    devices: the node of each host, with the MAC address by which it is reached.
-    settings: of all switches, or by name of a switch.
-    routes: neighbours by switch and host, in place of those on the shortest ways.
+    devices: the node of each host, with the MAC address by which it is reached. settings: of all
+    switches, or by name of a switch. routes: neighbours by switch and host, in place of those on
+    the shortest ways. outages: links that fail. reroute_after: time from the change of a link to
+    new routes in all switches.
     Raises `BufferTooSmall` where the headroom does not fit.
+
+    When a link fails, frames on it are lost, and its switches drop what waits for it. They stop
+    using it at once where another port leads to the same host. Until all switches have new
+    routes, frames are dropped where none does. A link that comes back is used again once the
+    switches have new routes.
     """
 
     def __init__(
@@ -84,21 +109,46 @@ class LosslessNetwork:
         *,
         routes: Mapping[str, Mapping[str, Sequence[str]]] | None = None,
         wire_overhead: int = ETHERNET_OVERHEAD,
+        outages: Iterable[Outage] = (),
+        reroute_after: Time = 0,
     ) -> None:
+        if reroute_after < 0:
+            raise EncodeError("reroute_after", reroute_after, "0 or above")
         self.topology = topology
         self.switches: dict[str, Switch] = {}
         self.wires: dict[Link, list[Wire]] = {}
-        hops = topology.routed(routes or {})
+        """Wires by link; several for parallel links that are equal."""
+        self.down: list[Link] = []
+        """Links that do not work now."""
+        self.timetable = Timetable("network")
+        """Functions that are called at times of the run."""
+        self._simulator = simulator
+        self._macs = {host: mac for host, (_, mac) in devices.items()}
+        self._reroute_after = reroute_after
+        self._routes = routes or {}
+        self._ends: list[tuple[Link, Wire, list[tuple[str, int]]]] = []
+        """Each link with its wire, and the nodes and ports at its ends."""
+        self._make_switches(settings)
+        self._connect({name: node for name, (node, _) in devices.items()}, wire_overhead)
+        for outage in outages:
+            self._find(outage.link)
+            self.timetable.add(outage.at, partial(self.fail, outage.link))
+            if outage.until is not None:
+                self.timetable.add(outage.until, partial(self.restore, outage.link))
+        simulator.kick(self.timetable)
+
+    def _make_switches(self, settings: SwitchSettings | Mapping[str, SwitchSettings]) -> None:
+        topology, draw = self.topology, self._simulator.random
+        tables = self._tables()
         host_bps = topology.ports(topology.hosts[0])[0][0].rate_bps
         for number, name in enumerate(topology.switches):
-            table = {devices[host][1]: ports for host, ports in hops[name].items()}
             own = settings if isinstance(settings, SwitchSettings) else settings[name]
             router = Router(
-                table,
+                tables[name],
                 strategy=own.strategy,
-                seed=simulator.random(f"{name}/hash").getrandbits(32),
-                queued=lambda port, name=name: self.switches[name].queued(port),  # type: ignore[misc]
-                draw=simulator.random(f"{name}/paths"),
+                seed=draw(f"{name}/hash").getrandbits(32),
+                queued=partial(self._queued, name),
+                draw=draw(f"{name}/paths"),
             )
             ports = [own.port(link, host_bps) for link, _ in topology.ports(name)]
             self.switches[name] = Switch(
@@ -111,27 +161,90 @@ class LosslessNetwork:
                 strict=own.strict,
                 weights=own.weights,
                 overhead=own.overhead,
-                draw=simulator.random(f"{name}/marks"),
+                draw=draw(f"{name}/marks"),
             )
-        taken: dict[str, int] = {}
-        nodes = {**{name: node for name, (node, _) in devices.items()}, **self.switches}
-        for link in topology.links:
+
+    def _connect(self, hosts: Mapping[str, Node], overhead: int) -> None:
+        taken: Counter[str] = Counter()
+        nodes = {**hosts, **self.switches}
+        for link in self.topology.links:
             ends = []
             for name in (link.a, link.b):
-                ends.append((nodes[name], taken.get(name, 0)))
-                taken[name] = taken.get(name, 0) + 1
-            wire = simulator.connect(
-                ends[0][0],
-                ends[1][0],
+                ends.append((name, taken[name]))
+                taken[name] += 1
+            wire = self._simulator.connect(
+                nodes[link.a],
+                nodes[link.b],
                 ends[0][1],
                 ends[1][1],
                 rate_bps=link.rate_bps,
                 delay=link.delay,
-                overhead=wire_overhead,
+                overhead=overhead,
                 flow_control=True,
                 name=f"{link.a}-{link.b}",
             )
             self.wires.setdefault(link, []).append(wire)
+            self._ends.append((link, wire, ends))
+
+    def _queued(self, name: str, port: int) -> int:
+        return self.switches[name].queued(port)
+
+    def fail(self, link: Link) -> None:
+        """Take a link down now: what is on it and what waits for it is lost.
+
+        Raises `EncodeError` for a link that is not in the topology.
+        """
+        link, wire, ends = self._find(link)
+        if any(each is link for each in self.down):
+            return
+        self.down.append(link)
+        self._simulator.cut(wire)
+        for name, port in ends:
+            if name in self.switches:
+                self.switches[name].link_down(port)
+                self._simulator.kick(self.switches[name])
+        self._reroute_later()
+
+    def restore(self, link: Link) -> None:
+        """Let a link that is down work again."""
+        link, wire, ends = self._find(link)
+        if not any(each is link for each in self.down):
+            return
+        self.down = [each for each in self.down if each is not link]
+        for name, port in ends:
+            if name in self.switches:
+                self.switches[name].link_up(port)
+        self._simulator.mend(wire)
+        self._reroute_later()
+
+    def reroute(self) -> None:
+        """Give all switches routes over the links that work now."""
+        for name, table in self._tables().items():
+            self.switches[name].router.update(table)
+
+    def _reroute_later(self) -> None:
+        if not self._reroute_after:
+            self.reroute()
+            return
+        time = self._simulator.now + self._reroute_after
+        self.timetable.add(time, self.reroute)
+        self._simulator.kick(self.timetable)
+
+    def _tables(self) -> dict[str, dict[bytes, list[int]]]:
+        """Ports by switch and MAC address, over the links that work now."""
+        hops = self.topology.routed(self._routes, without=self.down)
+        return {
+            name: {self._macs[host]: ports for host, ports in table.items()}
+            for name, table in hops.items()
+        }
+
+    def _find(self, link: Link) -> tuple[Link, Wire, list[tuple[str, int]]]:
+        """The link of the topology that is meant: itself, or the first that is equal."""
+        for same in (True, False):
+            for found in self._ends:
+                if found[0] is link if same else found[0] == link:
+                    return found
+        raise EncodeError("link", f"{link.a}-{link.b}", "a link of the network")
 
 
 def default_headroom(link: Link) -> int:

@@ -131,6 +131,13 @@ class PauseGrant:
                 self._resume(lane, self._ends[lane])
         self._find_next_end()
 
+    def clear(self, now: Time) -> None:
+        """End all pauses, as when the link fails."""
+        for lane in range(LANES):
+            if self.paused >> lane & 1:
+                self._resume(lane, min(now, self._ends[lane]))
+        self._next_end = None
+
     def time_stopped(self, lane: int, now: Time) -> Time:
         """Time for which a priority was stopped until now, with a pause that lasts."""
         running = now - self._began[lane] if self.paused >> lane & 1 else 0

@@ -114,6 +114,7 @@ class Direction:
         "far_port",
         "free_at",
         "grant",
+        "lost",
         "name",
         "near",
         "numerator",
@@ -151,7 +152,9 @@ class Direction:
         """Called for each frame when it starts to leave; may be changed at any time, for frames
         that have not left yet."""
         self.free_at: Time = 0
-        """When the line can take the next frame."""
+        """When the line can take the next frame; never, while its wire is cut."""
+        self.lost = 0
+        """Frames that were on their way when the wire was cut."""
         # Picoseconds per byte as a fraction in lowest terms: small numbers are fast.
         shared = gcd(8 * S, rate_bps)
         self.numerator = 8 * S // shared
@@ -275,6 +278,31 @@ class Simulator:
                 raise EncodeError(name, port, "free: a wire is there already")
             taken = taken | {(id(node), port)}
         self._ports = taken
+
+    def cut(self, wire: Wire) -> None:
+        """Interrupt a wire: frames on their way are lost, and none leaves until `mend`.
+
+        Pauses of both ends are over. A wire that is cut already stays so.
+        """
+        for line in (wire.a_to_b, wire.b_to_a):
+            if line.free_at == _NEVER:
+                return
+            line.free_at = _NEVER
+            if line.pause is not None:
+                line.pause.clear(self.now)
+            before = len(self._heap)
+            self._heap[:] = [
+                event for event in self._heap if event[3] is not line or event[4] is None
+            ]
+            line.lost += before - len(self._heap)
+        heapify(self._heap)
+
+    def mend(self, wire: Wire) -> None:
+        """Let frames pass a wire again that was cut, and ask both its ends for them."""
+        for line in (wire.a_to_b, wire.b_to_a):
+            if line.free_at == _NEVER:
+                line.free_at = self.now
+                heappush(self._heap, (self.now, self._sequence(), line.near, line, None))
 
     def kick(self, node: Node) -> None:
         """Poll a node for frames and for its timeout at the current time.

@@ -76,24 +76,31 @@ class Topology:
         return tables
 
     def routed(
-        self, routes: Mapping[str, Mapping[str, Sequence[str]]]
+        self, routes: Mapping[str, Mapping[str, Sequence[str]]], without: Sequence[Link] = ()
     ) -> dict[str, dict[str, list[int]]]:
         """`next_hops` with static routes: the neighbours by switch and host.
 
+        A route whose links are all down (`without`) is not used.
         Raises `EncodeError` for a route over a node that is no neighbour, and for routes in
         a circle.
         """
-        tables = self.next_hops()
+        tables = self.next_hops(without)
+        down = {id(link) for link in without}
         for switch, by_host in routes.items():
-            neighbours = [neighbour for _, neighbour in self.ports(switch)]
+            ports = self.ports(switch)
+            neighbours = [neighbour for _, neighbour in ports]
             for host, wanted in by_host.items():
                 for each in wanted:
                     if each not in neighbours:
                         raise EncodeError("route", each, f"a neighbour of {switch}")
-                tables[switch][host] = [
-                    port for port, neighbour in enumerate(neighbours) if neighbour in wanted
+                found = [
+                    port
+                    for port, (link, neighbour) in enumerate(ports)
+                    if neighbour in wanted and id(link) not in down
                 ]
-        if routes:
+                if found:
+                    tables[switch][host] = found
+        if routes and not down:
             for host in {host for by_host in routes.values() for host in by_host}:
                 self._check_circle(host, tables)
         return tables

@@ -42,6 +42,8 @@ class Router:
 
     __slots__ = ("_draw", "_flows", "_queued", "_seed", "_strategy", "_turn", "table")
 
+    table: dict[bytes, tuple[int, ...]]
+
     LIMIT_FLOWS = 1 << 16
     """Flows whose hash is kept."""
 
@@ -54,7 +56,7 @@ class Router:
         queued: Callable[[int], int] | None = None,
         draw: random.Random | None = None,
     ) -> None:
-        self.table = {mac: tuple(ports) for mac, ports in table.items()}
+        self.update(table)
         self._strategy = strategy
         self._seed = seed
         self._queued = queued or (lambda port: 0)
@@ -78,6 +80,16 @@ class Router:
             return ports[self._turn % len(ports)]
         fewest = min(map(self._queued, ports))
         return self._draw.choice([port for port in ports if self._queued(port) == fewest])
+
+    def update(self, table: Mapping[bytes, Sequence[int]]) -> None:
+        """Replace the table; flows may take other ports from now on."""
+        self.table = {mac: tuple(ports) for mac, ports in table.items()}
+
+    def withdraw(self, port: int) -> None:
+        """Stop using a port for destinations to which other ports lead too."""
+        for mac, ports in self.table.items():
+            if len(ports) > 1 and port in ports:
+                self.table[mac] = tuple(each for each in ports if each != port)
 
     def _hash(self, frame: Frame) -> int:
         flow = flow_of(frame)

@@ -73,6 +73,8 @@ class PortCounters:
     resumes_sent: list[int] = field(default_factory=lambda: [0] * LANES)
     dropped: Counter[str] = field(default_factory=Counter)
     """Frames that arrived here and were dropped, by reason."""
+    discarded: Counter[str] = field(default_factory=Counter)
+    """Frames that waited here to be sent and were dropped, by reason."""
 
 
 class _Port:
@@ -83,6 +85,7 @@ class _Port:
         "announce",
         "counters",
         "first_sizes",
+        "is_up",
         "pause_time",
         "paused",
         "queued",
@@ -111,6 +114,8 @@ class _Port:
         self.refresh_at: list[Time] = [0] * LANES
         """When the pause of each priority has to be repeated."""
         self.counters = PortCounters()
+        self.is_up = True
+        """Whether its link works."""
 
 
 _Queued = tuple[Frame, int, int]
@@ -188,6 +193,10 @@ class Switch:
         if out is None or len(frame) < _HEADER:
             source.counters.dropped["no route" if len(frame) >= _HEADER else "malformed"] += 1
             return
+        target = self._ports[out]
+        if not target.is_up:
+            source.counters.dropped["link down"] += 1
+            return
         lane = self._classifier.priority(frame)
         size = len(frame) + self._overhead
         account = source.accounts[lane]
@@ -200,7 +209,6 @@ class Switch:
             and self._buffer.must_pause(account)
         ):
             self._pause(port, lane, now)
-        target = self._ports[out]
         ramp = target.ramps[lane]
         if ramp is not None and ramp.at_enqueue:
             frame = self._marked(frame, target, lane, ramp)
@@ -226,20 +234,31 @@ class Switch:
         frame, size, came_by = queue.popleft()
         target.first_sizes[lane] = queue[0][1] if queue else 0
         target.queued[lane] -= size
-        source = self._ports[came_by]
-        account = source.accounts[lane]
-        self._buffer.release(account, size)
         ramp = target.ramps[lane]
         if ramp is not None and not ramp.at_enqueue:
             frame = self._marked(frame, target, lane, ramp)
-        if source.paused >> lane & 1 and self._buffer.may_resume(account):
-            source.paused &= ~(1 << lane)
-            source.announce[lane] = 0
-            source.counters.resumes_sent[lane] += 1
-            self.ready_ports.append(came_by)
+        self._release(came_by, lane, size)
         target.counters.sent[lane] += 1
         target.counters.sent_bytes[lane] += len(frame)
         return frame
+
+    def link_down(self, port: int) -> None:
+        """The link of a port has failed: what waits there is dropped, and its pauses end."""
+        target = self._ports[port]
+        target.is_up = False
+        target.paused = 0
+        target.announce.clear()
+        self.router.withdraw(port)
+        for lane, queue in enumerate(target.queues):
+            target.counters.discarded["link down"] += len(queue)
+            for _, size, came_by in queue:
+                self._release(came_by, lane, size)
+            queue.clear()
+            target.queued[lane] = target.first_sizes[lane] = 0
+
+    def link_up(self, port: int) -> None:
+        """The link of a port works again; `router` does not use it until its table says so."""
+        self._ports[port].is_up = True
 
     def poll_timeout(self) -> Time | None:
         """When a pause has to be repeated."""
@@ -253,6 +272,17 @@ class Switch:
             # An entry of an earlier pause has another time.
             if source.paused >> lane & 1 and source.refresh_at[lane] == due:
                 self._announce(port, lane, now)
+
+    def _release(self, port: int, lane: int, size: int) -> None:
+        """Give back the bytes of a frame that came by a port; its sender may go on by that."""
+        source = self._ports[port]
+        account = source.accounts[lane]
+        self._buffer.release(account, size)
+        if source.paused >> lane & 1 and self._buffer.may_resume(account):
+            source.paused &= ~(1 << lane)
+            source.announce[lane] = 0
+            source.counters.resumes_sent[lane] += 1
+            self.ready_ports.append(port)
 
     def _pause(self, port: int, lane: int, now: Time) -> None:
         source = self._ports[port]
