@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class Trouble(StrEnum):
@@ -27,6 +28,14 @@ class Trouble(StrEnum):
     """A request was unanswered for longer than a requester waits."""
 
 
+class OpenRequest(NamedTuple):
+    """A message that was not acknowledged when the capture ended."""
+
+    verb: str
+    number: int
+    """Of its first packet."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ending:
     """The requests of one end when the capture ended."""
@@ -37,3 +46,9 @@ class Ending:
     """Why they may never be; `None` for requests that were simply in flight."""
     silence_ns: int = 0
     """From the last request or response to the end of the capture."""
+    first_open: tuple[OpenRequest, ...] = field(default=(), compare=False)
+    """The first `NAMED` of the open messages."""
+
+
+NAMED = 3
+"""Open messages that are named."""

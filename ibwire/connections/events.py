@@ -13,7 +13,8 @@ class FlowEventKind(StrEnum):
     """What an event is; the kinds name the fields of `FlowEvent` that they fill."""
 
     LOST = "lost"
-    """Packets were never seen here: `psn` to `last_psn`, `count` packets as far as known."""
+    """Packets were never seen here: `psn` to `last_psn`, `count` packets as far as known. `cause`
+    is `not_captured` if the network has not lost them, and `unknown` if that is open."""
     REORDERED = "reordered"
     """A packet arrived after others that were sent later."""
     DUPLICATE = "duplicate"
@@ -38,7 +39,7 @@ class FlowEventKind(StrEnum):
 
 
 class Cause(StrEnum):
-    """Why requests were retransmitted, or which limit was reached."""
+    """Why requests were retransmitted, which limit was reached, or who has missed a packet."""
 
     NAK = "nak"
     """The responder named the first PSN that it missed."""
@@ -54,6 +55,8 @@ class Cause(StrEnum):
     """It had been acknowledged here: the ACK was lost after this point, or a timer was stale."""
     RETRIES = "retries"
     RNR_RETRIES = "rnr_retries"
+    NOT_CAPTURED = "not_captured"
+    """The requester went on without retransmitting: the capture missed it, not the network."""
     UNKNOWN = "unknown"
     """Nothing in this capture shows why."""
 

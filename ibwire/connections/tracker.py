@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from ibwire.connections.connection import MTUS, Connection
-from ibwire.connections.ending import Ending, Trouble
+from ibwire.connections.ending import NAMED, Ending, OpenRequest, Trouble
 from ibwire.connections.events import Cause, FlowEvent, FlowEventKind, Observer
 from ibwire.connections.gaps import within
 from ibwire.connections.identity import REORDER_IDS, Recent
@@ -1005,8 +1005,9 @@ class RequestTracker:
         is_failed = self.responder is ResponderState.FAILED
         silence = now - self.last_ns
         trouble = None if is_failed else self._trouble(silence)
-        still_open = sum(map(self._is_open, self.messages)) if self.connection.is_paired else 0
-        return Ending(still_open, trouble, silence)
+        still_open = list(filter(self._is_open, self.messages if self.connection.is_paired else ()))
+        first = tuple(OpenRequest(each.verb, each.first_number) for each in still_open[:NAMED])
+        return Ending(len(still_open), trouble, silence, first)
 
     def unacknowledged(self, ending: Ending) -> tuple[int, int]:
         """First PSN and count of the requests without a response when the capture ends.
@@ -1061,6 +1062,9 @@ class RequestTracker:
         if Cause.NAK in causes:
             return Trouble.NAK
         run = self.retransmission
+        is_answered = run is not None and self._answered_end >= run.end
+        if is_answered and self.unseen.responses:
+            return Trouble.RESPONSES_MISSING
         if run is not None and run.event.time_ns >= self._disturbed_ns:
             return Trouble.RETRANSMITTED
         if self.unseen.requests:

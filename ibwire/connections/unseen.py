@@ -7,7 +7,7 @@ have come after it. What is acknowledged although it was never seen is lost as w
 
 from __future__ import annotations
 
-from ibwire.connections.events import FlowEvent, FlowEventKind
+from ibwire.connections.events import Cause, FlowEvent, FlowEventKind
 from ibwire.connections.gaps import Gap, Unsettled, cut, joined, within
 from ibwire.connections.identity import KEEP
 from ibwire.connections.open_message import OpenMessage
@@ -121,11 +121,11 @@ class Unseen:
         for gap in self.responses[:]:
             if gap.first <= message.last:
                 self.responses.remove(gap)
-                self._lose_all(gap, 1 - self._end)
+                self._lose_all(gap, 1 - self._end, Cause.NOT_CAPTURED)
         first, end = message.next_response, message.last + 1
         if first < end:
             gap = Gap(first, end, message.last_number, message.last_ns)
-            self._lose_all(gap, 1 - self._end)
+            self._lose_all(gap, 1 - self._end, Cause.NOT_CAPTURED)
 
     def limit(self) -> None:
         """Forget the oldest gaps, of which there may be any number."""
@@ -138,7 +138,7 @@ class Unseen:
         self._settle()
         for gaps, direction in self._open_gaps():
             for gap in gaps:
-                self._lose_all(gap, direction)
+                self._lose_all(gap, direction, Cause.UNKNOWN)
             gaps.clear()
 
     def _open_gaps(self) -> tuple[tuple[list[Gap], int], ...]:
@@ -155,13 +155,16 @@ class Unseen:
         for gap in joined(unsettled.responses):
             self._lose(gap, 1 - self._end)
 
-    def _lose_all(self, gap: Gap, direction: int) -> None:
+    def _lose_all(self, gap: Gap, direction: int, cause: Cause | None = None) -> None:
         """Count a packet for each PSN of a gap as lost."""
         gap.packets = gap.end - gap.first
-        self._lose(gap, direction)
+        self._lose(gap, direction, cause)
 
-    def _lose(self, gap: Gap, direction: int) -> None:
-        """Count the packets of a gap as lost, except those that were seen damaged."""
+    def _lose(self, gap: Gap, direction: int, cause: Cause | None = None) -> None:
+        """Count the packets of a gap as lost, except those that were seen damaged.
+
+        cause: `NOT_CAPTURED` or `UNKNOWN`, where it may not be the network.
+        """
         connection = self._reports.connection
         psn = gap.first & MASK
         count = connection.count_lost(direction, psn=psn, count=gap.packets)
@@ -176,6 +179,7 @@ class Unseen:
                     psn=psn,
                     last_psn=gap.end - 1 & MASK,
                     count=count,
+                    cause=cause,
                 )
             )
 

@@ -41,6 +41,10 @@ class Facts:
             if event.direction == self._incident.end
         )
 
+    def is_refused(self, loss: FlowEvent) -> bool:
+        """Whether a NAK asks for one of the requests that were not seen here."""
+        return any(_covers(loss, nak.psn) for nak in (*self.naks, *self.rnrs))
+
     def lost_between(self, number: int, retransmission: FlowEvent) -> int:
         """How many of the retransmitted packets were lost or damaged here since a packet."""
         return sum(

@@ -113,6 +113,7 @@ def phrase(
         a=count(number, "response"),
         k=count(number, "RNR NAK"),
         w="was" if number == 1 else "were",
+        it="it" if number == 1 else "them",
         t=times(number),
         least="up to " if is_most else "at least " if is_least else "",
     )

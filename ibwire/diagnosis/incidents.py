@@ -79,19 +79,15 @@ class _Describer:
         """Packets that were never seen here."""
         what = psns(event.psn, event.last_psn)
         if event.direction != self.incident.end:
-            self.result.reasons[Reason.RESPONSE_LOST_BEFORE] += event.count
-            self._step(
-                event,
-                f"{self.s}'s response to a READ or atomic with {what} did not arrive here: "
-                f"#{event.number} arrived instead. {_lost(event)} before this point.",
-                many=f"{{n}} times responses of {self.s} to READs or atomics did not arrive here "
-                "(before {p}): lost before this point.",
-            )
+            self._response_loss(event, what)
             return
         is_over = self.incident.recovered is not None
         if is_over and not self.facts.retransmissions and not self.facts.naks:
             self.result.reasons[Reason.NOT_CAPTURED] += event.count
             where = "It is acknowledged nevertheless: the capture missed it."
+        elif event.cause is Cause.UNKNOWN and not self.facts.is_refused(event):
+            self.result.reasons[Reason.NOT_SEEN] += event.count
+            where = f"{_lost(event)} before this point, or the capture missed {_it(event)}."
         else:
             self.result.reasons[Reason.LOST_BEFORE] += event.count
             where = f"{_lost(event)} before this point."
@@ -99,6 +95,25 @@ class _Describer:
             event,
             f"{self.r}'s request with {what} did not arrive here: #{event.number} arrived instead. "
             f"{where}",
+        )
+
+    def _response_loss(self, event: FlowEvent, what: str) -> None:
+        """Responses that were never seen here."""
+        why, where = Reason.RESPONSE_LOST_BEFORE, f"{_lost(event)} before this point"
+        if event.cause is Cause.NOT_CAPTURED:
+            why = Reason.RESPONSE_NOT_CAPTURED
+            where = f"{self.r} goes on without retransmitting: the capture missed {_it(event)}"
+        elif event.cause is Cause.UNKNOWN:
+            why = Reason.RESPONSE_NOT_SEEN
+            where += f", or the capture missed {_it(event)}"
+        self.result.reasons[why] += event.count
+        many = "lost before this point" if why is Reason.RESPONSE_LOST_BEFORE else where
+        self._step(
+            event,
+            f"{self.s}'s response to a READ or atomic with {what} did not arrive here: "
+            f"#{event.number} arrived instead. {where}.",
+            many=f"{{n}} times responses of {self.s} to READs or atomics did not arrive here "
+            f"(before {{p}}): {many}.",
         )
 
     def late(self, event: FlowEvent) -> None:
@@ -536,6 +551,10 @@ class _Describer:
 
 def _lost(event: FlowEvent) -> str:
     return "It was lost" if event.count == 1 else f"{count(event.count, 'packet')} were lost"
+
+
+def _it(event: FlowEvent) -> str:
+    return "it" if event.count == 1 else "them"
 
 
 AFTER = "lost, damaged or delayed after this point"

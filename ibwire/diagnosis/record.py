@@ -119,9 +119,6 @@ class Record:
     """All, in order of time."""
     marks: list[FlowEvent] = field(default_factory=list)
     """The events about congestion."""
-    unanswered: list[Message] = field(default_factory=list)
-    """The first `UNANSWERED` messages that were not acknowledged."""
-    unanswered_count: int = 0
     last: PacketTime | None = None
 
     def incidents(self) -> list[Incident]:
@@ -130,7 +127,6 @@ class Record:
 
 
 ACKS = 8
-UNANSWERED = 8
 SENT = 1024
 """Number of newest packets that are kept by PSN: many times the 129 that rxe has outstanding."""
 
@@ -199,11 +195,6 @@ class Recorder:
         """A message is complete, or was abandoned."""
         record = self._records.get(message.connection)
         if record is None:
-            return
-        if not message.acked_number and record.connection.is_reliable:
-            record.unanswered_count += 1
-            if len(record.unanswered) < UNANSWERED:
-                record.unanswered.append(message)
             return
         if not record.line or not message.acked_number:
             return

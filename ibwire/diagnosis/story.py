@@ -17,7 +17,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ibwire.connections.events import FlowEvent, FlowEventKind, Message
+from ibwire.connections.ending import NAMED
+from ibwire.connections.events import FlowEvent, FlowEventKind
 from ibwire.connections.opcode_sets import RESPONSES
 from ibwire.connections.pairing import PAIRINGS
 from ibwire.diagnosis.incident_text import IncidentText
@@ -417,7 +418,8 @@ class Story:
     def _left(self) -> Iterator[Entry]:
         """Messages without a response."""
         record = self._record
-        if not record.unanswered_count or record.last is None or not self.connection.is_paired:
+        number = sum(ending.open_messages for ending in self.connection.endings)
+        if not number or record.last is None:
             return
         if any(described.refusal or described.given_up for described in self.incidents):
             return
@@ -426,16 +428,19 @@ class Story:
             record.last.time_ns,
             record.last.time_ns,
             (0, 0),
-            f"At the end of the capture {count(record.unanswered_count, 'message')} had not been "
-            f"acknowledged: {self._begun(record.unanswered)}.",
+            f"At the end of the capture {count(number, 'message')} had not been acknowledged: "
+            f"{self._begun(number)}.",
         )
 
-    @staticmethod
-    def _begun(messages: Sequence[Message]) -> str:
-        return listed(
-            f"{VERBS.get(each.verb, each.verb)} of {LETTERS[each.direction]} (#{each.first_number})"
-            for each in messages[:3]
+    def _begun(self, number: int) -> str:
+        """The first open messages of both ends; number: how many are open."""
+        first = sorted(
+            (each.number, f"{VERBS.get(each.verb, each.verb)} of {LETTERS[end]} (#{each.number})")
+            for end, ending in enumerate(self.connection.endings)
+            for each in ending.first_open
         )
+        named = [text for _, text in first[:NAMED]]
+        return listed([*named, *([f"{number - NAMED:,} more"] if number > NAMED else [])])
 
     # The verdict.
 

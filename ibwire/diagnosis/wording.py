@@ -33,6 +33,9 @@ class Reason(StrEnum):
     OLD_NAK = "old_nak"
     STALE_TIMER = "stale_timer"
     NOT_CAPTURED = "not_captured"
+    RESPONSE_NOT_CAPTURED = "response_not_captured"
+    NOT_SEEN = "not_seen"
+    RESPONSE_NOT_SEEN = "response_not_seen"
     UNCLEAR = "unclear"
 
 
@@ -44,6 +47,8 @@ OF_RESPONSES = frozenset(
         Reason.RESPONSE_DAMAGED,
         Reason.RESPONSE_REORDERED,
         Reason.RESPONSE_OR_LATE,
+        Reason.RESPONSE_NOT_CAPTURED,
+        Reason.RESPONSE_NOT_SEEN,
     }
 )
 """Causes that are about packets of the responder."""
@@ -51,8 +56,9 @@ OF_RESPONSES = frozenset(
 
 class Phrase(NamedTuple):
     """The text of a cause. `{r}` is the requester, `{s}` the responder, `{n}` a number of
-    packets with its noun, `{w}` `was` or `were`, `{a}` a number of responses, `{k}` of RNR
-    NAKs, `{t}` how often, `{least}` `at least ` where the number may be too low."""
+    packets with its noun, `{w}` `was` or `were`, `{it}` `it` or `them`, `{a}` a number of
+    responses, `{k}` of RNR NAKs, `{t}` how often, `{least}` `at least ` where the
+    number may be too low."""
 
     title: str
     """In the title of an incident."""
@@ -144,6 +150,21 @@ PHRASES = {
         "{n} from {r} to {s} missing in the capture",
         "{n} from {r} to {s} {w} acknowledged but not captured: the capture missed them, "
         "the network did not.",
+    ),
+    Reason.RESPONSE_NOT_CAPTURED: Phrase(
+        "{a} of {s} missing in the capture",
+        "The capture missed {a} of {s}, the network did not lose {it}: {r} went on without "
+        "retransmitting the request.",
+    ),
+    Reason.NOT_SEEN: Phrase(
+        "{n} from {r} to {s} missing here",
+        "{n} from {r} to {s} did not arrive here and {w} not retransmitted before the capture "
+        "ends: lost between {r} and this point, or missed by the capture.",
+    ),
+    Reason.RESPONSE_NOT_SEEN: Phrase(
+        "{a} of {s} missing here",
+        "{a} of {s} did not arrive here, and {r} had not retransmitted the request when the "
+        "capture ended: lost between {s} and this point, or missed by the capture.",
     ),
     Reason.UNCLEAR: Phrase(
         "{r} retransmits, and the capture does not show why",

@@ -37,7 +37,8 @@ def of_finding(finding: Finding) -> Iterator[Remark]:
 
 def _lost(event: FlowEvent) -> str:
     packets = _count(event.count, "packet was", "packets were")
-    return f"{packets} not seen here before this one: {_psns(event)}"
+    who = _MISSED.get(event.cause, "")
+    return f"{packets} not seen here before this one{who}: {_psns(event)}"
 
 
 def _retransmitted(event: FlowEvent) -> str:
@@ -79,6 +80,11 @@ def _retry_exceeded(event: FlowEvent) -> str:
     reason = f": {why[event.cause]}" if event.cause in why else ""
     return f"the requester gave up PSN {event.psn} after this{reason}"
 
+
+_MISSED: dict[Cause | None, str] = {
+    Cause.NOT_CAPTURED: ", missed by the capture",
+    Cause.UNKNOWN: ", lost or missed by the capture",
+}
 
 _SHOWN: dict[FlowEventKind, Callable[[FlowEvent], str]] = {
     FlowEventKind.LOST: _lost,
@@ -132,6 +138,7 @@ _WHY: dict[Cause, Callable[[FlowEvent], str]] = {
     ),
     Cause.RETRIES: lambda event: "until the retries were used up",
     Cause.RNR_RETRIES: lambda event: "until the RNR retries were used up",
+    Cause.NOT_CAPTURED: lambda event: "the capture missed it",
     Cause.UNKNOWN: lambda event: "nothing in this capture shows why",
 }
 

@@ -581,11 +581,11 @@ def _table(entries: dict[str, Check]) -> list[tuple[re.Pattern[str], Check]]:
 STEPS = _table(
     {
         rf"(?P<r>[AB])'s request with {PSNS} did not arrive here: #\d+ arrived instead\. "
-        rf"(?:It was|{COUNT} packets were) lost before this point\.": lost_request,
+        rf"(?:It was|{COUNT} packets were) lost before this point(?:, or the capture missed "
+        r"(?:it|them))?\.": lost_request,
         rf"(?P<s>[AB])'s response to a READ or atomic with {PSNS} did not arrive here: #\d+ "
-        rf"arrived instead\. (?:It was|{COUNT} packets were) lost before this point\.": (
-            lost_response
-        ),
+        rf"arrived instead\. (?:It was|{COUNT} packets were) lost before this point(?:, or the "
+        r"capture missed (?:it|them))?\.": lost_response,
         r"[AB]'s [A-Z ]+ with PSN \d+ is reordered: packets sent after it arrived here before "
         r"it\.": reordered,
         r"A duplicate of (?:#(?P<first>\d+)|an earlier packet) \([AB]'s [A-Z ]+, PSN \d+\), made "

@@ -349,6 +349,86 @@ def test_story_of_any_impaired_capture_names_packets_that_exist(
         assert all(1 <= number <= len(records) for number in numbers)
 
 
+READ_RESPONSES = 13, 14, 15, 16, 18
+"""Opcodes of READ responses and of the atomic acknowledge, of RC (IBA table 38)."""
+UNTAGGED = 14 + 20 + 8
+"""Where the BTH of an untagged frame over IPv4 begins; 20 later over IPv6."""
+
+
+def without(path: Path, number: int, tmp_path: Path) -> Path:
+    """A capture that has missed one frame."""
+    header, records = frames_of(path)
+    del records[number - 1]
+    result = tmp_path / path.name
+    result.write_bytes(header + b"".join(records))
+    return result
+
+
+def read_responses(path: Path, bth: int = UNTAGGED) -> list[int]:
+    """Numbers of the frames, of which no other kind is as long and has such a byte there."""
+    found = []
+    for number, record in enumerate(frames_of(path)[1], 1):
+        frame = record[16:]
+        if len(frame) > bth + 12 and frame[bth - 6 : bth - 4] == (4791).to_bytes(2, "big"):
+            found += [number] if frame[bth] in READ_RESPONSES else []
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "bth"),
+    [("cm-rping", UNTAGGED), ("read-bw-ipv6", UNTAGGED + 20), ("rcx-all-ops", UNTAGGED)],
+)
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_response_that_only_the_capture_missed_is_not_lost_by_the_network(
+    name: str, bth: int, which: int, tmp_path: Path
+) -> None:
+    path = CAPTURES / f"{name}.pcap"
+
+    told = stories(without(path, read_responses(path, bth)[which], tmp_path))
+
+    (one,) = [each for each in told if each.connection.is_reliable]
+    assert "The network lost" not in one.verdict
+    assert "missed" in one.verdict
+    waiting = re.findall(r"At the end of the capture (\d+) messages? had not", flat(one))
+    assert waiting == (["1"] if one.connection.status.status == "unresolved" else [])
+
+
+def test_a_read_that_32_later_messages_pass_over_was_answered(tmp_path: Path) -> None:
+    path = CAPTURES / "cm-rping.pcap"
+
+    told = stories(without(path, read_responses(path)[0], tmp_path))
+
+    (one,) = [each for each in told if each.connection.is_reliable]
+    assert one.verdict.startswith("The capture missed 1 response of A")
+    assert "had not been acknowledged" not in flat(one)
+
+
+def test_the_open_messages_of_the_time_line_and_of_the_verdict_are_the_same(
+    tmp_path: Path,
+) -> None:
+    """After frame 11 a FETCH ADD lacks its response, and the one behind it has its own."""
+    told = flat(*stories(without(CAPTURES / "drop-atomic-ack.a.pcap", 11, tmp_path)))
+
+    assert "had not been acknowledged: FETCH ADD of A (#10). " in told
+    assert "Not resolved when the capture ends: responses of B are missing" in told
+    assert "1 message of A is not acknowledged" in told
+
+
+def test_of_many_open_messages_three_are_named(tmp_path: Path) -> None:
+    """read-bw-ipv6: 20 READs, the first 8 requests are #20 to #27, the first response is #28."""
+    header, records = frames_of(CAPTURES / "read-bw-ipv6.pcap")
+    path = tmp_path / "cut.pcap"
+    path.write_bytes(header + b"".join(records[:27]))
+
+    (one,) = [each for each in stories(path) if each.connection.is_reliable]
+
+    assert "8 messages of A" not in one.verdict  # nothing of B: whether they are open is unknown
+    path.write_bytes(header + b"".join(records[:28]))
+    (one,) = [each for each in stories(path) if each.connection.is_reliable]
+    named = "READ of A (#20), READ of A (#21), READ of A (#22) and 5 more."
+    assert f"8 messages had not been acknowledged: {named}" in flat(one)
+
+
 @pytest.mark.parametrize(
     ("ns", "text"),
     [(0, "0 ns"), (999, "999 ns"), (1_500, "1.50 us"), (65_425_000, "65.4 ms"), (10**9, "1.00 s")],
