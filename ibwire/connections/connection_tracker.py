@@ -12,6 +12,7 @@ from ibwire.connections.counts import DirectionCounts
 from ibwire.connections.events import FlowEventKind, Observer
 from ibwire.connections.identity import KEEP
 from ibwire.connections.opcode_sets import FULL, RESPONSES, VERB
+from ibwire.connections.open_requests import ending_of, unacknowledged
 from ibwire.connections.packets import Rows, TransportPacket
 from ibwire.connections.reporting import Reporter
 from ibwire.connections.tracker import PacketObserver, RequestTracker
@@ -134,9 +135,9 @@ class ConnectionTracker:
     def finish(self, now: int) -> None:
         """Nothing more follows; the capture ended at `now` (ns)."""
         one, other = self.requests
-        self.connection.endings = one.ending(now), other.ending(now)
+        self.connection.endings = ending_of(one, now), ending_of(other, now)
         self.connection.unacknowledged = [
-            each.unacknowledged(ending)
+            unacknowledged(each, ending)
             for each, ending in zip(self.requests, self.connection.endings, strict=True)
         ]
         for each in self.requests:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ibwire.connections.events import Cause, FlowEvent, FlowEventKind
 from ibwire.connections.opcode_sets import ANSWERED, RESPONSES
-from ibwire.connections.tracker import SILENCE_NS
+from ibwire.connections.retransmissions import SILENCE_NS
 from ibwire.diagnosis.facts import Facts
 from ibwire.diagnosis.incident_text import IncidentText, Step, summed_up
 from ibwire.diagnosis.record import Clue, Incident, PacketTime

@@ -18,8 +18,9 @@ from ibwire.connections.connection import Connection
 from ibwire.connections.events import FlowEvent, FlowEventKind, Message
 from ibwire.connections.opcode_sets import ACKNOWLEDGE, ANSWERED, READ, RESPONSES, STARTS, VERB
 from ibwire.connections.packets import TransportPacket
+from ibwire.connections.retransmissions import PAUSE_NS, SILENCE_NS
 from ibwire.connections.states import PacketStatus, ResponderState
-from ibwire.connections.tracker import PAUSE_NS, SILENCE_NS, RequestTracker
+from ibwire.connections.tracker import RequestTracker
 from ibwire_layers.opcodes import Service
 from ibwire_layers.psn import HALF, MASK
 from ibwire_layers.syndrome import AckKind, kind

@@ -14,8 +14,8 @@ from ibwire.connections.cm_exchanges import CMExchange
 from ibwire.connections.connection import Connection
 from ibwire.connections.ending import Ending, Trouble
 from ibwire.connections.events import FlowEventKind
+from ibwire.connections.retransmissions import SILENCE_NS
 from ibwire.connections.status import ConnectionStatus, Status
-from ibwire.connections.tracker import SILENCE_NS
 from ibwire.diagnosis.incident_text import IncidentText, phrase
 from ibwire.diagnosis.record import Record
 from ibwire.diagnosis.wording import OF_RESPONSES, Reason, count, duration, listed, sentence

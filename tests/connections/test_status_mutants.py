@@ -27,6 +27,8 @@ def judged(expected: str, **given: object) -> Callable[[], None]:
 
 
 STATUS, TRACKER = "connections/status.py", "connections/tracker.py"
+OPEN_REQUESTS = "connections/open_requests.py"
+TRACKED = "connections/tracked_requests.py"
 
 WRONG = [
     Wrong(
@@ -101,15 +103,15 @@ WRONG = [
     ),
     Wrong(
         "a NAK is no disturbance",
-        TRACKER,
-        "        self._disturb(psn + 1, packet)\n        event,",
-        "        event,",
+        "connections/naks.py",
+        "    requests.disturb(psn + 1, packet)\n    event,",
+        "    event,",
         tests.test_an_rnr_nak_at_the_end_is_open,
     ),
     Wrong(
         "a retransmission is no disturbance",
-        TRACKER,
-        "        self._disturb(self.next, packet)\n",
+        "connections/retransmissions.py",
+        "    requests.disturb(requests.next, packet)\n",
         "",
         tests.test_a_retransmission_of_what_was_acknowledged_here_is_open,
     ),
@@ -117,7 +119,7 @@ WRONG = [
         "a gap is no disturbance",
         TRACKER,
         "            self.unseen.miss_requests(self.next, psn, packet)\n"
-        "            self._disturb(psn, packet)\n",
+        "            self.disturb(psn, packet)\n",
         "            self.unseen.miss_requests(self.next, psn, packet)\n",
         tests.test_a_missing_request_is_open,
     ),
@@ -125,7 +127,7 @@ WRONG = [
         "missing responses are no disturbance",
         TRACKER,
         "            self.refusals.add(first, packet, cause)\n"
-        "            self._disturb(psn, packet)\n",
+        "            self.disturb(psn, packet)\n",
         "            self.refusals.add(first, packet, cause)\n",
         tests.test_a_missing_read_response_is_open,
     ),
@@ -145,37 +147,37 @@ WRONG = [
     ),
     Wrong(
         "one direction never goes on",
-        TRACKER,
+        TRACKED,
         "        if not self.connection.is_paired and not self.unseen.requests:\n",
         "        if False:\n",
         tests.test_requests_of_one_direction_go_on_after_a_retransmission,
     ),
     Wrong(
         "silence is no trouble",
-        TRACKER,
-        "        return Trouble.SILENCE if waits else None\n",
-        "        return None\n",
+        OPEN_REQUESTS,
+        "    return Trouble.SILENCE if waits else None\n",
+        "    return None\n",
         tests.test_silence_is_trouble_after_twice_the_timeout_where_it_was_seen,
     ),
     Wrong(
         "a timeout that was seen does not count",
-        TRACKER,
-        "        return 2 * run.waited_ns + GIVE_UP_NS\n",
-        "        return UNANSWERED_NS\n",
+        OPEN_REQUESTS,
+        "    return 2 * run.waited_ns + GIVE_UP_NS\n",
+        "    return UNANSWERED_NS\n",
         tests.test_silence_is_trouble_after_twice_the_timeout_where_it_was_seen,
     ),
     Wrong(
         "what is damaged at the end is forgotten",
-        TRACKER,
-        "            return Trouble.DAMAGED\n",
-        "            return None\n",
+        OPEN_REQUESTS,
+        "        return Trouble.DAMAGED\n",
+        "        return None\n",
         tests.test_a_request_damaged_at_the_end_is_open,
     ),
     Wrong(
         "a failed requester still waits",
-        TRACKER,
-        "        trouble = None if is_failed else self._trouble(silence)\n",
-        "        trouble = self._trouble(silence)\n",
+        OPEN_REQUESTS,
+        "    trouble = None if is_failed else _trouble(requests, silence)\n",
+        "    trouble = _trouble(requests, silence)\n",
         tests.test_a_failed_requester_is_not_unresolved,
     ),
     Wrong(

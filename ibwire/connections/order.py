@@ -1,0 +1,66 @@
+"""Counts packets that were reordered or duplicated on the way, requests and responses alike."""
+
+from __future__ import annotations
+
+from ibwire.connections.events import FlowEventKind
+from ibwire.connections.identity import REORDER_IDS
+from ibwire.connections.opcode_sets import ACKNOWLEDGE
+from ibwire.connections.packets import TransportPacket
+from ibwire.connections.states import PacketStatus
+from ibwire.connections.tracked_requests import TrackedRequests
+
+
+def note_order(
+    requests: TrackedRequests,
+    direction: int,
+    psn: int,
+    packet: TransportPacket,
+    status: PacketStatus,
+) -> None:
+    """Count a packet that was reordered.
+
+    rxe numbers requests and responses together, and may send them in another
+    order: where PSNs are in order, only a packet of the same kind counts.
+    """
+    is_late = status is PacketStatus.REORDERED
+    identity = requests.connection.identities[direction]
+    is_overtaken = identity.is_overtaken(packet, otherwise=is_late)
+    if status is PacketStatus.DUPLICATE or not is_overtaken:
+        return
+    newest = requests.recent(direction).last_added
+    if not is_late and (
+        newest is None or not 0 < (newest.ip_id - packet.ip_id & 0xFFFF) < REORDER_IDS
+    ):
+        return
+    if direction == requests.end:
+        requests.unseen.unsettled.ip_ids.discard(packet.ip_id)
+    counts = requests.connection.directions[direction]
+    counts.reordered += 1
+    if is_late and packet.opcode not in ACKNOWLEDGE:
+        counts.retransmitted += _was_sent_before(requests, direction, psn, packet)
+    requests.reports.packet(FlowEventKind.REORDERED, direction, packet)
+
+
+def _was_sent_before(
+    requests: TrackedRequests, direction: int, psn: int, packet: TransportPacket
+) -> bool:
+    """Whether a packet that was reordered is not the first of its PSN."""
+    before = requests.recent(direction).get(psn)
+    if before is not None and 0 < (packet.ip_id - before.ip_id & 0xFFFF) < REORDER_IDS:
+        return True
+    return psn >= requests.start and not requests.unseen.is_unseen(direction, psn)
+
+
+def note_duplicate(
+    requests: TrackedRequests,
+    direction: int,
+    packet: TransportPacket,
+    first: TransportPacket | None,
+) -> None:
+    """Count a duplicate.
+
+    first: the newest packet of its PSN before it.
+    """
+    requests.connection.directions[direction].duplicates += 1
+    number = first.number if first and first.icrc == packet.icrc else 0
+    requests.reports.packet(FlowEventKind.DUPLICATE, direction, packet, cause_number=number)

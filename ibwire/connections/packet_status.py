@@ -1,0 +1,116 @@
+"""What a packet is whose PSN is not new: a retransmission, a duplicate, or late.
+
+The identification of IPv4 distinguishes them where the sender increments it (rxe does);
+elsewhere the earlier responses and the time decide.
+"""
+
+from __future__ import annotations
+
+from ibwire.connections.gaps import within
+from ibwire.connections.opcode_sets import ANSWERED
+from ibwire.connections.packets import TransportPacket
+from ibwire.connections.retransmissions import SILENCE_NS, may_be_late, take_back
+from ibwire.connections.states import PacketStatus
+from ibwire.connections.tracked_requests import TrackedRequests
+from ibwire_layers.syndrome import AckKind, kind
+
+
+def status_of_old_request(
+    requests: TrackedRequests, psn: int, packet: TransportPacket
+) -> PacketStatus:
+    """The status of a request whose PSN is not new."""
+    identity = requests.connection.identities[requests.end]
+    was_seen = psn >= requests.start and within(requests.unseen.requests, psn) is None
+    before = requests.recent_requests.get(psn)
+    since = (-1, 0) if before is None else before.place
+    run = requests.run
+    is_due = any(each.psn <= psn and each.place > since for each in requests.refusals)
+    is_due |= run is not None and run.place > since
+    if not identity.decides(packet):
+        # The first of a retransmission may have been a late one, and this the first.
+        is_due |= run is not None and run.event.count == 1 and run.psn == psn
+        is_due |= packet.time_ns - requests.last_ns > SILENCE_NS
+        if packet.opcode in ANSWERED:  # a response may have been lost after this point
+            answer = requests.recent_responses.last_added
+            is_due |= answer is not None and answer.place > since and requests.acked > psn
+        if run is not None and run.psn == psn and may_be_late(requests, run):
+            take_back(requests, run)
+            return PacketStatus.RETRANSMITTED
+        is_due |= any(each.psn == psn for each in requests.refusals)
+        if not is_due and requests.unseen.is_unseen(requests.end, psn) and was_seen:
+            return PacketStatus.REORDERED  # the first, after its retransmission
+    if was_seen and identity.is_duplicate(packet, before, has_cause=is_due):
+        return PacketStatus.DUPLICATE
+    if not requests.connection.is_reliable:
+        return PacketStatus.DUPLICATE if was_seen else PacketStatus.REORDERED
+    if identity.decides(packet):
+        is_late = identity.is_overtaken(packet, otherwise=False)
+        return PacketStatus.REORDERED if is_late else PacketStatus.RETRANSMITTED
+    if _has_cause(requests, psn, packet, since):
+        return PacketStatus.RETRANSMITTED
+    if not was_seen or requests.unseen.is_unseen(requests.end, psn):
+        return PacketStatus.REORDERED
+    return PacketStatus.RETRANSMITTED
+
+
+def _has_cause(
+    requests: TrackedRequests, psn: int, packet: TransportPacket, since: tuple[int, int]
+) -> bool:
+    """Whether something that was seen could have made the requester retransmit this.
+
+    since: file and number of the newest packet of this PSN.
+    """
+    run = requests.run
+    if run is not None and run.end <= psn and run.place > since:
+        return True  # the retransmission goes on
+    if packet.time_ns - requests.last_ns > SILENCE_NS:
+        return True
+    was_seen = psn in requests.recent_requests.all()
+    return any(
+        (each.psn == psn or (was_seen and each.psn < psn)) and each.place > since
+        for each in requests.refusals
+    )
+
+
+def status_of_acknowledge(
+    requests: TrackedRequests, psn: int, packet: TransportPacket
+) -> PacketStatus:
+    """The status of an ACK, NAK or RNR NAK."""
+    assert requests.next is not None
+    identity = requests.connection.identities[1 - requests.end]
+    is_ack = kind(packet.syndrome) is AckKind.ACK
+    before = requests.recent_responses.get(psn)
+    run = requests.run
+    has_cause = is_ack or (run is not None and before is not None and run.place > before.place)
+    if identity.is_duplicate(packet, before, has_cause=has_cause):
+        return PacketStatus.DUPLICATE
+    if (psn if is_ack else psn - 1) >= requests.next:
+        return PacketStatus.UNKNOWN
+    if not is_ack or psn > requests.acked:
+        return PacketStatus.NEW
+    is_late = identity.is_overtaken(packet, otherwise=False)
+    return PacketStatus.REORDERED if is_late else PacketStatus.STALE
+
+
+def status_of_old_response(
+    requests: TrackedRequests, psn: int, packet: TransportPacket
+) -> PacketStatus:
+    """The status of a response whose PSN is not new."""
+    assert requests.next is not None
+    if psn >= requests.next or psn < requests.start:
+        return PacketStatus.UNKNOWN
+    identity = requests.connection.identities[1 - requests.end]
+    was_seen = within(requests.unseen.responses, psn) is None
+    before = requests.recent_responses.get(psn)
+    repeats = sum(first <= psn < end for first, end in requests.repeated_reads)
+    was_repeated = repeats > requests.answered_again.get(psn, 0)
+    decides = identity.decides(packet)
+    if not (was_repeated or decides) and requests.unseen.is_unseen(1 - requests.end, psn):
+        return PacketStatus.REORDERED
+    if was_seen and identity.is_duplicate(packet, before, has_cause=was_repeated):
+        return PacketStatus.DUPLICATE
+    if decides and identity.is_overtaken(packet, otherwise=False):
+        return PacketStatus.REORDERED
+    # A responder answers again only what it is asked again.
+    is_copy = not (decides or was_repeated) and before is not None
+    return PacketStatus.DUPLICATE if is_copy else PacketStatus.RETRANSMITTED

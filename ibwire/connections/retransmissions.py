@@ -1,0 +1,205 @@
+"""Runs of retransmitted requests: their causes, their packets, and what they leave out.
+
+Source: IBA 9.7.5.2 (NAK, RNR NAK, implied NAK), 9.9 (going back).
+"""
+
+from __future__ import annotations
+
+from ibwire.connections.events import Cause, FlowEvent, FlowEventKind
+from ibwire.connections.gaps import within
+from ibwire.connections.opcode_sets import ANSWERED
+from ibwire.connections.packets import TransportPacket
+from ibwire.connections.refusals import Refusal
+from ibwire.connections.states import RequesterInput
+from ibwire.connections.tracked_requests import Retransmission, TrackedRequests
+from ibwire_layers.psn import MASK
+
+REPEATED_READS = 32
+"""READs and atomics that were retransmitted, which are remembered to recognise their responses."""
+SILENCE_NS = 1_000_000
+"""A retransmission after a longer silence was started by a timer. NICs answer a NAK within
+hundreds of microseconds at most (Lumina)."""
+PAUSE_NS = 10_000_000
+"""After a longer silence a retransmission does not go on: a timer has started another one."""
+NO_SKIP_NS = 500_000
+"""Between packets that follow each other so soon no sender leaves out IP identifications. Linux
+does after a jiffy or more, 1 ms at least (net/ipv4/route.c ip_idents_reserve)."""
+
+
+def retransmit(requests: TrackedRequests, psn: int, packet: TransportPacket) -> None:
+    """Take a retransmitted request, which begins a run or continues it."""
+    requests.connection.directions[requests.end].retransmitted += 1
+    run = requests.run
+    refusal = requests.refusals.of(psn)
+    is_paused = packet.time_ns - requests.last_ns > PAUSE_NS
+    if run is None or psn < run.end or is_paused or (refusal and refusal.place > run.place):
+        end_run(requests)
+        run = _go_back(requests, psn, packet)
+    else:
+        note_skipped(requests, run, psn, packet)
+    assert requests.next is not None
+    requests.disturb(requests.next, packet)
+    requests.answered_end = 0
+    span = requests.span(packet)
+    run.event.count += 1
+    run.event.last_psn = psn + span - 1 & MASK
+    run.event.last_number = packet.number
+    run.psn, run.end = psn, psn + span
+    if packet.opcode in ANSWERED:
+        requests.repeated_reads = [
+            *requests.repeated_reads[1 - REPEATED_READS :],
+            (psn, psn + span),
+        ]
+    requests.replay_end = None
+    if requests.unseen.retransmit_request(psn, psn + span):
+        requests.add(psn, span, packet)
+        return
+    for message in requests.messages:
+        if message.first <= psn <= message.last:
+            message.retransmitted += 1
+            message.is_doubtful |= run.event.cause not in (Cause.NAK, Cause.RNR)
+            break
+
+
+def _go_back(requests: TrackedRequests, psn: int, packet: TransportPacket) -> Retransmission:
+    """Begin a run of retransmitted requests."""
+    cause, number, since = _cause(requests, psn, packet)
+    newest = requests.recent_requests.last_added
+    if newest is not None and requests.connection.identities[requests.end].counts_up:
+        _note_unseen_ids(requests, newest, packet)
+    run = requests.retransmission = Retransmission(
+        FlowEvent(
+            kind=FlowEventKind.RETRANSMISSION,
+            connection=requests.connection.number,
+            direction=requests.end,
+            number=packet.number,
+            time_ns=packet.time_ns,
+            psn=packet.psn,
+            last_psn=packet.psn,
+            count=0,
+            opcode=packet.opcode,
+            cause=cause,
+            cause_number=number,
+            delay_ns=packet.time_ns - since if since else None,
+        ),
+        place=packet.place,
+        waited_ns=packet.time_ns - (since or requests.last_ns),
+        is_after_silence=packet.time_ns - requests.last_ns >= SILENCE_NS,
+        psn=psn,
+        end=psn,
+        obeyed=list(requests.refusals),
+    )
+    counts = requests.connection.directions[requests.end]
+    refused = None if requests.refusals.of(psn) else _refusal_before(requests, psn)
+    if refused is not None and refused.number == number:
+        known = sum(refused.psn <= each < psn for each in requests.recent_requests.all())
+        requests.unseen.skip_requests(refused.psn, psn, packet, max(known, 1))
+    match cause:
+        case Cause.NAK | Cause.RNR:
+            pass  # in time or not, the requester was asked to retransmit
+        case Cause.TIMEOUT | Cause.ACK_LOST:
+            counts.timeouts += 1
+            counts.unexplained += cause is Cause.TIMEOUT
+        case _ if packet.time_ns - requests.last_ns > SILENCE_NS:
+            counts.timeouts += 1  # rxe waits, and takes no missing response for a NAK
+    if cause is Cause.IMPLIED_NAK:
+        counts.implied_naks += 1
+    counts.retransmissions += 1
+    requests.attempts += 1
+    requests.move_requester(RequesterInput.GO_BACK)
+    # What else was refused is ignored during the retransmission, and sometimes obeyed
+    # later (reorder-ab-3pc.b packet 190).
+    requests.refusals.obey(upto=psn)
+    return run
+
+
+def _cause(requests: TrackedRequests, psn: int, packet: TransportPacket) -> tuple[Cause, int, int]:
+    """Why requests are retransmitted from this PSN on, the packet that shows it, and its
+    time."""
+    refusal = requests.refusals.of(psn) or _refusal_before(requests, psn)
+    before = requests.recent_requests.get(psn) or requests.recent_responses.get(psn)
+    sent, sent_ns = (before.number, before.time_ns) if before else (0, requests.last_ns)
+    waited = packet.time_ns - requests.last_ns
+    if refusal is not None and (refusal.cause in (Cause.NAK, Cause.RNR) or waited < SILENCE_NS):
+        return refusal.cause, refusal.number, refusal.time_ns
+    if requests.acked >= psn:
+        return Cause.ACK_LOST, sent, sent_ns
+    if waited >= SILENCE_NS or requests.connection.is_paired:
+        return Cause.TIMEOUT, sent, sent_ns
+    return Cause.UNKNOWN, 0, 0
+
+
+def may_be_late(requests: TrackedRequests, run: Retransmission) -> bool:
+    """Whether the only packet of a retransmission may be the first of its PSN, and late."""
+    return (
+        run.event.count == 1
+        and run.event.cause is Cause.NAK
+        and not requests.connection.identities[requests.end].counts_up
+        and within(requests.unseen.unsettled.requests, run.psn) is not None
+    )
+
+
+def take_back(requests: TrackedRequests, run: Retransmission) -> None:
+    """What seemed to begin a retransmission was late: the NAK is not obeyed yet."""
+    counts = requests.connection.directions[requests.end]
+    counts.retransmitted -= 1
+    counts.reordered += 1
+    requests.attempts -= 1
+    requests.refusals.restore(run.obeyed)
+    requests.unseen.fill_request(run.psn, run.end)
+    requests.retransmission = None
+    late = requests.recent_requests.get(run.psn)
+    if late is not None:
+        requests.reports.packet(FlowEventKind.REORDERED, requests.end, late)
+
+
+def _refusal_before(requests: TrackedRequests, psn: int) -> Refusal | None:
+    """The NAK that a retransmission obeys whose first packets were not seen here."""
+    before = requests.recent_requests.get(psn)
+    since = (-1, 0) if before is None else before.place
+    for each in reversed(list(requests.refusals)):
+        if each.cause in (Cause.NAK, Cause.RNR) and requests.acked < each.psn < psn:
+            return each if each.place > since else None
+    return None
+
+
+def note_skipped(
+    requests: TrackedRequests, run: Retransmission, psn: int, packet: TransportPacket
+) -> None:
+    """Requests were left out where all are retransmitted: lost, if they were sent."""
+    before = requests.recent_requests.get(run.psn)
+    identity = requests.connection.identities[requests.end]
+    assert requests.next is not None
+    if before is None:
+        return
+    end = min(psn, requests.next)  # beyond, they are missing for the first time
+    known = sum(run.end <= each < end for each in requests.recent_requests.all())
+    if not identity.counts_up:
+        # Before something new, and except what is acknowledged, a requester leaves out nothing.
+        if known and requests.acked < run.end and psn < requests.next:
+            requests.unseen.skip_requests(run.end, end, packet, known)
+        return
+    unseen = identity.unseen(before, packet)
+    if not unseen:
+        return
+    for packets in {known, end - run.end}:
+        if packets and len(unseen) == packets + psn - end:
+            requests.unseen.skip_requests(run.end, end, packet, packets)
+            return
+    _note_unseen_ids(requests, before, packet)
+
+
+def _note_unseen_ids(
+    requests: TrackedRequests, before: TransportPacket, packet: TransportPacket
+) -> None:
+    """Note IP identifications left out between two requests, unless the sender was silent."""
+    if packet.time_ns - before.time_ns < NO_SKIP_NS:
+        identity = requests.connection.identities[requests.end]
+        requests.unseen.unsettled.ip_ids |= identity.unseen(before, packet)
+
+
+def end_run(requests: TrackedRequests) -> None:
+    """Report the retransmission that was going on."""
+    run = requests.run
+    if run is not None:
+        requests.reports.event(run.event)

@@ -1,0 +1,259 @@
+"""What is known of the requests of one end and the responses to them, at one point of a capture.
+
+`RequestTracker` changes it packet by packet. PSNs are unwrapped: they continue beyond 24 bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ibwire.connections.ending import Trouble
+from ibwire.connections.events import FlowEvent
+from ibwire.connections.identity import Recent
+from ibwire.connections.opcode_sets import ENDS, READ, VERB
+from ibwire.connections.open_message import OpenMessage, add_request
+from ibwire.connections.packets import TransportPacket
+from ibwire.connections.refusals import Refusal, Refusals
+from ibwire.connections.reporting import Reporter
+from ibwire.connections.states import (
+    REQUESTER_MOVES,
+    RequesterInput,
+    RequesterState,
+    ResponderState,
+)
+from ibwire.connections.unseen import Unseen
+from ibwire_layers.psn import MASK
+
+
+@dataclass(slots=True)
+class Retransmission:
+    """A run of requests that are retransmitted, one after the other."""
+
+    event: FlowEvent
+    """It is reported when the run is over."""
+    place: tuple[int, int]
+    """File and number of its first packet."""
+    waited_ns: int
+    """From its cause, or from the packet before it, to its first packet."""
+    is_after_silence: bool
+    """No packet of this tracker passed for a while before it."""
+    psn: int
+    """Of its newest packet."""
+    end: int
+    """PSN after its newest packet."""
+    obeyed: list[Refusal]
+    """The refusals that were open before it."""
+
+
+class TrackedRequests:
+    """What is known of the requests of one end and the responses to them.
+
+    end: which end sends the requests.
+    """
+
+    __slots__ = (
+        "acked",
+        "answered_again",
+        "answered_end",
+        "attempts",
+        "connection",
+        "disturbed_end",
+        "disturbed_ns",
+        "end",
+        "last_ns",
+        "messages",
+        "next",
+        "recent_requests",
+        "recent_responses",
+        "refusals",
+        "repeated_reads",
+        "replay_end",
+        "reports",
+        "requester",
+        "retransmission",
+        "start",
+        "start_psns",
+        "unrequested_nak",
+        "unrequested_next",
+        "unseen",
+    )
+
+    def __init__(self, end: int, reports: Reporter) -> None:
+        self.connection = reports.connection
+        self.end = end
+        self.reports = reports
+        self.start_psns: list[int | None] = []
+        """Negotiated PSNs of a first request that has not been seen yet."""
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin without any packet seen."""
+        self.requester = RequesterState.NOT_SEEN
+        self.start = 0
+        """First PSN seen."""
+        self.next: int | None = None
+        """PSN that the next new request has; `None` before the first."""
+        self.acked = -1
+        """Highest PSN that is acknowledged."""
+        self.messages: list[OpenMessage] = []
+        """Not completed, oldest first."""
+        self.unseen = Unseen(self.reports, self.end)
+        """Requests and responses that were not seen."""
+        self.refusals = Refusals()
+        """NAKs that the requester has not obeyed yet."""
+        self.retransmission: Retransmission | None = None
+        """The newest, also when it is over."""
+        self.attempts = 0
+        """Retransmissions since something was acknowledged."""
+        self.disturbed_end = 0
+        """PSN after the last request that was missing, refused or retransmitted, or whose
+        responses were missing; 0 when a response has answered all of them since."""
+        self.repeated_reads: list[tuple[int, int]] = []
+        """First PSN, and PSN after the last, of READs and atomics that were retransmitted; the
+        newest."""
+        self.answered_again: dict[int, int] = {}
+        """How often responses were retransmitted, by PSN; the newest."""
+        self.replay_end: int | None = None
+        """PSN after the last response that was retransmitted."""
+        self.unrequested_next: int | None = None
+        """PSN of the next response of a READ whose request was never seen."""
+        self.answered_end = 0
+        """PSN after the newest response since the newest retransmission, while it is disturbed."""
+        self.disturbed_ns = 0
+        """When that began."""
+        self.unrequested_nak: tuple[Trouble, int] | None = None
+        """A NAK of requests that were never seen, and its PSN, until a response answers that."""
+        self.recent_requests = Recent()
+        self.recent_responses = Recent()
+        self.last_ns = 0
+        """When the last request or response was seen."""
+
+    @property
+    def next_psn(self) -> int | None:
+        """PSN (24 bits) that the next new request has; `None` before the first."""
+        return None if self.next is None else self.next & MASK
+
+    @property
+    def acked_psn(self) -> int | None:
+        """Highest acknowledged PSN (24 bits); `None` when nothing is acknowledged."""
+        return None if self.acked < 0 else self.acked & MASK
+
+    @property
+    def responder(self) -> ResponderState:
+        """The state of the other end, which answers the requests."""
+        return self.refusals.responder
+
+    @property
+    def is_retransmitting(self) -> bool:
+        """Whether the requester retransmits requests."""
+        return self.requester is RequesterState.RETRANSMITTING
+
+    @property
+    def retransmission_end(self) -> int:
+        """PSN after the newest retransmitted request; 0 before the first."""
+        return 0 if self.retransmission is None else self.retransmission.end
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether nothing is missing, refused or being retransmitted."""
+        return (
+            self.requester in (RequesterState.NOT_SEEN, RequesterState.IN_SEQUENCE)
+            and not self.refusals
+            and not (self.next is not None and self.was_damaged(self.next & MASK))
+            and not self.unseen.requests
+            and not self.unseen.responses
+            and not any(message.is_doubtful for message in self.messages)
+        )
+
+    @property
+    def reads(self) -> list[OpenMessage]:
+        """READs and atomics that have not been answered in full, oldest first."""
+        return [message for message in self.messages if message.next_response >= 0]
+
+    def fingerprint(self) -> tuple[object, ...]:
+        """Everything that decides how the next packets are taken, except packets long gone."""
+        if self.next is None:
+            return (None, self.unrequested_next)
+        base = self.next
+        unseen = self.unseen
+        gaps = (
+            unseen.requests,
+            unseen.responses,
+            unseen.unsettled.requests,
+            unseen.unsettled.skipped,
+            unseen.unsettled.responses,
+        )
+        run = self.run
+        return (
+            base & MASK,
+            base - self.acked,
+            self.attempts,
+            self.last_ns,
+            self.responder is ResponderState.FAILED,
+            [
+                (m.verb, base - m.first, base - m.last, m.is_whole, m.size, m.first_ns)
+                for m in self.messages
+            ],
+            [base - m.next_response for m in self.messages if m.next_response >= 0],
+            [[(base - g.first, base - g.end) for g in each] for each in gaps],
+            [(base - each.psn, each.cause) for each in self.refusals],
+            (run is not None, base - run.end if run else 0),
+        )
+
+    def was_damaged(self, psn: int) -> bool:
+        """Whether the next new request was seen damaged, so that this is its retransmission."""
+        return self.connection.is_reliable and psn in self.connection.damaged_psns[self.end]
+
+    def span(self, packet: TransportPacket) -> int:
+        """PSNs that a request takes (IBA 9.7.3: a READ as many as it has responses)."""
+        if packet.opcode not in READ:
+            return 1
+        return self.connection.packets_of(packet.dma_len)
+
+    def add(self, psn: int, span: int, packet: TransportPacket) -> None:
+        """Put a request, seen for the first time, into its message."""
+        if packet.opcode in ENDS:
+            self.connection.directions[self.end].count_message(VERB[packet.opcode])
+        add_request(self.messages, packet, psn=psn, span=span)
+
+    @property
+    def run(self) -> Retransmission | None:
+        """The retransmission that is going on."""
+        return self.retransmission if self.is_retransmitting else None
+
+    def disturb(self, end: int, packet: TransportPacket) -> None:
+        """Requests up to PSN `end` - 1 are missing, refused or retransmitted, as this shows."""
+        if not self.disturbed_end:
+            self.connection.directions[self.end].disturbances += 1
+            self.disturbed_ns = packet.time_ns
+        self.disturbed_end = max(self.disturbed_end, end)
+
+    def note_new_request(self) -> None:
+        """The requester goes on: where its responses were not captured, that ends a disturbance."""
+        if not self.connection.is_paired and not self.unseen.requests:
+            self.disturbed_end = 0
+
+    def note_answered(self, psn: int) -> None:
+        """An ACK, or a response of a READ; it may answer the last of the disturbed requests."""
+        self.answered_end = psn + 1
+        if psn + 1 < self.disturbed_end:
+            return
+        waits = any(
+            message.first < self.disturbed_end and self.is_open(message) for message in self.reads
+        )
+        if not waits and not any(gap.first < psn for gap in self.unseen.responses):
+            self.disturbed_end = 0
+
+    def move_requester(self, moved_by: RequesterInput) -> None:
+        """Move the state of the requester."""
+        self.requester = REQUESTER_MOVES[self.requester][moved_by]
+
+    def is_open(self, message: OpenMessage) -> bool:
+        """Whether a message lacks a response."""
+        if message.next_response >= 0:
+            return message.next_response <= message.last or self.unseen.lacks_responses(message)
+        return message.last > self.acked
+
+    def recent(self, direction: int) -> Recent:
+        """The newest packets of a direction: requests or responses."""
+        return self.recent_requests if direction == self.end else self.recent_responses
