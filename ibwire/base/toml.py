@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from ibwire.base.errors import EncodeError, ScriptError
 from ibwire.base.quantities import parse_duration, parse_rate
 from ibwire.base.toml_positions import KeyPath, Positions, find_positions
+from ibwire.base.toml_settings import Setting
 from ibwire.base.units import Time
 
 MAXIMUM_SIZE = 1 << 16
@@ -38,10 +39,15 @@ def read_content(file: Traversable) -> bytes:
 
 
 class Document:
-    """A parsed file, whose name is for messages only."""
+    """A parsed file, whose name is for messages only.
 
-    def __init__(self, content: bytes, name: str) -> None:
+    settings: values in place of those in the file; an error in one of them names its key.
+    """
+
+    def __init__(self, content: bytes, name: str, settings: Iterable[Setting] = ()) -> None:
         self.name = name
+        self._set: dict[KeyPath, str] = {}
+        """Where values are not those of the file, with the key that was given."""
         if len(content) > MAXIMUM_SIZE:
             raise ScriptError(name, None, None, f"it is too long: more than {MAXIMUM_SIZE} bytes")
         text = _decoded(content, name)
@@ -58,6 +64,11 @@ class Document:
             raise ScriptError(name, None, None, "nested too deeply") from None
         except ValueError as error:  # a number with thousands of digits, an invalid date
             raise ScriptError(name, None, None, str(error)) from None
+        for setting in settings:
+            try:
+                self._set |= dict.fromkeys(setting.apply(self._data), setting.key)
+            except EncodeError as error:
+                raise ScriptError(name, None, None, _reason(error)) from None
 
     @property
     def top(self) -> Table:
@@ -66,6 +77,11 @@ class Document:
 
     def error(self, path: KeyPath, reason: str, *, at_key: bool = False) -> ScriptError:
         """An error about a value, or about a key as such."""
+        for place, key in self._set.items():
+            shared = min(len(place), len(path))
+            is_new = path not in self.positions.keys and path not in self.positions.values
+            if path and place[:shared] == path[:shared] and (shared == len(place) or is_new):
+                return ScriptError(self.name, None, None, f"{key}, which was set: {reason}")
         line, column = self.positions.key(path) if at_key else self.positions.value(path)
         return ScriptError(self.name, line, column, f"{dotted(path)}: {reason}" if path else reason)
 

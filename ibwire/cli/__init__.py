@@ -40,6 +40,7 @@ COMMANDS = {
     "export": "Write these tables as Parquet, or a capture with comments on its packets.",
     "report": "Write an HTML page about a capture, in one file.",
     "run": "Run a scenario in virtual time: network, faults, traffic and expectations.",
+    "sweep": "Run a scenario with several values of its keys and several seeds.",
     "pingpong": "Exchange messages with ibv_rc_pingpong, uc, ud, on a real link.",
     "perf": "Measure with ib_send_bw, ib_write_lat and others of perftest, on a real link.",
     "rping": "Exchange pings with rping over the RDMA connection manager, on a real link.",

@@ -12,9 +12,10 @@ from statistics import median_low
 import click
 from click.shell_completion import CompletionItem
 
-from ibwire.base.errors import CaptureError, IbwireError, OutputError, ScriptError
+from ibwire.base.errors import CaptureError, EncodeError, IbwireError, OutputError, ScriptError
 from ibwire.base.node import Frame
 from ibwire.base.output import Output
+from ibwire.base.toml_settings import parse_setting
 from ibwire.base.trace import Observer, Trace
 from ibwire.base.units import MS, NS, US, S, Time
 from ibwire.capture import CaptureWriter
@@ -26,6 +27,7 @@ from ibwire.cli.values import Number, completions
 from ibwire.report.text_table import columns_in_words
 from ibwire.scenario import METRICS, NETWORK, Outcome, QPOutcome, Scenario, load, run, shipped
 from ibwire.scenario.effort import announcement
+from ibwire.scenario.expect import unit_name
 from ibwire.scenario.model import LINKS
 from ibwire_layers.outer import LinkType
 
@@ -51,6 +53,13 @@ class ScenarioPath(InputPath):
 @click.option("--list", "listed", is_flag=True, help="List the shipped scenarios.")
 @click.option(
     "--seed", type=Number(min=0), help="Seed of random numbers, in place of the scenario's."
+)
+@click.option(
+    "--set",
+    "settings",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Value in place of the scenario's, such as wire.rate=25G.",
 )
 @click.option(
     "-o",
@@ -79,6 +88,7 @@ def command(
     scenario: str | None,
     listed: bool,
     seed: int | None,
+    settings: tuple[str, ...],
     output: str | None,
     taps: tuple[str, ...],
     trace: str | None,
@@ -99,7 +109,9 @@ def command(
     if scenario is None:
         raise click.UsageError("which scenario? `ibwire run --list` names those that are shipped")
     try:
-        loaded = load(scenario)
+        loaded = load(scenario, map(parse_setting, settings))
+    except EncodeError as error:
+        raise click.BadParameter(str(error), param_hint="--set") from None
     except ScriptError as error:
         print_error(error)
         sys.exit(WRONG_USAGE)
@@ -223,7 +235,7 @@ def _print_json(outcome: Outcome) -> None:
 
 def _units(metrics: dict[str, int]) -> dict[str, int]:
     """Metrics by names with units."""
-    return {_JSON_NAMES.get(name, name): value for name, value in metrics.items()}
+    return {unit_name(name): value for name, value in metrics.items()}
 
 
 def _print_report(scenario: Scenario, outcome: Outcome) -> None:
@@ -325,7 +337,6 @@ _ON_THE_WAY = {
     "queue_drops": "frames dropped by bridges whose queue was full",
     "bad_icrc": "frames dropped by devices for their ICRC",
 }
-_JSON_NAMES = {"time": "time_ps", "goodput": "goodput_bps"}
 _USUAL = frozenset(
     {
         "messages",

@@ -72,6 +72,14 @@ NETWORK = frozenset({"faults", "too_long", "queue_drops", "bad_icrc"})
 SCOPED = frozenset(METRICS) - NETWORK
 """Metrics of a connection and of the whole run."""
 
+
+def unit_name(metric: str) -> str:
+    """The name of a metric with its unit, as in JSON and Parquet: `time_ps`, `goodput_bps`."""
+    return metric + _UNITS.get(METRICS[metric][0], "")
+
+
+_UNITS = {Kind.TIME: "_ps", Kind.RATE: "_bps"}
+
 _COMPARISONS: dict[str, Callable[[int, int], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,

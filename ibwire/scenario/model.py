@@ -5,12 +5,13 @@ The reference of the language is docs/scenarios.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from ibwire.base.errors import VerbsError
 from ibwire.base.toml import Document, Table, shown
+from ibwire.base.toml_settings import Setting
 from ibwire.base.units import GBPS, US, S, Time
 from ibwire.impair import PlanError, build_pipe
 from ibwire.rc.attributes import MTU_CODES, QPType
@@ -117,12 +118,12 @@ class Scenario:
     expectations: tuple[Expectation, ...]
 
 
-def read_scenario(content: bytes, name: str) -> Scenario:
+def read_scenario(content: bytes, name: str, settings: Iterable[Setting] = ()) -> Scenario:
     """The scenario in a file; raises `ScriptError` with the place of the error.
 
-    name: of the file, for messages and reports.
+    name: of the file, for messages and reports. settings: values in place of those in the file.
     """
-    document = Document(content, name)
+    document = Document(content, name, settings)
     top = document.top
     seed = top.take_int("seed", 1, 0, (1 << 63) - 1)
     limit = top.take_time("limit", 10 * S)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from ibwire.base.errors import ScriptError
 from ibwire.base.toml import hint, read_content
+from ibwire.base.toml_settings import Setting
 from ibwire.scenario.model import Scenario, read_scenario
 
 _SUFFIX = ".toml"
@@ -18,19 +20,25 @@ def shipped() -> dict[str, Scenario]:
     return {name: _read(file) for name, file in sorted(_files().items())}
 
 
-def load(name: str) -> Scenario:
+def load(name: str, settings: Iterable[Setting] = ()) -> Scenario:
     """The scenario in a file, or the one of that name that is shipped when it has no suffix.
 
-    Raises `ScriptError`, also for a file that cannot be read.
+    settings: values in place of those in the file. Raises `ScriptError`, also for a file that
+    cannot be read.
     """
+    return _read(find(name), settings)
+
+
+def find(name: str) -> Traversable:
+    """The file of a scenario, or of the one of that name that is shipped; raises `ScriptError`."""
     path = Path(name)
     if path.suffix == _SUFFIX or path.exists():
-        return _read(path)
+        return path
     found = _files().get(name)
     if found is None:
         names = sorted(_files())
         raise ScriptError(name, None, None, f"no such scenario{hint(name, names)}")
-    return _read(found)
+    return found
 
 
 def _files() -> dict[str, Traversable]:
@@ -42,5 +50,5 @@ def _files() -> dict[str, Traversable]:
     }
 
 
-def _read(file: Traversable) -> Scenario:
-    return read_scenario(read_content(file), str(file))
+def _read(file: Traversable, settings: Iterable[Setting] = ()) -> Scenario:
+    return read_scenario(read_content(file), str(file), settings)

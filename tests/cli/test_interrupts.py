@@ -234,6 +234,7 @@ OFFLINE = {
     "export": "{} -o x.pcapng",
     "report": "{} -o x.html",
     "run": "lost-ack",
+    "sweep": "lost-ack",
     "inject": "--dry-run --src 10.0.0.1 --dst 10.0.0.2 --qpn 0x11 --count 2",
     "inject pfc": "--dry-run --prio 3 --time 1ms",
     "inject replay": "--dry-run {}",

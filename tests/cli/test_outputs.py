@@ -35,6 +35,7 @@ WRITERS: dict[tuple[str, str], str] = {
     ("report", "-o"): "report in.pcap -o {}.html",
     ("run", "-o"): "run s.toml -o {}.pcapng",
     ("run", "--trace"): "run s.toml --trace {}",
+    ("sweep", "-o"): "sweep s.toml --seeds 2 -o {}.parquet",
     ("inject", "-o"): INJECT + " -o {}.pcap",
     ("inject pfc", "-o"): "inject pfc --prio 3 --time 1ms -o {}.pcap",
     ("inject replay", "-o"): "inject replay in.pcap -o {}.pcap",

@@ -103,6 +103,7 @@ CASES: dict[str, list[tuple[object, ...]]] = {
     "export": [(MISSING, "-o", "out"), ("c.pcapng", "-o", f"no {EVIL}/x.pcapng")],
     "report": [(MISSING,), ("c.pcapng", "-o", f"no {EVIL}/x.html")],
     "run": [("s.toml",), ("bad.toml",), (MISSING,), ("s.toml", "-o", f"no {EVIL}/x.pcapng")],
+    "sweep": [("bad.toml",), (MISSING,), ("s.toml", "--set", EVIL)],
     "pingpong": [DEV, ("--dev", "lo", "--via", "udp", "--connect", EVIL)],
     "perf send": [DEV],
     "perf write": [DEV],
