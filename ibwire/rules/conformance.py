@@ -217,6 +217,8 @@ class Conformance:
     ) -> None:
         """Check a request."""
         checked = self._checked(tracker)
+        if status is PacketStatus.RETRANSMITTED and checked.history.is_beyond(packet):
+            status = PacketStatus.NEW  # only damaged packets had its PSN before
         for check in checked.of_requests:
             for violation in check.request(packet, status):
                 self._note(tracker, violation)

@@ -118,6 +118,13 @@ class RequestHistory:
             return 1
         return -(-request.dma_len // self.mtu) if self.mtu else None
 
+    def is_beyond(self, packet: TransportPacket) -> bool:
+        """Whether a request has a higher PSN than all before, for certain."""
+        if self.newest is None:
+            return False
+        count = self.span(self.newest)
+        return count is not None and distance(self.newest.psn, packet.psn) >= count
+
     def covering(self, psn: int) -> list[TransportPacket] | None:
         """READ requests, newest first, that one of these PSNs answers; `None`: not known."""
         found = []

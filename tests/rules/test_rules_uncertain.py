@@ -7,6 +7,7 @@ import pytest
 from connections.talk import VA, Talk, with_bth
 from ibwire.rules.findings import Severity
 from ibwire_layers.opcodes import OpCode as Op
+from ibwire_layers.packet import Packet
 from rules.check_frames import grave, ids, judge
 
 RNR_5_MS = 0x20 | 18
@@ -278,3 +279,24 @@ def test_a_sender_that_is_wrong_about_one_kind_of_packet_is_to_blame() -> None:
     assert finding.text == (
         "4 of 20 packets have a wrong ICRC, among them every RC_SEND_ONLY of the same padding"
     )
+
+
+def _damaged(packet: Packet) -> Packet:
+    return replace(packet, icrc=bytes(4))
+
+
+@pytest.mark.parametrize(("psn", "others"), [(4, 0), (8, 4)], ids=["newest", "PSN damaged"])
+def test_a_message_whose_psn_a_damaged_packet_had_is_counted(psn: int, others: int) -> None:
+    """Its first transmission was damaged, or that of an earlier request, in its PSN."""
+    talk = Talk(counts_ids=False)
+    talk.sends(0, 4)
+    talk.ask(Op.RC_SEND_ONLY, psn, 64, ack_req=1, change=_damaged)
+    talk.wait(100_000)
+    talk.sends(4, others, msn=5)
+    for first in (psn, psn + 4):
+        for each in range(first, first + 4):
+            talk.ask(Op.RC_SEND_ONLY, each, 64, ack_req=1)
+        for each in range(first, first + 4):
+            talk.answer(each, each + 1)
+
+    assert grave(judge(talk.frames)) == []
