@@ -10,7 +10,7 @@ Source: docs/reference/fabric.md#quanta.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ibwire.base.node import Frame
 from ibwire.base.units import S, Time
@@ -70,6 +70,7 @@ class PauseGrant:
         "_quantum",
         "frames",
         "malformed",
+        "observe",
         "paused",
         "time_paused",
     )
@@ -89,6 +90,8 @@ class PauseGrant:
         """MAC control frames that are neither."""
         self.time_paused = [0] * LANES
         """Time for which each priority was stopped, in pauses that have ended."""
+        self.observe: Callable[[Frame, Time], None] | None = None
+        """Called for each MAC control frame: the node does not see it."""
         self._obeys = sum(1 << lane for lane in obeys)
         self._obeys_pause = obeys_pause
         self._quantum = QUANTUM_BITS * S, rate_bps
@@ -102,6 +105,8 @@ class PauseGrant:
 
     def take(self, frame: Frame, now: Time) -> Time | None:
         """Obey a MAC control frame; returns when the next pause ends, if there is one."""
+        if self.observe is not None:
+            self.observe(frame, now)
         self.advance(now)
         opcode = frame[_HEADER : _HEADER + 2]
         if opcode == _PFC_OPCODE and len(frame) >= _PFC_END:

@@ -156,3 +156,13 @@ def test_other_priorities_go_on(lane: int) -> None:
 
     gaps = {later - earlier for (earlier, _), (later, _) in zip(a.sent, a.sent[1:], strict=False)}
     assert (gaps == {9920}) == (lane != 5)
+
+
+def test_observer_sees_every_mac_control_frame_with_its_time() -> None:
+    grant = PauseGrant(100 * GBPS)
+    seen: list[Any] = []
+    grant.observe = lambda frame, now: seen.append((frame, now))
+
+    grant.take(pfc_frame(1, {3: 5}), 7)
+
+    assert seen == [(pfc_frame(1, {3: 5}), 7)]

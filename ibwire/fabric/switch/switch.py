@@ -71,6 +71,10 @@ class PortCounters:
     pauses_sent: list[int] = field(default_factory=lambda: [0] * LANES)
     """Pauses, without those that only prolong one."""
     resumes_sent: list[int] = field(default_factory=lambda: [0] * LANES)
+    first_mark: Time | None = None
+    """When the first frame was marked here."""
+    first_pause: Time | None = None
+    """When the first pause was sent from here."""
     dropped: Counter[str] = field(default_factory=Counter)
     """Frames that arrived here and were dropped, by reason."""
     discarded: Counter[str] = field(default_factory=Counter)
@@ -211,7 +215,7 @@ class Switch:
             self._pause(port, lane, now)
         ramp = target.ramps[lane]
         if ramp is not None and ramp.at_enqueue:
-            frame = self._marked(frame, target, lane, ramp)
+            frame = self._marked(frame, target, lane, ramp, now)
         queue = target.queues[lane]
         if not queue:
             target.first_sizes[lane] = size
@@ -236,7 +240,7 @@ class Switch:
         target.queued[lane] -= size
         ramp = target.ramps[lane]
         if ramp is not None and not ramp.at_enqueue:
-            frame = self._marked(frame, target, lane, ramp)
+            frame = self._marked(frame, target, lane, ramp, now)
         self._release(came_by, lane, size)
         target.counters.sent[lane] += 1
         target.counters.sent_bytes[lane] += len(frame)
@@ -288,6 +292,8 @@ class Switch:
         source = self._ports[port]
         source.paused |= 1 << lane
         source.counters.pauses_sent[lane] += 1
+        if source.counters.first_pause is None:
+            source.counters.first_pause = now
         self._announce(port, lane, now)
 
     def _announce(self, port: int, lane: int, now: Time) -> None:
@@ -297,13 +303,15 @@ class Switch:
         due = source.refresh_at[lane] = now + source.pause_time // 2
         heapq.heappush(self._refreshes, (due, port, lane))
 
-    def _marked(self, frame: Frame, target: _Port, lane: int, ramp: Ramp) -> Frame:
+    def _marked(self, frame: Frame, target: _Port, lane: int, ramp: Ramp, now: Time) -> Frame:
         if not ramp.hits(target.queued[lane], self._draw):
             return frame
         marked = mark_ce(frame)
         if marked is None:
             return frame
         target.counters.marked[lane] += 1
+        if target.counters.first_mark is None:
+            target.counters.first_mark = now
         return marked
 
 

@@ -92,6 +92,20 @@ def test_pause_is_repeated_while_it_is_needed_and_ends_with_a_resume() -> None:
     assert (node.counters[0].pauses_sent[3], node.counters[0].resumes_sent[3]) == (1, 1)
 
 
+def test_times_of_the_first_pause_and_the_first_mark_are_kept() -> None:
+    node = switch(
+        {3: PriorityRules(is_lossless=True, headroom=10_000, ramp=Ramp(minimum=0, maximum=0))}
+    )
+    while not node.is_pausing(0, 3):
+        node.receive(frame(2), 5 * US, 0)
+    node.poll_transmit(7 * US, 2)
+    node.poll_transmit(8 * US, 2)
+
+    assert node.counters[0].first_pause == 5 * US
+    assert node.counters[2].first_mark == 7 * US
+    assert (node.counters[0].first_mark, node.counters[2].first_pause) == (None, None)
+
+
 def test_new_pause_is_repeated_by_its_own_time_only() -> None:
     node = switch(pause_quanta=1000)
 
