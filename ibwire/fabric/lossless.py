@@ -15,11 +15,13 @@ from functools import partial
 from ibwire.base.errors import EncodeError
 from ibwire.base.node import Node
 from ibwire.base.units import ETHERNET_OVERHEAD, S, Time
-from ibwire.fabric.sim import Simulator, Wire
+from ibwire.fabric.pause import LANES, LONGEST, QUANTUM_BITS, pause_frame, pfc_frame
+from ibwire.fabric.sim import Direction, Simulator, Wire
 from ibwire.fabric.switch.classes import Classifier
 from ibwire.fabric.switch.marking import Ramp
 from ibwire.fabric.switch.routing import Router, Strategy
 from ibwire.fabric.switch.switch import FCS, PortSettings, PriorityRules, Switch
+from ibwire.fabric.switch.watchdog import Watchdog
 from ibwire.fabric.timetable import Timetable
 from ibwire.fabric.topology import Link, Topology
 
@@ -47,6 +49,8 @@ class SwitchSettings:
     strategy: Strategy = Strategy.ECMP
     overhead: int = FCS
     """Bytes that a frame takes in the buffer besides its own."""
+    watchdog: Watchdog | None = None
+    """For queues that a neighbour pauses for too long."""
     rules: Callable[[Link], Mapping[int, PriorityRules]] | None = None
     """The rules of each priority of a port, in place of those that `lossless`, `reserve`,
     `headroom`, `alpha` and `ramps` give."""
@@ -85,13 +89,36 @@ class Outage:
             raise EncodeError("until", self.until, f"above {self.at}, as the link fails then")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PauseStorm:
+    """A host that pauses its switch again and again, as a broken NIC does."""
+
+    host: str
+    start: Time
+    end: Time
+    """No pause is sent at this time or later; the last one lasts on for its quanta."""
+    priorities: tuple[int, ...] = (3,)
+    """Empty for pause frames of IEEE 802.3x, which stop the whole port."""
+    quanta: int = LONGEST
+    """Of each pause, which is repeated after half of it."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start < self.end:
+            raise EncodeError("end", self.end, f"above {self.start}, as the storm starts then")
+        if not 2 <= self.quanta <= LONGEST:
+            raise EncodeError("quanta", self.quanta, f"from 2 to {LONGEST}")
+        for each in self.priorities:
+            if not 0 <= each < LANES:
+                raise EncodeError("priority", each, f"0 to {LANES - 1}")
+
+
 class LosslessNetwork:
     """The switches of a topology in a simulator, and the wires between all nodes.
 
     devices: the node of each host, with the MAC address by which it is reached. settings: of all
     switches, or by name of a switch. routes: neighbours by switch and host, in place of those on
     the shortest ways. outages: links that fail. reroute_after: time from the change of a link to
-    new routes in all switches.
+    new routes in all switches. storms: hosts that pause their switch.
     Raises `BufferTooSmall` where the headroom does not fit.
 
     When a link fails, frames on it are lost, and its switches drop what waits for it. They stop
@@ -111,6 +138,7 @@ class LosslessNetwork:
         wire_overhead: int = ETHERNET_OVERHEAD,
         outages: Iterable[Outage] = (),
         reroute_after: Time = 0,
+        storms: Iterable[PauseStorm] = (),
     ) -> None:
         if reroute_after < 0:
             raise EncodeError("reroute_after", reroute_after, "0 or above")
@@ -125,8 +153,8 @@ class LosslessNetwork:
         self._simulator = simulator
         self._macs = {host: mac for host, (_, mac) in devices.items()}
         self._reroute_after = reroute_after
-        self._routes = routes or {}
-        self._ends: list[tuple[Link, Wire, list[tuple[str, int]]]] = []
+        self.routes = routes or {}
+        self.ends: list[tuple[Link, Wire, list[tuple[str, int]]]] = []
         """Each link with its wire, and the nodes and ports at its ends."""
         self._make_switches(settings)
         self._connect({name: node for name, (node, _) in devices.items()}, wire_overhead)
@@ -135,6 +163,9 @@ class LosslessNetwork:
             self.timetable.add(outage.at, partial(self.fail, outage.link))
             if outage.until is not None:
                 self.timetable.add(outage.until, partial(self.restore, outage.link))
+        for storm in storms:
+            self._host_line(storm.host)
+            self.timetable.add(storm.start, partial(self._storm, storm))
         simulator.kick(self.timetable)
 
     def _make_switches(self, settings: SwitchSettings | Mapping[str, SwitchSettings]) -> None:
@@ -162,6 +193,7 @@ class LosslessNetwork:
                 weights=own.weights,
                 overhead=own.overhead,
                 draw=draw(f"{name}/marks"),
+                watchdog=own.watchdog,
             )
 
     def _connect(self, hosts: Mapping[str, Node], overhead: int) -> None:
@@ -184,7 +216,7 @@ class LosslessNetwork:
                 name=f"{link.a}-{link.b}",
             )
             self.wires.setdefault(link, []).append(wire)
-            self._ends.append((link, wire, ends))
+            self.ends.append((link, wire, ends))
 
     def _queued(self, name: str, port: int) -> int:
         return self.switches[name].queued(port)
@@ -222,6 +254,26 @@ class LosslessNetwork:
         for name, table in self._tables().items():
             self.switches[name].router.update(table)
 
+    def _storm(self, storm: PauseStorm) -> None:
+        """Send one pause of a storm, and plan the next one."""
+        line = self._host_line(storm.host)
+        mac = int.from_bytes(self._macs[storm.host])
+        if storm.priorities:
+            frame = pfc_frame(mac, dict.fromkeys(storm.priorities, storm.quanta))
+        else:
+            frame = pause_frame(mac, storm.quanta)
+        self._simulator.send_first(line, frame)
+        following = self._simulator.now + storm.quanta * QUANTUM_BITS * S // line.rate_bps // 2
+        if following < storm.end:
+            self.timetable.add(following, partial(self._storm, storm))
+
+    def _host_line(self, host: str) -> Direction:
+        """The line from a host to its switch."""
+        for link, wire, _ in self.ends:
+            if host in (link.a, link.b) and host in self._macs:
+                return wire.a_to_b if link.a == host else wire.b_to_a
+        raise EncodeError("host", host, "a host of the network")
+
     def _reroute_later(self) -> None:
         if not self._reroute_after:
             self.reroute()
@@ -232,7 +284,7 @@ class LosslessNetwork:
 
     def _tables(self) -> dict[str, dict[bytes, list[int]]]:
         """Ports by switch and MAC address, over the links that work now."""
-        hops = self.topology.routed(self._routes, without=self.down)
+        hops = self.topology.routed(self.routes, without=self.down)
         return {
             name: {self._macs[host]: ports for host, ports in table.items()}
             for name, table in hops.items()
@@ -241,7 +293,7 @@ class LosslessNetwork:
     def _find(self, link: Link) -> tuple[Link, Wire, list[tuple[str, int]]]:
         """The link of the topology that is meant: itself, or the first that is equal."""
         for same in (True, False):
-            for found in self._ends:
+            for found in self.ends:
                 if found[0] is link if same else found[0] == link:
                     return found
         raise EncodeError("link", f"{link.a}-{link.b}", "a link of the network")

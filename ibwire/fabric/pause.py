@@ -72,6 +72,7 @@ class PauseGrant:
         "malformed",
         "observe",
         "paused",
+        "pauses",
         "time_paused",
     )
 
@@ -86,6 +87,8 @@ class PauseGrant:
         """Priorities that may not send, as bits."""
         self.frames = 0
         """Pause and PFC frames received."""
+        self.pauses = [0] * LANES
+        """Of them, those that stopped a priority or prolonged its pause."""
         self.malformed = 0
         """MAC control frames that are neither."""
         self.time_paused = [0] * LANES
@@ -153,6 +156,7 @@ class PauseGrant:
             if self.paused >> lane & 1:
                 self._resume(lane, now)
             return
+        self.pauses[lane] += 1
         if not self.paused >> lane & 1:
             self.paused |= 1 << lane
             self._began[lane] = now

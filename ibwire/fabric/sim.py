@@ -18,6 +18,7 @@ node returns the new time and is not called until then.
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable
 from enum import StrEnum
 from heapq import heapify, heappop, heappush
@@ -112,6 +113,7 @@ class Direction:
         "denominator",
         "far",
         "far_port",
+        "first",
         "free_at",
         "grant",
         "lost",
@@ -153,6 +155,8 @@ class Direction:
         that have not left yet."""
         self.free_at: Time = 0
         """When the line can take the next frame; never, while its wire is cut."""
+        self.first: deque[Frame] = deque()
+        """Frames of the MAC itself, which precede those of the node."""
         self.lost = 0
         """Frames that were on their way when the wire was cut."""
         # Picoseconds per byte as a fraction in lowest terms: small numbers are fast.
@@ -166,6 +170,13 @@ class Direction:
         """The same, where pause frames of the far end change it."""
         self.back: Direction | None = None
         """The other way, if pause frames that arrive here change what may be sent there."""
+
+    def poll_first(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
+        """The next frame of the MAC; stands in for that of the node while there is one."""
+        frame = self.first.popleft()
+        if not self.first:
+            self.poll_transmit = self.near.node.poll_transmit
+        return frame
 
 
 class Wire:
@@ -303,6 +314,12 @@ class Simulator:
             if line.free_at == _NEVER:
                 line.free_at = self.now
                 heappush(self._heap, (self.now, self._sequence(), line.near, line, None))
+
+    def send_first(self, line: Direction, frame: Frame) -> None:
+        """Send a frame of the MAC, such as a pause frame, ahead of what the node has."""
+        line.first.append(frame)
+        line.poll_transmit = line.poll_first
+        heappush(self._heap, (self.now, self._sequence(), line.near, line, None))
 
     def kick(self, node: Node) -> None:
         """Poll a node for frames and for its timeout at the current time.

@@ -10,14 +10,17 @@ from ibwire.fabric.switch.marking import Ramp
 from ibwire.fabric.switch.routing import Router, Strategy
 from ibwire.fabric.switch.scheduling import Scheduler
 from ibwire.fabric.switch.switch import PortCounters, PortSettings, PriorityRules, Switch
+from ibwire.fabric.switch.watchdog import Action, QueueWatch, Watchdog
 
 __all__ = [
     "Account",
+    "Action",
     "BufferTooSmall",
     "Classifier",
     "PortCounters",
     "PortSettings",
     "PriorityRules",
+    "QueueWatch",
     "Ramp",
     "Router",
     "Scheduler",
@@ -25,4 +28,5 @@ __all__ = [
     "Strategy",
     "Switch",
     "Trust",
+    "Watchdog",
 ]

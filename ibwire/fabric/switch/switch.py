@@ -18,12 +18,13 @@ from fractions import Fraction
 from ibwire.base.errors import EncodeError
 from ibwire.base.node import OPEN, Frame, Grant
 from ibwire.base.units import S, Time
-from ibwire.fabric.pause import LANES, LONGEST, QUANTUM_BITS, pfc_frame
+from ibwire.fabric.pause import LANES, LONGEST, QUANTUM_BITS, PauseGrant, pfc_frame
 from ibwire.fabric.switch.buffer import RESUME_OFFSET, Account, SharedBuffer
 from ibwire.fabric.switch.classes import Classifier
 from ibwire.fabric.switch.marking import Ramp
 from ibwire.fabric.switch.routing import Router
 from ibwire.fabric.switch.scheduling import Scheduler
+from ibwire.fabric.switch.watchdog import Action, QueueWatch, Watchdog
 from ibwire.impair.stages import mark_ce
 
 FCS = 4
@@ -89,6 +90,7 @@ class _Port:
         "announce",
         "counters",
         "first_sizes",
+        "grant",
         "is_up",
         "pause_time",
         "paused",
@@ -97,9 +99,17 @@ class _Port:
         "ramps",
         "refresh_at",
         "scheduler",
+        "stormed",
+        "watches",
     )
 
-    def __init__(self, settings: PortSettings, scheduler: Scheduler, pause_quanta: int) -> None:
+    def __init__(
+        self,
+        settings: PortSettings,
+        scheduler: Scheduler,
+        pause_quanta: int,
+        watchdog: Watchdog | None,
+    ) -> None:
         rules = [settings.priorities.get(lane, PriorityRules()) for lane in range(LANES)]
         self.accounts = [_account(rule) for rule in rules]
         self.ramps = [rule.ramp for rule in rules]
@@ -120,6 +130,15 @@ class _Port:
         self.counters = PortCounters()
         self.is_up = True
         """Whether its link works."""
+        self.watches: dict[int, QueueWatch] = {}
+        """The watchdogs of its queues, by priority."""
+        if watchdog is not None:
+            lossless = [lane for lane in range(LANES) if rules[lane].is_lossless]
+            self.watches = {lane: QueueWatch(watchdog) for lane in lossless}
+        self.stormed = 0
+        """Priorities whose frames the watchdog drops, as bits."""
+        self.grant: Grant = OPEN
+        """What the neighbour allows to be sent."""
 
 
 _Queued = tuple[Frame, int, int]
@@ -132,7 +151,8 @@ class Switch:
     ports: numbered from 0. router: which of them leads where. buffer: bytes of all together.
     strict, weights: how the priorities of a port share it (`Scheduler`).
     pause_quanta: of each PFC frame; a pause that has to last is repeated after half of it.
-    overhead: bytes that a frame takes in the buffer besides its own.
+    overhead: bytes that a frame takes in the buffer besides its own. watchdog: for queues that a
+    neighbour pauses for too long.
     Raises `BufferTooSmall` where headroom and reserves take all of the buffer.
     """
 
@@ -150,6 +170,7 @@ class Switch:
         pause_quanta: int = LONGEST,
         overhead: int = FCS,
         draw: random.Random | None = None,
+        watchdog: Watchdog | None = None,
     ) -> None:
         if not ports:
             raise EncodeError("ports", len(ports), "one or more")
@@ -164,12 +185,17 @@ class Switch:
         self._quanta = pause_quanta
         self._overhead = overhead
         self._draw = draw or random.Random(name)
-        self._ports = [_Port(each, Scheduler(strict, weights), pause_quanta) for each in ports]
+        self._ports = [
+            _Port(each, Scheduler(strict, weights), pause_quanta, watchdog) for each in ports
+        ]
+        self._watchdog = watchdog
         self._buffer = SharedBuffer(
             buffer, (account for port in self._ports for account in port.accounts)
         )
         self._refreshes: list[tuple[Time, int, int]] = []
         """When to repeat which pause: time, port, priority."""
+        self._polls: list[tuple[Time, int, int]] = []
+        """When to look at which queue for a storm: time, port, priority."""
 
     @property
     def counters(self) -> list[PortCounters]:
@@ -202,6 +228,9 @@ class Switch:
             source.counters.dropped["link down"] += 1
             return
         lane = self._classifier.priority(frame)
+        if target.stormed >> lane & 1:
+            target.counters.discarded["watchdog"] += 1
+            return
         size = len(frame) + self._overhead
         account = source.accounts[lane]
         if not self._buffer.admit(account, size):
@@ -231,6 +260,8 @@ class Switch:
         if target.announce:
             times, target.announce = target.announce, {}
             return pfc_frame(self._mac + port, times)
+        if target.watches:
+            grant = self._watched(target, port, grant, now)
         lane = target.scheduler.pick(target.first_sizes, grant)
         if lane < 0:
             return None
@@ -242,6 +273,8 @@ class Switch:
         if ramp is not None and not ramp.at_enqueue:
             frame = self._marked(frame, target, lane, ramp, now)
         self._release(came_by, lane, size)
+        if target.watches and lane in target.watches:
+            target.watches[lane].sent()
         target.counters.sent[lane] += 1
         target.counters.sent_bytes[lane] += len(frame)
         return frame
@@ -253,29 +286,88 @@ class Switch:
         target.paused = 0
         target.announce.clear()
         self.router.withdraw(port)
-        for lane, queue in enumerate(target.queues):
-            target.counters.discarded["link down"] += len(queue)
-            for _, size, came_by in queue:
-                self._release(came_by, lane, size)
-            queue.clear()
-            target.queued[lane] = target.first_sizes[lane] = 0
+        for lane in range(LANES):
+            self._discard(target, lane, "link down")
 
     def link_up(self, port: int) -> None:
         """The link of a port works again; `router` does not use it until its table says so."""
         self._ports[port].is_up = True
 
     def poll_timeout(self) -> Time | None:
-        """When a pause has to be repeated."""
-        return self._refreshes[0][0] if self._refreshes else None
+        """When a pause has to be repeated, or the watchdog looks at a queue."""
+        due = self._refreshes[0][0] if self._refreshes else None
+        if self._polls and (due is None or self._polls[0][0] < due):
+            return self._polls[0][0]
+        return due
 
     def handle_timeout(self, now: Time) -> None:
-        """Repeat the pauses that would run out."""
+        """Repeat the pauses that would run out, and look for storms."""
         while self._refreshes and self._refreshes[0][0] <= now:
             due, port, lane = heapq.heappop(self._refreshes)
             source = self._ports[port]
             # An entry of an earlier pause has another time.
             if source.paused >> lane & 1 and source.refresh_at[lane] == due:
                 self._announce(port, lane, now)
+        while self._polls and self._polls[0][0] <= now:
+            due, port, lane = heapq.heappop(self._polls)
+            if self._ports[port].watches[lane].due == due:
+                self._look_for_storm(port, lane, now)
+
+    def watch(self, port: int, priority: int) -> QueueWatch | None:
+        """The watchdog of a queue."""
+        return self._ports[port].watches.get(priority)
+
+    def waiting_by_source(self, port: int, priority: int) -> Counter[int]:
+        """Frames that wait at a port, by the port by which they came."""
+        return Counter(came_by for _, _, came_by in self._ports[port].queues[priority])
+
+    def _watched(self, target: _Port, port: int, grant: Grant, now: Time) -> Grant:
+        """What may be sent from queues with a watchdog, which learn here that they are blocked."""
+        target.grant = grant
+        ignored = 0
+        for lane, watch in target.watches.items():
+            size = target.first_sizes[lane]
+            if not size or grant.allows(lane, size):
+                continue
+            if watch.is_stormed:
+                ignored |= 1 << lane
+            elif watch.blocked_since is None:
+                watch.blocked(now)
+                assert watch.due is not None
+                heapq.heappush(self._polls, (watch.due, port, lane))
+        if ignored and self._watchdog is not None and self._watchdog.action is Action.FORWARD:
+            return _Ignoring(grant, ignored)
+        return grant
+
+    def _look_for_storm(self, port: int, lane: int, now: Time) -> None:
+        target = self._ports[port]
+        watch, grant = target.watches[lane], target.grant
+        pauses = grant.pauses[lane] if isinstance(grant, PauseGrant) else 0
+        watch.poll(
+            now,
+            has_frames=bool(target.queues[lane]),
+            is_paused=not grant.allows(lane, 1),
+            pauses=pauses,
+        )
+        if self._watchdog is not None and self._watchdog.action is Action.DROP:
+            target.stormed &= ~(1 << lane)
+            if watch.is_stormed:
+                target.stormed |= 1 << lane
+                self._discard(target, lane, "watchdog")
+        if watch.due is not None:
+            heapq.heappush(self._polls, (watch.due, port, lane))
+        self.ready_ports.append(port)
+
+    def _discard(self, target: _Port, lane: int, reason: str) -> None:
+        """Drop all frames of a queue."""
+        queue = target.queues[lane]
+        if not queue:
+            return
+        target.counters.discarded[reason] += len(queue)
+        for _, size, came_by in queue:
+            self._release(came_by, lane, size)
+        queue.clear()
+        target.queued[lane] = target.first_sizes[lane] = 0
 
     def _release(self, port: int, lane: int, size: int) -> None:
         """Give back the bytes of a frame that came by a port; its sender may go on by that."""
@@ -313,6 +405,17 @@ class Switch:
         if target.counters.first_mark is None:
             target.counters.first_mark = now
         return marked
+
+
+class _Ignoring:
+    """A grant with priorities whose pause is ignored, as bits."""
+
+    def __init__(self, grant: Grant, ignored: int) -> None:
+        self._grant = grant
+        self._ignored = ignored
+
+    def allows(self, lane: int, size: int) -> bool:
+        return bool(self._ignored >> lane & 1) or self._grant.allows(lane, size)
 
 
 def _account(rule: PriorityRules) -> Account:
