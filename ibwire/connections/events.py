@@ -16,7 +16,8 @@ class FlowEventKind(StrEnum):
     """Packets were never seen here: `psn` to `last_psn`, `count` packets as far as known. `cause`
     is `not_captured` if the network has not lost them, and `unknown` if that is open."""
     REORDERED = "reordered"
-    """A packet arrived after others that were sent later."""
+    """A packet arrived after others that were sent later. `cause` says why it was retransmitted, if
+    it was, and no event about retransmitted requests counts it."""
     DUPLICATE = "duplicate"
     """The same packet again, not retransmitted; `cause_number` is the first."""
     RETRANSMISSION = "retransmission"
@@ -84,6 +85,8 @@ class FlowEvent:
     code: int = 0
     last_number: int = 0
     """Of the last packet, for kinds that are about several."""
+    is_timeout: bool = False
+    """An ACK timer of the requester began the retransmission."""
 
     @classmethod
     def of_packet(
@@ -94,6 +97,7 @@ class FlowEvent:
         connection: int,
         direction: int,
         cause_number: int = 0,
+        cause: Cause | None = None,
     ) -> FlowEvent:
         """An event that one packet shows by itself."""
         return cls(
@@ -105,6 +109,7 @@ class FlowEvent:
             psn=packet.psn,
             last_psn=packet.psn,
             opcode=packet.opcode,
+            cause=cause,
             cause_number=cause_number,
         )
 

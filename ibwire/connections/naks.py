@@ -9,6 +9,8 @@ from ibwire.connections.packets import TransportPacket
 from ibwire.connections.tracked_requests import TrackedRequests
 from ibwire_layers.syndrome import RNR_TIMER_US, AckKind, NakCode, code, kind
 
+OLD_NAKS = 4
+"""NAKs that are remembered when what they ask for has arrived meanwhile."""
 NAK_NAMES = {value.value: value.name.lower() for value in NakCode}
 
 
@@ -26,6 +28,7 @@ def refuse(requests: TrackedRequests, psn: int, packet: TransportPacket) -> None
         counts.count_nak(NAK_NAMES.get(value, f"code_{value}"))
         if value == NakCode.PSN_SEQUENCE_ERROR:
             requests.refusals.add(psn, packet, Cause.NAK)
+            requests.old_naks = [*requests.old_naks[1 - OLD_NAKS :], psn]
         else:
             requests.refusals.fail()
     requests.reports.event(

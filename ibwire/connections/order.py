@@ -6,6 +6,7 @@ from ibwire.connections.events import FlowEventKind
 from ibwire.connections.identity import REORDER_IDS
 from ibwire.connections.opcode_sets import ACKNOWLEDGE
 from ibwire.connections.packets import TransportPacket
+from ibwire.connections.retransmissions import count_late
 from ibwire.connections.states import PacketStatus
 from ibwire.connections.tracked_requests import TrackedRequests
 
@@ -36,9 +37,12 @@ def note_order(
         requests.unseen.unsettled.ip_ids.discard(packet.ip_id)
     counts = requests.connection.directions[direction]
     counts.reordered += 1
-    if is_late and packet.opcode not in ACKNOWLEDGE:
-        counts.retransmitted += _was_sent_before(requests, direction, psn, packet)
-    requests.reports.packet(FlowEventKind.REORDERED, direction, packet)
+    cause = None
+    was_sent_before = _was_sent_before(requests, direction, psn, packet)
+    if is_late and packet.opcode not in ACKNOWLEDGE and was_sent_before:
+        counts.retransmitted += 1
+        cause = count_late(requests, psn) if direction == requests.end else None
+    requests.reports.packet(FlowEventKind.REORDERED, direction, packet, cause=cause)
 
 
 def _was_sent_before(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ibwire.connections.connection import Connection
-from ibwire.connections.events import FlowEvent, FlowEventKind, Message, Observer
+from ibwire.connections.events import Cause, FlowEvent, FlowEventKind, Message, Observer
 from ibwire.connections.open_message import OpenMessage
 from ibwire.connections.packets import TransportPacket
 from ibwire_layers.psn import MASK
@@ -30,6 +30,7 @@ class Reporter:
         packet: TransportPacket,
         *,
         cause_number: int = 0,
+        cause: Cause | None = None,
     ) -> None:
         """Report an event that one packet shows by itself."""
         if self.observer is not None:
@@ -40,6 +41,7 @@ class Reporter:
                     connection=self.connection.number,
                     direction=direction,
                     cause_number=cause_number,
+                    cause=cause,
                 )
             )
 

@@ -89,19 +89,16 @@ def _go_back(requests: TrackedRequests, psn: int, packet: TransportPacket) -> Re
         end=psn,
         obeyed=list(requests.refusals),
     )
+    is_silent = packet.time_ns - requests.last_ns >= PAUSE_NS
+    is_timeout = run.event.is_timeout = _is_timeout(requests, psn, run.event, is_silent=is_silent)
+    requests.old_naks = [each for each in requests.old_naks if each != psn]
     counts = requests.connection.directions[requests.end]
     refused = None if requests.refusals.of(psn) else _refusal_before(requests, psn)
     if refused is not None and refused.number == number:
         known = sum(refused.psn <= each < psn for each in requests.recent_requests.all())
         requests.unseen.skip_requests(refused.psn, psn, packet, max(known, 1))
-    match cause:
-        case Cause.NAK | Cause.RNR:
-            pass  # in time or not, the requester was asked to retransmit
-        case Cause.TIMEOUT | Cause.ACK_LOST:
-            counts.timeouts += 1
-            counts.unexplained += cause is Cause.TIMEOUT
-        case _ if packet.time_ns - requests.last_ns > SILENCE_NS:
-            counts.timeouts += 1  # rxe waits, and takes no missing response for a NAK
+    counts.timeouts += is_timeout
+    counts.unexplained += cause is Cause.TIMEOUT
     if cause is Cause.IMPLIED_NAK:
         counts.implied_naks += 1
     counts.retransmissions += 1
@@ -111,6 +108,22 @@ def _go_back(requests: TrackedRequests, psn: int, packet: TransportPacket) -> Re
     # later (reorder-ab-3pc.b packet 190).
     requests.refusals.obey(upto=psn)
     return run
+
+
+def _is_timeout(requests: TrackedRequests, psn: int, event: FlowEvent, *, is_silent: bool) -> bool:
+    """Whether a timer of the requester began a retransmission.
+
+    is_silent: no packet of these requests passed since `PAUSE_NS`.
+    """
+    match event.cause:
+        case Cause.TIMEOUT:
+            return True
+        case Cause.RNR:
+            return False  # in time or not, the requester was asked to retransmit
+        case Cause.ACK_LOST if event.opcode not in ANSWERED:
+            return psn not in requests.old_naks
+    # Else the requester reacted to a NAK, or to what is missing, also after this point.
+    return is_silent
 
 
 def _cause(requests: TrackedRequests, psn: int, packet: TransportPacket) -> tuple[Cause, int, int]:
@@ -124,7 +137,7 @@ def _cause(requests: TrackedRequests, psn: int, packet: TransportPacket) -> tupl
         return refusal.cause, refusal.number, refusal.time_ns
     if requests.acked >= psn:
         return Cause.ACK_LOST, sent, sent_ns
-    if waited >= SILENCE_NS or requests.connection.is_paired:
+    if waited >= PAUSE_NS or requests.connection.is_paired:
         return Cause.TIMEOUT, sent, sent_ns
     return Cause.UNKNOWN, 0, 0
 
@@ -144,6 +157,7 @@ def take_back(requests: TrackedRequests, run: Retransmission) -> None:
     counts = requests.connection.directions[requests.end]
     counts.retransmitted -= 1
     counts.reordered += 1
+    counts.timeouts -= run.event.is_timeout
     requests.attempts -= 1
     requests.refusals.restore(run.obeyed)
     requests.unseen.fill_request(run.psn, run.end)
@@ -187,6 +201,17 @@ def note_skipped(
             requests.unseen.skip_requests(run.end, end, packet, packets)
             return
     _note_unseen_ids(requests, before, packet)
+
+
+def count_late(requests: TrackedRequests, psn: int) -> Cause | None:
+    """Count a retransmitted request that is late; returns its cause if its run is over."""
+    run = requests.retransmission
+    if run is None:
+        return Cause.UNKNOWN
+    if not requests.is_retransmitting or psn >= run.end:
+        return run.event.cause
+    run.event.count += 1
+    return None
 
 
 def _note_unseen_ids(

@@ -180,6 +180,7 @@ EVENTS = TableSpec(
         TableColumn("cause_number", Type.BIG, "packet that caused it"),
         TableColumn("delay_ns", Type.BIG, "time since the cause; of an RNR NAK the requested wait"),
         TableColumn("code", Type.SMALL, "syndrome byte of a NAK or RNR NAK"),
+        TableColumn("is_timeout", Type.FLAG, "an ACK timer began this retransmission"),
     ),
 )
 

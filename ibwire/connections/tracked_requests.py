@@ -63,6 +63,7 @@ class TrackedRequests:
         "last_ns",
         "messages",
         "next",
+        "old_naks",
         "recent_requests",
         "recent_responses",
         "refusals",
@@ -121,6 +122,8 @@ class TrackedRequests:
         """PSN after the newest response since the newest retransmission, while it is disturbed."""
         self.disturbed_ns = 0
         """When that began."""
+        self.old_naks: list[int] = []
+        """PSNs of the newest sequence NAKs, without those that were retransmitted since."""
         self.unrequested_nak: tuple[Trouble, int] | None = None
         """A NAK of requests that were never seen, and its PSN, until a response answers that."""
         self.recent_requests = Recent()

@@ -67,14 +67,19 @@ class Facts:
                 return True
         return False
 
-    def was_restarting(self, number: int, answered: int) -> bool:
+    def was_restarting(self, event: FlowEvent, answered: int) -> bool:
         """Whether the requester may have dropped a response because an earlier one was missing.
 
-        number: of its retransmission. answered: of the response.
+        event: its retransmission. answered: number of the response.
         """
-        if any(each.number < number for each in self.retransmissions):
+        if any(each.number < event.number for each in self.retransmissions):
             return True
-        return self._before is not None and answered <= self._before.last.number
+        if self._before is None:
+            return False
+        return answered <= self._before.last.number or any(
+            each.kind is FlowEventKind.RETRANSMISSION and _covers(each, event.psn)
+            for each in self._before.events
+        )
 
     def damaged_responses(self, retransmission: FlowEvent) -> bool:
         """Whether a response to the retransmitted requests, or to later ones, arrived damaged."""

@@ -122,10 +122,12 @@ class _Describer:
             self.result.reasons[Reason.RESPONSE_REORDERED] += 1
         else:
             self.result.reasons[Reason.REORDERED_BEFORE] += 1
+        self.result.retransmitted += event.cause is not None
+        again = ", retransmitted," if event.cause is not None else ""
         self._step(
             event,
-            f"{self._owner(event)}'s {opcode(event.opcode)} with PSN {event.psn} is reordered: "
-            "packets sent after it arrived here before it.",
+            f"{self._owner(event)}'s {opcode(event.opcode)} with PSN {event.psn}{again} is "
+            "reordered: packets sent after it arrived here before it.",
             many=f"{{n}} packets of {self._owner(event)} are reordered: {{p}}.",
         )
 
@@ -305,8 +307,7 @@ class _Describer:
         """A retransmission because of a NAK."""
         needed = min(self.facts.lost_between(self.resent_at, event), event.count)
         text = f"{self._retransmits(event)}, {duration(event.delay_ns or 0)} after the NAK"
-        clue = self.incident.clues.get(event.number)
-        if clue is not None and clue.idle_ns >= PROMPT_NS:
+        if event.is_timeout:
             text += ", which had no effect until the ACK timer expired"
         if event.count == needed or event.count == 1:
             return f"{text}."
@@ -323,7 +324,7 @@ class _Describer:
         idle = clue.idle_ns if clue is not None else event.delay_ns or 0
         text = f"{self._retransmits(event)}, for which responses were missing, {duration(idle)} "
         text += "after the last packet"
-        return f"{text}: its ACK timer had expired." if idle >= PROMPT_NS else f"{text}."
+        return f"{text}: its ACK timer had expired." if event.is_timeout else f"{text}."
 
     def after_implied_nak(self, event: FlowEvent) -> str:
         """A response to a later request showed that one was missing."""
@@ -332,7 +333,7 @@ class _Describer:
         return (
             f"{self._retransmits(event)}, {duration(event.delay_ns or 0)} after "
             f"#{event.cause_number}, a response to a later request: an earlier response is "
-            "missing (implied NAK)."
+            f"missing (implied NAK).{self._expired(event)}"
         )
 
     def after_answer(self, event: FlowEvent) -> str:
@@ -344,6 +345,8 @@ class _Describer:
             return self.after_gap(event)
         if clue is None or clue.answered is None:
             self.result.reasons[Reason.UNCLEAR] += 1
+            if clue is not None and event.is_timeout:
+                return self._timer(event, clue)
             return f"{self._retransmits(event)}; the capture does not show why."
         since = event.time_ns - clue.answered.time_ns
         answered = f"although {self.s} had responded (#{clue.answered.number}, "
@@ -351,15 +354,20 @@ class _Describer:
         if event.opcode in ANSWERED or since >= SILENCE_NS:
             is_sure = since >= SILENCE_NS
             why = Reason.RESPONSE_LOST_AFTER if is_sure else Reason.RESPONSE_OR_LATE
-            self.result.reasons[why] += 1
             lost = f"that response passed here and was {AFTER}, on its way to {self.r}"
             if not is_sure:
                 lost += f", or {self.r} had not waited for it"
-            if self.facts.was_restarting(event.number, clue.answered.number):
+            if self.facts.was_restarting(event, clue.answered.number):
+                why = Reason.RESPONSE_OR_DISCARDED if is_sure else why
                 lost += f", or {self.r} dropped it because an earlier one was missing"
-            return f"{self._retransmits(event)}, {answered}: {lost}."
+            self.result.reasons[why] += 1
+            return f"{self._retransmits(event)}, {answered}: {lost}.{self._expired(event)}"
         self._spurious(event)
         return f"{self._retransmits(event)}, {answered}: its timer expired just before."
+
+    def _expired(self, event: FlowEvent) -> str:
+        """A timer, where the sentence before does not name it."""
+        return f" {self.r}'s ACK timer had expired." if event.is_timeout else ""
 
     def _spurious(self, event: FlowEvent) -> None:
         self.result.reasons[Reason.STALE_TIMER] += 1
@@ -374,7 +382,8 @@ class _Describer:
         if not self.context.is_paired and (
             self.incident.gaps or self.incident.recovered is not None
         ):
-            return self.after_nothing(event)
+            self.result.reasons[Reason.UNCLEAR] += not self.incident.gaps
+            return self._timer(event, clue)
         return f"{self._timer(event, clue)} {self._why_timeout(event, clue)}".rstrip()
 
     def _timer(self, event: FlowEvent, clue: Clue) -> str:

@@ -26,6 +26,7 @@ class Reason(StrEnum):
     RESPONSE_MISSING = "response_missing"
     RESPONSE_LOST_AFTER = "response_lost_after"
     RESPONSE_OR_LATE = "response_or_late"
+    RESPONSE_OR_DISCARDED = "response_or_discarded"
     RESPONSE_DAMAGED = "response_damaged"
     RESPONSE_REORDERED = "response_reordered"
     EITHER_LOST_AFTER = "either_lost_after"
@@ -47,6 +48,7 @@ OF_RESPONSES = frozenset(
         Reason.RESPONSE_DAMAGED,
         Reason.RESPONSE_REORDERED,
         Reason.RESPONSE_OR_LATE,
+        Reason.RESPONSE_OR_DISCARDED,
         Reason.RESPONSE_NOT_CAPTURED,
         Reason.RESPONSE_NOT_SEEN,
     }
@@ -120,6 +122,11 @@ PHRASES = {
         "{a} of {s} lost, damaged or delayed after this point, or too late for {r}",
         "{r} retransmitted {t} what {s} had responded to: a response was lost, damaged or delayed "
         "between this point and {r}, or {r} had not waited for it.",
+    ),
+    Reason.RESPONSE_OR_DISCARDED: Phrase(
+        "{a} of {s} lost, damaged or delayed after this point, or discarded by {r}",
+        "{a} of {s} passed here and {w} not accepted: lost, damaged or delayed between this point "
+        "and {r}, or discarded by {r} because an earlier response was missing.",
     ),
     Reason.RESPONSE_DAMAGED: Phrase(
         "{a} of {s} damaged before this point",

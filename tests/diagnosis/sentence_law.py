@@ -446,11 +446,12 @@ def _why_again(
         must(gone, "no response was")
         if found[1]:
             must(head.cause == "timer", f"the requester went back because of {head.cause}")
-    elif re.fullmatch(
+    elif found := re.fullmatch(
         rf", {TIME} after #\d+, a response to a later request: an earlier response is missing "
-        r"\(implied NAK\)\.",
+        r"\(implied NAK\)\.( [AB]'s ACK timer had expired\.)?",
         why,
     ):
+        must(head.cause == "timer" or not found[1], f"it went back because of {head.cause}")
         must(
             head.cause in ("implied_nak", "timer"),
             f"the requester went back because of {head.cause}",
@@ -458,9 +459,10 @@ def _why_again(
     elif found := re.fullmatch(
         rf", although [AB] had responded \(#(\d+), {TIME} before\): that response passed here and "
         rf"was {AFTER}, on its way to [AB](, or [AB] had not waited for it)?(, or [AB] dropped it "
-        r"because an earlier one was missing)?\.",
+        r"because an earlier one was missing)?\.( [AB]'s ACK timer had expired\.)?",
         why,
     ):
+        must(head.cause == "timer" or not found[4], f"it went back because of {head.cause}")
         response = judge.frame(found[1])
         must(
             response.harms_after
@@ -586,8 +588,8 @@ STEPS = _table(
         rf"(?P<s>[AB])'s response to a READ or atomic with {PSNS} did not arrive here: #\d+ "
         rf"arrived instead\. (?:It was|{COUNT} packets were) lost before this point(?:, or the "
         r"capture missed (?:it|them))?\.": lost_response,
-        r"[AB]'s [A-Z ]+ with PSN \d+ is reordered: packets sent after it arrived here before "
-        r"it\.": reordered,
+        r"[AB]'s [A-Z ]+ with PSN \d+(?:, retransmitted,)? is reordered: packets sent after it "
+        r"arrived here before it\.": reordered,
         r"A duplicate of (?:#(?P<first>\d+)|an earlier packet) \([AB]'s [A-Z ]+, PSN \d+\), made "
         r"by the network or by the capture\.": duplicate,
         r"[AB]'s [A-Z ]+ with PSN \d+ has a wrong ICRC: damaged before this point, [AB] drops it "
