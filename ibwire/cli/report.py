@@ -22,7 +22,8 @@ from ibwire.dissect.captures import Captures
 from ibwire.rules.findings import ANY, PROFILES
 
 if TYPE_CHECKING:
-    from ibwire.report.html import Closer, Survey
+    from ibwire.report.html import Closer
+    from ibwire.report.page_survey import Survey
 
 MOST = 100
 """Most connections a page can plot: it holds all their points."""
@@ -110,7 +111,8 @@ def _read(
     reading: Captures, most: int, profile: str, link_rate: int | None
 ) -> dict[str, Any] | None:
     """The data of the page, `None` when nothing can be read."""
-    from ibwire.report.html import Closer, Survey
+    from ibwire.report.html import Closer
+    from ibwire.report.page_survey import Survey
 
     survey = Survey(reading.name, profile, link_rate)
     _take(reading, survey)

@@ -22,7 +22,8 @@ from ibwire.connections.connection import Connection, End
 from ibwire.connections.events import FlowEvent, FlowEventKind
 from ibwire.dissect import Columns
 from ibwire.report.figures import main_range, plotly_script
-from ibwire.report.html import Closer, Survey, page
+from ibwire.report.html import Closer, page
+from ibwire.report.page_survey import Survey
 from ibwire.report.series import EVENTS, Bins, Point, Series, Thinned, round_step
 from ibwire_layers.opcodes import OpCode, Service
 
