@@ -52,6 +52,8 @@ class DirectionCounts:
     restarts: int = 0
     retransmissions: int = 0
     """Runs of requests that were retransmitted."""
+    resumed_reads: int = 0
+    """READs that were retransmitted from a later PSN on: the requester has responses before it."""
     disturbances: int = 0
     """Times that its requests were missing, refused or retransmitted, each until a response
     answered all of them."""
@@ -131,6 +133,7 @@ _SUMS = (
     "damaged",
     "restarts",
     "retransmissions",
+    "resumed_reads",
     "disturbances",
     "retries_exceeded",
     "rnr_retries_exceeded",

@@ -102,6 +102,7 @@ def _go_back(requests: TrackedRequests, psn: int, packet: TransportPacket) -> Re
     if cause is Cause.IMPLIED_NAK:
         counts.implied_naks += 1
     counts.retransmissions += 1
+    counts.resumed_reads += requests.resumes_read(psn)
     requests.attempts += 1
     requests.move_requester(RequesterInput.GO_BACK)
     # What else was refused is ignored during the retransmission, and sometimes obeyed

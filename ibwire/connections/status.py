@@ -78,7 +78,7 @@ MEANINGS = {
     ),
     Status.UNANSWERED: Meaning(
         "Nothing from the other end, although requests were retransmitted.",
-        "As `unresolved`, and not one packet of the other end is in the capture; or a connection "
+        "As `unresolved`, and nothing shows a response of the other end; or a connection "
         "manager retransmitted its REQ, or waited longer than the REQ says, without a response.",
     ),
     Status.RETRY_EXCEEDED: Meaning(
@@ -169,7 +169,8 @@ def status_of(connection: Evidence) -> ConnectionStatus:
     if any(each.retries_exceeded for each in both):
         return ConnectionStatus(Status.RETRY_EXCEEDED)
     troubles = [ending.trouble for ending in connection.endings if ending.trouble]
-    if Trouble.RETRANSMITTED in troubles and not all(each.packets for each in both):
+    is_alone = not all(each.packets for each in both)
+    if Trouble.RETRANSMITTED in troubles and is_alone and not any(e.resumed_reads for e in both):
         return ConnectionStatus(Status.UNANSWERED)
     if troubles:
         return ConnectionStatus(Status.UNRESOLVED)

@@ -203,6 +203,10 @@ class TrackedRequests:
             (run is not None, base - run.end if run else 0),
         )
 
+    def resumes_read(self, psn: int) -> bool:
+        """Whether a retransmission from this PSN on begins inside a READ."""
+        return any(each.is_read and each.first < psn <= each.last for each in self.messages)
+
     def was_damaged(self, psn: int) -> bool:
         """Whether the next new request was seen damaged, so that this is its retransmission."""
         return self.connection.is_reliable and psn in self.connection.damaged_psns[self.end]

@@ -383,8 +383,9 @@ class _Describer:
             self.incident.gaps or self.incident.recovered is not None
         ):
             self.result.reasons[Reason.UNCLEAR] += not self.incident.gaps
-            return self._timer(event, clue)
-        return f"{self._timer(event, clue)} {self._why_timeout(event, clue)}".rstrip()
+            return f"{self._timer(event, clue)}{self._resumes(event)}"
+        text = f"{self._timer(event, clue)}{self._resumes(event)}"
+        return f"{text} {self._why_timeout(event, clue)}".rstrip()
 
     def _timer(self, event: FlowEvent, clue: Clue) -> str:
         """A timer that expired, and since when it ran."""
@@ -453,10 +454,21 @@ class _Describer:
             return f"{self._retransmits(event)}; the capture does not show why."
         if not self.incident.gaps:
             self.result.reasons[Reason.UNCLEAR] += 1
+        clue = self.incident.clues.get(event.number)
+        why = "a NAK or its timer"
+        if clue is not None and clue.resumes_read:
+            why = "missing responses or its timer"
         return (
-            f"{self._retransmits(event)}, because of a NAK or its timer: no packet of {self.s} was "
-            "captured."
+            f"{self._retransmits(event)}, because of {why}: no packet of {self.s} was captured."
+            f"{self._resumes(event)}"
         )
+
+    def _resumes(self, event: FlowEvent) -> str:
+        """What it shows that a READ is retransmitted from its middle on."""
+        clue = self.incident.clues.get(event.number)
+        if clue is None or not clue.resumes_read or self.context.is_paired:
+            return ""
+        return f" It has the responses before PSN {event.psn}, which were not captured."
 
     def given_up(self, event: FlowEvent) -> None:
         """The requester stopped; `end` describes the consequence."""

@@ -49,6 +49,8 @@ class Clue:
     """A request that asks for an ACK was unanswered."""
     is_broken_off: bool
     """The last message had no last packet."""
+    resumes_read: bool = False
+    """The retransmission begins inside a READ: the requester has the responses before that."""
     is_old: bool = False
     """Of a NAK: the retransmission had not passed this PSN, so the NAK was not caused by it."""
     was_late: bool = False
@@ -338,6 +340,7 @@ class _Watch:
                 packet.time_ns - tracker.last_ns,
                 self._asked > tracker.acked,
                 bool(tracker.messages) and not tracker.messages[-1].is_whole,
+                resumes_read=tracker.resumes_read(psn),
             )
 
     def _answer_to(

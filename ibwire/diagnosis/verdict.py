@@ -48,7 +48,7 @@ def verdict(record: Record, incidents: Sequence[IncidentText]) -> str:
         *_changed(case, status),
         *_causes(case),
         *_cost(case, status),
-        *(_open(case, status.status) if status.status in OPEN else ()),
+        *(_open(case) if status.status in OPEN else ()),
     ]
     return " ".join([*(parts or [_fine(case)]), *_in_flight(case, status), *_congested(record)])
 
@@ -142,6 +142,17 @@ def _no_response(case: Case, end: int) -> str:
             f"{responder} had responded before, then no more: it, its queue pair, or the "
             "path between them is gone."
         )
+    if any(counts.resumed_reads for counts in case.connection.directions):
+        return (
+            f"No packet of {responder} was captured, although {requester} has responses of it: a "
+            f"READ was retransmitted from its middle on. Only {requester}'s direction was captured."
+        )
+    if case.connection.ends[end].qpn is not None:  # no request names it
+        return (
+            f"A handshake in this capture names {responder}'s queue pair, but nothing was received "
+            "from it here: it is not ready to receive, or gone, or RoCE packets are dropped after "
+            f"this point; or only {requester}'s direction of them was captured."
+        )
     return (
         f"Nothing was received from {responder} here: it, or its queue pair, does "
         "not exist, the QP number is wrong, or the path after this point is broken; "
@@ -231,12 +242,13 @@ def _cost(case: Case, status: ConnectionStatus) -> Iterator[str]:
 # The end of the capture.
 
 
-def _open(case: Case, status: Status) -> Iterator[str]:
+def _open(case: Case) -> Iterator[str]:
     """What was open when the capture ended, or when a queue pair was reset."""
     for end, ending in enumerate(case.connection.endings):
         if ending.trouble is not None:
             yield f"Not resolved when the capture ends: {_state(case, end, ending)}."
-            if ending.trouble is Trouble.RETRANSMITTED and status is Status.UNANSWERED:
+            is_alone = not case.connection.directions[1 - end].packets
+            if ending.trouble is Trouble.RETRANSMITTED and is_alone:
                 yield _no_response(case, end)
     for end, counts in enumerate(case.connection.directions):
         if counts.cut_short:

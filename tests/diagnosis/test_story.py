@@ -429,6 +429,33 @@ def test_of_many_open_messages_three_are_named(tmp_path: Path) -> None:
     assert f"8 messages had not been acknowledged: {named}" in flat(one)
 
 
+def sent_by(path: Path, sender: bytes, tmp_path: Path) -> Path:
+    """The frames of one IPv4 address."""
+    header, records = frames_of(path)
+    result = tmp_path / path.name
+    result.write_bytes(header + b"".join(r for r in records if r[16 + 26 : 16 + 30] == sender))
+    return result
+
+
+def test_a_read_that_is_resumed_shows_that_its_responder_exists(tmp_path: Path) -> None:
+    """A retransmits PSN 102 to 108 of a READ that begins at PSN 100 (drop-read-response)."""
+    path = sent_by(CAPTURES / "drop-read-response.a.pcap", bytes((10, 77, 0, 1)), tmp_path)
+
+    (one,) = stories(path)
+
+    assert one.connection.status.status == "unresolved"
+    assert "A has responses of it" in one.verdict
+    assert "It has the responses before PSN 102, which were not captured." in flat(one)
+
+
+def test_a_queue_pair_that_a_handshake_names_may_exist() -> None:
+    """Its program answered in TCP (frames 5 and 6 of retry-exceeded)."""
+    verdict = story("retry-exceeded").verdict
+
+    assert "A handshake in this capture names B's queue pair, but nothing was received" in verdict
+    assert "does not exist" not in verdict
+
+
 @pytest.mark.parametrize(
     ("ns", "text"),
     [(0, "0 ns"), (999, "999 ns"), (1_500, "1.50 us"), (65_425_000, "65.4 ms"), (10**9, "1.00 s")],
