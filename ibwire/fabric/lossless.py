@@ -15,6 +15,7 @@ from functools import partial
 from ibwire.base.errors import EncodeError
 from ibwire.base.node import Node
 from ibwire.base.units import ETHERNET_OVERHEAD, S, Time
+from ibwire.fabric.llr import LLR, RetryLink
 from ibwire.fabric.pause import LANES, LONGEST, QUANTUM_BITS, pause_frame, pfc_frame
 from ibwire.fabric.sim import Direction, Simulator, Wire
 from ibwire.fabric.switch.classes import Classifier
@@ -119,6 +120,7 @@ class LosslessNetwork:
     switches, or by name of a switch. routes: neighbours by switch and host, in place of those on
     the shortest ways. outages: links that fail. reroute_after: time from the change of a link to
     new routes in all switches. storms: hosts that pause their switch.
+    llr: link-level retry of all links, or by link.
     Raises `BufferTooSmall` where the headroom does not fit.
 
     When a link fails, frames on it are lost, and its switches drop what waits for it. They stop
@@ -139,6 +141,7 @@ class LosslessNetwork:
         outages: Iterable[Outage] = (),
         reroute_after: Time = 0,
         storms: Iterable[PauseStorm] = (),
+        llr: LLR | Mapping[Link, LLR] | None = None,
     ) -> None:
         if reroute_after < 0:
             raise EncodeError("reroute_after", reroute_after, "0 or above")
@@ -158,6 +161,12 @@ class LosslessNetwork:
         """Each link with its wire, and the nodes and ports at its ends."""
         self._make_switches(settings)
         self._connect({name: node for name, (node, _) in devices.items()}, wire_overhead)
+        self.retries: dict[Link, list[RetryLink]] = {}
+        """Link-level retry by link, of those that have it."""
+        for link, wire, _ in self.ends:
+            own = llr if isinstance(llr, LLR) or llr is None else llr.get(link)
+            if own is not None:
+                self.retries.setdefault(link, []).append(RetryLink(simulator, wire, own))
         for outage in outages:
             self._find(outage.link)
             self.timetable.add(outage.at, partial(self.fail, outage.link))
@@ -247,6 +256,8 @@ class LosslessNetwork:
             if name in self.switches:
                 self.switches[name].link_up(port)
         self._simulator.mend(wire)
+        for retry in self.retries.get(link, ()):
+            retry.init()
         self._reroute_later()
 
     def reroute(self) -> None:

@@ -122,9 +122,11 @@ class Direction:
         "numerator",
         "overhead",
         "pause",
+        "poll_node",
         "poll_transmit",
         "port",
         "rate_bps",
+        "receive",
         "stage",
     )
 
@@ -144,8 +146,11 @@ class Direction:
         self.name = name
         self.near = near
         self.port = port
-        self.poll_transmit = near.node.poll_transmit
+        self.poll_node = self.poll_transmit = near.node.poll_transmit
+        """Asked for the next frame: the node, or what stands between it and the line."""
         self.far = far
+        self.receive = far.receive
+        """Given each frame that has arrived: the node, or what stands before it."""
         self.far_port = far_port
         self.rate_bps = rate_bps
         self.delay = delay
@@ -171,11 +176,16 @@ class Direction:
         self.back: Direction | None = None
         """The other way, if pause frames that arrive here change what may be sent there."""
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether its wire is cut."""
+        return self.free_at == _NEVER
+
     def poll_first(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
         """The next frame of the MAC; stands in for that of the node while there is one."""
         frame = self.first.popleft()
         if not self.first:
-            self.poll_transmit = self.near.node.poll_transmit
+            self.poll_transmit = self.poll_node
         return frame
 
 
@@ -313,12 +323,16 @@ class Simulator:
         for line in (wire.a_to_b, wire.b_to_a):
             if line.free_at == _NEVER:
                 line.free_at = self.now
-                heappush(self._heap, (self.now, self._sequence(), line.near, line, None))
+                self.ask(line)
 
     def send_first(self, line: Direction, frame: Frame) -> None:
         """Send a frame of the MAC, such as a pause frame, ahead of what the node has."""
         line.first.append(frame)
         line.poll_transmit = line.poll_first
+        self.ask(line)
+
+    def ask(self, line: Direction) -> None:
+        """Ask a line for its next frame at the current time."""
         heappush(self._heap, (self.now, self._sequence(), line.near, line, None))
 
     def kick(self, node: Node) -> None:
@@ -383,7 +397,7 @@ class Simulator:
                 if line.back is not None and is_mac_control(frame):
                     lines = self._obey(line.back, frame, now)
                 else:
-                    station.receive(frame, now, line.far_port)
+                    line.receive(frame, now, line.far_port)
                     lines = station.lines if station.ready is None else ()
             while True:
                 for line in lines:
