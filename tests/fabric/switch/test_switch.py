@@ -1,14 +1,14 @@
 """A switch as a whole: where frames go, what is dropped, paused and marked."""
 
-from collections import deque
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fabric.hosts import Host
 from ibwire.base.errors import EncodeError
-from ibwire.base.node import OPEN, Frame, Grant
+from ibwire.base.node import OPEN, Grant
 from ibwire.base.units import GBPS, MS, US, Time
 from ibwire.fabric import Outcome, Simulator
 from ibwire.fabric.pause import pfc_frame
@@ -161,30 +161,6 @@ def test_impossible_settings_are_refused(wrong: Any) -> None:
         switch(**wrong)
 
 
-class Sender:
-    """A host that sends its frames when it may, and keeps what it gets."""
-
-    def __init__(self, frames: list[bytes]) -> None:
-        self.waiting = deque(frames)
-        self.got: list[bytes] = []
-
-    def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
-        self.got.append(frame)
-
-    def poll_transmit(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
-        for index, each in enumerate(self.waiting):
-            if grant.allows(each[15] >> 5, len(each)):
-                del self.waiting[index]
-                return each
-        return None
-
-    def poll_timeout(self) -> Time | None:
-        return None
-
-    def handle_timeout(self, now: Time) -> None:
-        pass
-
-
 COUNTS = st.tuples(st.integers(0, 300), st.sampled_from([64, 512, 4096]))
 
 
@@ -196,8 +172,9 @@ def test_nothing_is_lost_in_a_lossless_priority(
     headroom = 2 * 100 * delay // 8000 + 3 * 4200
     rules = {3: PriorityRules(is_lossless=True, reserve=2000, headroom=headroom)}
     node = switch(rules, buffer=150_000 + 4 * headroom)
-    hosts = [Sender([frame(3, by=by, size=size)] * count) for by, (count, size) in enumerate(sent)]
-    hosts.append(Sender([]))
+    hosts = [Host() for _ in range(4)]
+    for by, (count, size) in enumerate(sent):
+        hosts[by].to_send.extend([frame(3, by=by, size=size)] * count)
     simulator = Simulator()
     for port, host in enumerate(hosts):
         rate = (10 if port == 3 else 100) * GBPS
