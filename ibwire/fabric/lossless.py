@@ -52,6 +52,8 @@ class SwitchSettings:
     """Bytes that a frame takes in the buffer besides its own."""
     watchdog: Watchdog | None = None
     """For queues that a neighbour pauses for too long."""
+    has_telemetry: bool = False
+    """Whether switches write their queues into packets that have room (`ibwire.base.telemetry`)."""
     rules: Callable[[Link], Mapping[int, PriorityRules]] | None = None
     """The rules of each priority of a port, in place of those that `lossless`, `reserve`,
     `headroom`, `alpha` and `ramps` give."""
@@ -201,6 +203,7 @@ class LosslessNetwork:
                 strict=own.strict,
                 weights=own.weights,
                 overhead=own.overhead,
+                has_telemetry=own.has_telemetry,
                 draw=draw(f"{name}/marks"),
                 watchdog=own.watchdog,
             )

@@ -158,7 +158,7 @@ class Direction:
         self.stage = stage
         """Called for each frame when it starts to leave; may be changed at any time, for frames
         that have not left yet."""
-        self.free_at: Time = 0
+        self.free_at: Time = -1
         """When the line can take the next frame; never, while its wire is cut."""
         self.first: deque[Frame] = deque()
         """Frames of the MAC itself, which precede those of the node."""
@@ -204,11 +204,13 @@ class Simulator:
     """Nodes and wires with a common virtual clock.
 
     seed: from which the random parts of the network derive theirs, with `random`; the
-    simulator itself uses no random numbers.
+    simulator itself uses no random numbers. arrivals_first: whether a line that becomes free takes
+    its next frame after everything that arrives at the same instant, as in ns-3.
     """
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, *, arrivals_first: bool = False) -> None:
         self.seed = seed
+        self._tie: Time = 1 if arrivals_first else 0
         self.now: Time = 0
         self.frames = 0
         """Frames that have arrived so far."""
@@ -322,7 +324,7 @@ class Simulator:
         """Let frames pass a wire again that was cut, and ask both its ends for them."""
         for line in (wire.a_to_b, wire.b_to_a):
             if line.free_at == _NEVER:
-                line.free_at = self.now
+                line.free_at = self.now - 1
                 self.ask(line)
 
     def send_first(self, line: Direction, frame: Frame) -> None:
@@ -379,18 +381,20 @@ class Simulator:
         # This runs for every frame, so it uses local variables and inlines what could be
         # separate functions.
         heap, sequence, push, pop = self._heap, self._sequence, heappush, heappop
-        last = _NEVER if until is None else until
+        last, tie = _NEVER if until is None else until, self._tie
         left = -1 if max_frames is None else max_frames
         while heap:
             if heap[0][0] > last:
                 return Outcome.UNTIL
             now, _, station, line, frame = pop(heap)
             self.now = now
+            free_by = now - tie
             if line is None:
                 self._woken(station, now)
                 lines = station.lines if station.ready is None else ()
             elif frame is None:
                 lines = line.alone
+                free_by = now
             else:
                 self.frames += 1
                 left -= 1
@@ -401,7 +405,7 @@ class Simulator:
                     lines = station.lines if station.ready is None else ()
             while True:
                 for line in lines:
-                    if line.free_at > now:
+                    if line.free_at > free_by:
                         continue
                     if line.pause is not None:
                         line.pause.advance(now)

@@ -14,6 +14,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from ibwire.base import telemetry
 from ibwire.base.errors import VerbsError
 from ibwire.base.node import OPEN, Frame, Grant
 from ibwire.base.units import ETHERNET_OVERHEAD, Time
@@ -276,6 +277,10 @@ class Device:
         if qp is None:
             self._receive_other(packet.dest_qp, frame, now)
             return
+        if len(frame) - arrival.end == telemetry.SIZE and self.link != "ib":
+            packet.trailer = frame[arrival.end :]
+            if not packet.form.is_response and not telemetry.is_echoed(packet.trailer):
+                qp.telemetry = packet.trailer
         qp.handle_packet(packet, now)
         if qp.scheduled:
             self.note_timer(qp)
@@ -295,8 +300,7 @@ class Device:
                     qp.scheduled = False
                     self.note_timer(qp)
                     if qp.rate is not None and qp.rate.next_send > now and qp.has_more:
-                        self._timer_number += 1
-                        heapq.heappush(self._paced, (qp.rate.next_send, self._timer_number, qp))
+                        self._pace(qp, qp.rate.next_send)
                     continue
                 if not qp.has_more:
                     active.popleft()
@@ -312,6 +316,11 @@ class Device:
                 path = packet.path or qp.path
                 assert path is not None
                 frame = path.frame(encode(packet))
+                if packet.trailer and self.link != "ib":
+                    frame += packet.trailer
+                elif qp.telemetry and packet.form.has_aeth:
+                    frame += telemetry.echoed(qp.telemetry)
+                    qp.telemetry = b""
                 if qp.rate is not None and (packet.payload or not packet.form.is_response):
                     qp.rate.sent(len(frame) + ETHERNET_OVERHEAD, now)
                 return frame
@@ -328,7 +337,10 @@ class Device:
         """Handle the timers that are due by `now`."""
         paced = self._paced
         while paced and paced[0][0] <= now:
-            heapq.heappop(paced)[2].wake()
+            until, _, qp = heapq.heappop(paced)
+            if qp.paced_until == until:  # otherwise an earlier entry has taken its place
+                qp.paced_until = None
+                qp.wake()
         timers = self._timers
         while timers and timers[0][0] <= now:
             entry, _, qp = heapq.heappop(timers)
@@ -369,6 +381,13 @@ class Device:
             heapq.heappush(self._timers, (due, self._timer_number, qp))
             if len(self._timers) > 2 * len(self.qps) + _MAXIMUM_STALE:
                 self._drop_stale_timers()
+
+    def _pace(self, qp: QueuePair, due: Time) -> None:
+        """Wake a queue pair that its congestion control holds back, when it may send."""
+        if qp.paced_until is None or due < qp.paced_until:
+            qp.paced_until = due
+            self._timer_number += 1
+            heapq.heappush(self._paced, (due, self._timer_number, qp))
 
     def emit(self, event: AsyncEvent) -> None:
         """Raise an asynchronous event."""

@@ -59,6 +59,7 @@ class TransportPacket:
         "src_qp",
         "swap",
         "syndrome",
+        "trailer",
         "va",
         "xrc_srq",
     )
@@ -73,6 +74,8 @@ class TransportPacket:
     """The headers before the BTH, of a packet that was received."""
     path: Path | None
     """The path of a datagram; all other packets take the path of their queue pair."""
+    trailer: bytes
+    """Bytes of the Ethernet frame after the ICRC: a record for switches, or none."""
     ack_req: int
     se: int
     mig_req: int
@@ -103,6 +106,7 @@ class TransportPacket:
         self.payload = payload
         self.ack_req = self.se = self.pad_count = self.becn = self.reserved = 0
         self.arrival = self.path = None
+        self.trailer = b""
 
     def __repr__(self) -> str:
         fields = [name for name in type(self).__annotations__ if name != "form"]

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ibwire.base.errors import VerbsError
+from ibwire.base.telemetry import EMPTY
 from ibwire.base.units import Time
 from ibwire.rc.attributes import (
     MTU_BYTES,
@@ -32,7 +33,8 @@ from ibwire.rc.attributes import (
     QPType,
 )
 from ibwire.rc.completer import Completer
-from ibwire.rc.congestion.rate import RateControl
+from ibwire.rc.congestion.feedback import FeedbackLoop
+from ibwire.rc.congestion.rate import FeedbackControl, RateControl
 from ibwire.rc.congestion.window import SendWindow
 from ibwire.rc.counters import QPCounters
 from ibwire.rc.cq import CompletionQueue
@@ -122,11 +124,13 @@ class QueuePair:
         "completer",
         "counters",
         "device",
+        "feedback",
         "first_error",
         "habits",
         "keys",
         "mtu",
         "number",
+        "paced_until",
         "path",
         "pd",
         "profile",
@@ -143,6 +147,7 @@ class QueuePair:
         "service",
         "sq_sig_all",
         "state",
+        "telemetry",
         "timer_entry",
         "wrong_response",
         "xrc_domain",
@@ -187,13 +192,17 @@ class QueuePair:
         """The response that has ended the connection, because it did not fit its request."""
         self.scheduled = False
         """Whether the device has it in its list of queue pairs that may have something to send."""
-        self.rate: RateControl | None = None
+        self.rate = self._make_rate()
         """Its congestion control; `None` to send as fast as the line."""
-        if device.rate_control is not None and self.service is not Service.UD:
-            self.rate = device.rate_control()
+        self.paced_until: Time | None = None
+        """When the device wakes it because its congestion control held it back."""
+        self.telemetry = b""
+        """The record of the newest request, for the peer; its next response returns it."""
         self.timer_entry: Time | None = None
         """The earliest time at which the device calls it for its timers."""
         self.sends = SendQueue(self)
+        self.feedback = self._make_feedback()
+        """What acknowledgements tell the congestion control, if it wants to know."""
         self.completer = Completer(self, self.sends)
         self.requester: Requester
         self.responder: Responder
@@ -206,6 +215,15 @@ class QueuePair:
         else:
             self.requester = Requester(self, self.sends)
             self.responder = Responder(self, self.receives)
+
+    def _make_rate(self) -> RateControl | None:
+        make = self.device.rate_control
+        return None if make is None or self.service is Service.UD else make()
+
+    def _make_feedback(self) -> FeedbackLoop | None:
+        if self.service is Service.UC or not isinstance(self.rate, FeedbackControl):
+            return None
+        return FeedbackLoop(self.rate, self.sends)
 
     def __repr__(self) -> str:
         return (
@@ -309,6 +327,8 @@ class QueuePair:
             self._follow_migration(packet.mig_req)
         if form.is_response:
             self.completer.handle_packet(packet, now)
+            if self.feedback is not None:
+                self.feedback.take(packet, now)
             if self.has_more:
                 self.wake()
             else:
@@ -334,9 +354,17 @@ class QueuePair:
         else:
             packet = self.responder.poll_transmit(now) if replies else None
         if packet is None:
+            feedback = self.feedback
+            if feedback is not None and feedback.is_full(self.mtu):
+                return None
             packet = self.requester.poll_transmit(now)
             if packet is None:
                 return None
+            if feedback is not None:
+                packet.ack_req = 1
+                feedback.note_sent(packet.psn, now)
+                if feedback.control.has_telemetry:
+                    packet.trailer = EMPTY
         self.counters.packets_sent += 1
         self.counters.bytes_sent += len(packet.payload)
         return packet
@@ -559,6 +587,9 @@ class QueuePair:
         attr = self.attr
         if state is _RESET:
             self.sends.reset()
+            if self.feedback is not None:
+                self.feedback.reset()
+            self.telemetry = b""
             self.responder.reset()
             self.receives.clear()
             self.attr = QPAttr(cap=self.cap)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from truth.compare import UnknownKind, exact_rows, rows_of, stat_rows
-from truth.network import PRIORITY, Run
+from truth.network import MODES, PRIORITY, Run
 from truth.sets import DATA
 
 
@@ -19,7 +19,7 @@ def exact_sets() -> Any:
         document = json.loads(path.read_text())
         for number, each in enumerate(document.get("sets", ())):
             config = each.get("setup", {}).get("config", {})
-            if "flows" in each and config.get("cc", 1) in (0, 1):
+            if "flows" in each and config.get("cc", 1) in MODES:
                 name = f"{path.stem} {each.get('name', number)}"
                 # The first incast is for the quick suite; others take seconds.
                 marks = () if name == "pfc_incast 0" else (pytest.mark.slow,)

@@ -2,15 +2,18 @@
 
 The sets share a wire: a data packet has 1106 bytes of line time, which is a packet of an RC
 message at path MTU 1024, and takes 88 ns on a line of 100 Gb/s, because ns-3 HPCC has whole
-nanoseconds. So the lines here have 100.545 Gb/s. Every packet asks for an ACK.
+nanoseconds. So the lines here have 100.545 Gb/s. Every packet asks for an ACK. With HPCC a packet
+carries 42 bytes of telemetry, with TIMELY 8 of a time stamp, which stand here as line time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from enum import Enum
+from typing import Any, Self
 
+from ibwire.base import telemetry
 from ibwire.base.units import ETHERNET_OVERHEAD, GBPS, MS, NS, S, Time
 from ibwire.fabric import Simulator
 from ibwire.fabric.lossless import LosslessNetwork, SwitchSettings
@@ -19,19 +22,33 @@ from ibwire.fabric.switch import Ramp
 from ibwire.fabric.topology import Link, Topology
 from ibwire.impair import Chance, Loss
 from ibwire.rc.attributes import AddressVector, QPType
-from ibwire.rc.congestion import DCQCN, HPCC_MODEL, NotificationPoint
+from ibwire.rc.congestion import (
+    DCQCN,
+    DCTCP,
+    HPCC,
+    HPCC_MODEL,
+    UNLIMITED,
+    DCTCPParameters,
+    Feedback,
+    HPCCParameters,
+    NotificationPoint,
+    Timely,
+    TimelyParameters,
+)
 from ibwire.rc.connect import ALL_ACCESS, bring_up
 from ibwire.rc.cq import CompletionQueue
 from ibwire.rc.device import Device
 from ibwire.rc.profile import SPEC
 from ibwire.rc.qp import QPInit, QueuePair
-from ibwire.rc.work import SGE, WC, SendWR, WROpcode
+from ibwire.rc.work import SGE, WC, RecvWR, SendWR, WROpcode
 
 MTU = 1024
 PACKET = 1106
 """Bytes of line time of a data packet."""
+_ACK = 86
+"""Bytes of line time of an ACK here."""
 PRIORITY = 3
-PROFILE = replace(SPEC, name="truth", ack_request_interval=1)
+PROFILE = replace(SPEC, name="truth", ack_request_interval=1, live_credits=False)
 DEFAULT_BUFFER = 32
 """MiB; that of the simulator where a set names none."""
 
@@ -56,6 +73,62 @@ class WholeNanoseconds(DCQCN):
         """A packet begins to leave."""
         super().sent(size, now)
         self.next_send = now + (self.next_send - now) // NS * NS
+
+
+class _Model:
+    """The parts of a control that are peculiar to the other simulator: its clock, its window."""
+
+    rate: float
+    window: float = UNLIMITED
+    has_telemetry = False
+    _limit = UNLIMITED
+    _varies = False
+
+    def gap(self, size: int) -> Time:
+        """How long bytes take at the rate, rounded down."""
+        return int(size * 8 * S / self.rate) // NS * NS
+
+    def limit(self, bdp: float, line_bps: int, *, varies: bool) -> Self:
+        """Take a window of this many bytes, in proportion to the rate if it `varies`."""
+        self._limit = bdp * MTU / _PAYLOAD / line_bps
+        self._line_bps = line_bps
+        self._varies = varies
+        self._set_limit()
+        return self
+
+    def acknowledged(self, feedback: Feedback, now: Time) -> None:
+        """A request was acknowledged."""
+        parent: Any = super()
+        if hasattr(parent, "acknowledged"):
+            parent.acknowledged(feedback, now)
+        self._set_limit()
+
+    def _set_limit(self) -> None:
+        self.window = max(self._limit * (self.rate if self._varies else self._line_bps), 1)
+
+    _line_bps = 1
+
+
+class WindowedDCQCN(_Model, WholeNanoseconds):
+    """DCQCN with a window."""
+
+
+class WholeHPCC(_Model, HPCC):
+    """HPCC as the other simulator has it."""
+
+    has_telemetry = True
+
+
+class WholeDCTCP(_Model, DCTCP):
+    """DCTCP as the other simulator has it."""
+
+
+class WholeTimely(_Model, Timely):
+    """TIMELY as the other simulator has it."""
+
+    def sent(self, size: int, now: Time) -> None:
+        """A packet begins to leave, with a time stamp that is not in the frame here."""
+        super().sent(size + Mode.TIMELY.stamp, now)
 
 
 @dataclass(slots=True)
@@ -90,21 +163,25 @@ class Run:
     ) -> None:
         """loss: probability that a link loses a frame. timeout: code of the ACK timer."""
         self._timeout = timeout
-        self.simulator = Simulator(seed)
         self._tables: dict[str, dict[str, list[int]]] | None = None
+        self._ports: dict[str, list[tuple[Link, str]]] = {}
         config = setup.get("config", {})
-        links = [_link(*each) for each in setup["links"]]
+        self.mode = mode = Mode(config.get("cc", 1))
+        # With packets of one length many events fall on one instant: then their order counts.
+        self.simulator = Simulator(seed, arrivals_first=mode.has_feedback)
+        links = [_link(*each, packet=mode.packet) for each in setup["links"]]
         flows = flows_of(setup)
         numbers = {end for link in links for end in (link.a, link.b)}
         switches = {f"n{number}" for number in _switches(setup)}
         hosts = sorted(numbers - switches, key=_number)
         self.topology = Topology(hosts, sorted(switches, key=_number), links)
+        trip = self._longest_trip() if mode.has_feedback or config.get("has_win") else (0, 0)
         self.devices = {
             host: Device(
                 host,
                 f"10.0.{_number(host) >> 8}.{_number(host) + 1 & 255}",
                 profile=PROFILE,
-                **_control(config, self.topology.ports(host)[0][0]),
+                **_control(mode, config, self.topology.ports(host)[0][0], *trip),
             )
             for host in hosts
         }
@@ -116,10 +193,14 @@ class Run:
                 buffer=config.get("buf", DEFAULT_BUFFER) << 20,
                 headroom=_headroom,
                 scales_alpha=True,
-                ramps=_ramps(config),
-                overhead=ETHERNET_OVERHEAD,
+                ramps=_ramps(config, mode.packet),
+                overhead=ETHERNET_OVERHEAD + mode.stamp,
+                has_telemetry=mode is Mode.HPCC,
             ),
+            wire_overhead=ETHERNET_OVERHEAD + mode.stamp,
         )
+        if mode.has_feedback:
+            self._shorten_acks(flows, mode)
         self._memory = {
             host: self._register(device, flows, host) for host, device in self.devices.items()
         }
@@ -132,6 +213,27 @@ class Run:
             for wire in self.simulator.wires:
                 for line in (wire.a_to_b, wire.b_to_a):
                     line.stage = Loss(Chance(loss, seed=seed, name=line.name))
+
+    def _shorten_acks(self, flows: Sequence[tuple[str, str, int, Time]], mode: Mode) -> None:
+        """Give the lines that carry ACKs alone the line time that these have there."""
+        tables = self.topology.next_hops()
+        lines = set()
+        for source, target in {flow[:2] for flow in flows}:
+            waiting = [(source, self.topology.ports(source)[0])]
+            while waiting:
+                node, (link, following) = waiting.pop()
+                (wire,) = self.network.wires[link]
+                lines.add(id(wire.a_to_b if link.a == node else wire.b_to_a))
+                if following != target:
+                    ports = self.topology.ports(following)
+                    waiting += [(following, ports[port]) for port in tables[following][target]]
+        for wire in self.simulator.wires:
+            for line in (wire.a_to_b, wire.b_to_a):
+                if id(line) not in lines:
+                    line.overhead -= mode.ack_excess
+                    bits = mode.ack * 8
+                    there = bits * S // _nominal_bps(line.rate_bps) // NS * NS
+                    line.delay += there - -(-bits * S // line.rate_bps)
 
     def _watch(self, host: str) -> None:
         ((link, _),) = self.topology.ports(host)
@@ -172,13 +274,39 @@ class Run:
 
     def hops(self, source: str, target: str) -> int:
         """Links between two hosts."""
-        tables = self.topology.next_hops() if self._tables is None else self._tables
-        self._tables = tables
-        node, count = self.topology.ports(source)[0][1], 1
+        return len(self._links(source, target))
+
+    def _longest_trip(self) -> tuple[int, int]:
+        """Nanoseconds of the longest round trip, and the largest product with the rate in bytes.
+
+        As the other simulator has it: delays twice, and the payload of a packet on each line.
+        """
+        rtt = bdp = 0
+        for source in self.topology.hosts:
+            for target in self.topology.hosts:
+                if source == target:
+                    continue
+                path = self._links(source, target)
+                rates = [_nominal(link) for link in path]
+                sending = sum(_PAYLOAD * 8 * 10**9 // rate for rate in rates)
+                trip = 2 * sum(link.delay // NS for link in path) + sending
+                rtt = max(rtt, trip)
+                bdp = max(bdp, trip * min(rates) // 10**9 // 8)
+        return rtt, bdp
+
+    def _links(self, source: str, target: str) -> list[Link]:
+        """The links of a shortest way between two hosts."""
+        if self._tables is None:
+            self._tables = self.topology.next_hops()
+        if not self._ports:
+            names = (*self.topology.hosts, *self.topology.switches)
+            self._ports = {name: self.topology.ports(name) for name in names}
+        link, node = self._ports[source][0]
+        found = [link]
         while node != target:
-            node = self.topology.ports(node)[tables[node][target][0]][1]
-            count += 1
-        return count
+            link, node = self._ports[node][self._tables[node][target][0]]
+            found.append(link)
+        return found
 
     def post(self) -> None:
         """Post all messages that begin at once."""
@@ -211,12 +339,13 @@ class Run:
                 dgid=other.device.gids[0], sl=PRIORITY, traffic_class=26 << 2 | 2
             )
             bring_up(one, address, dest_qp_num=other.number, path_mtu=3, timeout=self._timeout)
-        wr = SendWR(
-            WROpcode.RDMA_WRITE,
-            [SGE(local.iova, packets * MTU, local.lkey)],
-            remote_addr=remote.iova,
-            rkey=remote.rkey,
-        )
+        data = [SGE(local.iova, packets * MTU, local.lkey)]
+        if self.mode.has_feedback:
+            # The first packet of a WRITE is longer than the others.
+            peer.post_recv(RecvWR([SGE(remote.iova, packets * MTU, remote.lkey)]))
+            wr = SendWR(WROpcode.SEND, data)
+        else:
+            wr = SendWR(WROpcode.RDMA_WRITE, data, remote_addr=remote.iova, rkey=remote.rkey)
         return Flow(source, target, packets, start, qp, completions, wr)
 
 
@@ -239,9 +368,9 @@ def _switches(setup: Mapping[str, Any]) -> set[int]:
     return {end for end in ends if ends.count(end) > 1}
 
 
-def _link(a: int, b: int, rate: str, delay_ns: int) -> Link:
+def _link(a: int, b: int, rate: str, delay_ns: int, *, packet: int) -> Link:
     nominal = int(rate.removesuffix("Gbps")) * GBPS
-    return Link(f"n{a}", f"n{b}", _rate(nominal), delay_ns * NS)
+    return Link(f"n{a}", f"n{b}", _rate(nominal, packet), delay_ns * NS)
 
 
 def _headroom(link: Link) -> int:
@@ -251,35 +380,112 @@ def _headroom(link: Link) -> int:
 
 def _nominal(link: Link) -> int:
     """The rate of a line by its name: a whole number of gigabits a second, of 5 or more."""
-    return round(link.rate_bps / (5 * GBPS)) * 5 * GBPS
+    return _nominal_bps(link.rate_bps)
 
 
-def _control(config: Mapping[str, Any], link: Link) -> dict[str, Any]:
-    """How devices control congestion: not at all, or by DCQCN."""
-    if not config.get("qcn", 1) or config.get("cc") == 0:
+def _nominal_bps(rate_bps: int) -> int:
+    return round(rate_bps / (5 * GBPS)) * 5 * GBPS
+
+
+class Mode(Enum):
+    """How senders control congestion, by the number that the other simulator has for it."""
+
+    NONE = 0
+    DCQCN = 1
+    HPCC = 3
+    TIMELY = 7
+    DCTCP = 8
+
+    @property
+    def has_feedback(self) -> bool:
+        """Whether acknowledgements move the rate."""
+        return self not in (Mode.NONE, Mode.DCQCN)
+
+    @property
+    def stamp(self) -> int:
+        """Bytes of a time stamp, which is not in the frames here."""
+        return 8 if self is Mode.TIMELY else 0
+
+    @property
+    def ack_excess(self) -> int:
+        """Bytes of line time by which an ACK here is longer than there."""
+        here = _ACK + self.stamp + (telemetry.SIZE if self is Mode.HPCC else 0)
+        return here - self.ack
+
+    @property
+    def ack(self) -> int:
+        """Bytes of line time of an ACK there."""
+        return 88 if self is Mode.HPCC else 60
+
+    @property
+    def packet(self) -> int:
+        """Bytes of line time of a data packet."""
+        return PACKET + (telemetry.SIZE if self is Mode.HPCC else self.stamp)
+
+
+MODES = frozenset(mode.value for mode in Mode)
+
+
+def _control(
+    mode: Mode, config: Mapping[str, Any], link: Link, rtt_ns: int, bdp: int
+) -> dict[str, Any]:
+    """How devices control congestion: not at all, or by a model with the values of a set."""
+    if not config.get("qcn", 1) or mode is Mode.NONE:
         return {}
-    named = {
-        "rp_min_rate": megabits(config.get("minr", "100Mb/s")),
-        "rp_ai_rate": megabits(config.get("ai", "5Mb/s")),
-        "rp_hai_rate": megabits(config.get("hai", "50Mb/s")),
-        "rp_time_reset": config.get("rp_timer", 300),
-        "rp_threshold": config.get("fr", 1),
-        "rp_dce_tcp_rtt": config.get("alpha_us", 1),
-        "rp_rate_reduce_monitor_period": config.get("dec_us", 4),
-        "rp_dce_tcp_g": round(1024 * (1 - config.get("g", 1 / 256))),
-    }
-    parameters = replace(HPCC_MODEL, **named)
-    return {
-        "rate_control": lambda: WholeNanoseconds(parameters, _nominal(link)),
-        "notification": NotificationPoint(interval=0),
-    }
+    line = _nominal(link)
+    least = megabits(config.get("minr", "100Mb/s"))
+    step, step_after = megabits(config.get("ai", "5Mb/s")), megabits(config.get("hai", "50Mb/s"))
+    gain = config.get("g", 1 / 256)
+
+    def make() -> Any:
+        control: Any
+        if mode is Mode.HPCC:
+            hpcc = HPCCParameters(
+                eta=config.get("u", 0.95),
+                max_stage=config.get("mi_thresh", 0),
+                ai_bps=step * 10**6,
+                min_bps=least * 10**6,
+                base_rtt=rtt_ns * NS,
+                has_window=False,
+            )
+            control = WholeHPCC(hpcc, line, bdp=bdp)
+        elif mode is Mode.TIMELY:
+            timely = TimelyParameters(
+                delta_bps=step * 10**6, hai_bps=step_after * 10**6, min_bps=least * 10**6
+            )
+            control = WholeTimely(timely, line)
+        elif mode is Mode.DCTCP:
+            ai = megabits(config.get("dctcp_ai", "1000Mb/s"))
+            dctcp = DCTCPParameters(
+                g=gain, ai_bps=ai * 10**6, min_bps=least * 10**6, has_window=False
+            )
+            control = WholeDCTCP(dctcp, line)
+        else:
+            named = {
+                "rp_min_rate": least,
+                "rp_ai_rate": step,
+                "rp_hai_rate": step_after,
+                "rp_time_reset": config.get("rp_timer", 300),
+                "rp_threshold": config.get("fr", 1),
+                "rp_dce_tcp_rtt": config.get("alpha_us", 1),
+                "rp_rate_reduce_monitor_period": config.get("dec_us", 4),
+                "rp_dce_tcp_g": round(1024 * (1 - gain)),
+            }
+            kind = WindowedDCQCN if config.get("has_win") else WholeNanoseconds
+            control = kind(replace(HPCC_MODEL, **named), line)
+        if config.get("has_win"):
+            control.limit(bdp, line, varies=bool(config.get("varwin")))
+        return control
+
+    return {"rate_control": make, "notification": NotificationPoint(interval=0)}
 
 
-def _ramps(config: Mapping[str, Any]) -> dict[int, Ramp]:
+def _ramps(config: Mapping[str, Any], packet: int) -> dict[int, Ramp]:
     """When frames are marked, by the rate of a line here."""
     if "kmin" in config:
         return {0: _ramp(config["kmin"], config["kmax"], config["pmax"])}
-    return {_rate(int(bps)): _ramp(*limits) for bps, limits in config.get("rates", {}).items()}
+    rates = config.get("rates", {})
+    return {_rate(int(bps), packet): _ramp(*limits) for bps, limits in rates.items()}
 
 
 def _ramp(minimum: int, maximum: int, probability: float) -> Ramp:
@@ -291,10 +497,12 @@ def megabits(text: str) -> int:
     return int(text.removesuffix("b/s")[:-1]) * (1000 if "G" in text else 1)
 
 
-def _rate(nominal: int) -> int:
+def _rate(nominal: int, packet: int) -> int:
     """Bits a second of a line on which a packet takes whole nanoseconds, rounded down."""
-    bits = PACKET * 8
-    return bits * S // (bits * S // nominal // NS * NS)
+    bits = packet * 8
+    duration = bits * S // nominal // NS * NS
+    # One picosecond more in the sets that are exact with it.
+    return bits * S // duration if packet == PACKET else -(-bits * S // duration)
 
 
 def _number(name: str) -> int:

@@ -17,6 +17,7 @@ from fractions import Fraction
 
 from ibwire.base.errors import EncodeError
 from ibwire.base.node import OPEN, Frame, Grant
+from ibwire.base.telemetry import write_hop
 from ibwire.base.units import S, Time
 from ibwire.fabric.pause import LANES, LONGEST, QUANTUM_BITS, PauseGrant, pfc_frame
 from ibwire.fabric.switch.buffer import RESUME_OFFSET, Account, SharedBuffer
@@ -97,8 +98,10 @@ class _Port:
         "queued",
         "queues",
         "ramps",
+        "rate_bps",
         "refresh_at",
         "scheduler",
+        "sent",
         "stormed",
         "watches",
     )
@@ -113,6 +116,9 @@ class _Port:
         rules = [settings.priorities.get(lane, PriorityRules()) for lane in range(LANES)]
         self.accounts = [_account(rule) for rule in rules]
         self.ramps = [rule.ramp for rule in rules]
+        self.rate_bps = settings.rate_bps
+        self.sent = 0
+        """Bytes sent, as the buffer counts them; kept for telemetry only."""
         self.scheduler = scheduler
         self.pause_time = pause_quanta * QUANTUM_BITS * S // settings.rate_bps
         """How long a pause lasts that is sent here."""
@@ -153,6 +159,8 @@ class Switch:
     pause_quanta: of each PFC frame; a pause that has to last is repeated after half of it.
     overhead: bytes that a frame takes in the buffer besides its own. watchdog: for queues that a
     neighbour pauses for too long.
+    overhead: bytes that a frame takes in the buffer besides its own. has_telemetry: whether it
+    writes into packets that have room for it (`ibwire.base.telemetry`).
     Raises `BufferTooSmall` where headroom and reserves take all of the buffer.
     """
 
@@ -169,6 +177,7 @@ class Switch:
         weights: Mapping[int, int] | None = None,
         pause_quanta: int = LONGEST,
         overhead: int = FCS,
+        has_telemetry: bool = False,
         draw: random.Random | None = None,
         watchdog: Watchdog | None = None,
     ) -> None:
@@ -184,6 +193,7 @@ class Switch:
         self._classifier = classifier or Classifier()
         self._quanta = pause_quanta
         self._overhead = overhead
+        self._has_telemetry = has_telemetry
         self._draw = draw or random.Random(name)
         self._ports = [
             _Port(each, Scheduler(strict, weights), pause_quanta, watchdog) for each in ports
@@ -272,6 +282,15 @@ class Switch:
         ramp = target.ramps[lane]
         if ramp is not None and not ramp.at_enqueue:
             frame = self._marked(frame, target, lane, ramp, now)
+        if self._has_telemetry:
+            frame = write_hop(
+                frame,
+                now=now,
+                sent=target.sent,
+                queued=sum(target.queued),
+                rate_bps=target.rate_bps,
+            )
+            target.sent += size
         self._release(came_by, lane, size)
         if target.watches and lane in target.watches:
             target.watches[lane].sent()
