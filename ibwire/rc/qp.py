@@ -204,17 +204,9 @@ class QueuePair:
         self.feedback = self._make_feedback()
         """What acknowledgements tell the congestion control, if it wants to know."""
         self.completer = Completer(self, self.sends)
-        self.requester: Requester
-        self.responder: Responder
-        if self.service is Service.UC:
-            self.requester = UnreliableRequester(self, self.sends)
-            self.responder = UCResponder(self, self.receives)
-        elif self.service is Service.UD:
-            self.requester = UnreliableRequester(self, self.sends)
-            self.responder = UDResponder(self, self.receives)
-        else:
-            self.requester = Requester(self, self.sends)
-            self.responder = Responder(self, self.receives)
+        is_reliable = self.service not in (Service.UC, Service.UD)
+        self.requester = (Requester if is_reliable else UnreliableRequester)(self, self.sends)
+        self.responder: Responder = _RESPONDERS.get(self.service, Responder)(self, self.receives)
 
     def _make_rate(self) -> RateControl | None:
         make = self.device.rate_control
@@ -616,6 +608,8 @@ class QueuePair:
                 self.emit(EventType.QP_LAST_WQE_REACHED)
         self.wake()
 
+
+_RESPONDERS: dict[Service, type[Responder]] = {Service.UC: UCResponder, Service.UD: UDResponder}
 
 # Looked up by number: members of an enumeration are slow keys.
 _SEND_RULES = tuple(POST_SEND[state] for state in QPState)
