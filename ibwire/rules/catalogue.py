@@ -15,6 +15,7 @@ from ibwire.rules import (
     psn_acks,
     reads,
     repeat,
+    routing,
     sequences,
 )
 from ibwire.rules.findings import Rule
@@ -52,6 +53,7 @@ RULES: dict[str, Rule] = {
         management.RULES,
         constant.RULES,
         integrity.RULES,
+        routing.RULES,
         checksums.RULES,
     )
     for rule in rules
@@ -66,6 +68,7 @@ PACKET_RULES: tuple[PacketRule, ...] = (
     *atomics.PACKET_RULES,
     *congestion.PACKET_RULES,
     *integrity.PACKET_RULES,
+    *routing.PACKET_RULES,
     *checksums.PACKET_RULES,
 )
 """Those that one packet breaks by itself."""

@@ -93,7 +93,8 @@ class Conformance:
                 chunk = chunks[each.of] = each.of(columns)
             broken = np.flatnonzero(each.is_broken(chunk))
             for number, rows in _grouped(flow[chunk.rows[broken]], broken):
-                self._add(each.rule, number, chunk, rows, each.words(chunk, int(rows[0])))
+                words = each.words(chunk, int(rows[0]))
+                self._add(each.rule, number, chunk, rows, words, has_icrc=each.has_icrc)
         chunk = chunks.get(sound) or sound(columns)
         self._check_services(chunk, flow)
         if self._checks_constants:
@@ -161,10 +162,17 @@ class Conformance:
                 self._add(sequences.SERVICE, number, chunk, group, words)
 
     def _add(
-        self, rule: Rule, flow: int, chunk: Chunk, rows: npt.NDArray[np.int64], words: str
+        self,
+        rule: Rule,
+        flow: int,
+        chunk: Chunk,
+        rows: npt.NDArray[np.int64],
+        words: str,
+        *,
+        has_icrc: bool = True,
     ) -> None:
         first = chunk.numbers[rows[:EXAMPLES]].tolist()
-        verified = bool((chunk["icrc.status"][rows] == GOOD).any())
+        verified = not has_icrc or bool((chunk["icrc.status"][rows] == GOOD).any())
         self._collector.add_many(
             rule, ("flow", flow, 0), first, len(rows), words, verified=verified
         )

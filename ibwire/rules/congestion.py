@@ -11,7 +11,8 @@ from ibwire.connections.packets import TransportPacket
 from ibwire.rules.findings import Rule, Severity
 from ibwire.rules.history import Violation
 from ibwire.rules.packet import Chunk, Mask, PacketRule, opcodes_where
-from ibwire_layers.opcodes import OpCode
+from ibwire_layers.headers import LRH
+from ibwire_layers.opcodes import OpCode, Operation, name_of
 
 FORM = Rule(
     "congestion.cnp-form",
@@ -36,7 +37,16 @@ UNANSWERED = Rule(
     ("rxe",),
 )
 
-RULES = (FORM, PACE, UNANSWERED)
+BECN = Rule(
+    "congestion.becn",
+    "BECN is set only in CNPs; on InfiniBand also in ACKNOWLEDGE packets.",
+    Severity.WARNING,
+    "IBA annex A10, annex A17.9",
+    "docs/reference/wire-formats.md#cnp",
+    least=4,
+)
+
+RULES = (FORM, PACE, UNANSWERED, BECN)
 
 PACE_NS = 4_000
 """`rate_reduce_monitor_period` (NVIDIA, DCQCN parameters): sooner ones change nothing."""
@@ -44,6 +54,7 @@ MARKS = 4
 """Marked packets from which on a missing answer is worth a word."""
 
 _CNP = opcodes_where(lambda info: info.opcode is OpCode.CNP)
+_ACKNOWLEDGE = opcodes_where(lambda info: info.operation is Operation.ACKNOWLEDGE)
 _FIELDS = {
     "bth.becn": 1,
     "bth.fecn": 0,
@@ -73,7 +84,20 @@ def _form(chunk: Chunk, row: int) -> str:
     return f"CNP with {'; '.join(found) or 'something in its reserved bytes'}"
 
 
-PACKET_RULES = (PacketRule(FORM, _is_malformed, _form),)
+def _has_becn(chunk: Chunk) -> Mask:
+    is_local = chunk.columns.frames.position(LRH)[chunk.rows] >= 0
+    mask: Mask = (chunk["bth.becn"] != 0) & ~chunk.are(_CNP) & ~(is_local & chunk.are(_ACKNOWLEDGE))
+    return mask
+
+
+PACKET_RULES = (
+    PacketRule(FORM, _is_malformed, _form),
+    PacketRule(
+        BECN,
+        _has_becn,
+        lambda chunk, row: f"{name_of(int(chunk.opcode[row]))} with BECN 1, expected 0",
+    ),
+)
 
 
 class Notifications:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -60,8 +61,15 @@ RESERVED = Rule(
     "docs/reference/wire-formats.md#reserved-bits",
     least=4,
 )
+MIG_REQ = Rule(
+    "constant.mig-req",
+    "MigReq changes when path migration is armed or takes place, and not for one packet.",
+    Severity.NOTE,
+    "IBA 17.2.8",
+    "docs/reference/transport.md#migration",
+)
 
-RULES = (P_KEY, SOURCE_PORT, MESSAGE_PORT, DSCP, RESERVED)
+RULES = (P_KEY, SOURCE_PORT, MESSAGE_PORT, DSCP, RESERVED, MIG_REQ)
 
 KEEP = 256
 """Changes that are kept of one direction."""
@@ -222,8 +230,9 @@ class Constants:
                 each
                 for each in self._changes.get(place, ())
                 if bisect_right(restarts, each.before) == bisect_right(restarts, each.number)
-                and _MIG_REQ.of(each.old) == _MIG_REQ.of(each.new)
             ]
+            yield from _judge(MIG_REQ, _MIG_REQ, _passing(changes))
+            changes = [each for each in changes if _MIG_REQ.of(each.old) == _MIG_REQ.of(each.new)]
             yield from _judge(P_KEY, _P_KEY, changes)
             inside = [each for each in changes if each.opcode in _INSIDE]
             if any(_PORT.of(each.old) != _PORT.of(each.new) for each in inside):
@@ -232,6 +241,16 @@ class Constants:
                 yield from _judge(SOURCE_PORT, _PORT, changes)
             yield from _judge(DSCP, _DSCP, changes)
             yield from _judge(RESERVED, _RESERVED, changes)
+
+
+def _passing(changes: list[_Change]) -> list[_Change]:
+    """Those to another MigReq that the next packet takes back."""
+    migrations = [each for each in changes if _MIG_REQ.of(each.old) != _MIG_REQ.of(each.new)]
+    return [
+        each
+        for each, following in pairwise(migrations)
+        if following.before == each.number and _MIG_REQ.of(following.new) == _MIG_REQ.of(each.old)
+    ]
 
 
 def _judge(

@@ -48,6 +48,13 @@ RESERVED = Rule(
     "IBA 9.2",
     "docs/reference/wire-formats.md#reserved-bits; accepted by rxe: probe-odd-frames",
 )
+EXTENSION = Rule(
+    "integrity.extension",
+    "The reserved bits of DETH, XRCETH, RDETH and FETH are 0.",
+    Severity.WARNING,
+    "IBA 9.3, annex A14, annex A19",
+    "docs/reference/wire-formats.md#reserved-bits",
+)
 BYTE_4 = Rule(
     "integrity.byte-4",
     "The 6 reserved bits beside FECN and BECN are 0.",
@@ -104,6 +111,7 @@ RULES = (
     PAD_BYTES,
     TVER,
     RESERVED,
+    EXTENSION,
     BYTE_4,
     MIG_REQ,
     P_KEY,
@@ -115,6 +123,12 @@ RULES = (
 SYSTEMATIC = 4
 """From this many wrong ICRCs on, without a correct one, it is the sender and not the network."""
 
+_RESERVED = {
+    "deth.reserved": "DETH",
+    "xrceth.reserved": "XRCETH",
+    "rdeth.reserved": "RDETH",
+    "feth.reserved": "FETH",
+}
 _MULTICAST = 0xFFFFFF
 _CONNECTED = opcodes_where(lambda info: info.service in (Service.RC, Service.UC, Service.XRC))
 _SOLICITING = opcodes_where(
@@ -156,6 +170,11 @@ def _says(field: str, label: str, expected: str) -> Callable[[Chunk, int], str]:
     return words
 
 
+def _is_set(field: str) -> Callable[[Chunk], Mask]:
+    """Condition for a field that has to be 0."""
+    return lambda chunk: np.asarray(chunk[field] != 0, np.bool_)
+
+
 PACKET_RULES = (
     PacketRule(PAD_BYTES, _has_padding, _padding),
     PacketRule(TVER, lambda chunk: chunk["bth.tver"] != 0, _says("bth.tver", "TVer", "0")),
@@ -163,6 +182,10 @@ PACKET_RULES = (
         RESERVED,
         lambda chunk: chunk["bth.reserved7"] != 0,
         _says("bth.reserved7", "reserved bits", "0"),
+    ),
+    *(
+        PacketRule(EXTENSION, _is_set(field), _says(field, f"reserved bits of the {header}", "0"))
+        for field, header in _RESERVED.items()
     ),
     PacketRule(
         BYTE_4,

@@ -79,6 +79,8 @@ class PacketRule:
     words: Callable[[Chunk, int], str]
     """What was found in a row of the chunk, and what was expected."""
     of: Callable[[Columns], Chunk] = sound
+    has_icrc: bool = True
+    """Whether damage of its packets would show in their ICRC."""
 
 
 def opcodes_where(condition: Callable[[OpCodeInfo], bool]) -> Mask:

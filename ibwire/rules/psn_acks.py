@@ -95,6 +95,9 @@ may have one after READs, because its ACK of a duplicate does not count them."""
 MIN_STILLS = 8
 """The same for an MSN that stands still, which several requests under way may explain: a responder
 may have executed all of them before it acknowledges the first."""
+MIN_PLAIN = 8
+"""From so many READs and atomics in a row on to which an ACK is the first response, this is not
+because the capture lacks the right ones."""
 MOST_READS = 255
 """READs and atomics that may be outstanding: the field of the CM has 8 bits (IBA 12.7)."""
 KEEP_MESSAGES = 512
@@ -393,7 +396,8 @@ class Acknowledged(ConnectionCheck):
             return
         if distance(front.psn, packet.psn) >= 0:
             return
-        if self.history.answer_ids.left_later(front, packet, otherwise=False):
+        counts_more = front.syndrome >= 0 and distance(front.msn, packet.msn) > 0
+        if self.history.answer_ids.left_later(front, packet, otherwise=counts_more):
             yield STALE, f"ACK of PSN {packet.psn} after a response of PSN {front.psn}", packet
 
     def _is_next_response(
@@ -434,22 +438,47 @@ _ANSWERS = {
 
 
 class Kind(ConnectionCheck):
-    """Which kind of response a request gets."""
+    """Which kind of response a request gets.
 
-    __slots__ = ()
+    An ACK may name a READ or atomic as the newest request when a duplicate is acknowledged, after
+    the response to it, which the capture may lack.
+    """
+
+    __slots__ = ("_before", "_plain")
+
+    def __init__(self, history: RequestHistory) -> None:
+        super().__init__(history)
+        self._before: TransportPacket | None = None
+        """The response before."""
+        self._plain = 0
+        """READs and atomics in a row of which an ACK was the first response."""
 
     def response(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Compare it with the request that has its PSN, if that was seen."""
+        before, self._before = self._before, packet
         info = INFO[packet.opcode]
         request = self.history.requests.get(packet.psn)
-        if info.operation is Operation.ACKNOWLEDGE or request is None:
+        if request is None:
             return
         asked = INFO[request.opcode].operation
         expected = _ANSWERS.get(asked, Operation.ACKNOWLEDGE)
+        found = f"{name_of(packet.opcode)} of PSN {packet.psn}"
+        words = f"{found}, but {name_of(request.opcode)} was sent"
+        if info.operation is Operation.ACKNOWLEDGE:
+            is_new = status is PacketStatus.NEW and kind(packet.syndrome) is AckKind.ACK
+            if is_new and expected is not info.operation and self._is_first(before, packet):
+                yield KIND, words, packet
+            return
+        self._plain = 0
         empty = asked in (Operation.FLUSH, Operation.ATOMIC_WRITE)
         if info.operation is expected and not (empty and packet.size):
             return
         if self.history.covering(packet.psn) != [] and info.operation is Operation.READ_RESPONSE:
             return
-        found = f"{name_of(packet.opcode)} of PSN {packet.psn}"
-        yield KIND, f"{found}, but {name_of(request.opcode)} was sent", packet
+        yield KIND, words, packet
+
+    def _is_first(self, before: TransportPacket | None, packet: TransportPacket) -> bool:
+        """Whether it is the first response to its request for certain."""
+        self._plain += 1
+        ids = self.history.answer_ids
+        return self._plain >= MIN_PLAIN or (before is not None and ids.is_next(before, packet))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from connections.talk import VA, Change, Talk, with_bth
+from connections.talk import QPNS, VA, Change, Talk, with_bth
 from ibwire_layers import headers as h
 from ibwire_layers.opcodes import OpCode as Op
 from ibwire_layers.outer import IPv4
@@ -165,13 +165,28 @@ def _kind(talk: Talk, broken: bool) -> None:
         talk.answer(1, 2)
 
 
+def _atomic_by_ack(talk: Talk, broken: bool) -> None:
+    talk.sends(0, 2)
+    talk.ask(Op.RC_FETCH_ADD, 2, ack_req=1)
+    talk.answer(2, 3, opcode=Op.RC_ACKNOWLEDGE if broken else Op.RC_ATOMIC_ACKNOWLEDGE)
+
+
+def _stale_without_ids(talk: Talk, broken: bool) -> None:
+    """The MSN is newer than that of the response before."""
+    for psn in range(6):
+        talk.ask(Op.RC_SEND_ONLY, psn, 64, ack_req=1)
+    for msn, psn in enumerate((0, 1, 2, 3, 4, 2 if broken else 5), 1):
+        talk.answer(psn, msn, change=with_ip(id=0))
+
+
 def _ack_req(talk: Talk, broken: bool) -> None:
     talk.ask(Op.RC_SEND_ONLY, 0, 64, ack_req=1)
     talk.answer(0, 1, ack_req=int(broken))
 
 
 def _ack_req_mad(talk: Talk, broken: bool) -> None:
-    talk.ask(Op.UD_SEND_ONLY, 0, 256, dest_qp=1, ack_req=int(broken))
+    deth = h.DETH(qkey=0x80010000, src_qp=1)
+    talk.put(0, Op.UD_SEND_ONLY, 0, 256, deth, dest_qp=1, ack_req=int(broken))
 
 
 def _gap(talk: Talk) -> None:
@@ -521,6 +536,23 @@ def _odd_one(*changes: Change, opcode: int = Op.RC_SEND_ONLY) -> Conversation:
     return converse
 
 
+def _mig_req_once(talk: Talk, broken: bool) -> None:
+    """Armed for migration; a packet that says it is over is followed by others that do not."""
+    talk.sends(0, 1)
+    for psn in range(1, 6):
+        mig_req = 1 if broken and psn == 3 else 0
+        talk.ask(Op.RC_SEND_ONLY, psn, 64, change=with_bth(mig_req=mig_req))
+
+
+def _deth_reserved(talk: Talk, broken: bool) -> None:
+    talk.put(0, Op.UD_SEND_ONLY, 0, 64, h.DETH(qkey=0x11, src_qp=QPNS[0], reserved=broken))
+
+
+def _q_key(talk: Talk, broken: bool) -> None:
+    qkey = 0x80010000 + broken
+    talk.put(0, Op.UD_SEND_ONLY, 0, 256, h.DETH(qkey=qkey, src_qp=1), dest_qp=1)
+
+
 def _port_in_message(talk: Talk, broken: bool) -> None:
     talk.sends(0, 2)
     talk.ask(Op.RC_SEND_FIRST, 2, 256)
@@ -552,7 +584,9 @@ CONVERSATIONS: tuple[tuple[str, Conversation], ...] = (
     ("psn_acks.early", _early),
     ("psn_acks.before-first", _before_first),
     ("psn_acks.stale", _stale),
+    ("psn_acks.stale", _stale_without_ids),
     ("psn_acks.kind", _kind),
+    ("psn_acks.kind", _atomic_by_ack),
     ("psn_acks.ack-req", _ack_req),
     ("psn_acks.ack-req-mad", _ack_req_mad),
     ("naks.once", _once),
@@ -586,12 +620,17 @@ CONVERSATIONS: tuple[tuple[str, Conversation], ...] = (
     ("congestion.cnp-form", _cnp_form),
     ("congestion.cnp-pace", _cnp_pace),
     ("congestion.no-cnp", _no_cnp),
+    ("congestion.becn", _odd_one(*[with_bth(becn=1)] * 4)),
     ("constant.p-key", _odd_one(with_bth(pkey=0x8001))),
     ("constant.source-port", _odd_one(with_port(50001))),
     ("constant.message-port", _port_in_message),
+    ("constant.mig-req", _mig_req_once),
     ("constant.dscp", _odd_one(with_ip(dscp=46))),
     ("integrity.ip-checksum", _odd_one(*[with_checksums(ip=0x100)] * 4)),
     ("integrity.udp-checksum", _odd_one(*[with_checksums(udp=0x1234)] * 4)),
+    ("integrity.fragment", _odd_one(with_ip(mf=1))),
+    ("integrity.hop-limit", _odd_one(*[with_ip(ttl=0)] * 4)),
+    ("integrity.q-key", _q_key),
     ("integrity.dest-qp", _odd_one(with_bth(dest_qp=0xFFFFFF))),
     ("integrity.udp-port", _swapped_ports),
     ("integrity.icrc", _icrc),
@@ -599,6 +638,7 @@ CONVERSATIONS: tuple[tuple[str, Conversation], ...] = (
     ("integrity.pad-bytes", _pad_bytes),
     ("integrity.tver", _bit("tver", 0, 1)),
     ("integrity.reserved", _bit("resv7", 0, 0x40)),
+    ("integrity.extension", _deth_reserved),
     ("integrity.byte-4", _bit("resv6a", 0, 0x10, count=4)),
     ("integrity.mig-req", _bit("mig_req", 1, 0)),
     ("integrity.p-key", _bit("pkey", 0x7FFF, 0x8000)),

@@ -62,8 +62,9 @@ def test_a_cnp_has_a_dscp_of_its_own() -> None:
 def test_management_datagrams_may_change_everything() -> None:
     talk = Talk()
     for change in (with_port(50001), with_ip(dscp=8), with_bth(pkey=0x8001)):
-        talk.ask(Op.UD_SEND_ONLY, 0, 256, dest_qp=1)
-        talk.ask(Op.UD_SEND_ONLY, 1, 256, dest_qp=1, change=change)
+        deth = h.DETH(qkey=0x80010000, src_qp=1)
+        talk.put(0, Op.UD_SEND_ONLY, 0, 256, deth, dest_qp=1)
+        talk.put(0, Op.UD_SEND_ONLY, 1, 256, deth, dest_qp=1, change=change)
 
     assert judge(talk.frames) == []
 
