@@ -98,6 +98,10 @@ class Table:
     def __contains__(self, key: str) -> bool:
         return key in self._data
 
+    def names(self) -> list[str]:
+        """The keys that are given."""
+        return list(self._data)
+
     def error(self, key: str | None, reason: str) -> ScriptError:
         """An error about a value of this table, or about the table."""
         if key is None:
@@ -125,6 +129,17 @@ class Table:
         if not low <= value <= high:
             raise self.error(key, f"{value} is not from {low} to {high}")
         return value
+
+    def take_number(self, key: str, default: float, low: float, high: float) -> float:
+        """A number in a range, with a fraction or without."""
+        value = self.take(key)
+        if value is None:
+            return default
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise self.error(key, f"{shown(value)} is not a number")
+        if not low <= value <= high:
+            raise self.error(key, f"{value} is not from {low} to {high}")
+        return float(value)
 
     def take_bool(self, key: str, default: bool) -> bool:
         """True or false."""

@@ -175,7 +175,7 @@ def _capture(interface: Interface, wish: Wish, fifo: str) -> None:
 def _run_scenario(wish: Wish, output: Output) -> None:
     from ibwire.cli.run import FrameCapture
     from ibwire.scenario import load, run
-    from ibwire.scenario.model import LINKS
+    from ibwire.scenario.nodes import LINKS
 
     loaded = load(wish.scenario)
     hosts = [node.name for node in loaded.nodes if not node.is_bridge]

@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from statistics import median_low
 
 import click
@@ -15,20 +16,23 @@ from click.shell_completion import CompletionItem
 from ibwire.base.errors import CaptureError, EncodeError, IbwireError, OutputError, ScriptError
 from ibwire.base.node import Frame
 from ibwire.base.output import Output
+from ibwire.base.toml import listed
 from ibwire.base.toml_settings import parse_setting
 from ibwire.base.trace import Observer, Trace
-from ibwire.base.units import MS, NS, US, S, Time
+from ibwire.base.units import NS, Time
 from ibwire.capture import CaptureWriter
 from ibwire.capture.erf import erf_record
 from ibwire.capture.writer import format_of
 from ibwire.cli.messages import print_error, print_note
 from ibwire.cli.paths import InputPath, OutputPath
 from ibwire.cli.values import Number, completions
+from ibwire.report.amounts import count_text, metric_text, rate_text, time_text
+from ibwire.report.switches import switch_lines
 from ibwire.report.text_table import columns_in_words
 from ibwire.scenario import METRICS, NETWORK, Outcome, QPOutcome, Scenario, load, run, shipped
 from ibwire.scenario.effort import announcement
-from ibwire.scenario.expect import unit_name
-from ibwire.scenario.model import LINKS
+from ibwire.scenario.expect import SPREAD, plain_value, unit_name
+from ibwire.scenario.nodes import LINKS
 from ibwire_layers.outer import LinkType
 
 WRONG_USAGE = 2
@@ -73,7 +77,8 @@ class ScenarioPath(InputPath):
     "taps",
     metavar="NODE",
     multiple=True,
-    help="Host at which -o captures; default: the first, `all`: every host.",
+    help="Host, switch or port of one (`s0:h1`) at which -o captures; default: the first host, "
+    "`all`: every host.",
 )
 @click.option(
     "--trace",
@@ -121,7 +126,8 @@ def command(
     try:
         with ExitStack() as stack:
             observers = list(_observers(stack, loaded, output, taps, trace))
-            outcome = run(loaded, seed, observers)
+            observed = {each.partition(":")[0] for each in taps if each != "all"}
+            outcome = run(loaded, seed, observers, observed)
     except OutputError:
         raise
     except IbwireError as error:
@@ -147,15 +153,31 @@ def _observers(
 
 
 def _tapped(scenario: Scenario, taps: Sequence[str]) -> list[str]:
+    """The hosts and ports of switches at which frames are captured."""
     hosts = [node.name for node in scenario.nodes if not node.is_bridge]
-    if "all" in taps:
-        return hosts
+    ports = _ports_of_switches(scenario)
+    found: dict[str, None] = {}
     for name in taps:
-        if name not in hosts:
-            raise click.BadParameter(
-                f"{name!r} is not one of {', '.join(hosts)}", param_hint="--tap"
-            )
-    return list(dict.fromkeys(taps)) or hosts[:1]
+        if name == "all":
+            found |= dict.fromkeys(hosts)
+        elif name in hosts or any(name in labels for labels in ports.values()):
+            found[name] = None
+        elif name in ports:
+            found |= dict.fromkeys(ports[name])
+        else:
+            names = listed([*hosts, *ports])
+            raise click.BadParameter(f"{name!r} is not one of {names}", param_hint="--tap")
+    return list(found) or hosts[:1]
+
+
+def _ports_of_switches(scenario: Scenario) -> dict[str, list[str]]:
+    """The names of the ports of each switch: `s0:h1`."""
+    if scenario.fabric is None:
+        return {}
+    topology = scenario.fabric.topology
+    return {
+        name: [f"{name}:{peer}" for _, peer in topology.ports(name)] for name in topology.switches
+    }
 
 
 class FrameCapture:
@@ -208,6 +230,9 @@ def _print_json(outcome: Outcome) -> None:
             "peer_qpn": qp.peer_qpn,
         }
         click.echo(json.dumps(head | _units(qp.metrics) | {"counters": dict(qp.counters)}))
+    for port in outcome.ports:
+        print_port = {"kind": "port", **asdict(port), "dropped": dict(port.dropped)}
+        click.echo(json.dumps(print_port))
     head = {
         "kind": "run",
         "scenario": outcome.scenario,
@@ -228,14 +253,15 @@ def _print_json(outcome: Outcome) -> None:
             }
             for check in outcome.checks
         ],
+        "standstill": outcome.standstill,
         "passed": outcome.passed,
     }
     click.echo(json.dumps(head | _units(outcome.metrics) | rest))
 
 
-def _units(metrics: dict[str, int]) -> dict[str, int]:
+def _units(metrics: dict[str, int]) -> dict[str, int | None]:
     """Metrics by names with units."""
-    return {unit_name(name): value for name, value in metrics.items()}
+    return {unit_name(name): plain_value(name, value) for name, value in metrics.items()}
 
 
 def _print_report(scenario: Scenario, outcome: Outcome) -> None:
@@ -254,17 +280,20 @@ def _print_report(scenario: Scenario, outcome: Outcome) -> None:
             _print_line("together", outcome)
     else:
         _print_summary(senders, outcome)
+    if scenario.fabric is not None:
+        for line in switch_lines(outcome, _width()):
+            click.echo(line)
     for where, rule, hits in outcome.hits:
         click.echo(f"{where}: {rule} applied to {hits} frame{'' if hits == 1 else 's'}")
     for name, what in _ON_THE_WAY.items():
         if outcome.metrics[name]:
-            click.echo(f"{what}: {_count(outcome.metrics[name])}")
+            click.echo(f"{what}: {count_text(outcome.metrics[name])}")
     if outcome.ended != "idle":
-        click.echo(f"stopped at the limit ({outcome.ended}), {_time(outcome.virtual_time)}")
+        click.echo(f"stopped at the limit ({outcome.ended}), {time_text(outcome.virtual_time)}")
     for check in outcome.checks:
         word = "pass" if check.passed else "FAIL"
         scope = f"{check.connection}: " if check.connection else ""
-        actual = _SHOW.get(check.expectation.metric, _count)(check.actual)
+        actual = metric_text(check.expectation.metric, check.actual)
         click.echo(f"{word}  {scope}{check.expectation.text}  (is {actual})")
     click.echo(f"seed {outcome.seed}")
 
@@ -272,8 +301,9 @@ def _print_report(scenario: Scenario, outcome: Outcome) -> None:
 def _print_line(title: str, outcome: Outcome) -> None:
     metrics = outcome.metrics
     click.echo(
-        f"{title}: {_count(metrics['verified'])} messages, {_count(metrics['verified_bytes'])} "
-        f"bytes verified in {_time(metrics['time'])}, {_rate(metrics['goodput'])}"
+        f"{title}: {count_text(metrics['verified'])} messages, "
+        f"{count_text(metrics['verified_bytes'])} bytes verified in {time_text(metrics['time'])}, "
+        f"{rate_text(metrics['goodput'])}"
     )
 
 
@@ -284,12 +314,17 @@ def _print_table(columns: Sequence[tuple[str, dict[str, int]]]) -> None:
     """
     rows = []
     for name in METRICS:
+        if name in SPREAD:
+            continue
         values = [metrics.get(name, 0) for _, metrics in columns]
         if name != "status.SUCCESS" and (name in _USUAL or any(values)):
-            rows.append((_titled(name), [*map(_SHOW.get(name, _count), values)]))
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    for part in columns_in_words([title for title, _ in columns], rows, width):
+            rows.append((_titled(name), [metric_text(name, value) for value in values]))
+    for part in columns_in_words([title for title, _ in columns], rows, _width()):
         click.echo(part)
+
+
+def _width() -> int | None:
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def _print_summary(senders: Sequence[QPOutcome], outcome: Outcome) -> None:
@@ -314,25 +349,6 @@ def _titled(name: str) -> str:
     return name.replace("_", " ").replace("rnr", "RNR").replace("naks", "NAKs")
 
 
-def _count(value: int) -> str:
-    return f"{value:,}"
-
-
-def _time(value: Time) -> str:
-    for unit, name in ((S, "s"), (MS, "ms"), (US, "us")):
-        if value >= unit:
-            return f"{value / unit:.6g} {name}"
-    return f"{value / NS:.6g} ns"
-
-
-def _rate(value: int) -> str:
-    for unit, name in ((10**9, "Gb/s"), (10**6, "Mb/s"), (10**3, "kb/s")):
-        if value >= unit:
-            return f"{value / unit:.4g} {name}"
-    return f"{value} b/s"
-
-
-_SHOW: dict[str, Callable[[int], str]] = {"time": _time, "goodput": _rate}
 _ON_THE_WAY = {
     "queue_drops": "frames dropped by bridges whose queue was full",
     "bad_icrc": "frames dropped by devices for their ICRC",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ibwire.scenario.model import Scenario, WorkloadSpec
+from ibwire.scenario.specs import Scenario, WorkloadSpec
 
 PACKETS_PER_SECOND = 40_000
 """What one processor simulates, in order of magnitude: WRITEs of 8 KiB in `ibwire run`."""

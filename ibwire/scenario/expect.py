@@ -12,10 +12,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from fractions import Fraction
+from typing import Any
 
 from ibwire.base.errors import EncodeError
 from ibwire.base.quantities import parse_duration, parse_rate
-from ibwire.base.toml import Table, hint
+from ibwire.base.toml import Table, hint, parse_size
 from ibwire.rc.work import WCStatus
 
 
@@ -25,7 +27,16 @@ class Kind(Enum):
     COUNT = "a number"
     TIME = "a time"
     RATE = "a rate"
+    SIZE = "bytes"
+    RATIO = "a ratio"
+    """In thousandths."""
 
+
+NEVER = (1 << 63) - 1
+"""The time of what did not happen."""
+
+DROP_REASONS = ("buffer full", "no route", "link down", "malformed")
+"""Why a switch drops a frame."""
 
 METRICS: dict[str, tuple[Kind, str]] = {
     "messages": (Kind.COUNT, "messages that were to be sent"),
@@ -53,12 +64,43 @@ METRICS: dict[str, tuple[Kind, str]] = {
     "dropped": (Kind.COUNT, "packets that a queue pair dropped in silence"),
     "dropped_messages": (Kind.COUNT, "UC and UD messages without a receive or with a gap"),
     "ce_marked": (Kind.COUNT, "packets received with a congestion mark"),
+    "cnps": (Kind.COUNT, "CNPs that senders received"),
     "time": (Kind.TIME, "from the first post to the last completion"),
     "goodput": (Kind.RATE, "verified bytes a second of that time"),
     "faults": (Kind.COUNT, "frames that a fault was for"),
     "too_long": (Kind.COUNT, "frames longer than the MTU of a wire"),
     "queue_drops": (Kind.COUNT, "frames that found the queue of a bridge full"),
     "bad_icrc": (Kind.COUNT, "frames that a device dropped for their ICRC"),
+    "fct.mean": (Kind.TIME, "completion time of flows: mean"),
+    "fct.p50": (Kind.TIME, "completion time of flows: median"),
+    "fct.p99": (Kind.TIME, "completion time of flows: 99th percentile"),
+    "fct.max": (Kind.TIME, "completion time of flows: longest"),
+    "slowdown.mean": (Kind.RATIO, "completion time against an idle network: mean"),
+    "slowdown.p50": (Kind.RATIO, "completion time against an idle network: median"),
+    "slowdown.p99": (Kind.RATIO, "completion time against an idle network: 99th percentile"),
+    "slowdown.max": (Kind.RATIO, "completion time against an idle network: longest"),
+    "rate.min": (Kind.RATE, "goodput of the slowest queue pair"),
+    "rate.max": (Kind.RATE, "goodput of the fastest queue pair"),
+    "fairness": (Kind.RATIO, "Jain's index of the goodput of queue pairs: 1 is fair"),
+    "marks": (Kind.COUNT, "frames that switches marked"),
+    "cnps_sent": (Kind.COUNT, "CNPs that hosts sent"),
+    "cnps_switched": (Kind.COUNT, "frames of the priority of CNPs that switches sent to hosts"),
+    "pauses": (Kind.COUNT, "pauses that switches sent, without their repetitions"),
+    "resumes": (Kind.COUNT, "frames that ended a pause"),
+    "pause_frames": (Kind.COUNT, "pause and PFC frames that arrived"),
+    "time_paused.sum": (Kind.TIME, "time for which priorities of ports were paused"),
+    "time_paused.max": (Kind.TIME, "the same of the port and priority with the most"),
+    "queue.max": (Kind.SIZE, "largest queue of a port and priority"),
+    "queue.p50": (Kind.SIZE, "that queue over time: median"),
+    "queue.p99": (Kind.SIZE, "that queue over time: 99th percentile"),
+    "drops.all": (Kind.COUNT, "frames that switches dropped"),
+    **{
+        f"drops.{reason.replace(' ', '_')}": (Kind.COUNT, f"frames dropped: {reason}")
+        for reason in DROP_REASONS
+    },
+    "first_ce": (Kind.TIME, "when a switch first marked a frame"),
+    "first_pause": (Kind.TIME, "when a switch first sent a pause"),
+    "utilisation": (Kind.RATIO, "part of the time in which the busiest port of a switch sent"),
     **{
         f"status.{status.name}": (Kind.COUNT, f"sends that completed with {status.name}")
         for status in WCStatus
@@ -66,8 +108,24 @@ METRICS: dict[str, tuple[Kind, str]] = {
 }
 """Everything that a run measures, in the order of reports."""
 
-NETWORK = frozenset({"faults", "too_long", "queue_drops", "bad_icrc"})
+FABRIC = frozenset(
+    name
+    for name in METRICS
+    if name.partition(".")[0] in {"time_paused", "queue", "drops"}
+    or name in {"marks", "cnps_sent", "cnps_switched", "pauses", "resumes", "pause_frames"}
+    or name in {"first_ce", "first_pause", "utilisation"}
+)
+"""Metrics of switches."""
+
+NETWORK = FABRIC | {"faults", "too_long", "queue_drops", "bad_icrc"}
 """Metrics of the whole run only, which cannot be assigned to a queue pair."""
+
+SPREAD = frozenset(
+    name
+    for name in METRICS
+    if name.partition(".")[0] in {"fct", "slowdown", "rate"} or name == "fairness"
+)
+"""Metrics of several queue pairs together, which a single one does not have."""
 
 SCOPED = frozenset(METRICS) - NETWORK
 """Metrics of a connection and of the whole run."""
@@ -78,9 +136,14 @@ def unit_name(metric: str) -> str:
     return metric + _UNITS.get(METRICS[metric][0], "")
 
 
-_UNITS = {Kind.TIME: "_ps", Kind.RATE: "_bps"}
+def plain_value(metric: str, value: int) -> int | None:
+    """The value of a metric as in JSON and Parquet: `None` for what never happened."""
+    return None if METRICS[metric][0] is Kind.TIME and value == NEVER else value
 
-_COMPARISONS: dict[str, Callable[[int, int], bool]] = {
+
+_UNITS = {Kind.TIME: "_ps", Kind.RATE: "_bps", Kind.SIZE: "_bytes", Kind.RATIO: "_permille"}
+
+_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,
     "<=": operator.le,
@@ -91,12 +154,20 @@ _COMPARISONS: dict[str, Callable[[int, int], bool]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """A part of another metric of the same run."""
+
+    metric: str
+    part: Fraction = Fraction(1)
+
+
+@dataclass(frozen=True, slots=True)
 class Expectation:
     """One metric and its required values."""
 
     metric: str
-    conditions: tuple[tuple[str, int | None], ...]
-    """Comparison and value; `None` stands for all messages."""
+    conditions: tuple[tuple[str, int | Share], ...]
+    """Comparison and value."""
     text: str
     """As written, with the metric."""
 
@@ -104,7 +175,8 @@ class Expectation:
         """Whether the metrics of a run are as expected."""
         return all(
             _COMPARISONS[comparison](
-                metrics[self.metric], metrics["messages"] if value is None else value
+                Fraction(metrics[self.metric]),
+                metrics[value.metric] * value.part if isinstance(value, Share) else value,
             )
             for comparison, value in self.conditions
         )
@@ -143,7 +215,7 @@ def read_expectations(
                 reason = "unknown" + _hint(name, known)
             raise table.error_at(path, reason, at_key=True)
         try:
-            found.append(_expectation(name, value))
+            found.append(_expectation(name, value, known))
         except EncodeError as error:
             raise table.error_at(path, str(error).removeprefix(f"{error.field}: ")) from None
     return tuple(found)
@@ -155,7 +227,7 @@ def _hint(name: str, known: frozenset[str]) -> str:
     return hint(name, [each for each in known if not each.startswith(_STATUS)])
 
 
-def _expectation(name: str, value: object) -> Expectation:
+def _expectation(name: str, value: object, known: frozenset[str]) -> Expectation:
     kind = METRICS[name][0]
     conditions = []
     texts = []
@@ -163,18 +235,25 @@ def _expectation(name: str, value: object) -> Expectation:
         found = _CONDITION.fullmatch(part) if isinstance(part, str) else None
         comparison = (found and found["comparison"]) or "=="
         operand = found["value"] if found else part
-        conditions.append((comparison, _operand(name, kind, operand)))
+        conditions.append((comparison, _operand(name, kind, operand, known)))
         texts.append(f"{comparison} {operand}")
     return Expectation(name, tuple(conditions), f"{name} {' and '.join(texts)}")
 
 
-def _operand(name: str, kind: Kind, value: object) -> int | None:
+def _operand(name: str, kind: Kind, value: object, known: frozenset[str]) -> int | Share:
+    if value == "all" and name in _UP_TO_ALL:
+        return Share("messages")
+    share = _SHARE.fullmatch(value) if isinstance(value, str) else None
+    if share is not None and share["metric"] in METRICS:
+        return _share(name, kind, share, known)
     if kind is Kind.TIME:
         return parse_duration(value)
     if kind is Kind.RATE:
         return parse_rate(value)
-    if value == "all" and name in _UP_TO_ALL:
-        return None
+    if kind is Kind.SIZE:
+        return parse_size(value)
+    if kind is Kind.RATIO:
+        return _ratio(name, value)
     if isinstance(value, str) and _NUMBER.fullmatch(value):
         value = int(value.replace("_", ""))
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
@@ -182,7 +261,34 @@ def _operand(name: str, kind: Kind, value: object) -> int | None:
     return value
 
 
+def _share(name: str, kind: Kind, found: re.Match[str], known: frozenset[str]) -> Share:
+    """A part of another metric, of the same kind."""
+    other = found["metric"]
+    if METRICS[other][0] is not kind:
+        raise EncodeError(name, other, f"{kind.value}; {other} is {METRICS[other][0].value}")
+    if other not in known:
+        raise EncodeError(name, other, "a metric of a connection, as this is")
+    part = Fraction(found["percent"]) / 100 if found["percent"] else Fraction(1)
+    return Share(other, part)
+
+
+def _ratio(name: str, value: object) -> int:
+    """Thousandths of a number."""
+    text = str(value) if isinstance(value, str | int | float) else ""
+    if isinstance(value, bool) or not _DECIMAL.fullmatch(text):
+        raise EncodeError(name, value, 'a number such as 0.95, or a comparison such as ">= 0.95"')
+    number = Fraction(text) * 1000
+    if number.denominator != 1:
+        raise EncodeError(name, value, "a number with three digits after the point at most")
+    return int(number)
+
+
 _STATUS = "status."
 _UP_TO_ALL = frozenset({"success", "verified", "failed", "flushed", "lost", "status.SUCCESS"})
 _CONDITION = re.compile(r"\s*(?P<comparison>==|!=|<=|>=|<|>)?\s*(?P<value>.*?)\s*")
 _NUMBER = re.compile(r"[0-9][0-9_]{0,20}", re.ASCII)
+_DECIMAL = re.compile(r"\d{1,12}(?:\.\d{1,6})?", re.ASCII)
+_SHARE = re.compile(
+    r"(?:(?P<percent>\d{1,6}(?:\.\d{1,6})?)% of )?(?P<metric>[a-z][\w.]*)", re.ASCII
+)
+"""`cnps_sent`, or `98% of cnps_sent`."""

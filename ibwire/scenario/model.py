@@ -5,30 +5,28 @@ The reference of the language is docs/scenarios.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from ibwire.base.errors import VerbsError
-from ibwire.base.toml import Document, Table, shown
+from ibwire.base.toml import Document, Table
 from ibwire.base.toml_settings import Setting
-from ibwire.base.units import GBPS, US, S, Time
-from ibwire.impair import PlanError, build_pipe
+from ibwire.base.units import ETHERNET_OVERHEAD, S, Time
 from ibwire.rc.attributes import MTU_CODES, QPType
-from ibwire.rc.device import gid_of
 from ibwire.rc.limits import DeviceLimits
-from ibwire.rc.profile import PROFILES, SPEC, Profile
 from ibwire.rc.work import WROpcode
+from ibwire.scenario.control import read_control
 from ibwire.scenario.expect import (
     DEFAULTS,
     NONE_FAILED,
     SCOPED,
-    Expectation,
     read_expectations,
     says_how_sends_complete,
 )
+from ibwire.scenario.flows import ECT_0, read_flows, take_class
+from ibwire.scenario.nodes import LINKS, Network, between, read_network
+from ibwire.scenario.specs import ClassSpec, ConnectionSpec, Scenario, WorkloadSpec
 from ibwire.scenario.workload import FIXED_SIZES, Between, Choice, Mistake, Receives, Traffic
-from ibwire_layers.outer import LinkType
 
 MAXIMUM_MEMORY = 1 << 29
 """Bytes of message buffers in a run."""
@@ -36,86 +34,13 @@ MAXIMUM_MEMORY = 1 << 29
 MAXIMUM_LIMIT = 100_000 * S
 """Virtual time of a run; the times in a capture file have 32 bits for seconds."""
 
+LARGEST_HEADERS = 100
+"""Bytes of all headers of a packet, with VLAN tag and ICRC."""
+
 MAXIMUM_CONNECTIONS = 1 << 16
 
 MAXIMUM_POSTED = 1 << 20
 """Most outstanding messages, and posted receives, in a run."""
-
-LINKS = {
-    "rocev2": LinkType.ETHERNET,
-    "rocev1": LinkType.ETHERNET,
-    "ib": LinkType.INFINIBAND,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class NodeSpec:
-    """A host with one device, or a bridge."""
-
-    name: str
-    address: str = ""
-    profile: Profile = SPEC
-    is_bridge: bool = False
-    queue_frames: int = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class WireSpec:
-    """A link between two nodes; the faults are rules by sending node."""
-
-    between: tuple[str, str]
-    rate_bps: int = 100 * GBPS
-    delay: Time = 1 * US
-    mtu: int | None = None
-    """Bytes after the Ethernet header that fit in a frame; longer ones are lost."""
-    faults: Mapping[str, list[Any]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionSpec:
-    """Equal queue pairs at two nodes, connected one to one."""
-
-    name: str
-    between: tuple[str, str]
-    count: int
-    qp_type: QPType
-    depth: int
-    psn: tuple[int, int]
-    mtu: int
-    """Path MTU in bytes."""
-    traffic_class: int
-    attributes: Mapping[str, int]
-    """Further ones of the queue pairs, by their names in `QPAttr`."""
-    expectations: tuple[Expectation, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class WorkloadSpec:
-    """Traffic from one end of each queue pair of a connection to the other."""
-
-    connection: str
-    sender: str
-    traffic: Traffic
-    stagger: Time
-    """Start delay of each queue pair after the previous one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Scenario:
-    """A whole run; `seed` is the default seed."""
-
-    name: str
-    description: str
-    """The comment that the file begins with."""
-    seed: int
-    limit: Time
-    max_frames: int
-    link: str
-    nodes: tuple[NodeSpec, ...]
-    wires: tuple[WireSpec, ...]
-    connections: tuple[ConnectionSpec, ...]
-    workloads: tuple[WorkloadSpec, ...]
-    expectations: tuple[Expectation, ...]
 
 
 def read_scenario(content: bytes, name: str, settings: Iterable[Setting] = ()) -> Scenario:
@@ -131,10 +56,12 @@ def read_scenario(content: bytes, name: str, settings: Iterable[Setting] = ()) -
         raise top.error("limit", f"more than {MAXIMUM_LIMIT // S} seconds")
     max_frames = top.take_int("max_frames", 2_000_000, 1, 1 << 40)
     link = top.take_name("link", "rocev2", LINKS)
-    nodes = _nodes(top, link)
-    wires = _wires(top, nodes, link)
-    connections = _connections(top, nodes, _islands(nodes, wires), link)
-    workloads = _workloads(top, connections)
+    network = read_network(top, link)
+    nodes, wires = network.nodes, network.wires
+    control = read_control(top.table("cc"))
+    connections, workloads = _traffic(top, network, link, is_ecn=control is not None)
+    largest = max(each.mtu for each in connections) + LARGEST_HEADERS + ETHERNET_OVERHEAD
+    fabric = network.sized(largest, top)
     expected = top.table("expect")
     expectations = read_expectations(expected)
     top.end()
@@ -157,6 +84,8 @@ def read_scenario(content: bytes, name: str, settings: Iterable[Setting] = ()) -
         connections=connections,
         workloads=workloads,
         expectations=defaults + expectations,
+        fabric=fabric,
+        control=control,
     )
 
 
@@ -166,128 +95,48 @@ def _with_none_failed(connection: ConnectionSpec) -> ConnectionSpec:
     return replace(connection, expectations=(NONE_FAILED, *connection.expectations))
 
 
-def _nodes(top: Table, link: str) -> tuple[NodeSpec, ...]:
-    nodes: list[NodeSpec] = []
-    for table in top.tables("node"):
-        nodes.append(_node(table, len([each for each in nodes if not each.is_bridge])))
-        if nodes[-1].name in {each.name for each in nodes[:-1]}:
-            raise table.error("name", f"{nodes[-1].name!r} is the name of another node")
-        if nodes[-1].address in {each.address for each in nodes[:-1] if each.address}:
-            raise table.error("address", f"{nodes[-1].address} is another node's")
-        if nodes[-1].is_bridge and link == "ib":
-            raise table.error("bridge", "native InfiniBand has no bridges here")
-    if not nodes:
-        nodes = [NodeSpec("a", _address(0)), NodeSpec("b", _address(1))]
-    if len(nodes) < 2:
-        raise top.error("node", "a network has two nodes at least, or none to have a and b")
-    return tuple(nodes)
-
-
-def _node(table: Table, hosts: int) -> NodeSpec:
-    name = table.take_text("name", None)
-    if name is None:
-        raise table.error(None, "name is missing")
-    if table.take_bool("bridge", False):
-        queue_frames = table.take_int("queue", 1024, 1, 1 << 20)
-        table.end()
-        return NodeSpec(name, is_bridge=True, queue_frames=queue_frames)
-    address = table.take_text("address", None) or _address(hosts)
-    try:
-        gid_of(address)
-    except VerbsError as error:
-        raise table.error("address", error.reason) from None
-    profile = PROFILES[table.take_name("profile", SPEC.name, PROFILES)]
-    changes = table.table("override")
-    if changes is not None:
-        profile = _changed(profile, changes)
-    table.end()
-    return NodeSpec(name, address, profile)
-
-
-def _changed(profile: Profile, table: Table) -> Profile:
-    """A profile with other values of those fields that are numbers or truth values."""
-    changes: dict[str, Any] = {}
-    for each in fields(Profile):
-        value = getattr(profile, each.name)
-        if type(value) is bool:
-            changes[each.name] = table.take_bool(each.name, value)
-        elif each.name in _TIMES:
-            changes[each.name] = table.take_time(each.name, value)
-            if not changes[each.name]:
-                raise table.error(each.name, "expected a time above 0")
-        elif type(value) is int:  # and no member of an enumeration
-            highest = _PROFILE_BITS.get(each.name, (1 << 23) - 1)
-            changes[each.name] = table.take_int(each.name, value, 0, highest)
-    table.end()
-    return replace(profile, **changes)
-
-
-def _wires(top: Table, nodes: tuple[NodeSpec, ...], link: str) -> tuple[WireSpec, ...]:
-    tables = top.tables("wire")
-    if not tables:
-        return (WireSpec(_two(top, nodes, "[[wire]]")),)
-    wires: list[WireSpec] = []
-    taken: set[str] = set()
-    for table in tables:
-        wire = _wire(table, top, nodes, link)
-        for name in wire.between:
-            if name in taken:
-                raise table.error("between", f"{name} has one port, and a wire is there already")
-        taken |= {node.name for node in nodes if node.name in wire.between and not node.is_bridge}
-        island = _islands(nodes, wires)
-        if island[wire.between[0]] == island[wire.between[1]]:
-            raise table.error("between", "a second way between the same nodes: frames would circle")
-        wires.append(wire)
-    return tuple(wires)
-
-
-def _wire(table: Table, top: Table, nodes: tuple[NodeSpec, ...], link: str) -> WireSpec:
-    between = _between(table, top, nodes, "[[wire]]")
-    faults: dict[str, list[Any]] = {}
-    given = table.table("faults")
-    if given is not None:
-        for name in between:
-            rules = given.take(name)
-            if rules is None:
-                continue
-            rules = [rules] if isinstance(rules, dict) else rules
-            try:
-                build_pipe(rules, path=(*given.path, name), link_type=LINKS[link])
-            except PlanError as error:
-                raise table.error_at(error.key_path, error.reason, at_key=error.at_key) from None
-            faults[name] = rules
-        given.end()
-    wire = WireSpec(
-        between,
-        table.take_rate("rate", 100 * GBPS),
-        table.take_time("delay", 1 * US),
-        table.take_int("mtu", None, 64, 1 << 16),
-        faults,
+def _traffic(
+    top: Table, network: Network, link: str, *, is_ecn: bool
+) -> tuple[tuple[ConnectionSpec, ...], tuple[WorkloadSpec, ...]]:
+    """Connections with their workloads, and flows."""
+    flows = top.tables("flow")
+    has_connections = "workload" in top or "connection" in top or not flows
+    connections = _connections(top, network, link) if has_connections else ()
+    workloads = _workloads(top, connections) if has_connections else ()
+    found, traffic = read_flows(
+        flows,
+        network.hosts,
+        network.classes,
+        is_ecn=is_ecn,
+        taken={each.name: each for each in connections},
     )
-    table.end()
-    return wire
+    if link == "ib" and flows:
+        raise top.error("flow", "flows have a DSCP, and native InfiniBand packets have none here")
+    _check_memory(top, found, traffic)
+    return connections + found, workloads + traffic
 
 
-def _islands(nodes: tuple[NodeSpec, ...], wires: Sequence[WireSpec]) -> dict[str, str]:
-    """Node -> one of those that it can reach over the wires, the same for all of these."""
-    island = {node.name: node.name for node in nodes}
-    for wire in wires:
-        a, b = (island[name] for name in wire.between)
-        island = {name: b if root == a else root for name, root in island.items()}
-    return island
+def _check_memory(
+    top: Table, flows: tuple[ConnectionSpec, ...], workloads: tuple[WorkloadSpec, ...]
+) -> None:
+    memory = {each.connection: each.traffic.memory for each in workloads}
+    if sum(memory[each.name] * each.count for each in flows) > MAXIMUM_MEMORY:
+        raise top.error(
+            "flow",
+            f"the messages under way would take more than {MAXIMUM_MEMORY >> 20} MiB: use a "
+            "smaller `message` or `window`",
+        )
 
 
-def _connections(
-    top: Table, nodes: tuple[NodeSpec, ...], island: Mapping[str, str], link: str
-) -> tuple[ConnectionSpec, ...]:
-    hosts = tuple(node for node in nodes if not node.is_bridge)
+def _connections(top: Table, network: Network, link: str) -> tuple[ConnectionSpec, ...]:
+    hosts, island = network.hosts, network.island
     tables = top.tables("connection")
     if not tables:
         tables = [top.absent("connection")]
     connections: list[ConnectionSpec] = []
     for index, table in enumerate(tables):
         default = "main" if len(tables) == 1 else f"c{index + 1}"
-        connections.append(_connection(table, default, top, hosts, link))
+        connections.append(_connection(table, default, top, hosts, network.classes, link))
         if connections[-1].name in {each.name for each in connections[:-1]}:
             raise table.error("name", f"{connections[-1].name!r} is another connection's")
         a, b = connections[-1].between
@@ -299,10 +148,15 @@ def _connections(
 
 
 def _connection(
-    table: Table, default: str, top: Table, hosts: tuple[NodeSpec, ...], link: str
+    table: Table,
+    default: str,
+    top: Table,
+    hosts: Sequence[str],
+    classes: Sequence[ClassSpec],
+    link: str,
 ) -> ConnectionSpec:
     name = table.take_text("name", default)
-    between = _between(table, top, hosts, "[[connection]]")
+    pair = between(table, top, hosts, "[[connection]]")
     count = table.take_int("count", 1, 1, MAXIMUM_CONNECTIONS)
     qp_type = _TYPES[table.take_name("type", "RC", _TYPES)]
     depth = table.take_int("depth", 128, 1, DeviceLimits().max_qp_wr)
@@ -318,12 +172,12 @@ def _connection(
     reads = table.take_int("max_rd_atomic", 16, 1, DeviceLimits().max_qp_rd_atom)
     attributes["max_rd_atomic"] = attributes["max_dest_rd_atomic"] = reads
     psn = _psn(table)
-    traffic_class = _traffic_class(table, link)
+    traffic_class, priority = _traffic_class(table, classes, link)
     expectations = read_expectations(table.table("expect"), SCOPED)
     table.end()
     return ConnectionSpec(
         name=name,
-        between=between,
+        between=pair,
         count=count,
         qp_type=qp_type,
         depth=depth,
@@ -332,10 +186,18 @@ def _connection(
         traffic_class=traffic_class,
         attributes=attributes,
         expectations=expectations,
+        priority=priority,
     )
 
 
-def _traffic_class(table: Table, link: str) -> int:
+def _traffic_class(table: Table, classes: Sequence[ClassSpec], link: str) -> tuple[int, int]:
+    """The traffic class of packets, and their priority."""
+    if "class" in table and link != "ib":
+        if "traffic_class" in table:
+            raise table.error("traffic_class", "class says it already")
+        table.take("traffic_class")
+        return take_class(table, classes, is_ecn=False)
+    priority = table.take_int("priority", 0, 0, 7)
     traffic_class = table.take_int("traffic_class", 0, 0, 255)
     is_ecn = table.take_bool("ecn", False)
     if link == "ib" and (traffic_class or is_ecn):
@@ -343,7 +205,7 @@ def _traffic_class(table: Table, link: str) -> int:
         raise table.error(key, "stands in a GRH, and native InfiniBand packets have none here")
     if is_ecn and traffic_class & 3:
         raise table.error("ecn", f"traffic_class {traffic_class} has ECN bits of its own")
-    return traffic_class | _ECT_0 if is_ecn else traffic_class
+    return traffic_class | ECT_0 if is_ecn else traffic_class, priority
 
 
 def _psn(table: Table) -> tuple[int, int]:
@@ -512,27 +374,6 @@ def _mistake(
     return Mistake(kind, message - 1)
 
 
-def _between(table: Table, top: Table, nodes: tuple[NodeSpec, ...], what: str) -> tuple[str, str]:
-    value = table.take("between")
-    if value is None:
-        return _two(table, nodes, what)
-    if not isinstance(value, list) or len(value) != 2:
-        raise table.error("between", f"{shown(value)} is not two nodes")
-    names = [node.name for node in nodes]
-    first, second = (table.name("between", each, names) for each in value)
-    if first == second:
-        raise table.error("between", f"{first} twice")
-    return first, second
-
-
-def _two(table: Table, nodes: tuple[NodeSpec, ...], what: str) -> tuple[str, str]:
-    """The nodes when there are just two."""
-    if len(nodes) != 2:
-        names = ", ".join(node.name for node in nodes)
-        raise table.error(None, f"{what} must say between which two of {names}")
-    return nodes[0].name, nodes[1].name
-
-
 def _description(content: bytes) -> str:
     lines = []
     for line in content.decode().splitlines():
@@ -540,10 +381,6 @@ def _description(content: bytes) -> str:
             break
         lines.append(line[1:].strip())
     return "\n".join(lines)
-
-
-def _address(host: int) -> str:
-    return f"10.0.{(host + 1) >> 8}.{(host + 1) & 255}"
 
 
 _TYPES = {"RC": QPType.RC, "UC": QPType.UC, "UD": QPType.UD}
@@ -572,12 +409,6 @@ _SUPPORTED: dict[QPType, tuple[WROpcode, ...]] = {
     QPType.UD: (WROpcode.SEND, WROpcode.SEND_WITH_IMM),
 }
 
-_PROFILE_BITS = {"mig_req": 1, "request_reserved": 0x3F}
-"""Highest value of profile fields that stand in packets."""
-
-_ECT_0 = 2
-"""ECN-capable transport (RFC 3168 5)."""
-
 _REMOTE = frozenset(WROpcode) - {WROpcode.SEND, WROpcode.SEND_WITH_IMM}
 _MISTAKES = {
     "rkey": (_REMOTE, "R_Key"),
@@ -586,6 +417,5 @@ _MISTAKES = {
 }
 """Kind of mistake -> operations it applies to, and what the others lack."""
 
-_TIMES = ("timer_granularity", "rnr_granularity")
 _LARGEST = 1 << 28
 _MAXIMUM_INLINE = DeviceLimits().max_inline_data

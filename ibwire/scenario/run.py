@@ -2,41 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ibwire.base.node import Node, Pipe, Stage
 from ibwire.base.trace import ObservedNode, Observer
-from ibwire.base.units import Time
-from ibwire.fabric import Bridge, Simulator
+from ibwire.base.units import GBPS, Time
+from ibwire.fabric import Bridge, Simulator, Wire
 from ibwire.impair import Loss, Match, build_pipe
 from ibwire.peer import QKEY, Host
-from ibwire.rc.attributes import QPCap, QPType
-from ibwire.rc.connect import connect
+from ibwire.rc.attributes import MTU_CODES, QPCap, QPType
+from ibwire.rc.congestion import NotificationPoint
+from ibwire.rc.connect import address_of, bring_up
 from ibwire.rc.device import Device
 from ibwire.rc.limits import DeviceLimits
 from ibwire.rc.qp import QPInit, QueuePair
-from ibwire.scenario.expect import Expectation
-from ibwire.scenario.model import LINKS, ConnectionSpec, NodeSpec, Scenario, WireSpec
+from ibwire.scenario.expect import FABRIC, Expectation
+from ibwire.scenario.nodes import LINKS
 from ibwire.scenario.outcome import Checked, Metrics, Outcome, QPOutcome, total
+from ibwire.scenario.specs import ConnectionSpec, NodeSpec, Scenario, WireSpec
+from ibwire.scenario.switched import SwitchedNetwork
 from ibwire.scenario.workload import Contents, Flow
 from ibwire_layers.headers import LRH
 from ibwire_layers.outer import Ethernet, LinkType
 
 
-def run(scenario: Scenario, seed: int | None = None, observers: Sequence[Observer] = ()) -> Outcome:
+def run(
+    scenario: Scenario,
+    seed: int | None = None,
+    observers: Sequence[Observer] = (),
+    observed: Collection[str] = (),
+) -> Outcome:
     """Run a scenario.
 
     seed: `None` for the scenario's own. observers: called for every frame that a host sends
-    or receives; a frame lost on a wire was sent and is never received.
+    or receives; a frame lost on a wire was sent and is never received. observed: switches
+    whose frames they are called for too, with the name `SWITCH:NEIGHBOUR` for each port.
     """
-    return Network(scenario, scenario.seed if seed is None else seed, observers).run()
+    return Network(scenario, scenario.seed if seed is None else seed, observers, observed).run()
 
 
 class Network:
     """The nodes, wires, queue pairs and flows of a scenario."""
 
-    def __init__(self, scenario: Scenario, seed: int, observers: Sequence[Observer] = ()) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        seed: int,
+        observers: Sequence[Observer] = (),
+        observed: Collection[str] = (),
+    ) -> None:
         self.scenario = scenario
         self.seed = seed
         self.simulator = Simulator(seed)
@@ -51,22 +69,43 @@ class Network:
         """Wire and sender, what it does, and the stage, which counts its `hits`."""
         for spec in scenario.nodes:
             self._add_node(spec, observers)
-        for number, wire in enumerate(scenario.wires):
-            self._add_wire(wire, number)
+        self.switched: SwitchedNetwork | None = None
+        if scenario.fabric is not None:
+            self.switched = SwitchedNetwork(
+                self.simulator,
+                scenario.fabric,
+                scenario.wires,
+                {name: (self._nodes[name], host.device.mac) for name, host in self.hosts.items()},
+                observers=observers,
+                observed=observed,
+            )
+            self._add_stages(self.simulator.wires)
+        else:
+            for number, wire in enumerate(scenario.wires):
+                self._add_wire(wire, number)
         by_name: dict[str, list[tuple[QueuePair, QueuePair]]] = {}
         for connection in scenario.connections:
-            by_name[connection.name] = self._add_connection(connection)
+            pairs = by_name.setdefault(connection.name, [])
+            pairs += self._add_connection(connection, len(pairs))
         self._add_flows(by_name)
 
     def run(self) -> Outcome:
         """Run until the network is idle or a limit is reached, and measure."""
         scenario, simulator = self.scenario, self.simulator
+        if self.switched is not None:
+            self.switched.sample(self.hosts.values(), self._is_over)
         ended = simulator.run(until=scenario.limit, max_frames=scenario.max_frames)
         for host in self.hosts.values():
             host.collect(simulator.now)
         for flow in self.flows.values():
             flow.finish()
         return self._outcome(ended.value)
+
+    def _is_over(self) -> bool:
+        """Whether nothing more will change: all messages have ended, or nothing is planned."""
+        if any(flow.tally.unfinished for flow in self.flows.values()):
+            return not self.simulator.pending
+        return True
 
     def _add_node(self, spec: NodeSpec, observers: Sequence[Observer]) -> None:
         if spec.is_bridge:
@@ -84,10 +123,36 @@ class Network:
             # QPNs and keys that distinguish the nodes in a capture.
             first_qpn=number << 16 | 1,
             key_start=number << 12,
+            vlan=spec.vlan,
+            **self._control(spec.name),
         )
         host = Host(device)
         self.hosts[spec.name] = host
         self._nodes[spec.name] = ObservedNode(spec.name, host, observers) if observers else host
+
+    def _control(self, host: str) -> dict[str, Any]:
+        """The congestion control of a host, for the rate of its line."""
+        control = self.scenario.control
+        if control is None:
+            return {}
+        wires = (wire for wire in self.scenario.wires if host in wire.between)
+        rate_bps = next((wire.rate_bps for wire in wires), 100 * GBPS)
+        return {
+            "rate_control": partial(control.make, rate_bps),
+            "notification": NotificationPoint(
+                interval=control.interval,
+                scope=control.scope,
+                dscp=control.dscp,
+                priority=control.priority,
+            ),
+        }
+
+    def _add_stages(self, wires: Sequence[Wire]) -> None:
+        """Put the faults on the wires of a network with switches."""
+        for number, (spec, wire) in enumerate(zip(self.scenario.wires, wires, strict=True)):
+            a, b = spec.between
+            wire.a_to_b.stage = self._stage(spec, number, a)
+            wire.b_to_a.stage = self._stage(spec, number, b)
 
     def _add_wire(self, wire: WireSpec, number: int) -> None:
         a, b = wire.between
@@ -101,6 +166,7 @@ class Network:
             delay=wire.delay,
             a_to_b=self._stage(wire, number, a),
             b_to_a=self._stage(wire, number, b),
+            overhead=wire.overhead,
             name=name,
         )
 
@@ -127,7 +193,10 @@ class Network:
             return None
         return stages[0] if len(stages) == 1 else Pipe(*stages)
 
-    def _add_connection(self, spec: ConnectionSpec) -> list[tuple[QueuePair, QueuePair]]:
+    def _add_connection(
+        self, spec: ConnectionSpec, first: int
+    ) -> list[tuple[QueuePair, QueuePair]]:
+        """The queue pairs of a connection; first: index of the first of them."""
         ends = []
         for name in spec.between:
             host = self.hosts[name]
@@ -139,17 +208,23 @@ class Network:
         if spec.qp_type is QPType.UD:
             attributes["qkey"] = QKEY
         pairs = list(zip(*ends, strict=True))
-        for index, (a, b) in enumerate(pairs):
+        for index, (a, b) in enumerate(pairs, first):
             psn_a, psn_b = spec.psn
-            connect(
-                a,
-                b,
-                psn_a=psn_a,
-                psn_b=psn_b,
-                mtu=spec.mtu,
-                traffic_class=spec.traffic_class,
-                **attributes,
-            )
+            for qp, peer, own, other in ((a, b, psn_a, psn_b), (b, a, psn_b, psn_a)):
+                address = address_of(peer.device, spec.traffic_class)
+                bring_up(
+                    qp,
+                    replace(
+                        address,
+                        sl=spec.priority,
+                        udp_source_port=spec.udp_port if qp is a else None,
+                    ),
+                    dest_qp_num=peer.number,
+                    sq_psn=own,
+                    rq_psn=other,
+                    path_mtu=MTU_CODES[spec.mtu],
+                    **attributes,
+                )
             self.pairs.append((spec, index, a, b))
         return pairs
 
@@ -158,7 +233,7 @@ class Network:
         contents = Contents(self.seed, max(each.traffic.largest for each in scenario.workloads))
         for workload in scenario.workloads:
             for index, (a, b) in enumerate(pairs[workload.connection]):
-                if a.device.name != workload.sender:
+                if workload.sender is not None and a.device.name != workload.sender:
                     a, b = b, a
                 self.flows[a.device.name, a.number] = Flow(
                     len(self.flows),
@@ -191,13 +266,17 @@ class Network:
                         tally=flow.tally if flow else None,
                         counters=own,
                         peer_counters=other,
+                        ideal=self._ideal(qp, peer, spec) if flow else 0,
+                        rate=qp.rate,
                     )
                 )
         outcome = Outcome(self.scenario.name, self.seed, ended, self._last_moment(ended), qps)
         outcome.hits = [(where, what, stage.hits) for where, what, stage in self._stages]
         outcome.metrics = total(qps) | self._network_metrics(outcome)
-        for spec in self.scenario.connections:
-            outcome.by_connection[spec.name] = total(q for q in qps if q.connection == spec.name)
+        by_name: dict[str, list[QPOutcome]] = {}
+        for each in qps:
+            by_name.setdefault(each.connection, []).append(each)
+        outcome.by_connection = {name: total(found) for name, found in by_name.items()}
         outcome.checks = list(self._checks(outcome))
         return outcome
 
@@ -206,9 +285,27 @@ class Network:
             return self.simulator.now
         return max((flow.tally.ended for flow in self.flows.values()), default=0)
 
+    def _ideal(self, qp: QueuePair, peer: QueuePair, spec: ConnectionSpec) -> Time:
+        """How long the flow of a queue pair takes in an idle network; 0 if it is no flow."""
+        workload = next((w for w in self.scenario.workloads if w.connection == spec.name), None)
+        if self.switched is None or workload is None or not workload.is_flow:
+            return 0
+        sizes = [workload.traffic.sizes.pick(n, _NO_DRAW) for n in range(workload.traffic.count)]
+        return self.switched.ideal(qp.device.name, peer.device.name, sizes, spec.mtu)
+
     def _network_metrics(self, outcome: Outcome) -> Metrics:
+        fabric = dict.fromkeys(FABRIC, 0)
+        if self.switched is not None:
+            outcome.ports = self.switched.ports()
+            outcome.series = self.switched.series
+            tallies = [flow.tally for flow in self.flows.values() if flow.tally.started is not None]
+            start = min((tally.started or 0 for tally in tallies), default=0)
+            end = max((tally.ended for tally in tallies), default=0)
+            fabric = self.switched.metrics(outcome.ports, self.hosts.values(), start, end)
+            if any(tally.unfinished for tally in tallies):
+                outcome.standstill = self.switched.standstill()
         too_long = sum(hits for _, what, hits in outcome.hits if what == "too_long")
-        return {
+        return fabric | {
             "faults": sum(hits for _, _, hits in outcome.hits) - too_long,
             "too_long": too_long,
             "queue_drops": sum(sum(bridge.dropped) for bridge in self.bridges.values()),
@@ -219,10 +316,14 @@ class Network:
         scopes: list[tuple[str | None, tuple[Expectation, ...], Metrics]] = [
             (None, self.scenario.expectations, outcome.metrics)
         ]
-        for spec in self.scenario.connections:
+        for spec in {spec.name: spec for spec in self.scenario.connections}.values():
             scopes.append((spec.name, spec.expectations, outcome.by_connection[spec.name]))
         return [
             Checked(each, name, metrics[each.metric], each.holds(metrics))
             for name, expectations, metrics in scopes
             for each in expectations
         ]
+
+
+_NO_DRAW = random.Random(0)
+"""For sizes that are not drawn."""

@@ -10,7 +10,8 @@ from pathlib import Path
 from ibwire.base.errors import ScriptError
 from ibwire.base.toml import hint, read_content
 from ibwire.base.toml_settings import Setting
-from ibwire.scenario.model import Scenario, read_scenario
+from ibwire.scenario.model import read_scenario
+from ibwire.scenario.specs import Scenario
 
 _SUFFIX = ".toml"
 

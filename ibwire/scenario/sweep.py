@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from ibwire.base.errors import IbwireError
 from ibwire.base.toml_settings import Setting, parse_value
-from ibwire.scenario.expect import METRICS, SCOPED, unit_name
+from ibwire.scenario.expect import METRICS, SCOPED, plain_value, unit_name
 from ibwire.scenario.model import read_scenario
 from ibwire.scenario.outcome import Metrics, Outcome
 from ibwire.scenario.run import run
@@ -146,7 +146,11 @@ def _result(outcome: Outcome) -> Row:
 def _named(metrics: Metrics, names: Iterable[str]) -> Row:
     """Metrics by names with units, in the order of reports."""
     known = set(names)
-    return {unit_name(name): metrics.get(name) for name in METRICS if name in known}
+    return {
+        unit_name(name): plain_value(name, metrics[name]) if name in metrics else None
+        for name in METRICS
+        if name in known
+    }
 
 
 def metric_columns(rows: Iterable[Row], keys: Sequence[str]) -> list[str]:

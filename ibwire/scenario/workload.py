@@ -15,7 +15,7 @@ import random
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from ibwire.base.units import Time
 from ibwire.peer.end import QKEY
@@ -81,15 +81,30 @@ class Choice(Generic[Value]):
         ]
 
 
+class Sizes(Protocol):
+    """Bytes of the messages of a flow."""
+
+    values: Sequence[int]
+
+    def pick(self, number: int, draw: random.Random) -> int:
+        """The size of a message."""
+        ...
+
+    def possible(self, number: int) -> Sequence[int]:
+        """The values that a message may get."""
+        ...
+
+
 class Between:
     """Sizes drawn from a range, both ends included."""
 
     def __init__(self, low: int, high: int) -> None:
-        self.values = (low, high)
+        self.values: Sequence[int] = (low, high)
 
     def pick(self, number: int, draw: random.Random) -> int:
         """The size of a message."""
-        return draw.randint(*self.values)
+        low, high = self.values
+        return draw.randint(low, high)
 
     def possible(self, number: int) -> Sequence[int]:
         """The least and the most that a message may get."""
@@ -129,7 +144,7 @@ class Traffic:
     """What a flow sends."""
 
     opcodes: Choice[WROpcode]
-    sizes: Choice[int] | Between
+    sizes: Sizes
     count: int
     window: int
     """Messages posted and not completed, at most."""

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from ibwire.capture import open_capture
 from ibwire.cli import main
 from ibwire.scenario import METRICS
+from ibwire.scenario.expect import unit_name
 
 LOSSY = """# One of eight is lost.
 [[wire.faults.a]]
@@ -126,8 +127,8 @@ def test_json_has_an_object_for_each_queue_pair_and_one_for_the_run(tmp_path: Pa
         "passed": True,
     }
     assert whole["hits"] == [{"where": "a-b, from a", "rule": "drop", "frames": 1}]
-    units = {"time": "time_ps", "goodput": "goodput_bps"}
-    assert {units.get(name, name) for name in METRICS} <= set(whole)
+    assert {"time_ps", "goodput_bps", "queue.max_bytes", "fairness_permille"} <= set(whole)
+    assert set(map(unit_name, METRICS)) <= set(whole)
 
 
 def test_many_queue_pairs_are_summed_up(tmp_path: Path) -> None:

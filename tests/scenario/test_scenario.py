@@ -588,8 +588,8 @@ def test_unknown_metric_or_field_is_answered_shortly_and_always_alike() -> None:
         assert names == sorted(names)
         assert len(reason) < 200
     assert refused(WORKLOAD + "[expect]\nzzz = 1").reason == (
-        "expect.zzz: unknown; expected bad_icrc, ce_marked, credit_stalls, dropped, "
-        "dropped_messages, duplicates or 25 others"
+        "expect.zzz: unknown; expected bad_icrc, ce_marked, cnps, cnps_sent, cnps_switched, "
+        "credit_stalls or 56 others"
     )
 
 
@@ -622,7 +622,10 @@ def test_reference_names_every_metric_key_and_opcode() -> None:
     text = DOCUMENT.read_text()
     keys_read = re.findall(
         r'(?:take\w*|tables?)\(\s*"(\w+)"',
-        (Path(__file__).parents[2] / "ibwire" / "scenario" / "model.py").read_text(),
+        "".join(
+            (Path(__file__).parents[2] / "ibwire" / "scenario" / f"{module}.py").read_text()
+            for module in ("model", "nodes", "switches", "flows", "control")
+        ),
     )
 
     assert len(keys_read) > 40

@@ -1,0 +1,80 @@
+"""What switches did in a run, as text: pauses, marks, queues and drops, and how flows fared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ibwire.report.amounts import count_text, metric_text, time_text
+from ibwire.report.text_table import columns_in_words
+from ibwire.scenario import Outcome
+from ibwire.scenario.outcome import PortOutcome
+
+MOST_PORTS = 8
+"""Ports with a row of their own."""
+
+
+def switch_lines(outcome: Outcome, width: int | None) -> Iterator[str]:
+    """The lines of a run about its switches."""
+    metrics = outcome.metrics
+
+    def text(name: str) -> str:
+        return metric_text(name, metrics[name])
+
+    if metrics["fct.max"]:
+        times = ", ".join(f"{part} {text(f'fct.{part}')}" for part in ("p50", "p99", "max"))
+        yield f"completion: {times}"
+    if metrics["slowdown.max"]:
+        parts = ", ".join(f"{part} {text(f'slowdown.{part}')}" for part in ("p50", "p99", "max"))
+        yield f"slowdown: {parts}"
+    yield (
+        f"fairness: {text('fairness')}; goodput from {text('rate.min')} to {text('rate.max')}; "
+        f"busiest port: {metrics['utilisation'] / 10:.1f} %"
+    )
+    yield f"first mark: {text('first_ce')}; first pause: {text('first_pause')}"
+    drops = [
+        f"{name.removeprefix('drops.').replace('_', ' ')} {count_text(metrics[name])}"
+        for name in metrics
+        if name.startswith("drops.") and name != "drops.all" and metrics[name]
+    ]
+    yield f"frames dropped by switches: {', '.join(drops) or 'none'}"
+    yield from _ports(outcome, width)
+    yield from outcome.standstill[:MOST_PORTS]
+    if len(outcome.standstill) > MOST_PORTS:
+        yield f"and {len(outcome.standstill) - MOST_PORTS} more wait"
+
+
+def _ports(outcome: Outcome, width: int | None) -> Iterator[str]:
+    """The ports where most happened, as a table."""
+    shown = sorted(
+        (port for port in outcome.ports if any(_troubles(port))), key=_troubles, reverse=True
+    )
+    if not shown:
+        return
+    titles = ["frames\nsent", "marked", "largest\nqueue", "pauses\nsent", "paused\nfor", "drops"]
+    rows = [
+        (
+            f"{port.node} to {port.peer}",
+            [
+                count_text(sum(port.sent)) if port.is_switch else "-",
+                count_text(sum(port.marked)) if port.is_switch else "-",
+                count_text(max(port.largest_queue)) if port.is_switch else "-",
+                count_text(sum(port.pauses_sent)) if port.is_switch else "-",
+                time_text(max(port.time_paused)),
+                count_text(sum(port.dropped.values())) if port.is_switch else "-",
+            ],
+        )
+        for port in shown[:MOST_PORTS]
+    ]
+    yield from columns_in_words(titles, rows, width)
+    if len(shown) > MOST_PORTS:
+        yield f"and {len(shown) - MOST_PORTS} other ports with marks, pauses or drops"
+
+
+def _troubles(port: PortOutcome) -> tuple[int, ...]:
+    """What makes a port worth a row, the worst first."""
+    return (
+        sum(port.dropped.values()),
+        sum(port.marked),
+        sum(port.pauses_sent),
+        max(port.time_paused),
+    )

@@ -1,0 +1,166 @@
+"""Reads `[[flow]]`: bytes from some hosts to others, each flow on a connection of its own."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+
+from ibwire.base.toml import Table, hint, shown
+from ibwire.rc.attributes import MTU_CODES, QPType
+from ibwire.rc.limits import DeviceLimits
+from ibwire.rc.work import WROpcode
+from ibwire.scenario.expect import SCOPED, read_expectations
+from ibwire.scenario.specs import ClassSpec, ConnectionSpec, WorkloadSpec
+from ibwire.scenario.workload import Choice, Receives, Traffic
+
+MAXIMUM_FLOWS = 1 << 16
+LARGEST_FLOW = 1 << 40
+LARGEST_MESSAGE = 1 << 28
+
+ECT_0 = 2
+"""ECN-capable transport (RFC 3168 5)."""
+
+_WINDOW = 8
+_OPCODES = {
+    each.name: each for each in (WROpcode.RDMA_WRITE, WROpcode.SEND, WROpcode.RDMA_WRITE_WITH_IMM)
+}
+_ATTRIBUTES = {"timeout": (0, 31), "retry_cnt": (0, 7), "rnr_retry": (0, 7)}
+
+
+class Pieces:
+    """Sizes of the messages of a flow: equal ones, and the rest."""
+
+    def __init__(self, total: int, size: int) -> None:
+        self.values: Sequence[int] = (size,)
+        self.count = max(-(-total // size), 1)
+        self._last = total - (self.count - 1) * size
+
+    def pick(self, number: int, draw: random.Random) -> int:
+        """The size of a message."""
+        return self._last if number == self.count - 1 else self.values[0]
+
+    def possible(self, number: int) -> Sequence[int]:
+        """The same as all that it may be."""
+        return (self._last if number == self.count - 1 else self.values[0],)
+
+
+def read_flows(
+    tables: Sequence[Table],
+    hosts: Sequence[str],
+    classes: Sequence[ClassSpec],
+    *,
+    is_ecn: bool,
+    taken: Mapping[str, object],
+) -> tuple[tuple[ConnectionSpec, ...], tuple[WorkloadSpec, ...]]:
+    """The connections and the traffic of all flows.
+
+    is_ecn: whether packets are ECN-capable where a flow says nothing. taken: names of other
+    connections.
+    """
+    connections: list[ConnectionSpec] = []
+    workloads: list[WorkloadSpec] = []
+    names = set(taken)
+    for index, table in enumerate(tables):
+        default = "flow" if len(tables) == 1 else f"flow{index + 1}"
+        name = table.take_text("name", default)
+        if name in names:
+            raise table.error("name", f"{name!r} is the name of another flow or connection")
+        names.add(name)
+        pairs = _pairs(table, hosts)
+        found = _connection(table, name, pairs[0], classes, is_ecn=is_ecn)
+        connections += [replace(found, between=pair) for pair in pairs]
+        if sum(each.count for each in connections) > MAXIMUM_FLOWS:
+            raise table.error(None, f"more than {MAXIMUM_FLOWS:,} flows in all")
+        workloads.append(_workload(table, found))
+        table.end()
+    return tuple(connections), tuple(workloads)
+
+
+def _pairs(table: Table, hosts: Sequence[str]) -> list[tuple[str, str]]:
+    senders, receivers = (_chosen(table, key, hosts) for key in ("from", "to"))
+    pairs = [(a, b) for a in senders for b in receivers if a != b]
+    if not pairs:
+        raise table.error("to", f"{senders[0]} would send to itself only")
+    if len(pairs) > MAXIMUM_FLOWS:
+        raise table.error("to", f"{len(pairs):,} flows, at most {MAXIMUM_FLOWS:,}")
+    return pairs
+
+
+def _chosen(table: Table, key: str, hosts: Sequence[str]) -> list[str]:
+    """Hosts by name or pattern, in the order in which they are given."""
+    value = table.take(key)
+    if value is None:
+        raise table.error(None, f"{key} is missing: a host, a pattern such as 'h*', or an array")
+    found: dict[str, None] = {}
+    for each in value if isinstance(value, list) else [value]:
+        chosen = [host for host in hosts if isinstance(each, str) and fnmatchcase(host, each)]
+        if not chosen:
+            near = hint(each, hosts) if isinstance(each, str) else ""
+            raise table.error(key, f"no host is called {shown(each)}{near}")
+        found |= dict.fromkeys(chosen)
+    if not found:
+        raise table.error(key, "expected a host, or several")
+    return list(found)
+
+
+def take_class(table: Table, classes: Sequence[ClassSpec], *, is_ecn: bool) -> tuple[int, int]:
+    """The traffic class (DSCP and ECN) and the priority of `class`, `dscp`, `priority`, `ecn`."""
+    by_name = {each.name: each for each in classes}
+    name = table.take_name("class", classes[0].name, by_name)
+    chosen = by_name[name]
+    dscp = table.take_int("dscp", chosen.dscp[0], 0, 63)
+    priority = table.take_int("priority", chosen.priority, 0, 7)
+    ecn = table.take_bool("ecn", is_ecn)
+    return dscp << 2 | (ECT_0 if ecn else 0), priority
+
+
+def _connection(
+    table: Table,
+    name: str,
+    between: tuple[str, str],
+    classes: Sequence[ClassSpec],
+    *,
+    is_ecn: bool,
+) -> ConnectionSpec:
+    mtu = table.take_int("mtu", 1024, 0, 4096)
+    if mtu not in MTU_CODES:
+        raise table.error("mtu", f"{mtu} is not one of {', '.join(map(str, MTU_CODES))}")
+    attributes = {}
+    for key, (low, high) in _ATTRIBUTES.items():
+        value = table.take_int(key, None, low, high)
+        if value is not None:
+            attributes[key] = value
+    traffic_class, priority = take_class(table, classes, is_ecn=is_ecn)
+    return ConnectionSpec(
+        name=name,
+        between=between,
+        count=table.take_int("count", 1, 1, MAXIMUM_FLOWS),
+        qp_type=QPType.RC,
+        depth=DeviceLimits().max_qp_wr,
+        psn=(0, 0),
+        mtu=mtu,
+        traffic_class=traffic_class,
+        attributes=attributes,
+        expectations=read_expectations(table.table("expect"), SCOPED),
+        priority=priority,
+        udp_port=table.take_int("udp_port", None, 0, 0xFFFF),
+    )
+
+
+def _workload(table: Table, connection: ConnectionSpec) -> WorkloadSpec:
+    size = table.take_size("size", 1 << 20, 1, LARGEST_FLOW)
+    piece = table.take_size("message", min(size, 256 << 10), 1, LARGEST_MESSAGE)
+    opcode = _OPCODES[table.take_name("opcode", "RDMA_WRITE", _OPCODES)]
+    pieces = Pieces(size, piece)
+    window = table.take_int("window", min(_WINDOW, pieces.count), 1, connection.depth)
+    traffic = Traffic(
+        opcodes=Choice([opcode]),
+        sizes=pieces,
+        count=pieces.count,
+        window=window,
+        start=table.take_time("start", 0),
+        receives=Receives(1 if opcode is WROpcode.RDMA_WRITE else window),
+    )
+    return WorkloadSpec(connection.name, None, traffic, table.take_time("stagger", 0), is_flow=True)

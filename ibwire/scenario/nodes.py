@@ -1,0 +1,335 @@
+"""Reads the nodes and wires of a scenario, with switches between them or without.
+
+The reference of the language is docs/scenarios.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+from ibwire.base.errors import EncodeError, VerbsError
+from ibwire.base.toml import Table, hint, listed, shown
+from ibwire.base.units import ETHERNET_OVERHEAD, Time
+from ibwire.fabric.lossless import Outage
+from ibwire.fabric.topology import Link, Topology
+from ibwire.impair import PlanError, build_pipe
+from ibwire.rc.device import gid_of
+from ibwire.rc.profile import PROFILES, SPEC, Profile
+from ibwire.scenario.specs import ClassSpec, FabricSpec, NodeSpec, WireSpec
+from ibwire.scenario.switches import (
+    DEFAULT_CLASSES,
+    check_buffers,
+    read_switches,
+    read_topology,
+    take_rate,
+)
+from ibwire_layers.outer import LinkType
+
+LARGEST_OVERHEAD = 1000
+
+LINKS = {
+    "rocev2": LinkType.ETHERNET,
+    "rocev1": LinkType.ETHERNET,
+    "ib": LinkType.INFINIBAND,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Nodes, wires and switches, as read."""
+
+    nodes: tuple[NodeSpec, ...]
+    wires: tuple[WireSpec, ...]
+    island: Mapping[str, str]
+    """Node -> one of those that it can reach, the same for all of these."""
+    classes: tuple[ClassSpec, ...] = DEFAULT_CLASSES
+    fabric: FabricSpec | None = None
+    switch_tables: Sequence[Table] = ()
+
+    @property
+    def hosts(self) -> list[str]:
+        """The names of the hosts."""
+        return [node.name for node in self.nodes if not node.is_bridge]
+
+    def sized(self, largest_frame: int, top: Table) -> FabricSpec | None:
+        """The switches, for frames of this size; refuses those whose buffer is too small."""
+        if self.fabric is None:
+            return None
+        fabric = self.fabric
+        check_buffers(self.switch_tables, fabric.topology, fabric.switches, largest_frame, top)
+        return replace(fabric, largest_frame=largest_frame)
+
+
+def read_network(top: Table, link: str) -> Network:
+    """The nodes, wires and switches of a scenario."""
+    table, switches = top.table("topology"), top.tables("switch")
+    if table is None and not switches:
+        if "outage" in top:
+            raise top.error("outage", "links fail in networks of switches only")
+        nodes = _nodes(top, link)
+        wires = _wires(top, nodes, link)
+        return Network(nodes, wires, _islands(nodes, wires))
+    if link == "ib":
+        raise top.error("link", "switches are those of Ethernet: a native InfiniBand has none here")
+    if table is not None:
+        topology, nodes, wires = _of_form(table, top, link)
+        base, found = read_switches(switches, topology.switches)
+    else:
+        base, found = read_switches(switches, None)
+        topology, nodes, wires = _of_parts(top, switches, list(found), link)
+    try:
+        topology.routed({name: spec.routes for name, spec in found.items()})
+    except EncodeError as error:
+        place = next((each for each in reversed(switches) if "route" in each), top)
+        raise place.error("route", str(error).removeprefix(f"{error.field}: ")) from None
+    fabric = FabricSpec(
+        topology=topology,
+        switches=found,
+        outages=_outages(top, topology),
+        reroute_after=top.take_time("reroute_after", 0),
+    )
+    island = dict.fromkeys(topology.hosts, topology.hosts[0])
+    return Network(nodes, wires, island, base.classes, fabric, switches)
+
+
+def _of_form(
+    table: Table, top: Table, link: str
+) -> tuple[Topology, tuple[NodeSpec, ...], tuple[WireSpec, ...]]:
+    """The network of a `[topology]`, with what `[[node]]` and `[[wire]]` change of it."""
+    topology = read_topology(table)
+    overhead = table.take_int("overhead", ETHERNET_OVERHEAD, 0, LARGEST_OVERHEAD)
+    table.end()
+    nodes = {name: NodeSpec(name, _address(at)) for at, name in enumerate(topology.hosts)}
+    seen: set[str] = set()
+    for each in top.tables("node"):
+        name = each.take_text("name", "*")
+        chosen = [host for host in nodes if fnmatchcase(host, name)]
+        if not chosen:
+            raise each.error("name", f"no host is called {shown(name)}{hint(name, nodes)}")
+        if name in seen:
+            raise each.error("name", f"{name!r} is the name of another [[node]]")
+        seen.add(name)
+        for key in ("bridge", "address"):
+            if key in each:
+                raise each.error(key, "the hosts of a [topology] have none of their own")
+        spec = _host(each, name, "")
+        for host in chosen:
+            nodes[host] = replace(nodes[host], profile=spec.profile, vlan=spec.vlan)
+    wires = [
+        WireSpec((each.a, each.b), each.rate_bps, each.delay, overhead=overhead)
+        for each in topology.links
+    ]
+    _change_wires(top, topology, wires, link)
+    links = [Link(*wire.between, wire.rate_bps, wire.delay) for wire in wires]
+    changed = Topology(topology.hosts, topology.switches, links)
+    return changed, tuple(nodes.values()), tuple(wires)
+
+
+def _change_wires(top: Table, topology: Topology, wires: list[WireSpec], link: str) -> None:
+    names = [*topology.hosts, *topology.switches]
+    places = {frozenset(wire.between): at for at, wire in enumerate(wires)}
+    seen: set[int] = set()
+    for table in top.tables("wire"):
+        pair = between(table, top, names, "[[wire]]")
+        at = places.get(frozenset(pair))
+        if at is None:
+            raise table.error(
+                "between", f"the topology has no link between {pair[0]} and {pair[1]}"
+            )
+        if at in seen:
+            raise table.error("between", f"{pair[0]} and {pair[1]} have a [[wire]] already")
+        seen.add(at)
+        wires[at] = replace(_wire(table, pair, link, wires[at]), between=wires[at].between)
+
+
+def _of_parts(
+    top: Table, tables: Sequence[Table], switches: list[str], link: str
+) -> tuple[Topology, tuple[NodeSpec, ...], tuple[WireSpec, ...]]:
+    """The network of `[[node]]`, `[[switch]]` and `[[wire]]`."""
+    if not switches:
+        raise tables[0].error(None, "name is missing, and there is no [topology]")
+    nodes = _nodes(top, link)
+    for node in nodes:
+        if node.is_bridge or node.name in switches:
+            what = "a bridge" if node.is_bridge else "a switch too"
+            raise top.error("node", f"{node.name} is {what}: give it a name of its own, as a host")
+    given = top.tables("wire")
+    if not given:
+        raise top.error(None, "there is no [[wire]] between hosts and switches")
+    names = [*(node.name for node in nodes), *switches]
+    wires = [_wire(table, between(table, top, names, "[[wire]]"), link) for table in given]
+    links = [Link(*wire.between, wire.rate_bps, wire.delay) for wire in wires]
+    try:
+        topology = Topology([node.name for node in nodes], switches, links)
+    except EncodeError as error:
+        raise top.error("wire", str(error).removeprefix(f"{error.field}: ")) from None
+    return topology, nodes, tuple(wires)
+
+
+def _outages(top: Table, topology: Topology) -> tuple[Outage, ...]:
+    found = []
+    names = [*topology.hosts, *topology.switches]
+    for table in top.tables("outage"):
+        pair = set(between(table, top, names, "[[outage]]"))
+        link = next((each for each in topology.links if {each.a, each.b} == pair), None)
+        if link is None:
+            raise table.error("between", "no link is between them")
+        at = table.take_time("at", 0)
+        until: Time | None = None
+        if "until" in table:
+            until = table.take_time("until", 0)
+            if until <= at:
+                raise table.error("until", "expected a time after `at`")
+        table.take("until")
+        table.end()
+        found.append(Outage(link, at, until))
+    return tuple(found)
+
+
+def _nodes(top: Table, link: str) -> tuple[NodeSpec, ...]:
+    nodes: list[NodeSpec] = []
+    for table in top.tables("node"):
+        nodes.append(_node(table, len([each for each in nodes if not each.is_bridge])))
+        if nodes[-1].name in {each.name for each in nodes[:-1]}:
+            raise table.error("name", f"{nodes[-1].name!r} is the name of another node")
+        if nodes[-1].address in {each.address for each in nodes[:-1] if each.address}:
+            raise table.error("address", f"{nodes[-1].address} is another node's")
+        if nodes[-1].is_bridge and link == "ib":
+            raise table.error("bridge", "native InfiniBand has no bridges here")
+    if not nodes:
+        nodes = [NodeSpec("a", _address(0)), NodeSpec("b", _address(1))]
+    if len(nodes) < 2:
+        raise top.error("node", "a network has two nodes at least, or none to have a and b")
+    return tuple(nodes)
+
+
+def _node(table: Table, hosts: int) -> NodeSpec:
+    name = table.take_text("name", None)
+    if name is None:
+        raise table.error(None, "name is missing")
+    if table.take_bool("bridge", False):
+        queue_frames = table.take_int("queue", 1024, 1, 1 << 20)
+        table.end()
+        return NodeSpec(name, is_bridge=True, queue_frames=queue_frames)
+    address = table.take_text("address", None) or _address(hosts)
+    try:
+        gid_of(address)
+    except VerbsError as error:
+        raise table.error("address", error.reason) from None
+    return _host(table, name, address)
+
+
+def _host(table: Table, name: str, address: str) -> NodeSpec:
+    profile = PROFILES[table.take_name("profile", SPEC.name, PROFILES)]
+    changes = table.table("override")
+    if changes is not None:
+        profile = _changed(profile, changes)
+    vlan = table.take_int("vlan", None, 1, 4094)
+    table.end()
+    return NodeSpec(name, address, profile, vlan=vlan)
+
+
+def _changed(profile: Profile, table: Table) -> Profile:
+    """A profile with other values of those fields that are numbers or truth values."""
+    changes: dict[str, Any] = {}
+    for each in fields(Profile):
+        value = getattr(profile, each.name)
+        if type(value) is bool:
+            changes[each.name] = table.take_bool(each.name, value)
+        elif each.name in _TIMES:
+            changes[each.name] = table.take_time(each.name, value)
+            if not changes[each.name]:
+                raise table.error(each.name, "expected a time above 0")
+        elif type(value) is int:  # and no member of an enumeration
+            highest = _PROFILE_BITS.get(each.name, (1 << 23) - 1)
+            changes[each.name] = table.take_int(each.name, value, 0, highest)
+    table.end()
+    return replace(profile, **changes)
+
+
+def _wires(top: Table, nodes: tuple[NodeSpec, ...], link: str) -> tuple[WireSpec, ...]:
+    tables = top.tables("wire")
+    if not tables:
+        return (WireSpec(_two(top, [node.name for node in nodes], "[[wire]]")),)
+    wires: list[WireSpec] = []
+    taken: set[str] = set()
+    for table in tables:
+        wire = _wire(table, between(table, top, [each.name for each in nodes], "[[wire]]"), link)
+        for name in wire.between:
+            if name in taken:
+                raise table.error("between", f"{name} has one port, and a wire is there already")
+        taken |= {node.name for node in nodes if node.name in wire.between and not node.is_bridge}
+        island = _islands(nodes, wires)
+        if island[wire.between[0]] == island[wire.between[1]]:
+            raise table.error("between", "a second way between the same nodes: frames would circle")
+        wires.append(wire)
+    return tuple(wires)
+
+
+def _wire(table: Table, pair: tuple[str, str], link: str, base: WireSpec | None = None) -> WireSpec:
+    base = base or WireSpec(pair)
+    faults: dict[str, list[Any]] = {}
+    given = table.table("faults")
+    if given is not None:
+        for name in pair:
+            rules = given.take(name)
+            if rules is None:
+                continue
+            rules = [rules] if isinstance(rules, dict) else rules
+            try:
+                build_pipe(rules, path=(*given.path, name), link_type=LINKS[link])
+            except PlanError as error:
+                raise table.error_at(error.key_path, error.reason, at_key=error.at_key) from None
+            faults[name] = rules
+        given.end()
+    wire = WireSpec(
+        pair,
+        take_rate(table, "rate", base.rate_bps),
+        table.take_time("delay", base.delay),
+        table.take_int("mtu", None, 64, 1 << 16),
+        faults,
+        table.take_int("overhead", base.overhead, 0, LARGEST_OVERHEAD),
+    )
+    table.end()
+    return wire
+
+
+def _islands(nodes: tuple[NodeSpec, ...], wires: Sequence[WireSpec]) -> dict[str, str]:
+    """Node -> one of those that it can reach over the wires, the same for all of these."""
+    island = {node.name: node.name for node in nodes}
+    for wire in wires:
+        a, b = (island[name] for name in wire.between)
+        island = {name: b if root == a else root for name, root in island.items()}
+    return island
+
+
+def between(table: Table, top: Table, names: Sequence[str], what: str) -> tuple[str, str]:
+    """The two nodes of `between`; when there are just two, they need not be named."""
+    value = table.take("between")
+    if value is None:
+        return _two(table, names, what)
+    if not isinstance(value, list) or len(value) != 2:
+        raise table.error("between", f"{shown(value)} is not two nodes")
+    first, second = (table.name("between", each, names) for each in value)
+    if first == second:
+        raise table.error("between", f"{first} twice")
+    return first, second
+
+
+def _two(table: Table, names: Sequence[str], what: str) -> tuple[str, str]:
+    if len(names) != 2:
+        raise table.error(None, f"{what} must say between which two of {listed(names)}")
+    return names[0], names[1]
+
+
+def _address(host: int) -> str:
+    return f"10.0.{(host + 1) >> 8}.{(host + 1) & 255}"
+
+
+_PROFILE_BITS = {"mig_req": 1, "request_reserved": 0x3F}
+"""Highest value of profile fields that stand in packets."""
+
+_TIMES = ("timer_granularity", "rnr_granularity")

@@ -1,0 +1,178 @@
+"""What a scenario is made of, as read and checked: nodes, wires, switches, connections, traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from ibwire.base.units import ETHERNET_OVERHEAD, GBPS, US, Time
+from ibwire.fabric.lossless import Outage
+from ibwire.fabric.switch import Ramp, Strategy, Trust
+from ibwire.fabric.topology import Topology
+from ibwire.rc.attributes import QPType
+from ibwire.rc.congestion import RateControl, Scope
+from ibwire.rc.profile import SPEC, Profile
+from ibwire.scenario.expect import Expectation
+from ibwire.scenario.workload import Traffic
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """A host with one device, or a bridge."""
+
+    name: str
+    address: str = ""
+    profile: Profile = SPEC
+    is_bridge: bool = False
+    queue_frames: int = 1024
+    vlan: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WireSpec:
+    """A link between two nodes; the faults are rules by sending node."""
+
+    between: tuple[str, str]
+    rate_bps: int = 100 * GBPS
+    delay: Time = 1 * US
+    mtu: int | None = None
+    """Bytes after the Ethernet header that fit in a frame; longer ones are lost."""
+    faults: Mapping[str, list[Any]] = field(default_factory=dict)
+    overhead: int = ETHERNET_OVERHEAD
+    """Bytes of line time that each frame costs besides its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EcnSpec:
+    """When a class is marked: thresholds in bytes, or for each gigabit a second of the port."""
+
+    minimum: int
+    maximum: int
+    probability: float
+    at_enqueue: bool = False
+    is_per_gbps: bool = False
+
+    def ramp(self, rate_bps: int) -> Ramp:
+        """The thresholds of a port."""
+        scale = Fraction(rate_bps, GBPS) if self.is_per_gbps else 1
+        return Ramp(
+            minimum=int(self.minimum * scale),
+            maximum=int(self.maximum * scale),
+            probability=self.probability,
+            at_enqueue=self.at_enqueue,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassSpec:
+    """A traffic class of a switch."""
+
+    name: str
+    priority: int
+    dscp: tuple[int, ...]
+    """Of its packets; flows use the first."""
+    is_lossless: bool = False
+    alpha: Fraction = Fraction(1, 8)
+    reserve: int = 0
+    headroom: int | None = None
+    """Bytes of each port; `None` for what the link and the largest packet need."""
+    ecn: EcnSpec | None = None
+    is_strict: bool = False
+    weight: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchSpec:
+    """What a switch is like."""
+
+    buffer: int
+    classes: tuple[ClassSpec, ...]
+    trust: Trust = Trust.DSCP
+    strategy: Strategy = Strategy.ECMP
+    routes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Neighbours by host, in place of those on the shortest ways."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlSpec:
+    """How hosts control congestion."""
+
+    make: Callable[[int], RateControl]
+    """The control of a queue pair, by the rate of its line."""
+    interval: Time
+    scope: Scope
+    dscp: int
+    priority: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FabricSpec:
+    """Switches, and how hosts use them."""
+
+    topology: Topology
+    """Its links are the wires of the scenario, in their order."""
+    switches: Mapping[str, SwitchSpec]
+    outages: tuple[Outage, ...] = ()
+    reroute_after: Time = 0
+    largest_frame: int = 0
+    """Bytes of the largest frame, with line overhead: the headroom depends on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionSpec:
+    """Equal queue pairs at two nodes, connected one to one."""
+
+    name: str
+    """Flows of one `[[flow]]` share it."""
+    between: tuple[str, str]
+    count: int
+    qp_type: QPType
+    depth: int
+    psn: tuple[int, int]
+    mtu: int
+    """Path MTU in bytes."""
+    traffic_class: int
+    attributes: Mapping[str, int]
+    """Further ones of the queue pairs, by their names in `QPAttr`."""
+    expectations: tuple[Expectation, ...] = ()
+    priority: int = 0
+    """Of its packets at the ports of its hosts, and in their VLAN tags."""
+    udp_port: int | None = None
+    """UDP source port of the first end; `None` for the choice of the profile."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadSpec:
+    """Traffic from one end of each queue pair of a connection to the other."""
+
+    connection: str
+    sender: str | None
+    """`None` for the first end of each pair of queue pairs."""
+    traffic: Traffic
+    stagger: Time
+    """Start delay of each queue pair after the previous one."""
+    is_flow: bool = False
+    """Whether each queue pair sends one flow, whose slowdown is measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A whole run; `seed` is the default seed."""
+
+    name: str
+    description: str
+    """The comment that the file begins with."""
+    seed: int
+    limit: Time
+    max_frames: int
+    link: str
+    nodes: tuple[NodeSpec, ...]
+    wires: tuple[WireSpec, ...]
+    connections: tuple[ConnectionSpec, ...]
+    workloads: tuple[WorkloadSpec, ...]
+    expectations: tuple[Expectation, ...]
+    fabric: FabricSpec | None = None
+    """Switches between the nodes; `None` for a network of wires and bridges."""
+    control: ControlSpec | None = None

@@ -1,0 +1,319 @@
+"""The switches of a scenario: made, sampled and measured."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+
+from ibwire.base.node import OPEN, Frame, Grant, Node
+from ibwire.base.trace import RECEIVED, SENT, Observer
+from ibwire.base.units import S, Time
+from ibwire.fabric import Simulator, Topology
+from ibwire.fabric.lossless import LosslessNetwork, SwitchSettings
+from ibwire.fabric.pause import LANES
+from ibwire.fabric.sim import Direction, Station
+from ibwire.fabric.switch import Classifier, Switch
+from ibwire.fabric.topology import Link
+from ibwire.peer import Host
+from ibwire.scenario.expect import DROP_REASONS, NEVER
+from ibwire.scenario.outcome import Metrics, PortOutcome, percentile
+from ibwire.scenario.series import Sampler, Series
+from ibwire.scenario.specs import FabricSpec, SwitchSpec, WireSpec
+from ibwire.scenario.switches import rules_of
+
+DATA_HEADERS = 58
+"""Bytes of a WRITE or SEND packet besides its payload: Ethernet, IPv4, UDP, BTH, ICRC."""
+
+RETH_SIZE = 16
+ACK_SIZE = DATA_HEADERS + 4
+
+
+class SwitchedNetwork:
+    """The switches of a scenario in a simulator, with the hosts at them."""
+
+    def __init__(
+        self,
+        simulator: Simulator,
+        spec: FabricSpec,
+        wires: Sequence[WireSpec],
+        hosts: Mapping[str, tuple[Node, bytes]],
+        *,
+        observers: Sequence[Observer] = (),
+        observed: Collection[str] = (),
+    ) -> None:
+        """observed: switches whose frames the observers see, besides those of all hosts."""
+        self.topology: Topology = spec.topology
+        self._spec = spec
+        self._simulator = simulator
+        self._sampler: Sampler | None = None
+        self._overhead = {wire.between: wire.overhead for wire in wires}
+        self._lossless = LosslessNetwork(
+            simulator,
+            spec.topology,
+            hosts,
+            {name: _settings(each, spec) for name, each in spec.switches.items()},
+            routes={name: each.routes for name, each in spec.switches.items() if each.routes},
+            outages=spec.outages,
+            reroute_after=spec.reroute_after,
+        )
+        self._lines: dict[tuple[str, int], Direction] = {}
+        """The way out of each port."""
+        taken: Counter[str] = Counter()
+        for wire_spec, wire in zip(wires, simulator.wires, strict=True):
+            for name, line in zip(wire_spec.between, (wire.a_to_b, wire.b_to_a), strict=True):
+                line.overhead = wire_spec.overhead
+                self._lines[name, taken[name]] = line
+                taken[name] += 1
+        if observers:
+            self._observe(observers, {*hosts, *observed})
+
+    @property
+    def switches(self) -> Mapping[str, Switch]:
+        """By name."""
+        return self._lossless.switches
+
+    @property
+    def series(self) -> Series | None:
+        """What has been sampled."""
+        return self._sampler.series if self._sampler else None
+
+    def _observe(self, observers: Sequence[Observer], names: Collection[str]) -> None:
+        """Report the frames that nodes do not see themselves: pause frames, those of switches."""
+        done: set[str] = set()
+        for (name, port), line in self._lines.items():
+            if name not in names:
+                continue
+            label = name
+            if name in self.switches:
+                label = self._labels(name)[port]
+                _watch(line, label, observers)
+                if name not in done:
+                    done.add(name)
+                    _watch_arrivals(line.near, self._labels(name), observers)
+            if line.pause is not None:
+                line.pause.observe = partial(_report, observers, label, RECEIVED)
+
+    def _labels(self, switch: str) -> list[str]:
+        """The names of the ports of a switch for observers."""
+        return [f"{switch}:{peer}" for _, peer in self.topology.ports(switch)]
+
+    def ports(self) -> list[PortOutcome]:
+        """What each port has done."""
+        found = []
+        for (name, number), line in self._lines.items():
+            switch = self.switches.get(name)
+            counters = switch.counters[number] if switch else None
+            pause = line.pause
+            stopped = [0] * LANES
+            if pause is not None:
+                stopped = [pause.time_stopped(lane, self._simulator.now) for lane in range(LANES)]
+            found.append(
+                PortOutcome(
+                    node=name,
+                    port=number,
+                    peer=self.topology.ports(name)[number][1],
+                    rate_bps=line.rate_bps,
+                    is_switch=switch is not None,
+                    sent=counters.sent if counters else [0] * LANES,
+                    sent_bytes=counters.sent_bytes if counters else [0] * LANES,
+                    marked=counters.marked if counters else [0] * LANES,
+                    largest_queue=counters.largest_queue if counters else [0] * LANES,
+                    pauses_sent=counters.pauses_sent if counters else [0] * LANES,
+                    pause_frames=pause.frames if pause else 0,
+                    time_paused=stopped,
+                    dropped=counters.dropped + counters.discarded if counters else {},
+                )
+            )
+        return found
+
+    def metrics(
+        self, ports: Sequence[PortOutcome], hosts: Iterable[Host], start: Time, end: Time
+    ) -> Metrics:
+        """The metrics of switches; start, end: of the traffic."""
+        own = [port for port in ports if port.is_switch]
+        counters = [each for switch in self.switches.values() for each in switch.counters]
+        drops: Counter[str] = Counter()
+        for port in own:
+            drops.update(port.dropped)
+        points = [host.device.notification for host in hosts if host.device.notification]
+        cnp_lane = points[0].priority if points else None
+        ends = set(self.topology.hosts)
+        found = {
+            "marks": sum(sum(port.marked) for port in own),
+            "cnps_sent": sum(point.sent for point in points),
+            "cnps_switched": 0
+            if cnp_lane is None
+            else sum(port.sent[cnp_lane] for port in own if port.peer in ends),
+            "pauses": sum(sum(port.pauses_sent) for port in own),
+            "resumes": sum(sum(each.resumes_sent) for each in counters),
+            "pause_frames": sum(port.pause_frames for port in ports),
+            "time_paused.sum": sum(sum(port.time_paused) for port in ports),
+            "time_paused.max": max((max(port.time_paused) for port in ports), default=0),
+            "drops.all": drops.total(),
+            "first_ce": _first(each.first_mark for each in counters),
+            "first_pause": _first(each.first_pause for each in counters),
+            "utilisation": max((self._utilisation(port, end - start) for port in own), default=0),
+        }
+        for reason in DROP_REASONS:
+            found[f"drops.{reason.replace(' ', '_')}"] = drops[reason]
+        return found | self._queue_metrics(own, start, end)
+
+    def _utilisation(self, port: PortOutcome, time: Time) -> int:
+        """Thousandths of a time in which a port sent."""
+        line = self._lines[port.node, port.port]
+        size = sum(port.sent_bytes) + sum(port.sent) * line.overhead
+        return min(size * 8 * S * 1000 // (port.rate_bps * time), 1000) if time > 0 else 0
+
+    def _queue_metrics(self, ports: Sequence[PortOutcome], start: Time, end: Time) -> Metrics:
+        """The port and priority with the largest queue, and that queue while traffic lasts."""
+        queues = [
+            (size, port, lane) for port in ports for lane, size in enumerate(port.largest_queue)
+        ]
+        largest, port, lane = max(queues, key=lambda each: each[0], default=(0, None, 0))
+        values: list[int] = []
+        series = self.series
+        if port is not None and series is not None:
+            name = _queue_name(port.node, port.peer, lane)
+            sampled = series.values.get(("queue", name), ())
+            values = sorted(
+                value
+                for time, value in zip(series.times, sampled, strict=False)
+                if start <= time <= end
+            )
+        return {
+            "queue.max": largest,
+            "queue.p50": percentile(values, 50),
+            "queue.p99": percentile(values, 99),
+        }
+
+    def sample(self, hosts: Iterable[Host], is_over: Callable[[], bool]) -> None:
+        """Sample queues, pauses and rates during the run."""
+        devices = [host.device for host in hosts]
+
+        def read(now: Time) -> list[tuple[tuple[str, str], int]]:
+            found: list[tuple[tuple[str, str], int]] = []
+            for (name, number), line in self._lines.items():
+                switch = self.switches.get(name)
+                peer = line.far.node
+                label = f"{name} to {getattr(peer, 'name', '')}"
+                if switch is not None and switch.queued(number):
+                    for lane in range(LANES):
+                        size = switch.queued(number, lane)
+                        if size:
+                            found.append((("queue", f"{label}, {lane}"), size))
+                if line.pause is not None and line.pause.paused:
+                    found.append((("paused", label), line.pause.paused))
+            for device in devices:
+                if device.rate_control is None:
+                    continue
+                for number, qp in device.qps.items():
+                    rate = getattr(qp.rate, "rate", None)
+                    if rate is not None and qp.counters.packets_sent:
+                        found.append((("rate", f"{device.name} {number:#x}"), int(rate)))
+            return found
+
+        self._sampler = Sampler(read, is_over)
+        self._simulator.kick(self._sampler)
+
+    def ideal(self, source: str, target: str, sizes: Sequence[int], mtu: int) -> Time:
+        """From the post of messages to the last ACK, where nothing else is on the way."""
+        links = self._way(source, target)
+        packets = sum(max(-(-size // mtu), 1) for size in sizes)
+        frames = sum(sizes) + packets * DATA_HEADERS + len(sizes) * RETH_SIZE
+        first = min(sizes[0], mtu) + DATA_HEADERS + RETH_SIZE
+        last = (sizes[-1] % mtu or min(sizes[-1], mtu)) + DATA_HEADERS
+        slowest = max(range(len(links)), key=lambda at: -links[at].rate_bps)
+        time = 0
+        for at, link in enumerate(links):
+            overhead = self._overhead[link.a, link.b]
+            size = frames + packets * overhead if at == slowest else first + overhead
+            if at > slowest:
+                size = last + overhead
+            bits = 8 * (size + ACK_SIZE + overhead)
+            time += 2 * link.delay + bits * S // link.rate_bps
+        return time
+
+    def _way(self, source: str, target: str) -> list[Link]:
+        """The links of a shortest way."""
+        (link, node), way = self.topology.ports(source)[0], []
+        way.append(link)
+        while node != target:
+            port = self._hops[node][target][0]
+            link, node = self.topology.ports(node)[port]
+            way.append(link)
+        return way
+
+    @property
+    def _hops(self) -> Mapping[str, Mapping[str, Sequence[int]]]:
+        if not hasattr(self, "_tables"):
+            self._tables = self.topology.next_hops()
+        return self._tables
+
+    def standstill(self) -> list[str]:
+        """Who waits for whom: the ports with frames that may not leave."""
+        found = []
+        for (name, number), line in self._lines.items():
+            switch = self.switches.get(name)
+            if line.pause is None or not line.pause.paused:
+                continue
+            peer = self.topology.ports(name)[number][1]
+            for lane in range(LANES):
+                if line.pause.paused >> lane & 1:
+                    waiting = switch.queued(number, lane) if switch else 0
+                    if switch is None or waiting:
+                        what = f": {waiting:,} bytes" if switch else ""
+                        found.append(f"{name} waits for {peer}, which pauses priority {lane}{what}")
+        return found
+
+
+def _first(times: Iterable[Time | None]) -> Time:
+    return min((time for time in times if time is not None), default=NEVER)
+
+
+def _queue_name(node: str, peer: str, lane: int) -> str:
+    return f"{node} to {peer}, {lane}"
+
+
+def _settings(spec: SwitchSpec, fabric: FabricSpec) -> SwitchSettings:
+    strict = sorted((each.priority for each in spec.classes if each.is_strict), reverse=True)
+    return SwitchSettings(
+        buffer=spec.buffer,
+        strict=tuple(strict),
+        weights={each.priority: each.weight for each in spec.classes if not each.is_strict},
+        classifier=Classifier(
+            spec.trust,
+            by_dscp={dscp: each.priority for each in spec.classes for dscp in each.dscp},
+        ),
+        strategy=spec.strategy,
+        rules=lambda link: rules_of(spec, link, fabric.largest_frame),
+    )
+
+
+def _report(observers: Sequence[Observer], name: str, event: str, frame: Frame, now: Time) -> None:
+    for observe in observers:
+        observe(name, event, frame, now)
+
+
+def _watch(line: Direction, name: str, observers: Sequence[Observer]) -> None:
+    """Report what a port of a switch sends."""
+    poll = line.poll_transmit
+
+    def poll_transmit(now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
+        frame = poll(now, port, grant)
+        if frame is not None:
+            _report(observers, name, SENT, frame, now)
+        return frame
+
+    line.poll_transmit = poll_transmit
+
+
+def _watch_arrivals(station: Station, names: Sequence[str], observers: Sequence[Observer]) -> None:
+    """Report what a switch receives; pause frames it does not see."""
+    receive = station.receive
+
+    def observed(frame: Frame, now: Time, port: int = 0) -> None:
+        _report(observers, names[port], RECEIVED, frame, now)
+        receive(frame, now, port)
+
+    station.receive = observed

@@ -1,0 +1,347 @@
+"""Reads the switches of a scenario: `[topology]`, `[[switch]]` with its buffer and classes.
+
+The reference of the language is docs/scenarios.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from fractions import Fraction
+
+from ibwire.base.errors import EncodeError
+from ibwire.base.toml import Table, hint, shown
+from ibwire.base.units import ETHERNET_OVERHEAD, GBPS, US, S
+from ibwire.fabric import topology as forms
+from ibwire.fabric.pause import LANES
+from ibwire.fabric.switch import Account, BufferTooSmall, PriorityRules, SharedBuffer, Strategy
+from ibwire.fabric.switch.classes import DSCPS, Trust
+from ibwire.fabric.topology import Link, Topology
+from ibwire.scenario.specs import ClassSpec, EcnSpec, SwitchSpec
+
+MAXIMUM_HOSTS = 4096
+MAXIMUM_LINKS = 1 << 15
+MAXIMUM_RATE = 10_000 * GBPS
+
+PFC_FRAME = 64
+"""Bytes of a PFC frame with FCS."""
+
+
+def read_topology(table: Table) -> Topology:
+    """The network of a `[topology]`."""
+    kind = str(table.take_name("kind", "star", _FORMS))
+    make, counts, optional = _FORMS[kind]
+    given: dict[str, int | None] = {}
+    for key in counts:
+        given[key] = table.take_int(key, None, 1, MAXIMUM_HOSTS)
+        if given[key] is None:
+            raise table.error(None, f"{key} is missing: a {kind} has {' and '.join(counts)}")
+    for key in optional:
+        if key == "spines":
+            given[key] = table.take_int(key, 0, 0, MAXIMUM_HOSTS)
+        elif key in table:
+            given[optional[key]] = take_rate(table, key, 100 * GBPS)
+    _check_size(table, kind, given)
+    rate, delay = take_rate(table, "rate", 100 * GBPS), table.take_time("delay", 1 * US)
+    try:
+        return make(rate_bps=rate, delay=delay, **given)
+    except EncodeError as error:
+        raise table.error(
+            error.field if error.field in counts else None,
+            str(error).removeprefix(f"{error.field}: "),
+        ) from None
+
+
+def _check_size(table: Table, kind: str, given: Mapping[str, int | None]) -> None:
+    """Refuse a network that is too large before it is made."""
+    count = {key: value or 0 for key, value in given.items()}
+    links = {
+        "leaf-spine": lambda: count["leaves"] * (count["hosts"] + count["spines"]),
+        "fat-tree": lambda: 3 * count["k"] ** 3 // 4,
+        "rail-optimised": lambda: count["rails"] * (count["servers"] + count["spines"]),
+    }.get(kind, lambda: 3 * sum(count[key] for key in _FORMS[kind][1]))()
+    if links > MAXIMUM_LINKS:
+        raise table.error(None, f"{links:,} links, at most {MAXIMUM_LINKS:,} are possible")
+
+
+def take_rate(table: Table, key: str, default: int) -> int:
+    """The rate of a line."""
+    rate = table.take_rate(key, default)
+    if rate > MAXIMUM_RATE:
+        raise table.error(key, f"more than {MAXIMUM_RATE // 10**12} Tb/s")
+    return rate
+
+
+def read_switches(
+    tables: Sequence[Table], names: Iterable[str] | None
+) -> tuple[SwitchSpec, dict[str, SwitchSpec]]:
+    """The settings of switches that have no others, and those of each switch.
+
+    names: of the switches of a topology; `None` where each `[[switch]]` with a name is one.
+    """
+    base = SwitchSpec(buffer=16 << 20, classes=DEFAULT_CLASSES)
+    found: dict[str, SwitchSpec] = {} if names is None else dict.fromkeys(names, base)
+    seen: set[str] = set()
+    for table in tables:
+        name = table.take_text("name", None)
+        if name is None:
+            if seen:
+                raise table.error(None, "a [[switch]] without a name must precede those with one")
+            seen.add("*")
+            base = _switch(table, base)
+            found = dict.fromkeys(found, base)
+            continue
+        if name in seen:
+            raise table.error("name", f"{name!r} is the name of another [[switch]]")
+        seen.add(name)
+        chosen = [name] if names is None else [each for each in found if fnmatchcase(each, name)]
+        if not chosen:
+            raise table.error("name", f"no switch is called {shown(name)}{hint(name, found)}")
+        own = _switch(table, found.get(chosen[0], base))
+        found |= dict.fromkeys(chosen, own)
+    return base, found
+
+
+def _switch(table: Table, base: SwitchSpec) -> SwitchSpec:
+    """A switch with the keys of a table, and those of `base` where it has none."""
+    buffer = base.buffer
+    inside = table.table("buffer") if _is_table(table, "buffer") else None
+    if inside is None:
+        buffer = table.take_size("buffer", buffer, 1, 1 << 40)
+    shared: dict[str, object] = {}
+    if inside is not None:
+        buffer = inside.take_size("size", buffer, 1, 1 << 40)
+        _take_buffer_keys(inside, shared)
+        inside.end()
+    classes = tuple(
+        replace(each, **shared) if each.is_lossless else each  # type: ignore[arg-type]
+        for each in base.classes
+    )
+    spec = SwitchSpec(
+        buffer=buffer,
+        classes=_classes(table.table("class"), classes),
+        trust=Trust(table.take_name("trust", base.trust.value, [each.value for each in Trust])),
+        strategy=Strategy(
+            table.take_name("routing", base.strategy.value, [each.value for each in Strategy])
+        ),
+        routes=_routes(table.table("route"), base.routes),
+    )
+    table.end()
+    return spec
+
+
+def _is_table(table: Table, key: str) -> bool:
+    return isinstance(table.take(key), dict)
+
+
+def _take_buffer_keys(table: Table, found: dict[str, object]) -> None:
+    """How a port and class uses the buffer; the same keys in `[switch.buffer]` and of a class."""
+    if "alpha" in table:
+        found["alpha"] = _alpha(table)
+    if "reserve" in table:
+        found["reserve"] = table.take_size("reserve", 0, 0, 1 << 40)
+    if "headroom" in table:
+        found["headroom"] = table.take_size("headroom", 0, 0, 1 << 40)
+    for key in ("alpha", "reserve", "headroom"):
+        table.take(key)
+
+
+def _alpha(table: Table) -> Fraction:
+    value = table.take("alpha")
+    try:
+        if isinstance(value, bool) or not isinstance(value, int | float | str):
+            raise ValueError
+        alpha = Fraction(value)
+    except (ValueError, ZeroDivisionError, OverflowError):
+        raise table.error("alpha", f"{shown(value)} is not a number such as 8 or '1/8'") from None
+    if not Fraction(1, 256) <= alpha <= 128:
+        raise table.error("alpha", f"{shown(value)} is not from 1/256 to 128")
+    return alpha
+
+
+def _classes(table: Table | None, base: tuple[ClassSpec, ...]) -> tuple[ClassSpec, ...]:
+    if table is None:
+        return base
+    found = {each.name: each for each in base}
+    for name in table.names():
+        inside = table.table(name)
+        assert inside is not None
+        found[name] = _class(inside, name, found.get(name))
+    by_priority: dict[int, str] = {}
+    by_dscp: dict[int, str] = {}
+    for each in found.values():
+        other = by_priority.setdefault(each.priority, each.name)
+        if other != each.name:
+            raise table.error(
+                each.name if each.name in table else other,
+                f"priority {each.priority} is that of class {other} and of class {each.name}",
+            )
+        for dscp in each.dscp:
+            other = by_dscp.setdefault(dscp, each.name)
+            if other != each.name:
+                raise table.error(
+                    each.name if each.name in table else other,
+                    f"DSCP {dscp} is in class {other} and in class {each.name}",
+                )
+    return tuple(found.values())
+
+
+def _class(table: Table, name: str, base: ClassSpec | None) -> ClassSpec:
+    priority = table.take_int("priority", base.priority if base else None, 0, LANES - 1)
+    if priority is None:
+        raise table.error(None, f"priority is missing; known classes are {_known_classes()}")
+    is_new = base is None or priority != base.priority
+    base = base or ClassSpec(name=name, priority=priority, dscp=(priority * LANES,))
+    dscp = table.take("dscp")
+    if dscp is not None:
+        values = dscp if isinstance(dscp, list) else [dscp]
+        marks = tuple(table.integer("dscp", each, 0, DSCPS - 1) for each in values)
+        if not marks:
+            raise table.error("dscp", "expected one or several")
+    else:
+        marks = (priority * LANES,) if is_new else base.dscp
+    is_lossless = table.take_bool("lossless", base.is_lossless)
+    given: dict[str, object] = {}
+    _take_buffer_keys(table, given)
+    if "headroom" in given and not is_lossless:
+        raise table.error("headroom", "only a lossless class has headroom")
+    is_strict = table.take_bool("strict", base.is_strict)
+    if is_strict and "weight" in table:
+        raise table.error("weight", "a strict class has no weight")
+    found = replace(
+        base,
+        priority=priority,
+        dscp=marks,
+        is_lossless=is_lossless,
+        ecn=_ecn(table, base.ecn),
+        is_strict=is_strict,
+        weight=table.take_int("weight", base.weight, 1, 1000),
+        **given,  # type: ignore[arg-type]
+    )
+    table.end()
+    return found
+
+
+def _ecn(table: Table, base: EcnSpec | None) -> EcnSpec | None:
+    if not _is_table(table, "ecn"):
+        return (base or DEFAULT_ECN) if table.take_bool("ecn", base is not None) else None
+    inside = table.table("ecn")
+    assert inside is not None
+    minimum = inside.take_size("min", None, 0, 1 << 40)
+    maximum = inside.take_size("max", minimum, 0, 1 << 40)
+    if minimum is None or maximum is None:
+        raise inside.error(None, "min is missing: the bytes of a queue from which on it is marked")
+    if maximum < minimum:
+        raise inside.error("max", f"{maximum:,} is below min, which is {minimum:,}")
+    probability = inside.take_number("probability", 1.0, 0, 1)
+    at = inside.take_name("at", "dequeue", ("dequeue", "enqueue"))
+    inside.end()
+    return EcnSpec(
+        minimum=minimum, maximum=maximum, probability=probability, at_enqueue=at == "enqueue"
+    )
+
+
+def _routes(
+    table: Table | None, base: Mapping[str, tuple[str, ...]]
+) -> Mapping[str, tuple[str, ...]]:
+    if table is None:
+        return base
+    found = dict(base)
+    for host in table.names():
+        value = table.take(host)
+        ways = value if isinstance(value, list) else [value]
+        if not ways or not all(isinstance(each, str) for each in ways):
+            raise table.error(host, f"{shown(value)} is no neighbour, and no array of them")
+        found[host] = tuple(ways)
+    return found
+
+
+def rules_of(spec: SwitchSpec, link: Link, largest_frame: int) -> dict[int, PriorityRules]:
+    """How a port of a switch treats each priority."""
+    return {
+        each.priority: PriorityRules(
+            is_lossless=each.is_lossless,
+            reserve=each.reserve,
+            headroom=_headroom(each, link, largest_frame),
+            alpha=each.alpha,
+            ramp=each.ecn.ramp(link.rate_bps) if each.ecn else None,
+        )
+        for each in spec.classes
+    }
+
+
+def _headroom(spec: ClassSpec, link: Link, largest_frame: int) -> int:
+    if not spec.is_lossless:
+        return 0
+    return needed_headroom(link, largest_frame) if spec.headroom is None else spec.headroom
+
+
+def needed_headroom(link: Link, largest_frame: int) -> int:
+    """Bytes that can arrive after a port has decided to pause.
+
+    A frame that leaves goes on; then the PFC frame needs its time and the delay of the link;
+    the neighbour ends the frame that it sends, and what is on the link still arrives.
+
+    Source: docs/reference/fabric.md#headroom.
+    """
+    on_the_link = -(-2 * link.rate_bps * link.delay // (8 * S))
+    return on_the_link + 3 * largest_frame + PFC_FRAME + ETHERNET_OVERHEAD
+
+
+def check_buffers(
+    tables: Sequence[Table],
+    topology: Topology,
+    switches: Mapping[str, SwitchSpec],
+    largest_frame: int,
+    top: Table,
+) -> None:
+    """Refuse a switch whose headroom and reserves take all of its buffer, with the numbers."""
+    for name, spec in switches.items():
+        accounts = [
+            Account(reserve=rule.reserve, headroom=rule.headroom, is_lossless=rule.is_lossless)
+            for link, _ in topology.ports(name)
+            for rule in rules_of(spec, link, largest_frame).values()
+        ]
+        try:
+            SharedBuffer(spec.buffer, accounts)
+        except BufferTooSmall as error:
+            place = next((each for each in reversed(tables) if "buffer" in each), top)
+            key = "buffer" if place is not top else "switch"
+            ports = len(topology.ports(name))
+            raise place.error(
+                key,
+                f"switch {name} has {spec.buffer:,} bytes, but its {ports} ports take "
+                f"{error.headroom + error.reserve:,}: headroom {error.headroom:,}, "
+                f"reserves {error.reserve:,}",
+            ) from None
+
+
+def _known_classes() -> str:
+    return ", ".join(each.name for each in DEFAULT_CLASSES)
+
+
+DEFAULT_ECN = EcnSpec(minimum=4000, maximum=16000, probability=0.2, is_per_gbps=True)
+"""Those of the HPCC model (docs/reference/fabric.md#ecn-marking)."""
+
+DEFAULT_CLASSES = (
+    ClassSpec(name="roce", priority=3, dscp=(26,), is_lossless=True, reserve=4096, ecn=DEFAULT_ECN),
+    ClassSpec(name="cnp", priority=6, dscp=(48,), is_strict=True),
+    ClassSpec(name="other", priority=0, dscp=(0,)),
+)
+"""The usual classes of a network with RoCE (docs/reference/fabric.md#scheduling)."""
+
+_FORMS: dict[str, tuple[Callable[..., Topology], tuple[str, ...], dict[str, str]]] = {
+    "back-to-back": (forms.back_to_back, (), {}),
+    "star": (forms.star, ("hosts",), {}),
+    "dumbbell": (forms.dumbbell, ("left", "right"), {"uplink": "middle_bps"}),
+    "parking-lot": (forms.parking_lot, ("switches",), {"uplink": "middle_bps"}),
+    "leaf-spine": (forms.leaf_spine, ("leaves", "spines", "hosts"), {"uplink": "uplink_bps"}),
+    "fat-tree": (forms.fat_tree, ("k",), {}),
+    "rail-optimised": (
+        forms.rail_optimised,
+        ("servers", "rails"),
+        {"uplink": "uplink_bps", "spines": "spines"},
+    ),
+}
+"""Form -> function, the counts that it needs, and what else may be given."""

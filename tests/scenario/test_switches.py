@@ -1,0 +1,461 @@
+"""Scenarios with switches: what is read, what is refused, what is measured and captured."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ibwire.base.errors import ScriptError
+from ibwire.base.units import GBPS, NS, US
+from ibwire.capture import open_capture
+from ibwire.cli import main
+from ibwire.fabric.pause import is_mac_control
+from ibwire.scenario import read_scenario, run
+
+STAR = """# Two hosts send to one.
+[topology]
+kind = "star"
+hosts = 3
+[switch]
+buffer = "400 kB"
+class.roce.ecn = { min = "20 kB", max = "40 kB" }
+[cc]
+[[flow]]
+from = ["h1", "h2"]
+to = "h0"
+size = "300 kB"
+"""
+
+
+def read(text: str) -> Any:
+    return read_scenario(text.encode(), "x.toml")
+
+
+def refused(text: str) -> str:
+    with pytest.raises(ScriptError) as caught:
+        read(text)
+    return str(caught.value)
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["run", *map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def outcome() -> Any:
+    return run(read(STAR))
+
+
+# What is read.
+
+
+@pytest.mark.parametrize(
+    ("topology", "hosts", "switches", "wires"),
+    [
+        ('kind = "star"\nhosts = 8', 8, 1, 8),
+        ('kind = "back-to-back"', 2, 0, 1),
+        ('kind = "dumbbell"\nleft = 2\nright = 3', 5, 2, 6),
+        ('kind = "parking-lot"\nswitches = 3', 6, 3, 8),
+        ('kind = "leaf-spine"\nleaves = 4\nspines = 2\nhosts = 3', 12, 6, 20),
+        ('kind = "fat-tree"\nk = 4', 16, 20, 48),
+        ('kind = "rail-optimised"\nservers = 3\nrails = 2\nspines = 2', 6, 4, 10),
+    ],
+)
+def test_topologies_have_their_hosts_switches_and_wires(
+    topology: str, hosts: int, switches: int, wires: int
+) -> None:
+    text = f'[topology]\n{topology}\n[[flow]]\nfrom = "*"\nto = "*"\nsize = 1000'
+    scenario = read(text)
+
+    assert len(scenario.nodes) == hosts
+    assert len(scenario.fabric.switches) == switches
+    assert len(scenario.wires) == wires
+    assert len(scenario.connections) == hosts * (hosts - 1)
+
+
+def test_named_switch_has_the_values_of_the_first_one_and_its_own() -> None:
+    scenario = read(
+        """
+[topology]
+kind = "leaf-spine"
+leaves = 2
+spines = 2
+hosts = 1
+[[switch]]
+buffer = { size = "4 MiB", alpha = "1/4", headroom = "50 kB" }
+class.roce.weight = 5
+[[switch]]
+name = "leaf*"
+buffer = "8 MiB"
+routing = "spray"
+[[flow]]
+from = "h0"
+to = "h1"
+"""
+    )
+    leaf, spine = (scenario.fabric.switches[name] for name in ("leaf1", "spine0"))
+
+    assert (leaf.buffer, spine.buffer) == (8 << 20, 4 << 20)
+    assert (leaf.strategy, spine.strategy) == ("spray", "ecmp")
+    assert leaf.classes == spine.classes
+    assert (leaf.classes[0].alpha, leaf.classes[0].headroom) == (1 / 4, 50_000)
+    assert leaf.classes[0].weight == 5
+
+
+def test_nodes_and_wires_change_parts_of_a_topology() -> None:
+    scenario = read(
+        STAR
+        + """
+[[node]]
+name = "h[12]"
+profile = "connectx"
+vlan = 5
+[[wire]]
+between = ["s0", "h0"]
+rate = "25G"
+overhead = 20
+"""
+    )
+
+    assert [node.profile.name for node in scenario.nodes] == ["spec", "connectx", "connectx"]
+    assert [node.vlan for node in scenario.nodes] == [None, 5, 5]
+    assert [wire.rate_bps for wire in scenario.wires] == [25 * GBPS, 100 * GBPS, 100 * GBPS]
+    assert [wire.overhead for wire in scenario.wires] == [20, 24, 24]
+
+
+def test_network_of_parts_is_that_of_the_topology() -> None:
+    parts = """
+[[node]]
+name = "h0"
+[[node]]
+name = "h1"
+[[node]]
+name = "h2"
+[[switch]]
+name = "s0"
+buffer = "400 kB"
+class.roce.ecn = { min = "20 kB", max = "40 kB" }
+[[wire]]
+between = ["h0", "s0"]
+[[wire]]
+between = ["h1", "s0"]
+[[wire]]
+between = ["h2", "s0"]
+[cc]
+"""
+    traffic = STAR[STAR.index("[[flow]]") :]
+
+    assert run(read(parts + traffic)).metrics == run(read(STAR)).metrics
+
+
+FLOW = '[[flow]]\nfrom = "h0"\nto = "h1"\n'
+TWO = '[topology]\nkind = "star"\nhosts = 2\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[topology]\nkind = "sta"\n' + FLOW, "x.toml:2:8: topology.kind: 'sta' is not one of"),
+        ('[topology]\nkind = "star"\nhost = 8\n' + FLOW, "topology: hosts is missing"),
+        (
+            '[topology]\nkind = "fat-tree"\nk = 3\n' + FLOW,
+            "x.toml:3:5: topology.k: 3 is not an even",
+        ),
+        ('[topology]\nkind = "star"\nhosts = 1\n' + FLOW, "hosts: 1 is not 2 or above"),
+        ('[topology]\nkind = "fat-tree"\nk = 1000\n' + FLOW, "at most 32,768 are possible"),
+        (TWO + 'rate = "0G"\n' + FLOW, "x.toml:4:8: topology.rate: '0G' is not above 0"),
+        (
+            TWO + "[switch]\nbufer = 1\n" + FLOW,
+            "x.toml:5:1: switch.bufer: unknown; did you mean buffer?",
+        ),
+        (
+            TWO + "[switch]\nbuffer = 1000\n" + FLOW,
+            "switch s0 has 1,000 bytes, but its 2 ports take",
+        ),
+        (TWO + "[switch.buffer]\nalpha = 1000\n" + FLOW, "1000 is not from 1/256 to 128"),
+        (TWO + "[switch.buffer]\nalpha = '1/0'\n" + FLOW, "is not a number such as"),
+        (
+            TWO + "[switch.class.x]\n" + FLOW,
+            "priority is missing; known classes are roce, cnp, other",
+        ),
+        (TWO + "[switch.class.x]\npriority = 3\n" + FLOW, "priority 3 is that of class roce"),
+        (TWO + "[switch.class.x]\npriority = 1\ndscp = 26\n" + FLOW, "DSCP 26 is in class roce"),
+        (TWO + "[switch.class.cnp]\nheadroom = 1\n" + FLOW, "only a lossless class has headroom"),
+        (TWO + "[switch.class.cnp]\nweight = 1\n" + FLOW, "a strict class has no weight"),
+        (
+            TWO + "[switch.class.roce]\necn = { min = 5, max = 4 }\n" + FLOW,
+            "4 is below min, which is 5",
+        ),
+        (TWO + "[switch]\nname = 's1'\n" + FLOW, "no switch is called 's1'; expected s0"),
+        (TWO + "[switch]\nroute = { h1 = 'h0' }\n" + FLOW, "'s0 > h0' is not a way to h1"),
+        (TWO + "[switch]\nroute = { h1 = 's7' }\n" + FLOW, "'s7' is not a neighbour of s0"),
+        (TWO + "[cc]\nrp_ai_rte = 1\n" + FLOW, "cc.rp_ai_rte: unknown; did you mean rp_ai_rate?"),
+        (TWO + "[cc]\nrp_gd = 99\n" + FLOW, "x.toml:5:9: cc.rp_gd: 99 is not 0 to 15"),
+        (TWO + '[[flow]]\nfrom = "h5"\nto = "h1"\n', "no host is called 'h5'"),
+        (TWO + '[[flow]]\nfrom = "h1"\nto = "h1"\n', "h1 would send to itself only"),
+        (TWO + '[[flow]]\nfrom = "h1"\n', "to is missing"),
+        (TWO + FLOW + 'class = "rose"\n', "'rose' is not one of roce, cnp, other"),
+        (TWO + FLOW + "[expect]\nfirst_ce = '< marks'\n", "first_ce: 'marks' is not a time"),
+        (
+            TWO + FLOW + "expect.cnps = '>= 98% of cnps_sent'\n",
+            "'cnps_sent' is not a metric of a conn",
+        ),
+        (TWO + FLOW + "[[outage]]\nbetween = ['h0', 'h1']\n", "no link is between them"),
+        (
+            TWO + FLOW + "[[wire]]\nbetween = ['h0', 'h1']\n",
+            "the topology has no link between h0 and h1",
+        ),
+        ('link = "ib"\n' + TWO + FLOW, "switches are those of Ethernet"),
+        ("[switch]\nbuffer = 5\n" + FLOW, "name is missing, and there is no [topology]"),
+        ("[[outage]]\n[[workload]]\n", "links fail in networks of switches only"),
+    ],
+)
+def test_wrong_scenario_is_refused_with_its_place(text: str, message: str) -> None:
+    assert message in refused(text)
+
+
+def test_circle_of_static_routes_is_refused() -> None:
+    text = """
+[topology]
+kind = "dumbbell"
+left = 1
+right = 1
+[[switch]]
+name = "s1"
+route = { r0 = "s0" }
+[[flow]]
+from = "l0"
+to = "r0"
+"""
+
+    assert "x.toml:8:9: switch[0].route: 's0 > s1 > s0' is not a way to r0" in refused(text)
+
+
+# What is measured.
+
+
+def test_marks_come_before_pauses_and_everything_arrives(outcome: Any) -> None:
+    metrics = outcome.metrics
+
+    assert outcome.passed
+    assert outcome.ended == "idle"
+    assert metrics["verified_bytes"] == 600_000
+    assert metrics["drops.all"] == metrics["retransmitted"] == 0
+    assert metrics["marks"] == metrics["ce_marked"] > 0
+    assert metrics["first_ce"] < metrics["first_pause"]
+    assert 0 < metrics["cnps"] == metrics["cnps_sent"] == metrics["cnps_switched"]
+
+
+def test_pauses_are_counted_at_both_ends(outcome: Any) -> None:
+    metrics = outcome.metrics
+    hosts = [port for port in outcome.ports if not port.is_switch]
+
+    # No pause lasts long enough here to be repeated.
+    assert 0 < metrics["pauses"] == metrics["resumes"]
+    assert metrics["pause_frames"] == 2 * metrics["pauses"]
+    assert sum(port.pause_frames for port in hosts) == metrics["pause_frames"]
+    assert metrics["time_paused.sum"] == sum(port.time_paused[3] for port in hosts) > 0
+    assert metrics["time_paused.max"] == max(port.time_paused[3] for port in hosts)
+
+
+def test_flow_in_an_idle_network_has_a_slowdown_of_one() -> None:
+    text = '[topology]\nkind = "parking-lot"\nswitches = 3\nuplink = "40G"\n[[flow]]\n'
+    for size in (100, 1024, 100_000, 700_001):
+        metrics = run(read(text + f'from = "a0"\nto = "b2"\nsize = {size}')).metrics
+
+        assert 999 <= metrics["slowdown.max"] <= 1010, size
+
+
+def test_completion_time_of_one_packet_is_that_of_its_lines() -> None:
+    metrics = run(read(TWO + FLOW + "size = 1024")).metrics
+
+    # 1024 bytes with RETH: 1098 and 24 of overhead on each line; the ACK has 62 and 24; a
+    # byte takes 80 ps, and each of the four lines 1 us.
+    assert metrics["fct.max"] == 4 * US + 2 * (1098 + 24 + 62 + 24) * 80
+
+
+def test_two_equal_flows_are_fair_and_share_the_line() -> None:
+    metrics = run(read(STAR.replace("[cc]\n", ""))).metrics
+
+    # 588 packets take 88.5 ns each, of the 56 us from the first post to the last ACK.
+    assert metrics["fairness"] >= 995
+    assert 920 <= metrics["utilisation"] <= 930
+    assert metrics["marks"] == 0
+    assert run(read(STAR + '[expect]\nrate.min = ">= 40% of rate.max"\nfairness = "> 0.5"')).passed
+
+
+def test_lossy_class_drops_and_lossless_class_does_not() -> None:
+    text = STAR.replace("[cc]\n", "") + "dscp = 0\ntimeout = 8\n"
+    metrics = run(read(text)).metrics
+
+    assert metrics["drops.all"] == metrics["drops.buffer_full"] > 0
+    assert metrics["naks.sequence"] > 0
+    assert metrics["pauses"] == 0
+
+
+def test_expectation_about_what_never_happened() -> None:
+    text = TWO + FLOW + '[expect]\nfirst_ce = "< first_pause"\n'
+    outcome = run(read(text))
+
+    assert [check.passed for check in outcome.checks if check.expectation.metric == "first_ce"] == [
+        False
+    ]
+
+
+def test_failed_line_drops_with_its_reason_and_traffic_takes_the_other_way() -> None:
+    text = """
+[topology]
+kind = "leaf-spine"
+leaves = 2
+spines = 2
+hosts = 1
+[switch]
+route = {}
+[[outage]]
+between = ["leaf0", "spine0"]
+at = "5us"
+[[outage]]
+between = ["leaf0", "spine1"]
+at = "5us"
+until = "20us"
+[[flow]]
+from = "h0"
+to = "h1"
+size = "500 kB"
+timeout = 4
+"""
+    metrics = run(read(text)).metrics
+
+    assert metrics["verified_bytes"] == 500_000
+    assert metrics["drops.all"] > 0
+    assert metrics["retransmitted"] > 0
+
+
+def test_series_follow_the_queue_and_the_rates(outcome: Any) -> None:
+    series = outcome.series
+    queue = series.of("queue", "s0 to h0, 3")
+
+    assert list(series.times[:3]) == [0, US, 2 * US]
+    assert 0 < max(queue) <= outcome.metrics["queue.max"]
+    assert outcome.metrics["queue.p50"] <= outcome.metrics["queue.p99"] <= max(queue)
+    rates = series.of("rate", "h1 0x20001")
+    assert min(rate for rate in rates if rate) < 100 * GBPS
+    assert {what for what, _ in series.values} == {"queue", "paused", "rate"}
+
+
+def test_long_run_keeps_few_samples_at_equal_intervals() -> None:
+    text = TWO + 'delay = "10ms"\n' + "[switch]\nbuffer = '2 GiB'\n" + FLOW
+    series = run(read(text)).series
+    steps = {b - a for a, b in zip(series.times, series.times[1:], strict=False)}
+
+    assert 2000 < len(series.times) <= 4100
+    assert steps == {series.interval}
+
+
+# What is printed and captured.
+
+
+def test_report_names_the_ports_and_fits_80_columns(tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text(STAR)
+    result = invoke(path)
+
+    assert result.exit_code == 0, result.output
+    assert all(len(line) <= 80 for line in result.stdout.splitlines())
+    assert "first mark: " in result.stdout
+    assert "frames dropped by switches: none\n" in result.stdout
+    assert [line for line in result.stdout.splitlines() if line.startswith("s0 to h0 ")]
+
+
+def test_json_has_an_object_for_each_port_and_null_for_never(tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text(TWO + FLOW)
+    objects = [json.loads(line) for line in invoke(path, "--json").stdout.splitlines()]
+    ports = [each for each in objects if each["kind"] == "port"]
+
+    assert [(port["node"], port["peer"]) for port in ports] == [
+        ("h0", "s0"),
+        ("s0", "h0"),
+        ("h1", "s0"),
+        ("s0", "h1"),
+    ]
+    assert objects[-1]["first_ce_ps"] is None
+    assert objects[-1]["fairness_permille"] == 1000
+
+
+@pytest.fixture(scope="module")
+def tapped(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("tapped")
+    (folder / "x.toml").write_text(STAR)
+    path = folder / "x.pcapng"
+    result = invoke(folder / "x.toml", "-o", path, "--tap", "h1", "--tap", "s0:h1", "--json")
+    assert result.exit_code == 0, result.output
+    return path, [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def records(path: Path) -> Any:
+    with open_capture(path) as capture:
+        return [record for batch in capture.batches() for record in batch.records()]
+
+
+def test_tap_sees_the_pause_frames_of_both_ends(tapped: Any) -> None:
+    path, objects = tapped
+    port = next(each for each in objects if (each["kind"], each["node"]) == ("port", "h1"))
+    with open_capture(path) as capture:
+        frames = [
+            (record.interface, record.data)
+            for batch in capture.batches()
+            for record in batch.records()
+            if is_mac_control(record.data)
+        ]
+    by_interface = [sum(each == number for each, _ in frames) for number in (0, 1)]
+
+    assert by_interface == [port["pause_frames"], port["pause_frames"]]
+    assert port["pause_frames"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark not installed")
+def test_tshark_reads_pauses_and_cnps_without_malformed_frames(tapped: Any) -> None:
+    path, objects = tapped
+
+    def count(which: str) -> int:
+        done = subprocess.run(
+            ["tshark", "-r", path, "-Y", which], capture_output=True, text=True, check=True
+        )
+        return len(done.stdout.splitlines())
+
+    port = next(each for each in objects if (each["kind"], each["node"]) == ("port", "h1"))
+    sender = next(each for each in objects if (each["kind"], each["node"]) == ("qp", "h1"))
+    assert count("_ws.malformed") == 0
+    assert count("macc.opcode == 0x0101") == 2 * port["pause_frames"]
+    assert count("infiniband.bth.opcode == 0x81") == 2 * sender["cnps"] > 0
+
+
+@pytest.mark.parametrize(
+    "tap",
+    [
+        "h0",
+        pytest.param("h1", marks=pytest.mark.slow),
+        pytest.param("s0:h0", marks=pytest.mark.slow),
+    ],
+)
+def test_check_finds_nothing_in_the_capture(tap: str, tmp_path: Path) -> None:
+    (tmp_path / "x.toml").write_text(STAR)
+    path = tmp_path / "x.pcapng"
+    invoke(tmp_path / "x.toml", "-o", path, "--tap", tap)
+    result = CliRunner().invoke(main, ["check", str(path)])
+
+    assert " 0 errors, 0 warnings" in result.stdout, result.output
+
+
+def test_capture_times_never_go_back(tapped: Any) -> None:
+    path, _ = tapped
+    times = [record.time_ns for record in records(path)]
+
+    assert times == sorted(times)
+    assert times[-1] < 1000 * US // NS
