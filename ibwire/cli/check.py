@@ -16,29 +16,17 @@ from ibwire.cli.sources import UNREADABLE, Sources
 from ibwire.cli.status import exit_if, statuses_of
 from ibwire.cli.terminal import style
 from ibwire.cli.values import RuleName, did_you_mean
-from ibwire.connections.ranking import worst_first
-from ibwire.connections.status import MEANINGS, Status
+from ibwire.connections.status import Status
 from ibwire.dissect import Columns
 from ibwire.rules.catalogue import FAMILIES, RULES
 from ibwire.rules.conformance import Conformance
-from ibwire.rules.findings import ANY, EXAMPLES, PROFILES, Finding, Location, Rule, Severity
+from ibwire.rules.findings import ANY, EXAMPLES, PROFILES, Finding, Rule, Severity
+from ibwire.rules.status_notes import STATUS, STATUS_RULE, status_notes
 
 FOUND = 1
 """Exit status when something at or above `--fail-on` was found."""
 
 NEVER = "never"
-
-STATUS = "status"
-"""What --ignore takes to leave out the notes about connections."""
-
-_STATUS_RULE = Rule(
-    STATUS,
-    "Every message is answered, and no connection ends in an error.",
-    Severity.NOTE,
-    section="docs/flows.md#status",
-    source="",
-)
-"""No rule about a packet: it stands for the statuses of connections among the findings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +110,7 @@ def _list_rules(context: click.Context, option: click.Parameter, wanted: bool) -
     multiple=True,
     metavar="ID",
     type=RuleName(STATUS),
-    help="Do not apply this rule or family.",
+    help="Do not apply this rule or family; `status` leaves out the notes about connections.",
 )
 @click.option(
     "--rules",
@@ -163,7 +151,7 @@ def command(
     for name, judged in _judge(sources, profile, rules):
         findings = judged.finish(name)
         if not only and STATUS not in ignore:
-            findings += _status_notes(name, judged)
+            findings += status_notes(name, judged.summary.connections)
         worst = max([worst, *(finding.severity for finding in findings)])
         statuses.update(each.status.status for each in judged.summary.connections)
         for line in _json(findings) if as_json else _text(name, judged, findings, several):
@@ -213,19 +201,6 @@ def _selected(only: Sequence[str], ignore: Sequence[str]) -> list[Rule]:
     ]
 
 
-def _status_notes(name: str, judged: Conformance) -> list[Finding]:
-    """A note for each connection that has failed, or had trouble when the capture ended."""
-    found = []
-    for connection in worst_first(judged.summary.connections):
-        status = connection.status
-        if status.status.severity >= Status.UNRESOLVED.severity:
-            near, far = connection.ends
-            place = Location(near.address, far.address, far.qpn, connection.number, 0)
-            text = f"{status}: {MEANINGS[status.status].means.rstrip('.')}"
-            found.append(Finding(_STATUS_RULE, Severity.NOTE, place, text, source=name))
-    return found
-
-
 def _json(findings: Iterable[Finding]) -> Iterable[str]:
     return (json.dumps(finding.to_json(), ensure_ascii=False) for finding in findings)
 
@@ -236,7 +211,7 @@ def _text(
     """One line per finding, then one that counts them."""
     places: dict[str, list[Finding]] = {}
     for finding in findings:
-        kind = finding.text if finding.rule is _STATUS_RULE else finding.rule.id
+        kind = finding.text if finding.rule is STATUS_RULE else finding.rule.id
         places.setdefault(kind, []).append(finding)
     for same in places.values():
         if len(same) > FOLDED[same[0].severity]:
@@ -245,7 +220,9 @@ def _text(
             yield from map(_line, same)
     shown = os.path.basename(name) if several else name
     if not judged.summary.packets:
-        yield f"{shown}: no RDMA packet among {_counted(judged.summary.frames, 'frame')}"
+        short = judged.summary.too_short()
+        reason = f"; {short}" if short else ""
+        yield f"{shown}: no RDMA packet among {_counted(judged.summary.frames, 'frame')}{reason}"
         return
     counts = [
         _counted(sum(finding.severity is each for finding in findings), each.word)

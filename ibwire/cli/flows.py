@@ -156,7 +156,9 @@ def _report(summary: Summary, between: Between | None, damage: list[str]) -> Non
     for text in problems:
         print_warning(text)
     if not summary.packets and not damage:
-        print_warning(f"no RDMA packets among {summary.frames:,} frames")
+        short = summary.too_short()
+        reason = f"; {short}" if short else ""
+        print_warning(f"no RDMA packets among {summary.frames:,} frames{reason}")
 
 
 def _compare(path: str, other: str) -> Between:

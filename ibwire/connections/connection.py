@@ -280,6 +280,8 @@ class Connection:
             reasons |= dict.fromkeys(("naks", "rnr_naks", "timeouts", "implied_naks"), _ONE_SIDED)
             if not self.directions[direction].messages:
                 reasons |= dict.fromkeys(("lost_packets", "retransmitted_packets"), _ONE_SIDED)
+        if self.may_be_cut:
+            reasons |= dict.fromkeys(("lost_packets", "retransmitted_packets"), _CUT)
         return reasons
 
     def _has_all(self, direction: int) -> bool:
@@ -318,4 +320,5 @@ _RETRIED = (
     "READs were retransmitted and their responses seen once: the first responses may have been lost"
 )
 _UNSEEN_IDS = "IP identifications are missing where packets were retransmitted: some may be lost"
+_CUT = "packets with cut headers were left out: what seems to be lost may be one of them"
 _ONE_SIDED = "nothing was seen in the other direction"

@@ -41,7 +41,7 @@ def note_order(
     was_sent_before = _was_sent_before(requests, direction, psn, packet)
     if is_late and packet.opcode not in ACKNOWLEDGE and was_sent_before:
         counts.retransmitted += 1
-        cause = count_late(requests, psn) if direction == requests.end else None
+        cause = count_late(requests, psn, packet) if direction == requests.end else None
     requests.reports.packet(FlowEventKind.REORDERED, direction, packet, cause=cause)
 
 

@@ -204,7 +204,7 @@ def note_skipped(
     _note_unseen_ids(requests, before, packet)
 
 
-def count_late(requests: TrackedRequests, psn: int) -> Cause | None:
+def count_late(requests: TrackedRequests, psn: int, packet: TransportPacket) -> Cause | None:
     """Count a retransmitted request that is late; returns its cause if its run is over."""
     run = requests.retransmission
     if run is None:
@@ -212,6 +212,7 @@ def count_late(requests: TrackedRequests, psn: int) -> Cause | None:
     if not requests.is_retransmitting or psn >= run.end:
         return run.event.cause
     run.event.count += 1
+    run.event.last_number = packet.number
     return None
 
 

@@ -40,13 +40,22 @@ class Summary:
         self.problems: list[str] = []
         self.cut = 0
         """Packets whose transport headers were not captured completely."""
+        self.short_frames = 0
+        """Frames of which not all bytes were captured."""
+        self.snap_length = 0
+        """Most bytes that were captured of such a frame."""
         self.back_ns = 0
         """How far the time of a frame is before that of the frame before it, at most."""
         self._newest = 0
 
     def note_times(self, columns: Columns) -> None:
         """Note when the frames of the next chunk were seen, and whether their clock goes back."""
-        times = columns.frames.batch.time_ns
+        batch = columns.frames.batch
+        short = batch.cap_len[batch.cap_len < batch.wire_len]
+        if len(short):
+            self.short_frames += len(short)
+            self.snap_length = max(self.snap_length, int(short.max()))
+        times = batch.time_ns
         if not len(times):
             return
         before = np.concatenate([times[:1] if self.first_ns is None else [self._newest], times])
@@ -65,6 +74,15 @@ class Summary:
             found.append(CUT_PROBLEM.format(self.cut))
         return found
 
+    def too_short(self) -> str:
+        """Why no frame may have a transport header, if frames were cut; otherwise empty."""
+        if not self.short_frames:
+            return ""
+        return (
+            f"{self.short_frames:,} of them are cut, after {self.snap_length} bytes at most: "
+            "capture more of each frame (tcpdump -s 128, or -s 0 for all)"
+        )
+
     def merge(self, later: Summary) -> None:
         """Count what a later capture has, except its connections."""
         shared = self.last_ns - (later.first_ns or self.last_ns)
@@ -77,6 +95,8 @@ class Summary:
         self.stray_damaged += later.stray_damaged
         self.problems += later.problems
         self.cut += later.cut
+        self.short_frames += later.short_frames
+        self.snap_length = max(self.snap_length, later.snap_length)
         self.back_ns = max(self.back_ns, later.back_ns)
         if self.first_ns is None:
             self.first_ns = later.first_ns

@@ -51,6 +51,8 @@ class IncidentText:
     """After what the requester gave up, in words; empty if it did not."""
     stall_ns: int | None = None
     """From the first transmission of the affected request to its response; `None` without one."""
+    may_be_cut: bool = False
+    """Missing packets may be among those that were left out because their headers are cut."""
     names: tuple[str, str] = ("A", "B")
     """Requester and responder."""
 
@@ -63,7 +65,7 @@ class IncidentText:
     def title(self) -> str:
         """What happened and how it ended."""
         parts = [
-            phrase(why, number, self.names)
+            phrase(why, number, self.names, is_most=self.may_be_cut)
             for why, number in self.reasons.items()
             if why is not Reason.GIVEN_UP
         ]

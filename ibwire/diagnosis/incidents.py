@@ -44,6 +44,8 @@ class Context(NamedTuple):
     """Time of the last frame of the capture."""
     every: bool = False
     """Do not summarise repeated steps."""
+    may_be_cut: bool = False
+    """Packets with cut headers were left out of the capture."""
 
 
 def describe(incident: Incident, context: Context, before: Incident | None = None) -> IncidentText:
@@ -66,7 +68,7 @@ class _Describer:
         self.incident = incident
         self.context = context
         self.r, self.s = context.names
-        self.result = IncidentText(incident, names=context.names)
+        self.result = IncidentText(incident, names=context.names, may_be_cut=context.may_be_cut)
         self.facts = Facts(incident, before)
         self.limit = Cause.RETRIES
         """The limit at which the requester gave up, if it did."""
@@ -90,16 +92,25 @@ class _Describer:
             where = f"{_lost(event)} before this point, or the capture missed {_it(event)}."
         else:
             self.result.reasons[Reason.LOST_BEFORE] += event.count
-            where = f"{_lost(event)} before this point."
+            where = f"{_lost(event)} before this point{self._or_cut(event)}."
         self._step(
             event,
             f"{self.r}'s request with {what} did not arrive here: #{event.number} arrived instead. "
             f"{where}",
         )
 
+    def _or_cut(self, event: FlowEvent) -> str:
+        """What else may be the reason why packets are missing."""
+        if not self.context.may_be_cut:
+            return ""
+        return (
+            f", or left out here because {'its' if event.count == 1 else 'their'} headers are cut"
+        )
+
     def _response_loss(self, event: FlowEvent, what: str) -> None:
         """Responses that were never seen here."""
         why, where = Reason.RESPONSE_LOST_BEFORE, f"{_lost(event)} before this point"
+        where += self._or_cut(event)
         if event.cause is Cause.NOT_CAPTURED:
             why = Reason.RESPONSE_NOT_CAPTURED
             where = f"{self.r} goes on without retransmitting: the capture missed {_it(event)}"
@@ -107,7 +118,10 @@ class _Describer:
             why = Reason.RESPONSE_NOT_SEEN
             where += f", or the capture missed {_it(event)}"
         self.result.reasons[why] += event.count
-        many = "lost before this point" if why is Reason.RESPONSE_LOST_BEFORE else where
+        if why is Reason.RESPONSE_LOST_BEFORE:
+            many = f"lost before this point{self._or_cut(event)}"
+        else:
+            many = where
         self._step(
             event,
             f"{self.s}'s response to a READ or atomic with {what} did not arrive here: "

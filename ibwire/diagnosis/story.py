@@ -107,7 +107,13 @@ class Story:
         self.incidents: list[IncidentText] = []
         before: dict[int, Incident] = {}
         for incident in record.incidents():
-            context = Context(names(incident.end), self.connection.is_paired, capture.end_ns, every)
+            context = Context(
+                names(incident.end),
+                self.connection.is_paired,
+                capture.end_ns,
+                every,
+                self.connection.may_be_cut,
+            )
             self.incidents.append(describe(incident, context, before.get(incident.end)))
             before[incident.end] = incident
 

@@ -77,7 +77,7 @@ PHRASES = {
         "receives too late, or too few of them; the network is not the cause.",
     ),
     Reason.LOST_BEFORE: Phrase(
-        "{n} from {r} to {s} lost before this point",
+        "{least}{n} from {r} to {s} lost before this point",
         "The network lost {least}{n} from {r} to {s} between {r} and this point.",
     ),
     Reason.LOST_AFTER: Phrase(
@@ -106,7 +106,7 @@ PHRASES = {
         "paths?); the responder treats that as loss.",
     ),
     Reason.RESPONSE_LOST_BEFORE: Phrase(
-        "{a} of {s} lost before this point",
+        "{least}{a} of {s} lost before this point",
         "The network lost {least}{a} of {s} between {s} and this point.",
     ),
     Reason.RESPONSE_MISSING: Phrase(

@@ -252,6 +252,8 @@ def _retransmitted(row: Row) -> str:
 
 def _lost(row: Row) -> str:
     unsure = is_unsure(row, "lost_packets")
+    if unsure and row.connection.may_be_cut:
+        return "?"  # there may also be fewer
     return marked(row.counts.lost, unsure) if row.counts.lost or unsure else ""
 
 

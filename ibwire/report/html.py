@@ -240,6 +240,7 @@ class _Page:
                 f"This capture has no RDMA packets: none of its {summary.frames:,} frames has a "
                 "transport header of InfiniBand or RoCE."
             )
+            problems += [f"{short}." for short in [summary.too_short()] if short]
         return problems
 
     def _stories(self) -> dict[int, Story]:

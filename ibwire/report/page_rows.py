@@ -58,7 +58,7 @@ def badge(connection: Connection) -> dict[str, Any]:
 
 
 def row_of(connection: Connection) -> dict[str, Any]:
-    """A connection, as a row of its table."""
+    """A connection, as a row of its table; `marks` has the cells with another text."""
     both = connection.directions
     latency = Histogram()
     for each in both:
@@ -67,7 +67,7 @@ def row_of(connection: Connection) -> dict[str, Any]:
     packets = sum(each.packets for each in both)
     retransmitted = sum(each.retransmitted for each in both)
     carried = sum(each.message_bytes for each in both)
-    return {
+    row: dict[str, Any] = {
         "status": badge(connection),
         "number": connection.number,
         "a": address_of(connection, 0),
@@ -90,6 +90,13 @@ def row_of(connection: Connection) -> dict[str, Any]:
         "p50": latency.percentile(50),
         "p99": latency.percentile(99),
     }
+    ways = Row(connection, 0), Row(connection, 1)
+    row["marks"] = {
+        key: "?" if connection.may_be_cut and key == "lost" else marked(row[key], unsure=True)
+        for key, name in _UNSURE.items()
+        if any(way.counts.packets and is_unsure(way, name) for way in ways)
+    }
+    return row
 
 
 def statuses(connections: Sequence[Connection]) -> dict[str, int]:
@@ -130,11 +137,12 @@ def totals(surveyed: Surveyed, stories: Mapping[int, Story]) -> list[tuple[str, 
     def total(key: str, more: int = 0) -> str:
         return marked(more + sum(row[key] for row in rows), _UNSURE.get(key) in unsure)
 
+    may_be_cut = any(each.may_be_cut for each in surveyed.summary.connections)
     paused = sum(
         lane.pauses for sender in surveyed.pauses.senders.values() for lane in sender.lanes.values()
     )
     return [
-        ("lost before this point", total("lost"), "lost"),
+        ("lost before this point", "?" if may_be_cut else total("lost"), "lost"),
         ("missing after it", marked(after, after > 0 or "lost_packets" in unsure), "lost"),
         (f"retransmitted{_by_way(ways)}", total("retransmitted"), "retransmission"),
         ("NAKs", total("naks"), "nak"),

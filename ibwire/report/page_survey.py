@@ -11,6 +11,7 @@ from ibwire.diagnosis.story import FileStart
 from ibwire.dissect import Columns
 from ibwire.rules.conformance import Conformance
 from ibwire.rules.findings import ANY, Finding
+from ibwire.rules.status_notes import status_notes
 
 MOST_COMMENTS = 200
 
@@ -68,6 +69,7 @@ class Survey:
     def finish(self, is_whole: bool = True) -> Surveyed:
         """End of the capture."""
         findings = self._judged.finish(self._name)
+        findings += status_notes(self._name, self._judged.summary.connections)
         return Surveyed(
             name=self._name,
             start_ns=self._start_ns or 0,

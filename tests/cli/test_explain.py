@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ibwire.capture import PcapWriter, open_capture
+from ibwire.cli import main
 from ibwire.cli.explain import command
 
 
@@ -163,3 +164,20 @@ def test_packets_with_cut_headers_are_warned_of(captures: Path, tmp_path: Path) 
     found = explain(path)
     assert "warning: 84 packets were cut" in found.stderr
     assert "The network lost up to 21 packets" in found.stdout
+    assert "or left out here because its headers are cut" in " ".join(found.stdout.split())
+    assert "Up to 17 packets from A to B lost before this point" in found.stdout
+
+
+def test_frames_that_are_all_too_short_are_named(captures: Path, tmp_path: Path) -> None:
+    """The BTH begins at byte 42: nothing of it is in 40 bytes."""
+    path = tmp_path / "short.pcap"
+    with open_capture(captures / "drop-one-ack.b.pcap") as reader, PcapWriter(path) as writer:
+        records = list(reader.records())
+        for record in records:
+            writer.write(record.data[:40], record.time_ns, record.wire_len)
+
+    said = f"{len(records)} of them are cut, after 40 bytes at most: capture more of each frame"
+    assert said in explain(path).stdout
+    for name in ("flows", "check"):
+        result = CliRunner().invoke(main, [name, str(path)])
+        assert said in result.output

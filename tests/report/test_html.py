@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ibwire.capture import PcapngWriter, open_capture
+from ibwire.cli import main
 from ibwire.connections.connection import Connection, End
 from ibwire.connections.events import FlowEvent, FlowEventKind
 from ibwire.dissect import Columns
@@ -112,6 +114,24 @@ def test_totals_that_cannot_be_counted_are_not_zero(captures: Path) -> None:
     assert totals["NAKs"] == totals["RNR NAKs"] == "?"
     assert totals["timeouts"] == ">=3"
     assert totals["wrong ICRC"] == totals["CNPs"] == "0"
+
+
+def test_the_table_of_connections_marks_what_the_totals_mark(captures: Path) -> None:
+    (row,) = content(captures / "retry-exceeded.pcap")["rows"]
+    assert row["marks"]["lost"] == row["marks"]["naks"] == "?"
+    assert row["marks"]["timeouts"] == ">=3"
+    (row,) = [r for r in content(captures / "rcx-all-ops.pcap")["rows"] if r["service"] == "RC"]
+    assert row["marks"] == {}
+
+
+def test_findings_have_the_notes_of_check_about_the_status(captures: Path) -> None:
+    path = captures / "retry-exceeded.pcap"
+    checked = CliRunner().invoke(main, ["check", "--json", str(path)]).stdout.splitlines()
+
+    found = content(path)["findings"]
+
+    assert [each["text"] for each in found] == [json.loads(line)["text"] for line in checked]
+    assert found[0]["text"].startswith("retry-exceeded: ")
 
 
 def test_totals_without_problems_are_zero(captures: Path) -> None:

@@ -259,7 +259,7 @@
   function overview() {
     const table = byId("table");
     const columns = data.columns.filter(([key, , kind]) =>
-      !["trouble", "share", "time"].includes(kind) || data.rows.some((row) => row[key]));
+      !["trouble", "share", "time"].includes(kind) || data.rows.some((row) => row[key] || row.marks[key]));
     table.tHead.replaceChildren(make("tr", {}, ...columns.map(([key, name, kind, about]) => {
       const button = make("button", { type: "button", onclick: () => sort(key, kind) }, name);
       const cell = make("th", { title: about, class: ["text", "status"].includes(kind) ? "" : "number" }, button);
@@ -267,7 +267,7 @@
       return cell;
     })));
     table.tBodies[0].replaceChildren(...data.rows.map((row) => {
-      const line = make("tr", {}, ...columns.map(([key, , kind]) => cellOf(row[key], kind)));
+      const line = make("tr", {}, ...columns.map(([key, , kind]) => cellOf(row[key], kind, row.marks[key])));
       if (data.connections[row.number]) {
         line.className = row.number === shown ? "link picked" : "link";
         line.tabIndex = 0;
@@ -279,10 +279,11 @@
     }));
   }
 
-  function cellOf(value, kind) {
+  function cellOf(value, kind, mark) {
     if (kind === "status") return make("td", {}, badge(make("span"), value));
     if (kind === "text") return make("td", { class: "name" }, value);
     if (value === null) return make("td", { class: "number zero" }, "–");
+    if (mark) return make("td", { class: "number bad", title: "cannot be counted in this capture" }, mark);
     const look = kind === "trouble" && value ? "bad" : value ? "" : "zero";
     return make("td", { class: `number ${look}` }, SHOW[kind](value));
   }
@@ -379,7 +380,7 @@
       make("td", { class: each.severity }, each.severity),
       make("td", { title: each.law }, make("code", {}, each.rule)),
       make("td", { class: "wide" }, each.text, make("div", { class: "hint" }, `${each.law} [${each.source}]`)),
-      make("td", { class: "number" }, grouped(each.count)),
+      make("td", { class: "number" }, each.count ? grouped(each.count) : "–"),
       make("td", {}, each.connection ? `connection ${each.connection}: ` : "", each.where),
       packets(each.numbers, each.count, each.connection))));
   }
