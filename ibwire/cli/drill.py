@@ -18,7 +18,7 @@ from ibwire.base.output import check_writable, make_directory, protect
 from ibwire.cli.drill_live import DrillTargetOptions, target_options
 from ibwire.cli.messages import print_error
 from ibwire.cli.paths import InputPath, OutputDirectory, OutputPath
-from ibwire.cli.values import QueuePairNumber, completions
+from ibwire.cli.values import QueuePairNumber, completions, did_you_mean
 from ibwire.connections.device_packets import DeviceConnection, read_device_connection
 from ibwire.drill import Case, Script, Verdict, load, report, run
 from ibwire.drill.files import write_capture, write_junit
@@ -51,6 +51,9 @@ class ScriptPath(InputPath):
         """The path, that of the package for a shipped script."""
         if not os.path.lexists(value):
             value = shipped_path(Path(value)) or value
+            if not os.path.lexists(value):
+                near = did_you_mean(os.fspath(value), [f"{NAME}/{part}" for part in parts()])
+                self.fail(f"no such script or directory: {value}{near}", param, ctx)
         return super().convert(value, param, ctx)
 
     def shell_complete(

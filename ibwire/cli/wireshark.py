@@ -100,6 +100,8 @@ def command(
 
 
 def _open(capture: str, given: Path | None) -> None:
+    if capture != "-" and not os.path.exists(capture):
+        raise click.ClickException(f"{capture}: no such file")
     program = shutil.which("wireshark")
     if program is None:
         hint = f"`ibwire export {shlex.quote(capture)} -o annotated.pcapng` writes the same capture"

@@ -37,9 +37,19 @@ def find(name: str) -> Traversable:
         return path
     found = _files().get(name)
     if found is None:
-        names = sorted(_files())
-        raise ScriptError(name, None, None, f"no such scenario{hint(name, names)}")
+        raise ScriptError(name, None, None, _missing(path))
     return found
+
+
+def _missing(path: Path) -> str:
+    """Why there is no such scenario, with what may be meant."""
+    other = path.with_suffix(_SUFFIX) if path.name else path
+    if path.suffix or len(path.parts) > 1:
+        near = f"; did you mean {other}?" if other.is_file() else ""
+        return f"no such file{near}"
+    if other.is_file():
+        return f"no such scenario; did you mean the file {other}?"
+    return f"no such scenario{hint(str(path), _files())}"
 
 
 def _files() -> dict[str, Traversable]:

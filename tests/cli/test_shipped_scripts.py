@@ -57,7 +57,7 @@ def test_other_names_are_files_that_do_not_exist(empty: Path, name: str) -> None
     result = run("drill", name)
 
     assert result.exit_code == 2
-    assert "does not exist" in result.stderr
+    assert f"no such script or directory: {name}" in result.stderr
 
 
 @pytest.mark.parametrize("sql", ["SELECT 1 AS one", "SELECT count(*) FROM packets"])

@@ -51,6 +51,16 @@ def program_of_wireshark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
 
 
+def test_a_missing_capture_is_named_before_a_missing_wireshark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    result = run("wireshark", "nosuch.pcap")
+
+    assert (result.exit_code, result.stderr) == (1, "error: nosuch.pcap: no such file\n")
+
+
 def test_interfaces_are_listed() -> None:
     first, *interfaces = extcap("--extcap-interfaces", "--extcap-version=4.4")
 

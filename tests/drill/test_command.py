@@ -212,7 +212,8 @@ def test_verbose_shows_the_time_line_of_what_passes(scripts: Path) -> None:
     ("arguments", "message"),
     [
         ([], "Missing argument 'PATHS...'"),
-        (["nowhere.drill"], "Path 'nowhere.drill' does not exist"),
+        (["nowhere.drill"], "no such script or directory: nowhere.drill\n"),
+        (["conformance/ack"], "conformance/ack; did you mean conformance/acks?"),
         (["{scripts}/notes.txt", "--profile", "mine"], "'mine' is not one of"),
         (["{scripts}", "--case", "none such"], "no case has 'none such' in its name"),
         (["{scripts}/empty"], "no *.drill file in"),

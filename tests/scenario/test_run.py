@@ -79,6 +79,8 @@ def test_wrong_scenario_is_a_message_with_its_place_and_exit_status_2(tmp_path: 
     [
         ([], "which scenario?"),
         (["no-such-scenario"], "no such scenario"),
+        (["lost-acks"], "no such scenario; did you mean lost-ack?"),
+        (["mine.tml"], "mine.tml: no such file\n"),
         (["lost-ack", "--seed", "-1"], "-1 is not in the range"),
         (["lost-ack", "--seed", "x"], "not a number"),
         (["lost-ack", "--tap", "a"], "there is no -o"),
