@@ -1,5 +1,6 @@
 """What many tests share: the shipped captures, and property tests without a clock."""
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,21 @@ settings.register_profile("ibwire", deadline=None)
 # For `make test`: fewer examples than the usual 100, which `make test-all` draws.
 settings.register_profile("quick", deadline=None, max_examples=40)
 settings.load_profile("ibwire")
+
+# Collection makes a million objects that stay until the end: they are not searched for garbage,
+# neither while they are made nor later.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Search for garbage again, but not among what was collected."""
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    """Release everything at the end; duckdb complains about what is left."""
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -35,13 +36,16 @@ def texts() -> Iterator[tuple[str, str]]:
                 yield path.relative_to(ROOT).as_posix(), path.read_text(errors="replace")
 
 
-FILES = dict(texts())
+@cache
+def cited_in() -> dict[str, str]:
+    """All files that may cite: text by path."""
+    return dict(texts())
 
 
 def test_every_citation_points_to_an_entry() -> None:
     dangling = [
         f"{path}: {found[0]}"
-        for path, text in FILES.items()
+        for path, text in cited_in().items()
         for found in CITATION.finditer(text)
         if found[2] not in ANCHORS.get(found[1], ())
     ]
@@ -50,18 +54,20 @@ def test_every_citation_points_to_an_entry() -> None:
 
 
 def test_every_page_that_is_named_exists() -> None:
-    named = {(path, found[1]) for path, text in FILES.items() for found in PAGE.finditer(text)}
+    named = {(path, found[1]) for path, text in cited_in().items() for found in PAGE.finditer(text)}
 
     assert not {each for each in named if each[1] not in PAGES}
 
 
 def test_many_files_cite() -> None:
-    assert sum(bool(CITATION.search(text)) for text in FILES.values()) > 200
+    assert sum(bool(CITATION.search(text)) for text in cited_in().values()) > 200
 
 
 def test_no_text_names_a_document_outside_the_repository() -> None:
     outside = [
-        f"{path}: {found[0]}" for path, text in FILES.items() for found in ELSEWHERE.finditer(text)
+        f"{path}: {found[0]}"
+        for path, text in cited_in().items()
+        for found in ELSEWHERE.finditer(text)
     ]
 
     assert not outside

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -272,36 +273,37 @@ def test_parts_of_a_capture_joined_are_the_whole(
     assert found.problems == []
 
 
-LONG = run(
-    OPEN_WORK[:450],
-    {("a", 500): ("loss", 0), ("b", 700): ("dup", 5000), ("a", 1500): ("late", 9000)},
-).frames("b")
+@cache
+def long_capture() -> list[Stamped]:
+    """A capture at `b` that is much longer than the horizons of the tests below."""
+    acts: Acts = {("a", 500): ("loss", 0), ("b", 700): ("dup", 5000), ("a", 1500): ("late", 9000)}
+    return run(OPEN_WORK[:450], acts).frames("b")
 
 
 @settings(max_examples=25, derandomize=True)
 @given(places=CUTS)
 def test_long_parts_joined_are_the_whole_but_for_seams(places: list[float]) -> None:
     """Behind the horizon nothing of a part is taken once more; a seam says what is doubtful."""
-    cuts = [round(place * len(LONG)) for place in places]
+    cuts = [round(place * len(long_capture())) for place in places]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(analysis, "HORIZON", 200)
 
-        found = merged(as_parts(LONG, cuts))
+        found = merged(as_parts(long_capture(), cuts))
 
     (connection,) = found.connections
     assert connection.seams == 0
-    assert comparable(found) == comparable(analysed(LONG))
+    assert comparable(found) == comparable(analysed(long_capture()))
 
 
 @pytest.mark.parametrize("horizon", [200, 1024])
 def test_joining_is_associative(horizon: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(analysis, "HORIZON", horizon)
-    cuts = [len(LONG) // 3, 2 * len(LONG) // 3]
+    cuts = [len(long_capture()) // 3, 2 * len(long_capture()) // 3]
 
-    left = as_parts(LONG, cuts)
+    left = as_parts(long_capture(), cuts)
     left[0].merge(left[1])
     left[0].merge(left[2])
-    right = as_parts(LONG, cuts)
+    right = as_parts(long_capture(), cuts)
     right[1].merge(right[2])
     right[0].merge(right[1])
 

@@ -130,17 +130,18 @@ def test_a_wrong_file_is_pointed_at(text: str, where: str, what: str) -> None:
     assert what in str(caught.value)
 
 
+ODD: list[object] = [None, [], {}, 1.5, "\x00", True, float("nan"), -1, 1 << 80, ""]
+
+
 @pytest.mark.parametrize("key", [*STREAM, *INJECTION])
-@pytest.mark.parametrize("value", [None, [], {}, 1.5, "\x00", True, float("nan"), -1, 1 << 80, ""])
-def test_whatever_stands_under_a_key_raises_nothing_but_encode_errors(
-    key: str, value: object
-) -> None:
+def test_whatever_stands_under_a_key_raises_nothing_but_encode_errors(key: str) -> None:
     good: dict[str, Any] = {"qpn": ((1, 1),), "src": "10.0.0.1", "dst": "10.0.0.2"}
 
-    with suppress(EncodeError):
-        found = {key: parse_value(key, value)}
-        stream = make_stream(good | (found if key in STREAM else {}))
-        make_injection((stream,), {"count": 1} | (found if key in INJECTION else {}))
+    for value in ODD:
+        with suppress(EncodeError):
+            found = {key: parse_value(key, value)}
+            stream = make_stream(good | (found if key in STREAM else {}))
+            make_injection((stream,), {"count": 1} | (found if key in INJECTION else {}))
 
 
 @pytest.mark.parametrize(("text", "size"), [("100", 100), ("4KiB", 4096), ("1 MiB", 1 << 20)])
