@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples import scaled
 from ibwire.base.errors import EncodeError, VerbsError
 from ibwire.base.units import S
 from ibwire.cm import (
@@ -418,7 +419,7 @@ def any_message(draw: st.DrawFn, known: list[int]) -> bytes:
 
 
 @given(st.data())
-@settings(max_examples=150)
+@settings(max_examples=scaled(150))
 def test_whatever_comes_nothing_raises_and_all_ends(data: st.DataObject) -> None:
     made = manager()
     asked = made.connect(

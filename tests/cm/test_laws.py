@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples import scaled
 from ibwire.base.units import MS, US, Time
 from ibwire.cm import (
     Connection,
@@ -189,7 +190,7 @@ def is_up(connection: Connection) -> bool:
 
 
 @given(FATES, FATES, st.sampled_from([0, 10 * MS, 100 * MS]))
-@settings(max_examples=120)
+@settings(max_examples=scaled(120))
 def test_fewer_losses_than_retries_connect_both_ends(
     a: list[tuple[int, ...]], b: list[tuple[int, ...]], thinking: Time
 ) -> None:
@@ -206,7 +207,7 @@ def test_fewer_losses_than_retries_connect_both_ends(
 
 
 @given(FATES, FATES, st.booleans(), st.sampled_from([0, 10 * MS, 100 * MS, 700 * MS]))
-@settings(max_examples=200)
+@settings(max_examples=scaled(200))
 def test_half_a_connection_ends_with_the_first_thing_that_is_said_over_it(
     a: list[tuple[int, ...]], b: list[tuple[int, ...]], accepts: bool, thinking: Time
 ) -> None:
@@ -230,7 +231,7 @@ def test_half_a_connection_ends_with_the_first_thing_that_is_said_over_it(
 
 
 @given(FATES, FATES, st.booleans())
-@settings(max_examples=120)
+@settings(max_examples=scaled(120))
 def test_disconnecting_ends_both_ends_and_leaves_nothing(
     a: list[tuple[int, ...]], b: list[tuple[int, ...]], both: bool
 ) -> None:
@@ -259,7 +260,7 @@ def test_disconnecting_ends_both_ends_and_leaves_nothing(
 
 
 @given(FATES, FATES, st.booleans())
-@settings(max_examples=80)
+@settings(max_examples=scaled(80))
 def test_fewer_losses_than_retries_resolve_a_service(
     a: list[tuple[int, ...]], b: list[tuple[int, ...]], accepts: bool
 ) -> None:
@@ -277,7 +278,7 @@ def test_fewer_losses_than_retries_resolve_a_service(
 
 
 @given(FATES, FATES, st.sampled_from([0, 10 * MS, 100 * MS]))
-@settings(max_examples=80)
+@settings(max_examples=scaled(80))
 def test_fewer_losses_than_retries_bring_the_rejection(
     a: list[tuple[int, ...]], b: list[tuple[int, ...]], thinking: Time
 ) -> None:

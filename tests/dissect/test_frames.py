@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import strategies
+from examples import scaled
 from ibwire.capture import RecordBatch, open_capture
 from ibwire.capture.index import PADDING
 from ibwire.capture.pcap import PcapWriter
@@ -357,7 +358,7 @@ def test_every_bit_flipped_reads_the_same_at_both_speeds(bit: int) -> None:
     assert_same(frames)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=scaled(150), deadline=None)
 @given(st.lists(strategies.damaged() | strategies.random_frames, max_size=12))
 def test_damaged_and_random_frames_read_the_same_at_both_speeds(frames: list[Frame]) -> None:
     assert_same(frames)

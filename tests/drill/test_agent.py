@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from examples import scaled
 from ibwire.base.errors import PeerError, VerbsError
 from ibwire.drill.targets.remote import Remote
 from ibwire.drill.targets.target import Unable
@@ -242,7 +243,7 @@ def test_two_programs_have_queue_pairs_of_their_own_and_share_the_limit_of_memor
     assert again["ok"]["qpn"] != first["ok"]["qpn"]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=scaled(200))
 @given(
     question=st.one_of(
         st.binary(max_size=60),

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from examples import scaled
 from ibwire.drill.agent import agent_server
 from ibwire.drill.agent.agent_server import LIMITS, LONGEST_HELLO, ListenError, Refused, Server
 
@@ -206,7 +207,7 @@ def test_new_tokens_are_long_and_differ() -> None:
 # Strangers.
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=scaled(100))
 @given(junk=st.binary(min_size=1, max_size=3000))
 def test_junk_disturbs_nobody(host: Host, junk: bytes) -> None:
     stranger = host.connect()

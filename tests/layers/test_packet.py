@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import strategies
+from examples import scaled
 from ibwire_layers import headers as h
 from ibwire_layers import opcodes, outer
 from ibwire_layers.errors import DecodeError, EncodeError, Fault
@@ -136,13 +137,13 @@ def test_what_follows_a_packet_is_kept() -> None:
         assert rebuilt(longer) in (longer.data, None), f"{frame} and {more} bytes"
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=scaled(500), deadline=None)
 @given(strategies.damaged())
 def test_a_damaged_frame_is_built_byte_for_byte(frame: Frame) -> None:
     assert rebuilt(frame) in (frame.data, None)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=scaled(300), deadline=None)
 @given(strategies.damaged() | strategies.random_frames, st.booleans())
 def test_any_bytes_are_a_packet_or_a_decode_error(frame: Frame, strict: bool) -> None:
     found = walk(frame.data, frame.link_type)
@@ -176,7 +177,7 @@ packets = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=scaled(300), deadline=None)
 @given(packets)
 def test_a_repaired_packet_is_right_in_every_way(packet: Packet) -> None:
     fixed = packet.repaired()

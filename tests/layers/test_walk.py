@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 
 import strategies
+from examples import scaled
 from ibwire_layers import headers as h
 from ibwire_layers import outer
 from ibwire_layers.errors import Fault
@@ -136,7 +137,7 @@ def test_cut_frame_has_the_first_headers_of_the_whole_one(frame: Frame) -> None:
             assert (cut.bth, cut.start, cut.end) == (whole.bth, whole.start, whole.end)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=scaled(300), deadline=None)
 @given(strategies.damaged() | strategies.random_frames)
 def test_any_bytes_are_walked(frame: Frame) -> None:
     found = walk(frame.data, frame.link_type)

@@ -21,6 +21,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples import scaled
 from ibwire.base.node import Frame
 from ibwire.base.units import GBPS, NS, S
 from ibwire.fabric.sim import Simulator
@@ -487,7 +488,7 @@ def test_damaged_frames_change_nothing_without_a_recomputed_icrc(
     assert attacked.arena == alone.arena
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=scaled(100), deadline=None, derandomize=True)
 @given(st.binary(max_size=100), st.integers(0, 90), st.integers(0, 255))
 def test_any_bytes_at_all_are_taken_without_complaint(data: bytes, kept: int, opcode: int) -> None:
     """Alone, after the start of a valid frame, as the transport of one, on every link."""
@@ -519,7 +520,7 @@ def test_a_frame_cut_anywhere_is_dropped_also_with_a_right_icrc() -> None:
             assert device.counters["malformed"] + device.counters["not_for_rdma"] == 1
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=scaled(60), deadline=None, derandomize=True)
 @given(seeds)
 def test_what_a_device_remembers_of_headers_never_changes_how_it_reads_one(
     drawn: list[int],

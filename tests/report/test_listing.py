@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capture.handmade import pcap_header, pcap_record
+from examples import scaled
 from ibwire.base.node import Frame
 from ibwire.dissect import read
 from ibwire.report.listing import Listing
@@ -115,7 +116,7 @@ def test_link_packets_are_listed(tmp_path: Path) -> None:
     assert "IB LINK op=0 vl=3" in line
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=scaled(100), deadline=None)
 @given(
     st.lists(st.binary(max_size=120), max_size=8),
     st.sampled_from([*map(int, LinkType), 147]),
@@ -129,7 +130,7 @@ def test_any_bytes_have_a_line(
     assert len(listed(path)) == len(frames)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=scaled(100), deadline=None)
 @given(
     st.sampled_from([v for v in VECTORS.values() if v.link_type in (ETHERNET, INFINIBAND)]),
     st.lists(st.tuples(st.integers(0, 399), st.integers(0, 255)), max_size=6),

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capture.handmade import pcap_header, pcap_record
+from examples import scaled
 from ibwire.base.errors import DecodeError
 from ibwire.base.node import Frame
 from ibwire.capture import open_capture
@@ -113,7 +114,7 @@ def _changed(frame: Frame, cut: Any, changes: Any) -> bytes:
     return bytes(data[: max(len(data) - cut, 0)] if cut < 200 else data)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=scaled(300), deadline=None)
 @given(mutated | anything)
 def test_whatever_the_bytes_the_parts_cover_them_once(case: Any) -> None:
     frame, link_type = case
@@ -121,7 +122,7 @@ def test_whatever_the_bytes_the_parts_cover_them_once(case: Any) -> None:
     assert_covers_once(frame, link_type)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=scaled(100), deadline=None)
 @given(mutated | anything, st.integers(0, 2000))
 def test_a_frame_that_was_cut_is_shown_as_far_as_it_goes(case: Any, missing: int) -> None:
     frame, link_type = case
@@ -129,7 +130,7 @@ def test_a_frame_that_was_cut_is_shown_as_far_as_it_goes(case: Any, missing: int
     assert_covers_once(frame[: max(0, len(frame) - missing)], link_type)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=scaled(200), deadline=None)
 @given(mutated | anything)
 def test_the_construct_view_raises_nothing_but_decode_errors(case: Any) -> None:
     frame, link_type = case
@@ -137,7 +138,7 @@ def test_the_construct_view_raises_nothing_but_decode_errors(case: Any) -> None:
         assert str(describe(frame, link_type))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=scaled(100), deadline=None)
 @given(mutated | anything)
 def test_the_scapy_view_of_anything_is_shown_or_refused(case: Any) -> None:
     frame, link_type = case

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples import scaled
 from ibwire.base.errors import ScriptError
 from ibwire.base.toml import MAXIMUM_SIZE
 from ibwire.base.toml_positions import find_positions
@@ -490,7 +491,7 @@ SOURCES = [
 PIECES = [b"\x00", b"[", b"]", b"{", b'"', b"=", b".", b"1e9", b"-1", b"true", b"\n[x]\n", b"\xff"]
 
 
-@settings(max_examples=300)
+@settings(max_examples=scaled(300))
 @given(st.data())
 def test_damaged_scenario_is_read_or_refused_and_never_crashes(data: st.DataObject) -> None:
     source = data.draw(st.sampled_from(SOURCES))

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples import scaled
 from ibwire.base.errors import EncodeError
 from ibwire.impair import build_pipe
 from ibwire.impair.replies import Answering, Partners
@@ -37,7 +38,7 @@ def as_toml(value: Any) -> str:
     return json.dumps(value)
 
 
-@settings(max_examples=150)
+@settings(max_examples=scaled(150))
 @given(fault_plans(actions=ALL), st.sampled_from((LinkType.ETHERNET, LinkType.INFINIBAND)))
 def test_every_plan_is_taken(plan: list[Any], link_type: LinkType) -> None:
     pipe = build_pipe(plan, link_type=link_type, answering=answering()[1])
@@ -91,7 +92,7 @@ ends = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=80)
+@settings(max_examples=scaled(80))
 @given(st.data(), ends, psns(), st.sampled_from(("spec", "rxe", "connectx")))
 def test_pair_survives_bounded_faults_with_its_data_or_an_error(
     data: st.DataObject, faults: dict[str, Any], psn: int, profile: str
@@ -122,7 +123,7 @@ def test_pair_survives_bounded_faults_with_its_data_or_an_error(
             assert reader.read(half + place, length) == writer.read(place, length)
 
 
-@settings(max_examples=60)
+@settings(max_examples=scaled(60))
 @given(st.data(), fault_plans(), fault_plans())
 def test_pair_comes_to_rest_with_any_plans(
     data: st.DataObject, there: list[Any], back: list[Any]

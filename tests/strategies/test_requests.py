@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples import scaled
 from ibwire.base.errors import EncodeError
 from ibwire.rc.attributes import QPType
 from ibwire.rc.profile import PROFILES
@@ -87,7 +88,7 @@ def carry_out(pair: Pair, wr: SendWR, receive: RecvWR | None) -> None:
         assert received[0].imm_data == wr.imm_data
 
 
-@settings(max_examples=150)
+@settings(max_examples=scaled(150))
 @given(
     st.data(),
     st.sampled_from((QPType.RC, QPType.UC, QPType.UD)),
