@@ -12,6 +12,7 @@ from ibwire.rc.attributes import MTU_CODES, QPType
 from ibwire.rc.limits import DeviceLimits
 from ibwire.rc.work import WROpcode
 from ibwire.scenario.expect import SCOPED, read_expectations
+from ibwire.scenario.flow_lists import ListContext, is_list, read_list
 from ibwire.scenario.specs import ClassSpec, ConnectionSpec, WorkloadSpec
 from ibwire.scenario.workload import Choice, Receives, Traffic
 
@@ -53,11 +54,12 @@ def read_flows(
     *,
     is_ecn: bool,
     taken: Mapping[str, object],
+    context: ListContext,
 ) -> tuple[tuple[ConnectionSpec, ...], tuple[WorkloadSpec, ...]]:
     """The connections and the traffic of all flows.
 
     is_ecn: whether packets are ECN-capable where a flow says nothing. taken: names of other
-    connections.
+    connections. context: of lists of flows.
     """
     connections: list[ConnectionSpec] = []
     workloads: list[WorkloadSpec] = []
@@ -68,14 +70,60 @@ def read_flows(
         if name in names:
             raise table.error("name", f"{name!r} is the name of another flow or connection")
         names.add(name)
+        if is_list(table):
+            found, traffic = _list(table, name, hosts, classes, is_ecn=is_ecn, context=context)
+            connections += found
+            workloads += traffic
+            table.end()
+            continue
         pairs = _pairs(table, hosts)
-        found = _connection(table, name, pairs[0], classes, is_ecn=is_ecn)
-        connections += [replace(found, between=pair) for pair in pairs]
+        first = _connection(table, name, pairs[0], classes, is_ecn=is_ecn)
+        connections += [replace(first, between=pair) for pair in pairs]
         if sum(each.count for each in connections) > MAXIMUM_FLOWS:
             raise table.error(None, f"more than {MAXIMUM_FLOWS:,} flows in all")
-        workloads.append(_workload(table, found))
+        workloads.append(_workload(table, first))
         table.end()
     return tuple(connections), tuple(workloads)
+
+
+def _list(
+    table: Table,
+    name: str,
+    hosts: Sequence[str],
+    classes: Sequence[ClassSpec],
+    *,
+    is_ecn: bool,
+    context: ListContext,
+) -> tuple[list[ConnectionSpec], list[WorkloadSpec]]:
+    """Each flow of a list with a connection of its own: `NAME.0`, `NAME.1`, ..."""
+    if "file" in table:
+        senders = receivers = _chosen(table, "hosts", hosts, default="*")
+    else:
+        senders, receivers = (_chosen(table, key, hosts, default="*") for key in ("from", "to"))
+    flows = read_list(table, name, senders, receivers, context)
+    if "expect" in table:
+        raise table.error("expect", "a list of flows is expected something in [expect] only")
+    is_drawn = "sizes" in table
+    first = _connection(table, name, flows[0][0], classes, is_ecn=is_ecn, is_counted=not is_drawn)
+    piece = table.take_size("message", 128 << 10, 1, LARGEST_MESSAGE)
+    window = table.take_int("window", _WINDOW, 1, first.depth)
+    opcode = _OPCODES[table.take_name("opcode", "RDMA_WRITE", _OPCODES)]
+    connections, workloads = [], []
+    for number, (between, size, start) in enumerate(flows):
+        own = f"{name}.{number}"
+        pieces = Pieces(size, min(size, piece))
+        posted = min(window, pieces.count)
+        traffic = Traffic(
+            opcodes=Choice([opcode]),
+            sizes=pieces,
+            count=pieces.count,
+            window=posted,
+            start=start,
+            receives=Receives(1 if opcode is WROpcode.RDMA_WRITE else posted),
+        )
+        connections.append(replace(first, name=own, between=between))
+        workloads.append(WorkloadSpec(own, None, traffic, 0, is_flow=True))
+    return connections, workloads
 
 
 def _pairs(table: Table, hosts: Sequence[str]) -> list[tuple[str, str]]:
@@ -88,9 +136,10 @@ def _pairs(table: Table, hosts: Sequence[str]) -> list[tuple[str, str]]:
     return pairs
 
 
-def _chosen(table: Table, key: str, hosts: Sequence[str]) -> list[str]:
+def _chosen(table: Table, key: str, hosts: Sequence[str], default: str | None = None) -> list[str]:
     """Hosts by name or pattern, in the order in which they are given."""
     value = table.take(key)
+    value = default if value is None else value
     if value is None:
         raise table.error(None, f"{key} is missing: a host, a pattern such as 'h*', or an array")
     found: dict[str, None] = {}
@@ -123,7 +172,9 @@ def _connection(
     classes: Sequence[ClassSpec],
     *,
     is_ecn: bool,
+    is_counted: bool = True,
 ) -> ConnectionSpec:
+    """is_counted: whether `count` is a number of queue pairs."""
     mtu = table.take_int("mtu", 1024, 0, 4096)
     if mtu not in MTU_CODES:
         raise table.error("mtu", f"{mtu} is not one of {', '.join(map(str, MTU_CODES))}")
@@ -136,7 +187,7 @@ def _connection(
     return ConnectionSpec(
         name=name,
         between=between,
-        count=table.take_int("count", 1, 1, MAXIMUM_FLOWS),
+        count=table.take_int("count", 1, 1, MAXIMUM_FLOWS) if is_counted else 1,
         qp_type=QPType.RC,
         depth=DeviceLimits().max_qp_wr,
         psn=(0, 0),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ibwire.base.toml import Document, Table
@@ -23,6 +24,7 @@ from ibwire.scenario.expect import (
     read_expectations,
     says_how_sends_complete,
 )
+from ibwire.scenario.flow_lists import ListContext
 from ibwire.scenario.flows import ECT_0, read_flows, take_class
 from ibwire.scenario.nodes import LINKS, Network, between, read_network
 from ibwire.scenario.specs import ClassSpec, ConnectionSpec, Scenario, WorkloadSpec
@@ -59,7 +61,9 @@ def read_scenario(content: bytes, name: str, settings: Iterable[Setting] = ()) -
     network = read_network(top, link)
     nodes, wires = network.nodes, network.wires
     control = read_control(top.table("cc"))
-    connections, workloads = _traffic(top, network, link, is_ecn=control is not None)
+    rates = {host: wire.rate_bps for wire in network.wires for host in wire.between}
+    context = ListContext(Path(name).parent, seed, rates)
+    connections, workloads = _traffic(top, network, link, context, is_ecn=control is not None)
     largest = max(each.mtu for each in connections) + LARGEST_HEADERS + ETHERNET_OVERHEAD
     fabric = network.sized(largest, top)
     expected = top.table("expect")
@@ -96,7 +100,7 @@ def _with_none_failed(connection: ConnectionSpec) -> ConnectionSpec:
 
 
 def _traffic(
-    top: Table, network: Network, link: str, *, is_ecn: bool
+    top: Table, network: Network, link: str, context: ListContext, *, is_ecn: bool
 ) -> tuple[tuple[ConnectionSpec, ...], tuple[WorkloadSpec, ...]]:
     """Connections with their workloads, and flows."""
     flows = top.tables("flow")
@@ -109,6 +113,7 @@ def _traffic(
         network.classes,
         is_ecn=is_ecn,
         taken={each.name: each for each in connections},
+        context=context,
     )
     if link == "ib" and flows:
         raise top.error("flow", "flows have a DSCP, and native InfiniBand packets have none here")

@@ -1,0 +1,146 @@
+"""Reads the keys of a `[[flow]]` that stand for many flows: a file, or sizes drawn at a load."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+from ibwire.base.errors import EncodeError
+from ibwire.base.quantities import parse_duration
+from ibwire.base.toml import Table, listed, parse_size, shown
+from ibwire.base.units import US, S, Time
+from ibwire.scenario.flow_files import (
+    LARGEST_FLOW,
+    MOST_FLOWS,
+    PUBLISHED,
+    FlowEntry,
+    Sizes,
+    poisson_flows,
+    read_flows,
+    read_sizes,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ListContext:
+    """What a list of flows depends on besides its table."""
+
+    directory: Path
+    """That of the scenario, where its files are."""
+    seed: int
+    rates: Mapping[str, int]
+    """Bits a second of the line of each host."""
+
+
+def is_list(table: Table) -> bool:
+    """Whether a `[[flow]]` is a file of flows or draws them."""
+    return "file" in table or "sizes" in table
+
+
+def read_list(
+    table: Table,
+    name: str,
+    senders: Sequence[str],
+    receivers: Sequence[str],
+    context: ListContext,
+) -> list[tuple[tuple[str, str], int, Time]]:
+    """Sender and receiver, bytes and start of each flow, in the order of the list.
+
+    senders, receivers: hosts of the table; of a file, the hosts that its numbers stand for are
+    the senders.
+    """
+    start = table.take_time("start", 0)
+    if "file" in table:
+        entries = _from_file(table, senders, context)
+        pairs = [(senders[each.source], senders[each.target]) for each in entries]
+    else:
+        entries = _drawn(table, name, senders, receivers, context)
+        every = [*senders, *receivers]
+        pairs = [(every[each.source], every[each.target]) for each in entries]
+    if not entries:
+        raise table.error(None, "no flow: a longer duration or a higher load may give some")
+    return [
+        (pair, each.size, start + each.start) for pair, each in zip(pairs, entries, strict=True)
+    ]
+
+
+def _from_file(table: Table, hosts: Sequence[str], context: ListContext) -> list[FlowEntry]:
+    if "sizes" in table:
+        raise table.error("sizes", "a flow has a file or sizes")
+    unit = _UNITS[table.take_name("start_unit", "us", _UNITS)]
+    file = context.directory / table.take_text("file", "")
+    entries = read_flows(file, unit=unit)
+    highest = max((max(each.source, each.target) for each in entries), default=0)
+    if highest >= len(hosts):
+        hint = f"the {len(hosts)} hosts are numbers 0 to {len(hosts) - 1}"
+        raise table.error("file", f"it names host {highest}, and {hint}")
+    return entries
+
+
+def _drawn(
+    table: Table,
+    name: str,
+    senders: Sequence[str],
+    receivers: Sequence[str],
+    context: ListContext,
+) -> list[FlowEntry]:
+    sizes = _sizes(table, context)
+    if "load" not in table:
+        raise table.error(None, "load is missing: the part of the line that flows take, as 0.5")
+    load = table.take_number("load", 0.0, 0.0, 2.0)
+    if load <= 0:
+        raise table.error("load", "expected a number above 0")
+    most = table.take_int("count", MOST_FLOWS, 1, MOST_FLOWS)
+    duration = _duration(table)
+    if duration is None and "count" not in table:
+        raise table.error(None, "duration is missing, or count: how long flows begin, or how many")
+    rates = {context.rates[each] for each in senders}
+    if len(rates) > 1:
+        raise table.error("from", "hosts with lines of different rates: one [[flow]] for each rate")
+    every = [*senders, *receivers]
+    places = {host: number for number, host in reversed(list(enumerate(every)))}
+    interval = sizes.mean * 8 * S / (rates.pop() * Fraction(load))
+    return poisson_flows(
+        sizes,
+        [places[each] for each in senders],
+        [places[each] for each in receivers],
+        mean_interval=interval,
+        duration=duration,
+        most=most,
+        draw=random.Random(f"{context.seed}/flows/{name}"),
+    )
+
+
+def _duration(table: Table) -> Time | None:
+    value = table.take("duration")
+    if value is None:
+        return None
+    try:
+        return parse_duration(value)
+    except EncodeError as error:
+        raise table.error("duration", str(error).removeprefix("duration: ")) from None
+
+
+def _sizes(table: Table, context: ListContext) -> Sizes:
+    """A published distribution, the file of one, or bytes."""
+    value = table.take("sizes")
+    if isinstance(value, str) and value in PUBLISHED:
+        return PUBLISHED[value]
+    try:
+        size = parse_size(value)
+    except EncodeError:
+        pass
+    else:
+        if not 1 <= size <= LARGEST_FLOW:
+            raise table.error("sizes", f"{size} is not from 1 to {LARGEST_FLOW}")
+        return Sizes(((Fraction(size), Fraction(0)), (Fraction(size + 1), Fraction(1))))
+    if not isinstance(value, str) or not (context.directory / value).is_file():
+        known = listed(sorted(PUBLISHED))
+        raise table.error("sizes", f"{shown(value)} is none of {known}, no file and no bytes")
+    return read_sizes(context.directory / value)
+
+
+_UNITS = {"us": US, "ps": 1}
