@@ -148,9 +148,13 @@ def _require_capture(path: str, shown: str) -> None:
 def _list(database: Database) -> None:
     """Every table with its columns, their types, and what they mean."""
     from ibwire.connections.tables import TABLES
+    from ibwire.scenario import run_tables
 
     for table, columns in database.tables().items():
         spec = TABLES.get(table)
+        of_run = run_tables.TABLES.get(table)
+        if of_run is not None and [name for name, _ in columns] == list(of_run.names):
+            spec = of_run
         docs = {column.name: column.doc for column in spec.columns} if spec else {}
         click.echo(style(f"{table}  {spec.doc if spec else ''}".rstrip(), bold=True))
         for name, kind in columns:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ibwire.base.errors import CaptureError, MissingExtra
 from ibwire.base.output import STANDARD_OUTPUT, Output, check_writable, temporary_directory
 from ibwire.cli.messages import print_error
 from ibwire.cli.paths import OutputPath, captures_argument
@@ -20,6 +21,7 @@ from ibwire.connections.status import Status
 from ibwire.diagnosis.story import frames_of
 from ibwire.dissect.captures import Captures
 from ibwire.rules.findings import ANY, PROFILES
+from ibwire.scenario.run_tables import is_run
 
 if TYPE_CHECKING:
     from ibwire.report.html import Closer
@@ -70,12 +72,14 @@ def command(
     link_rate: int | None,
     fail_on: Collection[Status],
 ) -> None:
-    """Write an HTML page that shows the errors in a capture.
+    """Write an HTML page that shows the errors in a capture, or what happened in a run.
 
     The page is one file that needs no network: a summary, the connections, and
     for the worst of them plots of PSNs, latency, goodput and congestion over time, a
     description in words, and the findings of `ibwire check`. Several captures are
-    read as parts of one, in the order of their first packets.
+    read as parts of one, in the order of their first packets. Of a directory written by
+    `ibwire run -o DIR` the page shows queues, rates and pauses over time, completion times
+    and the load of links.
 
     \b
     ibwire report capture.pcap
@@ -83,6 +87,9 @@ def command(
     """
     output = output or _default_name(captures[0])
     check_writable(output)
+    if any(map(is_run, captures)):
+        _report_run(captures, output)
+        return
     from ibwire.report.html import page
 
     with temporary_directory() as directory:
@@ -93,15 +100,38 @@ def command(
     with Output(output) as file:
         file.text.writelines(page(content))
         file.input_failed = bool(reading.damage)
-    if output != STANDARD_OUTPUT:
-        click.echo(f"{output}: {os.path.getsize(output) / 1e6:.1f} MB", err=True)
+    _print_size(output)
     if reading.damage:
         sys.exit(UNREADABLE)
     exit_if(fail_on, map(Status, content["statuses"]))
 
 
+def _report_run(captures: tuple[str, ...], output: str) -> None:
+    """Write the page of a run."""
+    if len(captures) > 1:
+        raise click.UsageError("the directory of a run has a page of its own: name it alone")
+    from ibwire.report.run_directory import read_run
+    from ibwire.report.run_page import run_page
+
+    try:
+        run = read_run(captures[0])
+    except MissingExtra as error:
+        raise click.ClickException(str(error)) from None
+    except CaptureError as error:
+        print_error(error)
+        sys.exit(UNREADABLE)
+    with Output(output) as file:
+        file.text.writelines(run_page(run))
+    _print_size(output)
+
+
+def _print_size(output: str) -> None:
+    if output != STANDARD_OUTPUT:
+        click.echo(f"{output}: {os.path.getsize(output) / 1e6:.1f} MB", err=True)
+
+
 def _default_name(capture: str) -> str:
-    name = "capture" if capture == "-" else os.path.basename(capture)
+    name = "capture" if capture == "-" else os.path.basename(os.path.normpath(capture))
     while (ending := os.path.splitext(name)[1]).lower() in SUFFIXES:
         name = name.removesuffix(ending)
     return f"{name}.html"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -15,9 +16,9 @@ from click.shell_completion import CompletionItem
 
 from ibwire.base.errors import CaptureError, EncodeError, IbwireError, OutputError, ScriptError
 from ibwire.base.node import Frame
-from ibwire.base.output import Output
+from ibwire.base.output import STANDARD_OUTPUT, Output, make_directory
 from ibwire.base.toml import listed
-from ibwire.base.toml_settings import parse_setting
+from ibwire.base.toml_settings import Setting, parse_setting
 from ibwire.base.trace import Observer, Trace
 from ibwire.base.units import NS, Time
 from ibwire.capture import CaptureWriter
@@ -33,6 +34,8 @@ from ibwire.scenario import METRICS, NETWORK, Outcome, QPOutcome, Scenario, load
 from ibwire.scenario.effort import announcement
 from ibwire.scenario.expect import SPREAD, plain_value, unit_name
 from ibwire.scenario.nodes import LINKS
+from ibwire.scenario.recording import Recording
+from ibwire.scenario.run_tables import write_run
 from ibwire_layers.outer import LinkType
 
 WRONG_USAGE = 2
@@ -68,9 +71,11 @@ class ScenarioPath(InputPath):
 @click.option(
     "-o",
     "--output",
-    metavar="FILE",
+    "outputs",
+    metavar="FILE|DIR",
+    multiple=True,
     type=OutputPath(allow_dash=True),
-    help="Write the frames to .pcap or .pcapng.",
+    help="Write the frames to .pcap or .pcapng, or tables of the run to a directory.",
 )
 @click.option(
     "--tap",
@@ -94,7 +99,7 @@ def command(
     listed: bool,
     seed: int | None,
     settings: tuple[str, ...],
-    output: str | None,
+    outputs: tuple[str, ...],
     taps: tuple[str, ...],
     trace: str | None,
     as_json: bool,
@@ -114,12 +119,16 @@ def command(
     if scenario is None:
         raise click.UsageError("which scenario? `ibwire run --list` names those that are shipped")
     try:
-        loaded = load(scenario, map(parse_setting, settings))
+        given = [parse_setting(each) for each in settings]
+        if seed is not None:  # lists of flows are drawn from it when they are read
+            given.append(Setting("seed", str(seed)))
+        loaded = load(scenario, given)
     except EncodeError as error:
         raise click.BadParameter(str(error), param_hint="--set") from None
     except ScriptError as error:
         print_error(error)
         sys.exit(WRONG_USAGE)
+    output, directory = _capture_and_directory(outputs)
     note = announcement(loaded)
     if note is not None:
         print_note(note)
@@ -127,7 +136,10 @@ def command(
         with ExitStack() as stack:
             observers = list(_observers(stack, loaded, output, taps, trace))
             observed = {each.partition(":")[0] for each in taps if each != "all"}
-            outcome = run(loaded, seed, observers, observed)
+            recording = Recording() if directory is not None else None
+            outcome = run(loaded, seed, observers, observed, recording)
+        if directory is not None and recording is not None:
+            write_run(directory, loaded, outcome, recording)
     except OutputError:
         raise
     except IbwireError as error:
@@ -138,6 +150,24 @@ def command(
         _print_report(loaded, outcome)
     if not outcome.passed:
         sys.exit(1)
+
+
+def _capture_and_directory(outputs: Sequence[str]) -> tuple[str | None, str | None]:
+    """The capture and the directory among the outputs; a name without an ending is a directory."""
+    found: dict[bool, str] = {}
+    for each in outputs:
+        is_directory = (
+            each != STANDARD_OUTPUT
+            and not os.path.splitext(each.rstrip(os.sep))[1]
+            and not (os.path.exists(each) and not os.path.isdir(each))
+        )
+        if is_directory in found:
+            what = "directories" if is_directory else "captures"
+            raise click.UsageError(f"-o: {found[is_directory]} and {each} are two {what}")
+        found[is_directory] = each
+    if True in found:
+        make_directory(found[True])
+    return found.get(False), found.get(True)
 
 
 def _observers(

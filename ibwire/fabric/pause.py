@@ -68,6 +68,7 @@ class PauseGrant:
         "_obeys",
         "_obeys_pause",
         "_quantum",
+        "ended",
         "frames",
         "malformed",
         "observe",
@@ -95,6 +96,8 @@ class PauseGrant:
         """Time for which each priority was stopped, in pauses that have ended."""
         self.observe: Callable[[Frame, Time], None] | None = None
         """Called for each MAC control frame: the node does not see it."""
+        self.ended: Callable[[int, Time, Time], None] | None = None
+        """Called when a priority may send again: the priority, and when it was stopped and not."""
         self._obeys = sum(1 << lane for lane in obeys)
         self._obeys_pause = obeys_pause
         self._quantum = QUANTUM_BITS * S, rate_bps
@@ -146,6 +149,10 @@ class PauseGrant:
                 self._resume(lane, min(now, self._ends[lane]))
         self._next_end = None
 
+    def stopped_since(self, lane: int) -> Time | None:
+        """When a priority was stopped that may not send now; `None` if it may."""
+        return self._began[lane] if self.paused >> lane & 1 else None
+
     def time_stopped(self, lane: int, now: Time) -> Time:
         """Time for which a priority was stopped until now, with a pause that lasts."""
         running = now - self._began[lane] if self.paused >> lane & 1 else 0
@@ -166,6 +173,8 @@ class PauseGrant:
     def _resume(self, lane: int, now: Time) -> None:
         self.paused &= ~(1 << lane)
         self.time_paused[lane] += now - self._began[lane]
+        if self.ended is not None:
+            self.ended(lane, self._began[lane], now)
 
     def _find_next_end(self) -> None:
         ends = [self._ends[lane] for lane in range(LANES) if self.paused >> lane & 1]

@@ -139,12 +139,12 @@ class Closer:
 def page(content: dict[str, Any]) -> Iterator[str]:
     """The page, in pieces of text."""
     parts = {
-        "STYLE": _template("page.css"),
+        "STYLE": template("page.css"),
         "PLOTLY": plotly_script(),
-        "DATA": _embedded(content),
-        "SCRIPT": _template("page.js"),
+        "DATA": embedded(content),
+        "SCRIPT": template("page.js"),
     }
-    rest = _template("page.html")
+    rest = template("page.html")
     for name, text in parts.items():
         before, rest = rest.split(f"@{name}@")
         yield before
@@ -328,11 +328,12 @@ class _Page:
         return found
 
 
-def _template(name: str) -> str:
+def template(name: str) -> str:
+    """A file of the pages."""
     return files("ibwire.report").joinpath("templates", name).read_text(encoding="utf-8")
 
 
-def _embedded(content: dict[str, Any]) -> str:
+def embedded(content: dict[str, Any]) -> str:
     """JSON that is safe in a script element with any text in it.
 
     With this escaping neither `</script>` nor `<!--` can occur; everything beyond ASCII, also

@@ -23,6 +23,7 @@ from ibwire.rc.qp import QPInit, QueuePair
 from ibwire.scenario.expect import FABRIC, Expectation
 from ibwire.scenario.nodes import LINKS
 from ibwire.scenario.outcome import Checked, Metrics, Outcome, QPOutcome, total
+from ibwire.scenario.recording import Recording, Sender
 from ibwire.scenario.specs import ConnectionSpec, NodeSpec, Scenario, WireSpec
 from ibwire.scenario.switched import SwitchedNetwork
 from ibwire.scenario.workload import Contents, Flow
@@ -35,14 +36,19 @@ def run(
     seed: int | None = None,
     observers: Sequence[Observer] = (),
     observed: Collection[str] = (),
+    recording: Recording | None = None,
 ) -> Outcome:
     """Run a scenario.
 
     seed: `None` for the scenario's own. observers: called for every frame that a host sends
     or receives; a frame lost on a wire was sent and is never received. observed: switches
     whose frames they are called for too, with the name `SWITCH:NEIGHBOUR` for each port.
+    recording: keeps what happens over time.
     """
-    return Network(scenario, scenario.seed if seed is None else seed, observers, observed).run()
+    seed = scenario.seed if seed is None else seed
+    if recording is not None:
+        observers = (*observers, recording)
+    return Network(scenario, seed, observers, observed).run(recording)
 
 
 class Network:
@@ -89,17 +95,41 @@ class Network:
             pairs += self._add_connection(connection, len(pairs))
         self._add_flows(by_name)
 
-    def run(self) -> Outcome:
+    def run(self, recording: Recording | None = None) -> Outcome:
         """Run until the network is idle or a limit is reached, and measure."""
         scenario, simulator = self.scenario, self.simulator
+        if recording is not None:
+            self._attach(recording)
         if self.switched is not None:
             self.switched.sample(self.hosts.values(), self._is_over)
-        ended = simulator.run(until=scenario.limit, max_frames=scenario.max_frames)
+        ended = simulator.run(
+            until=scenario.limit,
+            max_frames=scenario.max_frames,
+            stop=recording.tick if recording is not None else None,
+        )
+        if recording is not None:
+            recording.close()
         for host in self.hosts.values():
             host.collect(simulator.now)
         for flow in self.flows.values():
             flow.finish()
         return self._outcome(ended.value)
+
+    def _attach(self, recording: Recording) -> None:
+        """Have the network recorded."""
+        senders = [
+            Sender(spec.name, index, qp, self.flows[qp.device.name, qp.number].tally)
+            for spec, index, *ends in self.pairs
+            for qp in ends
+            if (qp.device.name, qp.number) in self.flows
+        ]
+        ports: dict[tuple[str, str], int] = {}
+        for wire in self.scenario.wires:
+            a, b = wire.between
+            ports[a, b] = ports[b, a] = wire.overhead
+        recording.attach(self.simulator, senders, ports)
+        if self.switched is not None:
+            recording.attach_switches(self.switched.switches, self.switched.lines)
 
     def _is_over(self) -> bool:
         """Whether nothing more will change: all messages have ended, or nothing is planned."""

@@ -103,6 +103,7 @@ class Sweep:
         """Do one run, in whichever process this is."""
         settings = self.settings(each.values)
         row: Row = {setting.key: plain(setting.text) for setting in settings} | {SEED: each.seed}
+        settings.append(Setting("seed", str(each.seed)))
         try:
             outcome = run(read_scenario(self.content, self.name, settings), each.seed)
         except IbwireError as error:

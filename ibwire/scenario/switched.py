@@ -74,6 +74,14 @@ class SwitchedNetwork:
         return self._lossless.switches
 
     @property
+    def lines(self) -> Mapping[tuple[str, str], list[Direction]]:
+        """The ways out of the ports of each node, by node and neighbour."""
+        found: dict[tuple[str, str], list[Direction]] = {}
+        for (name, number), line in self._lines.items():
+            found.setdefault((name, self.topology.ports(name)[number][1]), []).append(line)
+        return found
+
+    @property
     def series(self) -> Series | None:
         """What has been sampled."""
         return self._sampler.series if self._sampler else None

@@ -212,6 +212,10 @@ class Switch:
         """The counters of each port."""
         return [port.counters for port in self._ports]
 
+    def counters_of(self, port: int) -> PortCounters:
+        """The counters of one port."""
+        return self._ports[port].counters
+
     @property
     def buffered(self) -> int:
         """Bytes in the queues of all ports."""
