@@ -12,6 +12,7 @@ from capture.handmade import pcap_header
 from ibwire.base.errors import OutputError
 from ibwire.base.output import Output
 from ibwire.dissect import FIELDS, export, read
+from shipped_captures import each_capture
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow not installed")
 pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow not installed")
@@ -47,7 +48,7 @@ def write(path: Path, captures: list[Path], fields: Any = ALL) -> None:
                 file.write(columns, np.arange(columns.rows, dtype=np.int64))
 
 
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
+@each_capture
 def test_parquet_read_back_equals_json(tmp_path: Path, path: Path) -> None:
     write(tmp_path / "out.parquet", [path])
 

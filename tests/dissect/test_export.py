@@ -13,13 +13,10 @@ import pytest
 from capture.handmade import enhanced, interface, option, section
 from ibwire.dissect import FIELDS, export, read
 from ibwire.dissect.column import Kind
+from shipped_captures import each_capture
 
 CAPTURES = Path(__file__).parents[2] / "captures"
 ALL = list(FIELDS.values())
-
-shipped = pytest.mark.parametrize(
-    "path", sorted(CAPTURES.glob("*.pcap*")), ids=lambda path: path.name
-)
 
 
 def everything(columns: Any) -> Any:
@@ -52,7 +49,7 @@ def plain(spec: Any, value: Any) -> Any:
     return value.item()
 
 
-@shipped
+@each_capture
 def test_json_holds_exactly_what_the_columns_hold(path: Path) -> None:
     for columns in read(path):
         found = [json.loads(line) for line in export.json_lines(columns, ALL, everything(columns))]
@@ -71,7 +68,7 @@ def cell_text(value: Any) -> Any:
     return json.dumps(value) if isinstance(value, bool) else str(value)
 
 
-@shipped
+@each_capture
 def test_csv_says_the_same_as_json(path: Path) -> None:
     for columns in read(path):
         rows = everything(columns)
@@ -89,7 +86,7 @@ def test_csv_says_the_same_as_json(path: Path) -> None:
                 assert (spec.name, cell) == (spec.name, text)
 
 
-@shipped
+@each_capture
 def test_text_has_a_cell_for_every_field(path: Path) -> None:
     for columns in read(path):
         for line in export.text_lines(columns, ALL, everything(columns)):

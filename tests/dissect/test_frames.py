@@ -29,6 +29,7 @@ from ibwire_layers.packet import Packet
 from ibwire_layers.schema import Field, Header, Show
 from ibwire_layers.syndrome import AckKind
 from ibwire_layers.walk import Protocol, Walk, walk
+from shipped_captures import each_capture
 from strategies import HANDMADE, Frame
 from vectors import LINK_PACKET, load
 
@@ -285,7 +286,7 @@ def test_no_frames_are_no_rows() -> None:
     assert {len(columns[name]) for name in columns} == {0}
 
 
-@pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.name)
+@each_capture
 def test_shipped_capture_reads_the_same_at_both_speeds(path: Path) -> None:
     with open_capture(path) as capture:
         for batch in capture.batches():
@@ -312,7 +313,13 @@ def test_handmade_frames_of_all_kinds_in_one_batch_read_the_same_at_both_speeds(
     assert_same(HANDMADE)
 
 
-@pytest.mark.parametrize("frame", HANDMADE, ids=str)
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pytest.param(frame, marks=pytest.mark.slow if number % 4 else (), id=str(frame))
+        for number, frame in enumerate(HANDMADE)
+    ],
+)
 def test_a_frame_alone_reads_the_same_at_both_speeds(frame: Frame) -> None:
     assert_same([frame])
 

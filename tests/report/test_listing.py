@@ -14,6 +14,7 @@ from ibwire.base.node import Frame
 from ibwire.dissect import read
 from ibwire.report.listing import Listing
 from ibwire_layers.outer import LinkType
+from shipped_captures import each_capture
 from vectors import ETHERNET, INFINIBAND, LINK_PACKET, load
 
 CAPTURES = Path(__file__).parents[2] / "captures"
@@ -34,7 +35,7 @@ def line_of(tmp_path: Path, frame: Frame, link_type: int = ETHERNET) -> Any:
     return line
 
 
-@pytest.mark.parametrize("path", sorted(CAPTURES.glob("*.pcap*")), ids=lambda path: path.name)
+@each_capture
 def test_every_packet_has_one_line_with_its_number_and_length(path: Path) -> None:
     lines = listed(path)
 

@@ -20,6 +20,7 @@ from ibwire.cli import main
 from ibwire.report.tree import render
 from ibwire_layers.construct import describe
 from ibwire_layers.outer import LinkType
+from shipped_captures import each_capture
 from vectors import LINK_PACKET, load
 
 CAPTURES = Path(__file__).parents[2] / "captures"
@@ -64,7 +65,7 @@ def assert_dump_repeats(lines: Any, frame: Frame) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", sorted(CAPTURES.glob("*.pcap*")), ids=lambda path: path.name)
+@each_capture
 def test_parts_cover_every_byte_of_every_shipped_packet_once(path: Path) -> None:
     with open_capture(path) as reader:
         for record in reader.records():
