@@ -422,7 +422,7 @@ def _reserve(descriptor: int, size: int) -> None:
 
 
 def _keep(unfinished: str, final: str) -> str:
-    """Give a result that could not be copied a name that nobody takes for a leftover."""
+    """Give a result that could not be copied a name that does not look like a leftover."""
     directory, name = os.path.split(final)
     number = 1
     while os.path.lexists(kept := os.path.join(directory, f"{name[:_LONGEST_KEPT]}.new-{number}")):

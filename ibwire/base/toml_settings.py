@@ -27,7 +27,7 @@ class Setting:
 
     @property
     def value(self) -> Any:
-        """The value as TOML; what is none is a string."""
+        """The value as TOML; text that is no TOML is a string."""
         return parse_value(self.text)
 
     def apply(self, data: dict[str, Any]) -> list[KeyPath]:

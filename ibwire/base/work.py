@@ -127,7 +127,7 @@ def cluster(address: str) -> Work:
 
 
 def require_listener(address: str, seconds: float = 10) -> None:
-    """Raise `WorkError` if nobody listens at HOST:PORT: Ray itself waits much longer."""
+    """Raise `WorkError` if no process listens at HOST:PORT: Ray itself waits much longer."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not port.isascii() or not port.isdecimal():
         return  # `auto`, `local` and other words of Ray

@@ -27,7 +27,7 @@ FEW = 100_000
 """Packets up to which nothing is estimated."""
 
 ANNOUNCED_SECONDS, ANNOUNCED_BYTES = 10, 1 << 30
-"""From either on the user is told before it starts."""
+"""From either on an estimate is printed before the command starts."""
 
 
 def announce(

@@ -90,7 +90,7 @@ class Progress:
 
 
 def size_of(name: str) -> int:
-    """Bytes of a file, 0 for what is none."""
+    """Bytes of a file; 0 for a pipe or a name without a file."""
     return os.path.getsize(name) if os.path.isfile(name) else 0
 
 

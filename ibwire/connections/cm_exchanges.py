@@ -1,4 +1,4 @@
-"""Exchanges of connection managers: who asked whom for a connection, and what became of it.
+"""Exchanges of connection managers: which host asked for a connection, and the outcome.
 
 An exchange begins with a REQ, or with a SIDR_REQ for a datagram service, and has all messages
 with its communication IDs. A message whose beginning is not in the capture begins one as well.

@@ -177,7 +177,7 @@ _FAILURES: dict[Status, Callable[[Case, ConnectionStatus], str]] = {
         f"The connection manager of the other end rejected the connection: {status.detail}."
     ),
 }
-"""What is said of a failure that no incident describes."""
+"""Sentences for a failure that no incident describes."""
 
 
 _ADVICE: dict[str, str] = {

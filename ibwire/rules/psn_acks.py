@@ -324,7 +324,7 @@ class Messages(ConnectionCheck):
 
 
 class _Suspect(NamedTuple):
-    """A response that counts more messages than were seen, until it is clear who is wrong."""
+    """A response that counts more messages than were seen, until it is clear which end is wrong."""
 
     words: str
     response: TransportPacket

@@ -28,7 +28,7 @@ from ibwire.rc.connect import ALL_ACCESS
 from ibwire.rc.memory import Access
 
 LONGEST = {Role.RESPONDER: 80, Role.REQUESTER: 140}
-"""Steps of a case by what is attacked; a requester must first be told to send requests."""
+"""Steps of a case by what is attacked; for a requester some of them post the requests."""
 
 
 class Menu:
