@@ -122,7 +122,8 @@ class LosslessNetwork:
     switches, or by name of a switch. routes: neighbours by switch and host, in place of those on
     the shortest ways. outages: links that fail. reroute_after: time from the change of a link to
     new routes in all switches. storms: hosts that pause their switch.
-    llr: link-level retry of all links, or by link.
+    llr: link-level retry of all links, or by link. prepare: called for each switch before it is
+    connected.
     Raises `BufferTooSmall` where the headroom does not fit.
 
     When a link fails, frames on it are lost, and its switches drop what waits for it. They stop
@@ -144,6 +145,7 @@ class LosslessNetwork:
         reroute_after: Time = 0,
         storms: Iterable[PauseStorm] = (),
         llr: LLR | Mapping[Link, LLR] | None = None,
+        prepare: Callable[[str, Switch], None] | None = None,
     ) -> None:
         if reroute_after < 0:
             raise EncodeError("reroute_after", reroute_after, "0 or above")
@@ -162,6 +164,9 @@ class LosslessNetwork:
         self.ends: list[tuple[Link, Wire, list[tuple[str, int]]]] = []
         """Each link with its wire, and the nodes and ports at its ends."""
         self._make_switches(settings)
+        if prepare is not None:
+            for name, switch in self.switches.items():
+                prepare(name, switch)
         self._connect({name: node for name, (node, _) in devices.items()}, wire_overhead)
         self.retries: dict[Link, list[RetryLink]] = {}
         """Link-level retry by link, of those that have it."""

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import Field, fields, replace
 from functools import partial
+from typing import Any
 
 from ibwire.base.errors import EncodeError
 from ibwire.base.toml import Table
 from ibwire.base.units import US
-from ibwire.rc.congestion import CONNECTX, DCQCN, HPCC_MODEL, PAPER, Parameters, Scope
+from ibwire.rc.congestion import (
+    CONNECTX,
+    DCQCN,
+    DCTCP,
+    HPCC,
+    HPCC_MODEL,
+    PAPER,
+    DCTCPParameters,
+    HPCCParameters,
+    Scope,
+    Swift,
+    SwiftParameters,
+    Timely,
+    TimelyParameters,
+)
 from ibwire.scenario.specs import ControlSpec
 
 MAXIMUM_INTERVAL_US = 1_000_000
@@ -18,16 +33,39 @@ def read_control(table: Table | None) -> ControlSpec | None:
     """The congestion control of all hosts; `None` for none."""
     if table is None:
         return None
-    algorithm = table.take_name("algorithm", "dcqcn", ("dcqcn", "none"))
+    algorithm = table.take_name("algorithm", "dcqcn", ("dcqcn", *_OTHERS, "none"))
     if algorithm == "none":
         table.end()
         return None
-    name = table.take_name("set", "connectx", _SETS)
-    parameters, interval = _SETS[name]
-    parameters = _changed(table, parameters)
+    if algorithm == "dcqcn":
+        name = table.take_name("set", "connectx", _SETS)
+        parameters, interval = _SETS[name]
+        make = partial(DCQCN, _changed(table, parameters))
+        control = _notified(table, make, interval)
+    else:
+        other, start = _OTHERS[algorithm]
+        make = partial(other, _changed(table, start))
+        if algorithm == "dctcp":
+            control = _notified(table, make, 0)
+        else:
+            control = ControlSpec(
+                make=make,
+                interval=0,
+                scope=Scope.QUEUE_PAIR,
+                dscp=48,
+                priority=6,
+                has_cnps=False,
+                has_telemetry=algorithm == "hpcc",
+            )
+    table.end()
+    return control
+
+
+def _notified(table: Table, make: Any, interval: int) -> ControlSpec:
+    """A control that marks reach as CNPs; interval: between them in microseconds."""
     interval = table.take_int("np_min_time_between_cnps", interval, 0, MAXIMUM_INTERVAL_US)
-    control = ControlSpec(
-        make=partial(DCQCN, parameters),
+    return ControlSpec(
+        make=make,
         interval=interval * US,
         scope=Scope(
             table.take_name("cnp_scope", Scope.QUEUE_PAIR.value, [each.value for each in Scope])
@@ -35,15 +73,15 @@ def read_control(table: Table | None) -> ControlSpec | None:
         dscp=table.take_int("np_cnp_dscp", 48, 0, 63),
         priority=table.take_int("np_cnp_prio", 6, 0, 7),
     )
-    table.end()
-    return control
 
 
-def _changed(table: Table, parameters: Parameters) -> Parameters:
-    for each in fields(Parameters):
-        value = table.take_int(each.name, None, 0, 1 << 40)
-        if value is None:
+def _changed(table: Table, parameters: Any) -> Any:
+    """Parameters with other values, by their names."""
+    for each in fields(parameters):
+        if each.name not in table:
+            table.take(each.name)
             continue
+        value = _value(table, each, getattr(parameters, each.name))
         try:
             parameters = replace(parameters, **{each.name: value})
         except EncodeError as error:
@@ -52,5 +90,25 @@ def _changed(table: Table, parameters: Parameters) -> Parameters:
     return parameters
 
 
+def _value(table: Table, field: Field[Any], start: Any) -> Any:
+    """A value of the kind that a parameter has: rate, time, truth value or number."""
+    if field.name.endswith("_bps"):
+        return table.take_rate(field.name, start)
+    if field.type == "Time":
+        return table.take_time(field.name, start)
+    if isinstance(start, bool):
+        return table.take_bool(field.name, start)
+    if isinstance(start, float):
+        return table.take_number(field.name, start, 0, 1 << 40)
+    return table.take_int(field.name, start, 0, 1 << 40)
+
+
 _SETS = {"connectx": (CONNECTX, 4), "paper": (PAPER, 50), "hpcc": (HPCC_MODEL, 0)}
 """Parameters by name, and microseconds between CNPs (docs/reference/congestion.md)."""
+
+_OTHERS: dict[str, tuple[Any, Any]] = {
+    "hpcc": (HPCC, HPCCParameters()),
+    "timely": (Timely, TimelyParameters()),
+    "dctcp": (DCTCP, DCTCPParameters()),
+    "swift": (Swift, SwiftParameters()),
+}

@@ -35,7 +35,7 @@ class Kind(Enum):
 NEVER = (1 << 63) - 1
 """The time of what did not happen."""
 
-DROP_REASONS = ("buffer full", "no route", "link down", "malformed")
+DROP_REASONS = ("buffer full", "no route", "link down", "watchdog", "malformed")
 """Why a switch drops a frame."""
 
 METRICS: dict[str, tuple[Kind, str]] = {
@@ -100,6 +100,7 @@ METRICS: dict[str, tuple[Kind, str]] = {
     },
     "first_ce": (Kind.TIME, "when a switch first marked a frame"),
     "first_pause": (Kind.TIME, "when a switch first sent a pause"),
+    "llr_replays": (Kind.COUNT, "times an end of a line repeated frames (LLR)"),
     "utilisation": (Kind.RATIO, "part of the time in which the busiest port of a switch sent"),
     **{
         f"status.{status.name}": (Kind.COUNT, f"sends that completed with {status.name}")
@@ -113,7 +114,7 @@ FABRIC = frozenset(
     for name in METRICS
     if name.partition(".")[0] in {"time_paused", "queue", "drops"}
     or name in {"marks", "cnps_sent", "cnps_switched", "pauses", "resumes", "pause_frames"}
-    or name in {"first_ce", "first_pause", "utilisation"}
+    or name in {"first_ce", "first_pause", "llr_replays", "utilisation"}
 )
 """Metrics of switches."""
 

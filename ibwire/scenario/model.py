@@ -36,8 +36,8 @@ MAXIMUM_MEMORY = 1 << 29
 MAXIMUM_LIMIT = 100_000 * S
 """Virtual time of a run; the times in a capture file have 32 bits for seconds."""
 
-LARGEST_HEADERS = 100
-"""Bytes of all headers of a packet, with VLAN tag and ICRC."""
+LARGEST_HEADERS = 160
+"""Bytes of all headers of a packet, with VLAN tag, ICRC and telemetry."""
 
 MAXIMUM_CONNECTIONS = 1 << 16
 
@@ -63,9 +63,11 @@ def read_scenario(content: bytes, name: str, settings: Iterable[Setting] = ()) -
     control = read_control(top.table("cc"))
     rates = {host: wire.rate_bps for wire in network.wires for host in wire.between}
     context = ListContext(Path(name).parent, seed, rates)
-    connections, workloads = _traffic(top, network, link, context, is_ecn=control is not None)
+    is_ecn = control is not None and control.has_cnps
+    connections, workloads = _traffic(top, network, link, context, is_ecn=is_ecn)
     largest = max(each.mtu for each in connections) + LARGEST_HEADERS + ETHERNET_OVERHEAD
-    fabric = network.sized(largest, top)
+    has_telemetry = control is not None and control.has_telemetry
+    fabric = network.sized(largest, top, has_telemetry=has_telemetry)
     expected = top.table("expect")
     expectations = read_expectations(expected)
     top.end()

@@ -13,7 +13,9 @@ from typing import Any
 from ibwire.base.errors import EncodeError, VerbsError
 from ibwire.base.toml import Table, hint, listed, shown
 from ibwire.base.units import ETHERNET_OVERHEAD, Time
-from ibwire.fabric.lossless import Outage
+from ibwire.fabric.llr import LLR
+from ibwire.fabric.lossless import Outage, PauseStorm
+from ibwire.fabric.pause import LANES, LONGEST
 from ibwire.fabric.topology import Link, Topology
 from ibwire.impair import PlanError, build_pipe
 from ibwire.rc.device import gid_of
@@ -54,23 +56,26 @@ class Network:
         """The names of the hosts."""
         return [node.name for node in self.nodes if not node.is_bridge]
 
-    def sized(self, largest_frame: int, top: Table) -> FabricSpec | None:
+    def sized(self, largest_frame: int, top: Table, *, has_telemetry: bool) -> FabricSpec | None:
         """The switches, for frames of this size; refuses those whose buffer is too small."""
         if self.fabric is None:
             return None
         fabric = self.fabric
         check_buffers(self.switch_tables, fabric.topology, fabric.switches, largest_frame, top)
-        return replace(fabric, largest_frame=largest_frame)
+        return replace(fabric, largest_frame=largest_frame, has_telemetry=has_telemetry)
 
 
 def read_network(top: Table, link: str) -> Network:
     """The nodes, wires and switches of a scenario."""
     table, switches = top.table("topology"), top.tables("switch")
     if table is None and not switches:
-        if "outage" in top:
-            raise top.error("outage", "links fail in networks of switches only")
+        for key in ("outage", "storm"):
+            if key in top:
+                raise top.error(key, "needs a network of switches: a [topology] or [[switch]]")
         nodes = _nodes(top, link)
         wires = _wires(top, nodes, link)
+        if any(wire.llr for wire in wires):
+            raise top.error("wire", "llr needs a network of switches")
         return Network(nodes, wires, _islands(nodes, wires))
     if link == "ib":
         raise top.error("link", "switches are those of Ethernet: a native InfiniBand has none here")
@@ -89,6 +94,7 @@ def read_network(top: Table, link: str) -> Network:
         topology=topology,
         switches=found,
         outages=_outages(top, topology),
+        storms=_storms(top, topology),
         reroute_after=top.take_time("reroute_after", 0),
     )
     island = dict.fromkeys(topology.hosts, topology.hosts[0])
@@ -101,6 +107,7 @@ def _of_form(
     """The network of a `[topology]`, with what `[[node]]` and `[[wire]]` change of it."""
     topology = read_topology(table)
     overhead = table.take_int("overhead", ETHERNET_OVERHEAD, 0, LARGEST_OVERHEAD)
+    llr = _llr(table, None)
     table.end()
     nodes = {name: NodeSpec(name, _address(at)) for at, name in enumerate(topology.hosts)}
     seen: set[str] = set()
@@ -119,7 +126,7 @@ def _of_form(
         for host in chosen:
             nodes[host] = replace(nodes[host], profile=spec.profile, vlan=spec.vlan)
     wires = [
-        WireSpec((each.a, each.b), each.rate_bps, each.delay, overhead=overhead)
+        WireSpec((each.a, each.b), each.rate_bps, each.delay, overhead=overhead, llr=llr)
         for each in topology.links
     ]
     _change_wires(top, topology, wires, link)
@@ -167,6 +174,49 @@ def _of_parts(
     except EncodeError as error:
         raise top.error("wire", str(error).removeprefix(f"{error.field}: ")) from None
     return topology, nodes, tuple(wires)
+
+
+def _llr(table: Table, base: LLR | None) -> LLR | None:
+    """Link-level retry: false, true, or a table of its settings."""
+    if not isinstance(table.take("llr"), dict):
+        return (base or LLR()) if table.take_bool("llr", base is not None) else None
+    inside = table.table("llr")
+    assert inside is not None
+    start = base or LLR()
+    try:
+        found = LLR(
+            frames=inside.take_int("frames", start.frames, 1, 1 << 19),
+            size_bytes=inside.take_size("size_bytes", start.size_bytes, 1, 1 << 30),
+            replay_timer=inside.take_time("replay_timer", start.replay_timer),
+            replay_count_max=inside.take_int(
+                "replay_count_max", start.replay_count_max, 0, 1 << 20
+            ),
+            data_age_timeout=inside.take_time("data_age_timeout", start.data_age_timeout),
+            re_init_on_flush=inside.take_bool("re_init_on_flush", start.re_init_on_flush),
+            ack_spacing=inside.take_int("ack_spacing", start.ack_spacing, 1, 1 << 20),
+        )
+    except EncodeError as error:
+        raise inside.error(error.field, str(error).removeprefix(f"{error.field}: ")) from None
+    inside.end()
+    return found
+
+
+def _storms(top: Table, topology: Topology) -> tuple[PauseStorm, ...]:
+    found = []
+    for table in top.tables("storm"):
+        host = table.take_name("host", None, topology.hosts)
+        if host is None:
+            raise table.error(None, "host is missing: the one that sends pauses")
+        priority = table.take("priority")
+        values = [3] if priority is None else priority if isinstance(priority, list) else [priority]
+        lanes = tuple(table.integer("priority", each, 0, LANES - 1) for each in values)
+        start, until = table.take_time("start", 0), table.take_time("until", 0)
+        if until <= start:
+            raise table.error("until", "expected a time after `start`")
+        quanta = table.take_int("quanta", LONGEST, 2, LONGEST)
+        table.end()
+        found.append(PauseStorm(host=host, start=start, end=until, priorities=lanes, quanta=quanta))
+    return tuple(found)
 
 
 def _outages(top: Table, topology: Topology) -> tuple[Outage, ...]:
@@ -292,6 +342,7 @@ def _wire(table: Table, pair: tuple[str, str], link: str, base: WireSpec | None 
         table.take_int("mtu", None, 64, 1 << 16),
         faults,
         table.take_int("overhead", base.overhead, 0, LARGEST_OVERHEAD),
+        _llr(table, base.llr),
     )
     table.end()
     return wire

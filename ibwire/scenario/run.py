@@ -167,6 +167,8 @@ class Network:
             return {}
         wires = (wire for wire in self.scenario.wires if host in wire.between)
         rate_bps = next((wire.rate_bps for wire in wires), 100 * GBPS)
+        if not control.has_cnps:
+            return {"rate_control": partial(control.make, rate_bps)}
         return {
             "rate_control": partial(control.make, rate_bps),
             "notification": NotificationPoint(

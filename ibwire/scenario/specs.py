@@ -8,8 +8,10 @@ from fractions import Fraction
 from typing import Any
 
 from ibwire.base.units import ETHERNET_OVERHEAD, GBPS, US, Time
-from ibwire.fabric.lossless import Outage
+from ibwire.fabric.llr import LLR
+from ibwire.fabric.lossless import Outage, PauseStorm
 from ibwire.fabric.switch import Ramp, Strategy, Trust
+from ibwire.fabric.switch.watchdog import Watchdog
 from ibwire.fabric.topology import Topology
 from ibwire.rc.attributes import QPType
 from ibwire.rc.congestion import RateControl, Scope
@@ -42,6 +44,8 @@ class WireSpec:
     faults: Mapping[str, list[Any]] = field(default_factory=dict)
     overhead: int = ETHERNET_OVERHEAD
     """Bytes of line time that each frame costs besides its own."""
+    llr: LLR | None = None
+    """Link-level retry; `None` for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +97,7 @@ class SwitchSpec:
     strategy: Strategy = Strategy.ECMP
     routes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Neighbours by host, in place of those on the shortest ways."""
+    watchdog: Watchdog | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +110,11 @@ class ControlSpec:
     scope: Scope
     dscp: int
     priority: int
+    """Of CNPs, as is `dscp`."""
+    has_cnps: bool = True
+    """Whether hosts answer marks with CNPs."""
+    has_telemetry: bool = False
+    """Whether switches write their queues into packets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +125,8 @@ class FabricSpec:
     """Its links are the wires of the scenario, in their order."""
     switches: Mapping[str, SwitchSpec]
     outages: tuple[Outage, ...] = ()
+    storms: tuple[PauseStorm, ...] = ()
+    has_telemetry: bool = False
     reroute_after: Time = 0
     largest_frame: int = 0
     """Bytes of the largest frame, with line overhead: the headroom depends on it."""

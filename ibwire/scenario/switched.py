@@ -12,9 +12,10 @@ from ibwire.base.units import S, Time
 from ibwire.fabric import Simulator, Topology
 from ibwire.fabric.lossless import LosslessNetwork, SwitchSettings
 from ibwire.fabric.pause import LANES
-from ibwire.fabric.sim import Direction, Station
+from ibwire.fabric.sim import Direction
 from ibwire.fabric.switch import Classifier, Switch
 from ibwire.fabric.topology import Link
+from ibwire.fabric.waiting import explain
 from ibwire.peer import Host
 from ibwire.scenario.expect import DROP_REASONS, NEVER
 from ibwire.scenario.outcome import Metrics, PortOutcome, percentile
@@ -48,6 +49,11 @@ class SwitchedNetwork:
         self._simulator = simulator
         self._sampler: Sampler | None = None
         self._overhead = {wire.between: wire.overhead for wire in wires}
+
+        def prepare(name: str, switch: Switch) -> None:
+            if observers and name in observed:
+                self._watch(name, switch, observers)
+
         self._lossless = LosslessNetwork(
             simulator,
             spec.topology,
@@ -56,6 +62,13 @@ class SwitchedNetwork:
             routes={name: each.routes for name, each in spec.switches.items() if each.routes},
             outages=spec.outages,
             reroute_after=spec.reroute_after,
+            storms=spec.storms,
+            llr={
+                link: wire.llr
+                for link, wire in zip(spec.topology.links, wires, strict=True)
+                if wire.llr
+            },
+            prepare=prepare,
         )
         self._lines: dict[tuple[str, int], Direction] = {}
         """The way out of each port."""
@@ -66,7 +79,7 @@ class SwitchedNetwork:
                 self._lines[name, taken[name]] = line
                 taken[name] += 1
         if observers:
-            self._observe(observers, {*hosts, *observed})
+            self._watch_pauses(observers, {*hosts, *observed})
 
     @property
     def switches(self) -> Mapping[str, Switch]:
@@ -86,20 +99,29 @@ class SwitchedNetwork:
         """What has been sampled."""
         return self._sampler.series if self._sampler else None
 
-    def _observe(self, observers: Sequence[Observer], names: Collection[str]) -> None:
-        """Report the frames that nodes do not see themselves: pause frames, those of switches."""
-        done: set[str] = set()
+    def _watch(self, name: str, switch: Switch, observers: Sequence[Observer]) -> None:
+        """Report what a switch sends and receives; pause frames do not reach it."""
+        labels = self._labels(name)
+        receive, poll = switch.receive, switch.poll_transmit
+
+        def observed_receive(frame: Frame, now: Time, port: int = 0) -> None:
+            _report(observers, labels[port], RECEIVED, frame, now)
+            receive(frame, now, port)
+
+        def observed_poll(now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
+            frame = poll(now, port, grant)
+            if frame is not None:
+                _report(observers, labels[port], SENT, frame, now)
+            return frame
+
+        switch.receive = observed_receive  # type: ignore[method-assign]
+        switch.poll_transmit = observed_poll  # type: ignore[method-assign]
+
+    def _watch_pauses(self, observers: Sequence[Observer], names: Collection[str]) -> None:
+        """Report the pause frames that nodes do not see."""
         for (name, port), line in self._lines.items():
-            if name not in names:
-                continue
-            label = name
-            if name in self.switches:
-                label = self._labels(name)[port]
-                _watch(line, label, observers)
-                if name not in done:
-                    done.add(name)
-                    _watch_arrivals(line.near, self._labels(name), observers)
-            if line.pause is not None:
+            if name in names and line.pause is not None:
+                label = self._labels(name)[port] if name in self.switches else name
                 line.pause.observe = partial(_report, observers, label, RECEIVED)
 
     def _labels(self, switch: str) -> list[str]:
@@ -161,6 +183,12 @@ class SwitchedNetwork:
             "drops.all": drops.total(),
             "first_ce": _first(each.first_mark for each in counters),
             "first_pause": _first(each.first_pause for each in counters),
+            "llr_replays": sum(
+                end.counters.LLR_TX_REPLAY
+                for links in self._lossless.retries.values()
+                for link in links
+                for end in link.ends
+            ),
             "utilisation": max((self._utilisation(port, end - start) for port in own), default=0),
         }
         for reason in DROP_REASONS:
@@ -260,19 +288,7 @@ class SwitchedNetwork:
 
     def standstill(self) -> list[str]:
         """Who waits for whom: the ports with frames that may not leave."""
-        found = []
-        for (name, number), line in self._lines.items():
-            switch = self.switches.get(name)
-            if line.pause is None or not line.pause.paused:
-                continue
-            peer = self.topology.ports(name)[number][1]
-            for lane in range(LANES):
-                if line.pause.paused >> lane & 1:
-                    waiting = switch.queued(number, lane) if switch else 0
-                    if switch is None or waiting:
-                        what = f": {waiting:,} bytes" if switch else ""
-                        found.append(f"{name} waits for {peer}, which pauses priority {lane}{what}")
-        return found
+        return explain(self._lossless).splitlines()
 
 
 def _first(times: Iterable[Time | None]) -> Time:
@@ -295,33 +311,11 @@ def _settings(spec: SwitchSpec, fabric: FabricSpec) -> SwitchSettings:
         ),
         strategy=spec.strategy,
         rules=lambda link: rules_of(spec, link, fabric.largest_frame),
+        watchdog=spec.watchdog,
+        has_telemetry=fabric.has_telemetry,
     )
 
 
 def _report(observers: Sequence[Observer], name: str, event: str, frame: Frame, now: Time) -> None:
     for observe in observers:
         observe(name, event, frame, now)
-
-
-def _watch(line: Direction, name: str, observers: Sequence[Observer]) -> None:
-    """Report what a port of a switch sends."""
-    poll = line.poll_transmit
-
-    def poll_transmit(now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
-        frame = poll(now, port, grant)
-        if frame is not None:
-            _report(observers, name, SENT, frame, now)
-        return frame
-
-    line.poll_transmit = poll_transmit
-
-
-def _watch_arrivals(station: Station, names: Sequence[str], observers: Sequence[Observer]) -> None:
-    """Report what a switch receives; pause frames it does not see."""
-    receive = station.receive
-
-    def observed(frame: Frame, now: Time, port: int = 0) -> None:
-        _report(observers, names[port], RECEIVED, frame, now)
-        receive(frame, now, port)
-
-    station.receive = observed

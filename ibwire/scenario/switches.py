@@ -17,6 +17,7 @@ from ibwire.fabric import topology as forms
 from ibwire.fabric.pause import LANES
 from ibwire.fabric.switch import Account, BufferTooSmall, PriorityRules, SharedBuffer, Strategy
 from ibwire.fabric.switch.classes import DSCPS, Trust
+from ibwire.fabric.switch.watchdog import Action, Watchdog
 from ibwire.fabric.topology import Link, Topology
 from ibwire.scenario.specs import ClassSpec, EcnSpec, SwitchSpec
 
@@ -126,9 +127,29 @@ def _switch(table: Table, base: SwitchSpec) -> SwitchSpec:
             table.take_name("routing", base.strategy.value, [each.value for each in Strategy])
         ),
         routes=_routes(table.table("route"), base.routes),
+        watchdog=_watchdog(table, base.watchdog),
     )
     table.end()
     return spec
+
+
+def _watchdog(table: Table, base: Watchdog | None) -> Watchdog | None:
+    """The PFC watchdog: false, true, or a table of its settings."""
+    if not _is_table(table, "watchdog"):
+        return (base or Watchdog()) if table.take_bool("watchdog", base is not None) else None
+    inside = table.table("watchdog")
+    assert inside is not None
+    start = base or Watchdog()
+    times = {
+        key: inside.take_time(key, getattr(start, key))
+        for key in ("detection_time", "restoration_time", "poll_interval")
+    }
+    for key, time in times.items():
+        if not time:
+            raise inside.error(key, "expected a time above 0")
+    action = inside.take_name("action", start.action.value, [each.value for each in Action])
+    inside.end()
+    return Watchdog(action=Action(action), **times)
 
 
 def _is_table(table: Table, key: str) -> bool:

@@ -211,7 +211,17 @@ TWO = '[topology]\nkind = "star"\nhosts = 2\n'
         ),
         ('link = "ib"\n' + TWO + FLOW, "switches are those of Ethernet"),
         ("[switch]\nbuffer = 5\n" + FLOW, "name is missing, and there is no [topology]"),
-        ("[[outage]]\n[[workload]]\n", "links fail in networks of switches only"),
+        (TWO + FLOW + "[[storm]]\nhost = 'h0'\n", "until: expected a time after `start`"),
+        (TWO + FLOW + "[[storm]]\nhost = 's0'\nuntil = '1us'", "'s0' is not one of h0, h1"),
+        (
+            TWO + "[switch]\nwatchdog.acton = 'drop'\n" + FLOW,
+            "acton: unknown; did you mean action?",
+        ),
+        (TWO + "llr.frames = 0\n" + FLOW, "llr.frames: 0 is not from 1"),
+        (TWO + "[cc]\nalgorithm = 'timely'\nrp_gd = 1\n" + FLOW, "cc.rp_gd: unknown"),
+        (TWO + "[cc]\nalgorithm = 'hpcc'\nai_bps = 5\n" + FLOW, "5 is not a rate such as 100G"),
+        ("[[wire]]\nllr = true\n[[workload]]\n", "llr needs a network of switches"),
+        ("[[outage]]\n[[workload]]\n", "outage: needs a network of switches"),
     ],
 )
 def test_wrong_scenario_is_refused_with_its_place(text: str, message: str) -> None:
@@ -354,6 +364,27 @@ def test_long_run_keeps_few_samples_at_equal_intervals() -> None:
 
     assert 2000 < len(series.times) <= 4100
     assert steps == {series.interval}
+
+
+@pytest.mark.parametrize("algorithm", ["dctcp", "hpcc", "timely", "swift", "none"])
+def test_each_congestion_control_delivers_everything(algorithm: str) -> None:
+    outcome = run(read(STAR.replace("[cc]\n", f"[cc]\nalgorithm = '{algorithm}'\n")))
+
+    assert outcome.passed
+    assert outcome.metrics["verified_bytes"] == 600_000
+    assert (outcome.metrics["marks"] > 0) == (algorithm == "dctcp")
+
+
+def test_run_that_stands_still_says_who_waits_for_whom() -> None:
+    storm = "[[storm]]\nhost = 'h0'\nuntil = '1s'\n"
+    outcome = run(read("limit = '300us'\n" + STAR + "timeout = 0\n" + storm))
+
+    assert not outcome.passed
+    assert outcome.ended == "until"
+    assert any("s0 to h0 (priority 3): h0 pauses it" in line for line in outcome.standstill)
+    assert any(
+        line.startswith("h1 to s0 (priority 3): waits for s0 to h0") for line in outcome.standstill
+    )
 
 
 # What is printed and captured.
