@@ -15,5 +15,4 @@ each_capture = pytest.mark.parametrize(
         for path in PATHS
     ],
 )
-"""A test of the form of packets for each capture. Of two captures of the same traffic `make test`
-takes the first."""
+"""A test for each capture. Of two captures of the same traffic `make test` takes the first."""

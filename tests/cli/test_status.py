@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 from ibwire.cli import main
 from ibwire.connections import Status
 from ibwire.connections.export import CaptureTables
+from shipped_captures import each_capture
 
 pytest.importorskip("pyarrow")
 
@@ -76,10 +77,8 @@ def of_report(path: Path) -> tuple[dict[int, str], dict[int, str]]:
     return table, heads
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_all_commands_agree_on_the_status(name: str, tmp_path: Path) -> None:
-    path = CAPTURES / name
-
+@each_capture
+def test_all_commands_agree_on_the_status(path: Path, tmp_path: Path) -> None:
     status = of_flows(path)
 
     assert of_table(path) == status

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,24 @@ from ibwire.rc.profile import PROFILES
 
 CONFORMANCE = Path(__file__).parents[1] / "conformance"
 SCRIPTS = sorted(CONFORMANCE.rglob("*.drill"))
+NAMES = [f"{path.parent.name}/{path.stem}" for path in SCRIPTS]
 
 
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_shipped_script_passes_with_every_profile(path: Path) -> None:
-    for profile in PROFILES:
+def check(path: Path, profiles: Sequence[str]) -> None:
+    for profile in profiles:
         script = parse(path.read_bytes(), path.name, profile)
-
         for case in script.cases:
             verdict = run(script, case, profile)
             assert verdict.passed, f"{profile}: {report(verdict)}"
+
+
+@pytest.mark.parametrize("number", range(len(SCRIPTS)), ids=NAMES.__getitem__)
+def test_shipped_script_passes_with_two_profiles_in_turn(number: int) -> None:
+    profiles = list(PROFILES)
+    check(SCRIPTS[number], [profiles[(number + more) % len(profiles)] for more in (0, 2)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", SCRIPTS, ids=NAMES)
+def test_shipped_script_passes_with_every_profile(path: Path) -> None:
+    check(path, list(PROFILES))
