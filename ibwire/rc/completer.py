@@ -11,6 +11,7 @@ from __future__ import annotations
 from ibwire.base.units import Time
 from ibwire.rc.attributes import QPState
 from ibwire.rc.context import QPContext
+from ibwire.rc.early import EarlyPackets
 from ibwire.rc.packet import TransportPacket
 from ibwire.rc.send_queue import SendQueue
 from ibwire.rc.send_state import SendWQE
@@ -30,7 +31,7 @@ _SUCCESS, _PROT_ERR, _ERR = WCStatus.SUCCESS, WCStatus.LOC_PROT_ERR, QPState.ERR
 class Completer:
     """Applies responses to the send queue of a reliable queue pair."""
 
-    __slots__ = ("_habits", "_kinds", "qp", "sends")
+    __slots__ = ("_acknowledged", "_early", "_habits", "_kinds", "qp", "sends")
 
     def __init__(self, qp: QPContext, sends: SendQueue) -> None:
         self.qp = qp
@@ -38,6 +39,15 @@ class Completer:
         self._habits = qp.habits.requester
         self._kinds = tuple(map(self._habits.ack_kind, range(0, 256, 32)))
         """By bits 7:5 of the syndrome."""
+        self._early = EarlyPackets(qp.profile.early_window)
+        """Responses with data that wait for an earlier one."""
+        self._acknowledged: int | None = None
+        """PSN before which an ACK acknowledged everything while an earlier response was missing."""
+
+    def reset(self) -> None:
+        """Forget the responses that wait."""
+        self._early.packets.clear()
+        self._acknowledged = None
 
     def handle_packet(self, packet: TransportPacket, now: Time) -> None:
         """Process a response packet."""
@@ -67,6 +77,8 @@ class Completer:
             return
         if not is_ack:
             self._take_response(packet, now)
+            if self._early.packets or self._acknowledged is not None:
+                self._take_kept(now)
             return
         kind = self._kinds[packet.syndrome >> 5]
         if habits.take_ack_as_answer(self, psn, is_ack=kind is _ACK, now=now):
@@ -77,7 +89,7 @@ class Completer:
         elif kind is AckKind.RNR_NAK:
             self._take_rnr_nak(psn, aeth.code(packet.syndrome), now)
         elif kind is AckKind.NAK:
-            self._take_nak(psn, aeth.code(packet.syndrome), now)
+            self._take_nak(packet, aeth.code(packet.syndrome), now)
         elif habits.fails_for_reserved(packet.syndrome):
             self.refuse_misplaced()
 
@@ -115,19 +127,41 @@ class Completer:
         if una != before:
             sends.acknowledge(una, now)
             sends.retire()
-        if lost and not self._habits.is_recovering(sends, psn):
+        if lost and self._habits.waits_for_early():
+            known = self._acknowledged
+            if known is None or 0 < (psn - known) & MASK < HALF:
+                self._acknowledged = psn
+        elif lost and not self._habits.is_recovering(sends, psn):
             sends.go_back(sends.una, now, implied=True)
         return not lost
 
-    def _take_nak(self, psn: int, code: int, now: Time) -> None:
-        qp, sends, habits = self.qp, self.sends, self._habits
+    def _keep(self, packet: TransportPacket) -> bool:
+        """Keep a response that is ahead, if the profile does so."""
+        return self._habits.waits_for_early() and self._early.add(packet, self.sends.una)
+
+    def _take_kept(self, now: Time) -> None:
+        """Apply what has waited for the response that has just come."""
+        sends, qp = self.sends, self.qp
+        before = -1
+        while sends.una != before and qp.state is not _ERR:
+            before = sends.una
+            psn, self._acknowledged = self._acknowledged, None
+            if psn is not None and 0 < (psn - sends.una) & MASK < HALF:
+                self.acknowledge_before(psn, now)
+            packet = self._early.take_first(sends.una)
+            if packet is not None and qp.state is not _ERR:
+                self._take_response(packet, now)
+
+    def _take_nak(self, packet: TransportPacket, code: int, now: Time) -> None:
+        qp, sends, habits, psn = self.qp, self.sends, self._habits, packet.psn
         if not self.acknowledge_before(habits.acknowledged_by_nak(sends, psn), now):
             return
         if code == NakCode.PSN_SEQUENCE_ERROR:
             qp.counters.sequence_naks_received += 1
             if habits.nak_moves_una(sends, psn):
                 sends.acknowledge_inside(psn, now)
-            sends.go_back(psn, now, implied=False)
+            if not habits.retransmits_missing(sends, packet, qp.profile.nak_distance):
+                sends.go_back(psn, now, implied=False)
             return
         status = _NAK_STATUS.get(code) or habits.status_of_reserved_nak()
         if status is not None:
@@ -151,6 +185,7 @@ class Completer:
             return
         if sends.wqes[0] is not wqe:
             if not self.acknowledge_before(wqe.first_psn, now):
+                self._keep(packet)
                 return
             if sends.wqes[0] is not wqe:
                 return  # an older request completed in error
@@ -159,7 +194,7 @@ class Completer:
             status = self._misfit(packet)
         elif wqe.plan.operation is _READ:
             if psn != sends.una:
-                if self._habits.read_gap_restarts():
+                if not self._keep(packet) and self._habits.read_gap_restarts():
                     sends.go_back(sends.una, now, implied=True)
                 return
             status = self._take_read(wqe, packet)

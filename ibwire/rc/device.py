@@ -18,6 +18,7 @@ from ibwire.base import telemetry
 from ibwire.base.errors import VerbsError
 from ibwire.base.node import OPEN, Frame, Grant
 from ibwire.base.units import ETHERNET_OVERHEAD, Time
+from ibwire.rc import sack
 from ibwire.rc.attributes import AddressVector, AsyncEvent, QPType
 from ibwire.rc.congestion.notification import NotificationPoint
 from ibwire.rc.congestion.rate import RateControl
@@ -111,7 +112,7 @@ class Device:
         """MAC by GID; for any other GID `mac_of` applies."""
         self.pkeys = [0xFFFF]
         self.rate_control = rate_control
-        self.notification = notification
+        self.notification = notification and notification.with_scope(self.profile.cnp_scope)
         self.keys = KeyTable(key_start, bounds_windows=self.profile.bounds_windows)
         self.reserved_pd = ProtectionDomain(self.keys)
         self.qps: dict[int, QueuePair] = {}
@@ -277,9 +278,10 @@ class Device:
         if qp is None:
             self._receive_other(packet.dest_qp, frame, now)
             return
-        if len(frame) - arrival.end == telemetry.SIZE and self.link != "ib":
+        if len(frame) - arrival.end in _TRAILERS and self.link != "ib":
             packet.trailer = frame[arrival.end :]
-            if not packet.form.is_response and not telemetry.is_echoed(packet.trailer):
+            is_new = not packet.form.is_response and not telemetry.is_echoed(packet.trailer)
+            if is_new and len(packet.trailer) == telemetry.SIZE:
                 qp.telemetry = packet.trailer
         qp.handle_packet(packet, now)
         if qp.scheduled:
@@ -587,6 +589,9 @@ def _attach(init: QPInit) -> None:
             raise
         counted.append(part)
 
+
+_TRAILERS = (telemetry.SIZE, sack.SIZE)
+"""Bytes after the packet that mean something here."""
 
 _MAXIMUM_STALE = 64
 """Outdated timer entries allowed besides one for each queue pair."""

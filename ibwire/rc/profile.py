@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from ibwire.base.units import MS, Time
+from ibwire.rc.congestion.notification import Scope
 from ibwire.rc.work import WCFlags, WCStatus
 from ibwire_layers.syndrome import RNR_TIMER_US, NakCode
 
@@ -61,6 +62,25 @@ class Profile:
 
     name: str = "spec"
 
+    # Both halves.
+    places_early: bool = False
+    """Whether packets that have overtaken others are kept and executed in order, instead of
+    refused; the data of a WRITE goes to memory at once (ConnectX with out-of-order placement:
+    both ends need it; docs/reference/transport.md#early-packets)."""
+    early_window: int = 1024
+    """Largest distance in PSNs from the expected one at which a packet is kept."""
+    nak_distance: int = 1
+    """Where early packets are kept: how far ahead one has to be for a missing one to be NAKed; 0
+    for never."""
+    selective_repeat: bool = False
+    """Whether a NAK names what has arrived behind the missing packet, and only what is missing is
+    retransmitted (IRN: docs/reference/transport.md#selective-repeat). Without such a peer a NAK is
+    that of the specification."""
+
+    cnp_scope: Scope = Scope.QUEUE_PAIR
+    """For whom the interval between two CNPs counts, unless the notification point says so itself
+    (docs/reference/congestion.md#cnp-pacing)."""
+
     # Headers.
     mig_req: int = 1
     """BTH.MigReq without an alternate path (IBA 17.2.8; rxe sends 0 in every capture)."""
@@ -78,7 +98,6 @@ class Profile:
     """Whether MADs on QP1 set AckReq, although datagrams have no ACK (rxe: cm-rping; its other
     datagrams and native InfiniBand do not: docs/reference/habits.md#rxe-cm)."""
 
-    # Both halves.
     refuses_annex_a19: bool = False
     """Whether FLUSH and ATOMIC WRITE, which are optional, are NAKed like reserved opcodes. A
     work request for one completes with LOC_QP_OP_ERR."""
@@ -334,6 +353,20 @@ CONNECTX = replace(
     ack_request_interval=256,
 )
 """NVIDIA ConnectX as far as known: MigReq 1 (scapy vectors), mlx5 `log_ack_req_freq` 8."""
+
+CONNECTX_AR = replace(CONNECTX, name="connectx-ar", places_early=True, nak_distance=0)
+"""NVIDIA ConnectX with out-of-order data placement, as for adaptive routing: early packets are
+placed and never NAKed. What it does about a loss is not known; here the ACK timer finds it."""
+
+IRN = replace(
+    SPEC,
+    name="irn",
+    places_early=True,
+    selective_repeat=True,
+    ack_request_interval=1,
+    max_unacked_psns=98,
+)
+"""Improved RoCE NIC (SIGCOMM 2018): selective repeat, 100 KB on the way at path MTU 1024."""
 
 HNS = Profile(
     name="hns",

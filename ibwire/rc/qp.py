@@ -347,7 +347,7 @@ class QueuePair:
             packet = self.responder.poll_transmit(now) if replies else None
         if packet is None:
             feedback = self.feedback
-            if feedback is not None and feedback.is_full(self.mtu):
+            if feedback is not None and feedback.is_full(self.mtu) and not self.sends.resend:
                 return None
             packet = self.requester.poll_transmit(now)
             if packet is None:
@@ -365,7 +365,7 @@ class QueuePair:
     def has_more(self) -> bool:
         """Whether it may have another packet to send."""
         sends = self.sends
-        return bool(self.responder.replies) or sends.cursor < len(sends.wqes)
+        return bool(self.responder.replies) or sends.cursor < len(sends.wqes) or bool(sends.resend)
 
     def poll_timeout(self) -> Time | None:
         """When to call `handle_timeout` next, or `None`."""
@@ -582,6 +582,7 @@ class QueuePair:
             if self.feedback is not None:
                 self.feedback.reset()
             self.telemetry = b""
+            self.completer.reset()
             self.responder.reset()
             self.receives.clear()
             self.attr = QPAttr(cap=self.cap)

@@ -37,6 +37,10 @@ class Requester:
         """The next request packet, or `None` if no request may be sent."""
         sends = self.sends
         wqes = sends.wqes
+        if sends.resend:
+            packet = self._retransmit(now)
+            if packet is not None:
+                return packet
         if sends.cursor >= len(wqes) or sends.probing:
             return self._blocked()
         qp, timers = self.qp, sends.timers
@@ -65,7 +69,7 @@ class Requester:
             if plan.is_segmented:
                 if index and wqe.limited and qp.habits.requester.holds_back(sends, wqe):
                     return None
-                packet = self._segment(wqe, index)
+                packet = self._segment(wqe, index, psn)
                 if packet is None:  # its memory is not accessible
                     wqe.status = WCStatus.LOC_PROT_ERR
                     sends.retire()
@@ -74,7 +78,7 @@ class Requester:
                 if packet.form.is_last:
                     sends.cursor += 1
             else:
-                packet = self._single(wqe, index)
+                packet = self._single(wqe, index, psn)
                 following = (wqe.first_psn + wqe.packets) & MASK
                 sends.cursor += 1
             if window is not None and window.ends_at(psn):
@@ -89,6 +93,37 @@ class Requester:
                 timers.ack = now + sends.ack_wait
             return packet
         return self._blocked()
+
+    def _retransmit(self, now: Time) -> TransportPacket | None:
+        """The next single packet to retransmit, which asks for an ACK (selective repeat)."""
+        sends, qp = self.sends, self.qp
+        if sends.timers.rnr is not None and qp.habits.requester.rnr_wait_blocks():
+            return None
+        while sends.resend:
+            psn = sends.resend.popleft()
+            if (psn - sends.una) & MASK >= (sends.next_psn - sends.una) & MASK:
+                continue  # acknowledged meanwhile
+            wqe = sends.find(psn)
+            if wqe is None or wqe.status is not None:
+                continue
+            index = (psn - wqe.first_psn) & MASK
+            if not wqe.plan.is_segmented:
+                if index:
+                    continue  # of a READ only the request itself can be lost
+                packet: TransportPacket | None = self._single(wqe, 0, psn)
+            else:
+                packet = self._segment(wqe, index, psn)
+            if packet is None:
+                wqe.status = WCStatus.LOC_PROT_ERR
+                sends.retire()
+                return None
+            packet.ack_req = 1
+            qp.address(packet, wqe.wr)
+            qp.counters.retransmitted += 1
+            if sends.timers.ack is None and sends.ack_wait is not None:
+                sends.timers.ack = now + sends.ack_wait
+            return packet
+        return None
 
     def _advance(self, following: int) -> None:
         """Continue with the PSN after the packet that is sent."""
@@ -133,11 +168,11 @@ class Requester:
         wqe.started = True
         return True
 
-    def _single(self, wqe: SendWQE, index: int) -> TransportPacket:
+    def _single(self, wqe: SendWQE, index: int, psn: int) -> TransportPacket:
         """The packet of a one-packet request; a READ asks for its responses from `index` on."""
         operation, wr = wqe.plan.operation, wqe.wr
         sends = self.sends
-        packet = TransportPacket(wqe.forms[3], sends.psn)
+        packet = TransportPacket(wqe.forms[3], psn)
         packet.ack_req = 1
         packet.rkey = wr.rkey
         packet.va = wr.remote_addr
@@ -165,7 +200,7 @@ class Requester:
             self.sends.window.pass_on()
         return None
 
-    def _segment(self, wqe: SendWQE, index: int) -> TransportPacket | None:
+    def _segment(self, wqe: SendWQE, index: int, psn: int) -> TransportPacket | None:
         """Packet `index` of a SEND or WRITE; `None` if its memory is not accessible."""
         qp, sends, wr = self.qp, self.sends, wqe.wr
         mtu = qp.mtu
@@ -188,7 +223,7 @@ class Requester:
             payload = b""
         if payload is None:
             return None
-        packet = TransportPacket(form, sends.psn, payload)
+        packet = TransportPacket(form, psn, payload)
         if not index and wqe.plan.operation is _WRITE:
             packet.va, packet.rkey, packet.dma_len = wr.remote_addr, wr.rkey, wqe.length
         if ends:

@@ -22,6 +22,7 @@ from ibwire.base.units import Time
 from ibwire.rc.attributes import EventType, QPState
 from ibwire.rc.context import QPContext
 from ibwire.rc.credits import credit_code
+from ibwire.rc.early import EarlyPackets
 from ibwire.rc.memory import Access, ProtectionDomain
 from ibwire.rc.packet import FORMS, Form, TransportPacket
 from ibwire.rc.plan import ANNEX_A19
@@ -38,6 +39,7 @@ _NOTHING = memoryview(b"")
 
 _NAK = AckKind.NAK << 5
 _RNR_NAK = AckKind.RNR_NAK << 5
+_SEQUENCE_NAK = _NAK | NakCode.PSN_SEQUENCE_ERROR
 
 
 class Responder:
@@ -62,10 +64,12 @@ class Responder:
         "_va",
         "_view",
         "_view_rest",
+        "early",
         "epsn",
         "executed_psn",
         "failed",
         "msn",
+        "own",
         "qp",
         "receives",
         "replies",
@@ -76,6 +80,9 @@ class Responder:
         self.qp = qp
         self._habits = qp.habits.responder
         self.receives = receives
+        self.own = qp.profile
+        self.early = EarlyPackets(qp.profile.early_window)
+        """Requests that wait for an earlier one."""
         own = qp.profile
         fields = own.naks_reserved_opcode, own.refuses_annex_a19, own.discards_annex_a19
         self._handlers = _handlers(*fields)
@@ -87,6 +94,7 @@ class Responder:
         """Drop all state, as after creation."""
         self.resources.clear()
         self.replies.clear()
+        self.early.packets.clear()
         self.epsn = 0
         """The expected PSN."""
         self.msn = 0
@@ -121,6 +129,7 @@ class Responder:
     def stop(self) -> None:
         """Drop the waiting responses and the view of memory: the queue pair is in error."""
         self.replies.clear()
+        self.early.packets.clear()
         self._view = _NOTHING
         self._generation = -1
 
@@ -131,19 +140,61 @@ class Responder:
         if len(self.replies) >= self.LIMIT_REPLIES:
             self.qp.counters.dropped += 1
             return
-        qp = self.qp
-        form = packet.form
-        operation = form.operation
-        handler = self._handlers[form.opcode & 0x1F]
-        if handler is None:
+        if self._handlers[packet.form.opcode & 0x1F] is None:
             return
         ahead = (packet.psn - self.epsn) & MASK
         if ahead:
             if ahead >= HALF:
                 self._handle_duplicate(packet)
-            else:
+            elif not self._habits.keeps_early(self, packet):
                 self._handle_gap()
             return
+        self._execute_in_order(packet)
+        if self.early.packets:
+            self._execute_kept()
+
+    def _execute_kept(self) -> None:
+        """Execute the packets that have waited for the one just executed."""
+        while not self.failed and self.qp.accepts_requests:
+            packet = self.early.take(self.epsn)
+            if packet is None:
+                return
+            before = self.epsn
+            self._execute_in_order(packet)
+            if self.epsn == before:
+                return  # refused, with an RNR NAK: it will be retransmitted
+
+    def place(self, packet: TransportPacket) -> None:
+        """Write the data of an early packet to memory, if its address is known."""
+        form, qp = packet.form, self.qp
+        if form.operation is not Operation.WRITE or not packet.payload or qp.is_xrc:
+            return
+        if form.is_first:
+            va, rkey, length, offset = packet.va, packet.rkey, packet.dma_len, 0
+        else:
+            va, rkey, length = self._va, self._rkey, self._rest
+            offset = ((packet.psn - self.epsn) & MASK) * qp.mtu
+            if self._message is not Operation.WRITE or offset >= length:
+                first = self.early.write_start(packet.psn, qp.mtu)
+                if first is None:
+                    return
+                va, rkey, length = first.va, first.rkey, first.dma_len
+                offset = ((packet.psn - first.psn) & MASK) * qp.mtu
+        size = len(packet.payload)
+        if offset + size > length or not self._permits(_REMOTE_WRITE):
+            return  # it will be refused in its turn
+        found = qp.keys.find_remote(self._pd, qp.number, rkey, va + offset, size, _REMOTE_WRITE)
+        if found is not None:
+            region, at = found
+            region.buffer[at : at + size] = packet.payload
+
+    def _execute_in_order(self, packet: TransportPacket) -> None:
+        """Execute the request with the expected PSN."""
+        qp = self.qp
+        form = packet.form
+        operation = form.operation
+        handler = self._handlers[form.opcode & 0x1F]
+        assert handler is not None
         if self._nak_sent and self._habits.gap_ends_on_arrival():
             self._nak_sent = False
         if not self._established:
@@ -183,6 +234,8 @@ class Responder:
             else:
                 packet.syndrome = reply.syndrome
                 self.qp.counters.count_nak(reply.syndrome)
+                if reply.syndrome == _SEQUENCE_NAK and self.early.packets:
+                    self._describe_early(packet)
         elif resource.form.operation is Operation.READ:
             cut = self._cut_read(reply, resource)
             if cut is None:
@@ -203,6 +256,14 @@ class Responder:
         if self.failed and not replies:
             self.qp.enter_error()
         return packet
+
+    def _describe_early(self, packet: TransportPacket) -> None:
+        """Complete a NAK by what has arrived; then the next early packet causes another."""
+        record = self._habits.record_of_nak(self.early, self.epsn)
+        if record:
+            packet.psn = self.epsn
+            packet.trailer = record
+            self._nak_sent = False
 
     def send_credits(self) -> None:
         """Send new credits to a peer that may wait for them; called for each posted receive.
@@ -245,7 +306,7 @@ class Responder:
     def _handle_gap(self) -> None:
         if not self._nak_sent:
             self._nak_sent = True
-            self.replies.append(Reply(self.epsn, self.msn, _NAK | NakCode.PSN_SEQUENCE_ERROR))
+            self.replies.append(Reply(self.epsn, self.msn, _SEQUENCE_NAK))
             self.qp.wake()
 
     def _refuse(

@@ -67,6 +67,9 @@ class SendQueue(SendState):
     def restart(self, psn: int) -> None:
         """Send everything from this PSN on again."""
         self.psn = psn
+        if self.resent:
+            self.resend.clear()
+            self.resent.clear()
         if self.window is not None:
             self.window.restart(psn)
         # The count to the next request for an ACK continues (reference/habits#rxe-ack-request).
@@ -114,6 +117,8 @@ class SendQueue(SendState):
             self.recover = None
         self.exact = False
         self.restart_psn = None
+        if self.resent:
+            self._forget_resent()
         attr = self.qp.attr
         self.retries = attr.retry_cnt
         self.rnr_retries = attr.rnr_retry
@@ -125,6 +130,11 @@ class SendQueue(SendState):
         self.arm(now)
         if (psn - self.psn) & MASK < HALF and psn != self.psn:
             self.restart(psn)  # the response is to a packet that was about to be retransmitted
+
+    def _forget_resent(self) -> None:
+        """Drop what was retransmitted and is acknowledged now."""
+        for psn in [each for each in self.resent if (each - self.una) & MASK >= HALF]:
+            del self.resent[psn]
 
     def acknowledge_inside(self, psn: int, now: Time) -> None:
         """All packets before `psn` in the oldest message are acknowledged, without progress."""

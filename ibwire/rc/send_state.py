@@ -101,6 +101,8 @@ class SendState:
         "psn",
         "reads",
         "recover",
+        "resend",
+        "resent",
         "restart_psn",
         "retries",
         "rnr_retries",
@@ -154,6 +156,10 @@ class SendState:
         """Packets sent since one asked for an ACK."""
         self.stalled = False
         """Whether the next message waits for credits."""
+        self.resend: deque[int] = deque()
+        """PSNs to retransmit before anything else (selective repeat)."""
+        self.resent: dict[int, int] = {}
+        """PSNs that were retransmitted, each with `next_psn` at that time."""
 
     @property
     def in_use(self) -> int:
@@ -171,7 +177,7 @@ class SendState:
     @property
     def has_more(self) -> bool:
         """Whether a work request is not sent, or must be retransmitted."""
-        return self.cursor < len(self.wqes)
+        return self.cursor < len(self.wqes) or bool(self.resend)
 
     def find(self, psn: int) -> SendWQE | None:
         """The started work request that a PSN belongs to."""

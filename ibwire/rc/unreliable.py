@@ -52,7 +52,7 @@ class UnreliableRequester(Requester):
             if not wqe.started:
                 wqe.started = True
                 wqe.first_psn = sends.psn
-            packet = self._segment(wqe, (sends.psn - wqe.first_psn) & MASK)
+            packet = self._segment(wqe, (sends.psn - wqe.first_psn) & MASK, sends.psn)
             if packet is None:
                 self._break(WCStatus.LOC_PROT_ERR)
                 return None

@@ -24,6 +24,7 @@ from ibwire.rc.congestion import (
     Scope,
 )
 from ibwire.rc.device import gid_of
+from ibwire.rc.profile import SPEC
 from ibwire.rc.work import WROpcode
 from ibwire.testing import End
 from ibwire_layers.opcodes import OpCode
@@ -197,6 +198,16 @@ def test_parameters_out_of_range_are_refused(wrong: Any) -> None:
 
 
 # CNPs.
+
+
+def test_profile_says_for_whom_the_interval_counts() -> None:
+    profile = replace(SPEC, cnp_scope=Scope.PORT)
+    own, given = NotificationPoint(), NotificationPoint(scope=Scope.DESTINATION)
+
+    End("a", "10.0.0.1", profile=profile, notification=own)
+    End("b", "10.0.0.2", profile=profile, notification=given)
+
+    assert (own.scope, given.scope) == (Scope.PORT, Scope.DESTINATION)
 
 
 @pytest.mark.parametrize(

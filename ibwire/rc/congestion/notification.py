@@ -24,8 +24,8 @@ class Scope(StrEnum):
 class NotificationPoint:
     """When a device sends CNPs.
 
-    interval: least time between two of them; a mark in between is not remembered. dscp, priority:
-    of the CNPs.
+    interval: least time between two of them; a mark in between is not remembered. scope: `None` for
+    that of the device's profile. dscp, priority: of the CNPs.
     """
 
     __slots__ = ("_last", "dscp", "interval", "priority", "scope", "sent")
@@ -37,7 +37,7 @@ class NotificationPoint:
         self,
         *,
         interval: Time = 4 * US,
-        scope: Scope = Scope.QUEUE_PAIR,
+        scope: Scope | None = None,
         dscp: int = 48,
         priority: int = 6,
     ) -> None:
@@ -53,6 +53,12 @@ class NotificationPoint:
         self.sent = 0
         """CNPs so far."""
         self._last: dict[int, Time] = {}
+
+    def with_scope(self, usual: Scope) -> NotificationPoint:
+        """Itself, with the scope that is usual where none was given."""
+        if self.scope is None:
+            self.scope = usual
+        return self
 
     def answers(self, qpn: int, peer: int, now: Time) -> bool:
         """Whether a packet with a CE mark, for a queue pair from a peer, gets a CNP."""

@@ -3,7 +3,8 @@
 A `Profile` holds numbers, statuses and flags of one implementation. Some of its fields
 change the next step of the transport. For those `habits_of` selects functions, and the
 send queue, completer and responder call these hooks. The functions in `spec` follow the
-specification, those in `rxe` and `rdmavt` that implementation. Each field can be set
+specification, those in `rxe` and `rdmavt` that implementation, those in `selective` adapters that
+keep packets out of order. Each field can be set
 separately, so a profile may mix implementations: a hook depends on one field, or on two of one
 subject. A new habit needs a field of `Profile`, a hook of `RequesterHabits` or
 `ResponderHabits`, a function in `spec` and one in the module of the implementation.
@@ -16,7 +17,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ibwire.rc.habits import rdmavt, rxe, spec
+from ibwire.rc.early import EarlyPackets
+from ibwire.rc.habits import rdmavt, rxe, selective, spec
 from ibwire.rc.memory import KeyTable, ProtectionDomain
 from ibwire.rc.packet import TransportPacket
 from ibwire.rc.profile import DuplicateAck, DuplicateAckPSN, ExcessReads, Profile, ReadReplay
@@ -82,6 +84,11 @@ class RequesterHabits:
     """The retry count after one more retry."""
     holds_back: Callable[[SendState, SendWQE], bool]
     """Whether the rest of the one message beyond the credits waits."""
+    waits_for_early: Callable[[], bool]
+    """Whether responses that are ahead are kept until the missing ones come."""
+    retransmits_missing: Callable[[SendState, TransportPacket, int], bool]
+    """Lets the packets that a sequence NAK shows as missing be retransmitted, if only these are;
+    the number is `nak_distance`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +138,10 @@ class ResponderHabits:
     """Whether a part of a READ, from a packet to an end in bytes, is replayed."""
     may_replay_read: Callable[[KeyTable, ProtectionDomain, int, TransportPacket], bool]
     """Whether the key of a duplicate READ is accepted; the number is that of the queue pair."""
+    keeps_early: Callable[[selective.Keeping, TransportPacket], bool]
+    """Whether a packet that is ahead is kept and causes no NAK."""
+    record_of_nak: Callable[[EarlyPackets, int], bytes]
+    """What a sequence NAK says of the packets that have arrived; the number is the expected PSN."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +204,12 @@ def _of_requester(profile: Profile) -> RequesterHabits:
         stop_ack_timer=rxe.stop_ack_timer if profile.keeps_pending_timer else spec.stop_ack_timer,
         retries_left=rxe.retries_left if profile.retry_7_is_infinite else spec.retries_left,
         holds_back=rdmavt.holds_back if profile.limited_message else spec.holds_back,
+        waits_for_early=(
+            selective.waits_for_early if profile.places_early else spec.waits_for_early
+        ),
+        retransmits_missing=(
+            selective.retransmits_missing if profile.selective_repeat else spec.retransmits_missing
+        ),
     )
 
 
@@ -239,6 +256,8 @@ def _of_responder(profile: Profile) -> ResponderHabits:
         may_replay_read=(
             rxe.may_replay_read if profile.rechecks_empty_reads else spec.may_replay_read
         ),
+        keeps_early=selective.keeps_early if profile.places_early else spec.keeps_early,
+        record_of_nak=(selective.record_of_nak if profile.selective_repeat else spec.record_of_nak),
     )
 
 

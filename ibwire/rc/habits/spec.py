@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from ibwire.base.units import Time
+from ibwire.rc.early import EarlyPackets
 from ibwire.rc.memory import KeyTable, ProtectionDomain
 from ibwire.rc.packet import TransportPacket
 from ibwire.rc.plan import ANNEX_A19
@@ -278,3 +279,23 @@ def may_replay_read(
 ) -> bool:
     """A duplicate READ of no bytes needs no key, as the first did not."""
     return True
+
+
+def waits_for_early() -> bool:
+    """A response that is ahead shows that one was lost (IBA 9.7.5.2.8)."""
+    return False
+
+
+def retransmits_missing(sends: SendState, packet: TransportPacket, distance: int) -> bool:
+    """Everything from the PSN of the NAK on is retransmitted."""
+    return False
+
+
+def keeps_early(responder: object, packet: TransportPacket) -> bool:
+    """A packet that is ahead is dropped; the first one causes a NAK (IBA 9.7.5.2.4)."""
+    return False
+
+
+def record_of_nak(early: EarlyPackets, expected: int) -> bytes:
+    """A NAK names the missing packet only."""
+    return b""
