@@ -25,8 +25,8 @@ def announcement(scenario: Scenario) -> str | None:
 
 
 def _messages(scenario: Scenario, workload: WorkloadSpec) -> int:
-    pairs = {each.name: each.count for each in scenario.connections}
-    return workload.traffic.count * pairs[workload.connection]
+    pairs = sum(each.count for each in scenario.connections if each.name == workload.connection)
+    return workload.traffic.count * pairs
 
 
 def _packets(scenario: Scenario, workload: WorkloadSpec) -> int:

@@ -48,6 +48,8 @@ class SwitchedNetwork:
         self._spec = spec
         self._simulator = simulator
         self._sampler: Sampler | None = None
+        self._hops: Mapping[str, Mapping[str, Sequence[int]]] | None = None
+        """Ports on shortest ways, once they were needed."""
         self._overhead = {wire.between: wire.overhead for wire in wires}
 
         def prepare(name: str, switch: Switch) -> None:
@@ -272,19 +274,15 @@ class SwitchedNetwork:
 
     def _way(self, source: str, target: str) -> list[Link]:
         """The links of a shortest way."""
-        (link, node), way = self.topology.ports(source)[0], []
-        way.append(link)
+        if self._hops is None:
+            self._hops = self.topology.next_hops()
+        link, node = self.topology.ports(source)[0]
+        way = [link]
         while node != target:
             port = self._hops[node][target][0]
             link, node = self.topology.ports(node)[port]
             way.append(link)
         return way
-
-    @property
-    def _hops(self) -> Mapping[str, Mapping[str, Sequence[int]]]:
-        if not hasattr(self, "_tables"):
-            self._tables = self.topology.next_hops()
-        return self._tables
 
     def standstill(self) -> list[str]:
         """Who waits for whom: the ports with frames that may not leave."""

@@ -15,6 +15,7 @@ from ibwire.capture import open_capture
 from ibwire.cli import main
 from ibwire.fabric.pause import is_mac_control
 from ibwire.scenario import read_scenario, run
+from ibwire.scenario.effort import announcement
 
 STAR = """# Two hosts send to one.
 [topology]
@@ -490,3 +491,75 @@ def test_capture_times_never_go_back(tapped: Any) -> None:
 
     assert times == sorted(times)
     assert times[-1] < 1000 * US // NS
+
+
+# What the test plans of switch vendors state.
+
+PLAN = """
+[topology]
+kind = "star"
+hosts = 9
+[switch]
+{switch}
+[cc]
+algorithm = "{algorithm}"
+set = "connectx"
+[[flow]]
+name = "ranks"
+from = "h*"
+to = "h0"
+size = "200 kB"
+timeout = 8
+{flow}
+[expect]
+{expect}
+"""
+SMALL = 'buffer = "1 MiB"'
+MARKS = 'class.roce.ecn = { min = "20 kB", max = "80 kB", probability = 0.2 }'
+
+
+@pytest.mark.parametrize(
+    ("switch", "algorithm", "flow", "expect"),
+    [
+        # PFC alone, lossless DSCP: no failed message, no NAK, no sequence error.
+        (SMALL, "none", "", "failed = 0\nnaks.sequence = 0\nretransmitted = 0\npauses = '> 0'"),
+        # PFC alone, lossy DSCP: packets are lost.
+        (SMALL, "none", "dscp = 0", "drops.buffer_full = '> 0'\npauses = 0\nnaks.sequence = '> 0'"),
+        # DCQCN: marks and CNPs, the same number of CNPs at switch and hosts within 2 %, few
+        # pauses, hardly a sequence error, rates of ranks within 30 %.
+        (
+            MARKS,
+            "dcqcn",
+            "",
+            "ce_marked = '> 0'\ncnps = '> 0'\npause_frames = '<= 100'\n"
+            "cnps_switched = '>= 98% of cnps_sent and <= 102% of cnps_sent'\n"
+            "naks.sequence = '<= 1% of packets'\nrate.min = '>= 70% of rate.max'",
+        ),
+        # ECN before PFC, and the counters of switch and hosts agree.
+        (MARKS, "dcqcn", "", "first_ce = '< first_pause'\nce_marked = 'marks'"),
+    ],
+)
+def test_plan_of_switch_vendors_is_a_scenario(
+    switch: str, algorithm: str, flow: str, expect: str
+) -> None:
+    text = PLAN.format(switch=switch, algorithm=algorithm, flow=flow, expect=expect)
+    if algorithm != "dcqcn":
+        text = text.replace('set = "connectx"\n', "")
+
+    assert [check for check in run(read(text)).checks if not check.passed] == []
+
+
+def test_priority_in_the_vlan_tag_decides_where_switches_trust_it() -> None:
+    text = STAR.replace("[cc]\n", '[[node]]\nvlan = 7\n[[node]]\nname = "h[12]"\nvlan = 7\n')
+    by_pcp = text.replace("[switch]\n", '[switch]\ntrust = "pcp"\n') + "dscp = 0\ntimeout = 8\n"
+
+    assert run(read(by_pcp)).metrics["pauses"] > 0
+    lossy = run(read(by_pcp + "priority = 0\n")).metrics
+    assert (lossy["pauses"], lossy["drops.all"] > 0) == (0, True)
+
+
+def test_effort_counts_every_pair_of_hosts() -> None:
+    note = announcement(read(STAR + "count = 1000\nmessage = 1\n"))
+
+    assert note is not None
+    assert note.startswith("600,000,000 messages")
