@@ -49,8 +49,6 @@ class Clue:
     """A request that asks for an ACK was unanswered."""
     is_broken_off: bool
     """The last message had no last packet."""
-    resumes_read: bool = False
-    """The retransmission begins inside a READ: the requester has the responses before that."""
     is_old: bool = False
     """Of a NAK: the retransmission had not passed this PSN, so the NAK was not caused by it."""
     was_late: bool = False
@@ -59,6 +57,8 @@ class Clue:
     """Of a NAK: an older packet passed here after the one that it asks for."""
     acks: dict[int, int] = field(default_factory=dict)
     """How often each PSN was acknowledged afterwards; the first `ACKS` PSNs."""
+    resumes_read: bool = False
+    """The retransmission begins inside a READ: the requester has the responses before that."""
 
 
 @dataclass(slots=True)
@@ -402,11 +402,11 @@ class _Watch:
             packet.time_ns - tracker.last_ns,
             True,
             False,
-            tracker.is_retransmitting and tracker.retransmission_end <= psn + 1,
-            sent is not None
+            is_old=tracker.is_retransmitting and tracker.retransmission_end <= psn + 1,
+            was_late=sent is not None
             and sent.number > self._resent_number
             and any(p > psn and each.number < sent.number for p, each in self._sent.items()),
-            sent is not None
+            was_before_older=sent is not None
             and any(p < psn and each.number > sent.number for p, each in self._sent.items()),
         )
         self._refused_psn = psn

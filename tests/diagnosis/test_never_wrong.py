@@ -288,6 +288,12 @@ def test_no_sentence_is_wrong(first: int) -> None:
     assert wrong_in(range(first, first + 20)) == {}
 
 
+@pytest.mark.parametrize("seed", [112, 283, 293, 355])
+def test_no_sentence_is_wrong_of_scenarios_that_had_one(seed: int) -> None:
+    """112 and 293: retransmitted packets that are late. 283 and 355: the first packets are late."""
+    assert wrong(seed) == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(80, 1000, 92))
 def test_no_sentence_is_wrong_of_many(first: int) -> None:
