@@ -314,7 +314,7 @@ class Connection:
 
 
 _DATAGRAMS = "datagrams are not acknowledged, and their PSNs count over all destinations"
-_TIMER = "a timer expired, and nothing here shows which packet was lost; there may be more"
+_TIMER = "a timer expired, and what was lost, if anything, left no other trace here"
 _COALESCED = "a response to a later message acknowledged these: ACKs were lost, or never sent"
 _RETRIED = (
     "READs were retransmitted and their responses seen once: the first responses may have been lost"

@@ -431,6 +431,17 @@ class _Describer:
                 return f"{text}."
             return f"{text}, and no NAK arrived here."
         most = max(clue.acks.values(), default=0)
+        answers = sum(
+            number
+            for psn, number in clue.acks.items()
+            if psn - event.psn & MASK <= (event.last_psn - event.psn & MASK)
+        )
+        if most == event.count > 1 and answers > event.count:
+            self._spurious(event)
+            return (
+                f"{self.s} responds to their first transmission as well: nothing was lost, "
+                f"{self.s} was slow or the timeout too short."
+            )
         if most == event.count > 1:
             self.result.reasons[Reason.RESPONSE_LOST_BEFORE] += 1
             return (

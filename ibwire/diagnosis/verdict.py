@@ -236,7 +236,9 @@ def _cost(case: Case, status: ConnectionStatus) -> Iterator[str]:
         yield f"So far it cost {text}."
     else:
         again = " each time" if len(stalls) > 1 else ""
-        yield f"It cost {text}; the connection recovered{again}."
+        # The status `recovered` says so itself.
+        rest = "" if status.status is Status.RECOVERED else f"; the connection recovered{again}"
+        yield f"It cost {text}{rest}."
 
 
 # The end of the capture.

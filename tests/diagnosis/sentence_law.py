@@ -514,7 +514,10 @@ def timer(judge: _Judge, match: re.Match[str], step: Step, incident: IncidentTex
     ):
         must(any(e.is_lost_before or e.is_damaged_before for e in mine), "nothing was")
     elif re.fullmatch(
-        r"[AB] acknowledges everything twice: nothing was lost, the timeout was too short\.", why
+        r"[AB] (?:acknowledges everything twice: nothing was lost, the timeout was too short|"
+        r"responds to their first transmission as well: nothing was lost, [AB] was slow or the "
+        r"timeout too short)\.",
+        why,
     ):
         lost = [e for e in run if _missing_at_receiver(judge, e)]
         must(not lost, f"lost: {[str(each) for each in lost]}")

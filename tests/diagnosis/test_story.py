@@ -217,12 +217,7 @@ def changed(*refusal: int) -> str:
     talk.ask(OpCode.RC_SEND_ONLY, 0, 256)
     talk.ask(OpCode.RC_SEND_LAST, 1, 64, ack_req=1)
     talk.answer(1, 1, *refusal)
-    recorder = Recorder(Everything())
-    analysis = Analysis(recorder)
-    feed(analysis, talk.frames)
-    analysis.finish()
-    (record,) = recorder.records()
-    return str(flat(Story(record, Frames("x", talk.frames[0][0], talk.frames[-1][0]))))
+    return told_of(talk)
 
 
 def test_a_retransmission_with_another_opcode_is_an_error_of_the_sender() -> None:
@@ -249,6 +244,37 @@ def test_timer_that_expires_before_the_response_arrives_is_called_harmless() -> 
 
     assert incident.is_harmless
     assert "B acknowledges everything twice: nothing was lost" in flat(story("send-lat"))
+
+
+def told_of(talk: Talk) -> str:
+    recorder = Recorder(Everything())
+    analysis = Analysis(recorder)
+    feed(analysis, talk.frames)
+    analysis.finish()
+    (record,) = recorder.records()
+    return str(flat(Story(record, Frames("x", talk.frames[0][0], talk.frames[-1][0]))))
+
+
+@pytest.mark.parametrize(("late", "is_needless"), [(True, True), (False, False)])
+def test_a_late_response_to_the_first_transmission_shows_that_nothing_was_lost(
+    late: bool, is_needless: bool
+) -> None:
+    """As rxe in a busy guest: an ACK of PSN 11, then of duplicates, with its newest PSN."""
+    talk = Talk()
+    talk.sends(9, 1)
+    for _ in range(2):
+        for psn in (10, 11, 12):
+            talk.ask(OpCode.RC_SEND_ONLY, psn, 64, ack_req=int(psn > 10))
+        talk.wait(0 if talk.frames[6:] else 67_000)
+    if late:
+        talk.answer(11, 3)
+    for _ in range(3):
+        talk.answer(12, 4)
+
+    told = told_of(talk)
+
+    assert ("nothing was lost, B was slow or the timeout too short" in told) is is_needless
+    assert ("its first response was lost before this point" in told) is not is_needless
 
 
 def test_cnp_without_a_mark_shows_congestion_after_this_point() -> None:
