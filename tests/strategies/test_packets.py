@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scapy.layers.l2 import Ether
 
+from examples import scaled
 from ibwire.base.errors import EncodeError
 from ibwire.capture import PcapngWriter, open_capture
 from ibwire.dissect import Columns
@@ -72,7 +73,7 @@ def test_packet_has_the_headers_and_the_length_that_its_opcode_demands(packet: P
     assert len(packet.payload) in allowed[info.payload]
 
 
-@settings(max_examples=50)
+@settings(max_examples=scaled(50))
 @given(st.lists(packets(), min_size=1, max_size=8))
 def test_dissector_sees_no_fault_and_a_right_icrc(made: list[Packet]) -> None:
     with open_capture(BytesIO(captured(made))) as capture:
@@ -85,7 +86,7 @@ def test_dissector_sees_no_fault_and_a_right_icrc(made: list[Packet]) -> None:
     assert columns["bth.psn"].tolist() == [packet.bth.psn for packet in made]
 
 
-@settings(max_examples=60)
+@settings(max_examples=scaled(60))
 @given(packets())
 def test_rules_find_nothing_wrong_with_it(packet: Packet) -> None:
     assert grave(judge_capture(BytesIO(captured([packet])))) == []
@@ -114,7 +115,7 @@ def test_tshark_finds_nothing_malformed(tmp_path: Path) -> None:
         opcode for opcode, info in INFO.items() if info.service not in (Service.CNP, Service.RD)
     ]
 
-    @settings(max_examples=200, derandomize=True, database=None)
+    @settings(max_examples=scaled(200), derandomize=True, database=None)
     @given(packets(opcodes=asked, links=["rocev2", "rocev1"]))
     def gather(packet: Packet) -> None:
         made.append(packet)
