@@ -18,7 +18,7 @@ from ibwire.base.errors import (
     WorkError,
 )
 from ibwire.base.output import check_writable
-from ibwire.base.toml import read_content
+from ibwire.base.toml import hint, read_content
 from ibwire.base.toml_settings import parse_values
 from ibwire.base.work import Work, cluster, one_by_one, processes
 from ibwire.cli.messages import print_error
@@ -62,7 +62,11 @@ SUFFIX = ".parquet"
     help="Write one row a run to this .parquet file, or continue it.",
 )
 @click.option(
-    "--show", "shown", metavar="METRIC", multiple=True, help="Metric in the table at the end."
+    "--show",
+    "shown",
+    metavar="METRIC",
+    multiple=True,
+    help="Metric in the table at the end, also CONNECTION.METRIC.",
 )
 @click.option("--jobs", type=click.IntRange(1, MOST_JOBS), metavar="N", help="Run in N processes.")
 @click.option("--ray", metavar="ADDRESS", help="Run in a Ray cluster; `local` starts one.")
@@ -112,15 +116,15 @@ def command(
 
 
 def _metric(name: str) -> str:
-    """The column of a metric."""
-    column = unit_name(name) if name in METRICS else name
-    metric = column.split(".")[-1]
-    known = {unit_name(each) for each in METRICS}
-    if column not in known and metric not in {each.split(".")[-1] for each in known}:
-        from ibwire.base.toml import hint
-
-        raise click.BadParameter(f"no metric {name!r}{hint(name, METRICS)}", param_hint="--show")
-    return column
+    """The column of a metric, or of that of a connection: `goodput`, `victim.goodput`."""
+    known = {unit_name(metric): unit_name(metric) for metric in METRICS}
+    known |= {metric: unit_name(metric) for metric in METRICS}
+    if name in known:
+        return known[name]
+    for metric, column in known.items():
+        if name.endswith(f".{metric}"):
+            return name.removesuffix(metric) + column
+    raise click.BadParameter(f"no metric {name!r}{hint(name, METRICS)}", param_hint="--show")
 
 
 def _read(scenario: str, settings: tuple[str, ...], seeds: int) -> Sweep:

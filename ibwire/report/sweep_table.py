@@ -19,8 +19,13 @@ GAP = "  "
 FIRST = (
     "goodput_bps",
     "time_ps",
+    "drops.all",
     "retransmitted",
     "timeouts",
+    "pauses",
+    "marks",
+    "slowdown.p99_permille",
+    "queue.max_bytes",
 )
 """Metrics that are shown before others if they differ between runs."""
 
@@ -34,7 +39,7 @@ def lines(rows: Sequence[Row], sweep: Sweep, columns: Sequence[str] = ()) -> lis
     columns: metrics to show; by default those that differ, as many as fit.
     """
     groups = [_of_point(rows, values, sweep) for values in sweep.points()]
-    table = [[key, *map(str, values)] for key, values in _parameters(sweep)]
+    table = [[name, *values] for name, values in _parameters(sweep)]
     table.append(["runs", *(f"{len(group):,}" for group in groups)])
     failed = [sum(not row["passed"] for row in group) for group in groups]
     if any(failed):
@@ -56,7 +61,11 @@ def lines(rows: Sequence[Row], sweep: Sweep, columns: Sequence[str] = ()) -> lis
 
 def _parameters(sweep: Sweep) -> list[tuple[str, list[str]]]:
     points = list(sweep.points())
-    return [(key, [point[index] for point in points]) for index, key in enumerate(sweep.keys)]
+    short = [key.rpartition(".")[2] for key in sweep.keys]
+    titles = [
+        name if short.count(name) == 1 else key for key, name in zip(sweep.keys, short, strict=True)
+    ]
+    return [(name, [point[index] for point in points]) for index, name in enumerate(titles)]
 
 
 def _of_point(rows: Sequence[Row], values: tuple[str, ...], sweep: Sweep) -> list[Row]:
@@ -81,11 +90,16 @@ def _mean(name: str, rows: Sequence[Row]) -> str:
     values = [row[name] for row in rows if row.get(name) is not None]
     if not values:
         return "-"
-    kind = _KINDS.get(name) or _KINDS.get(name.partition(".")[2], Kind.COUNT)
-    show, size = _SHOW.get(kind, _number), fmean(values)
+    show, size = _SHOW.get(_kind(name), _number), fmean(values)
     text = show(size)
     deviation = stdev(values) if len(values) > 1 else 0.0
     return f"{text} ±{100 * deviation / size:.2g} %" if deviation and size else text
+
+
+def _kind(name: str) -> Kind:
+    """What the metric of a column counts, also of one that begins with a connection."""
+    found = [column for column in _KINDS if name == column or name.endswith(f".{column}")]
+    return _KINDS[max(found, key=len)] if found else Kind.COUNT
 
 
 def _failures(rows: Sequence[Row], sweep: Sweep) -> list[str]:
@@ -117,7 +131,11 @@ def _width(column: Sequence[str]) -> int:
 
 
 def _title(name: str) -> str:
-    return name.removesuffix("_bps").removesuffix("_ps").replace("_", " ")
+    for unit in ("_bps", "_ps", "_bytes", "_permille"):
+        if name.endswith(unit) and name != f"verified{unit}":
+            name = name.removesuffix(unit)
+            break
+    return name.removesuffix(".all").replace("_", " ")
 
 
 def _scaled(units: Sequence[tuple[float, str]]) -> Callable[[float], str]:
@@ -138,5 +156,6 @@ _INDENT = " " * 4
 _KINDS: dict[str, Kind] = {unit_name(name): kind for name, (kind, _) in METRICS.items()}
 _SHOW: dict[Any, Callable[[float], str]] = {
     Kind.TIME: _scaled([(1e12, "s"), (1e9, "ms"), (1e6, "us"), (1e3, "ns"), (1, "ps")]),
+    Kind.RATIO: lambda value: f"{value / 1000:.3g}",
     Kind.RATE: _scaled([(1e9, "Gb/s"), (1e6, "Mb/s"), (1e3, "kb/s"), (1, "b/s")]),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 
@@ -33,6 +33,8 @@ class ListContext:
     seed: int
     rates: Mapping[str, int]
     """Bits a second of the line of each host."""
+    files: list[Path] = field(default_factory=list)
+    """Those that have been read."""
 
 
 def is_list(table: Table) -> bool:
@@ -72,6 +74,7 @@ def _from_file(table: Table, hosts: Sequence[str], context: ListContext) -> list
         raise table.error("sizes", "a flow has a file or sizes")
     unit = _UNITS[table.take_name("start_unit", "us", _UNITS)]
     file = context.directory / table.take_text("file", "")
+    context.files.append(file)
     entries = read_flows(file, unit=unit)
     highest = max((max(each.source, each.target) for each in entries), default=0)
     if highest >= len(hosts):
@@ -140,6 +143,7 @@ def _sizes(table: Table, context: ListContext) -> Sizes:
     if not isinstance(value, str) or not (context.directory / value).is_file():
         known = listed(sorted(PUBLISHED))
         raise table.error("sizes", f"{shown(value)} is none of {known}, no file and no bytes")
+    context.files.append(context.directory / value)
     return read_sizes(context.directory / value)
 
 

@@ -92,6 +92,7 @@ def read_scenario(content: bytes, name: str, settings: Iterable[Setting] = ()) -
         expectations=defaults + expectations,
         fabric=fabric,
         control=control,
+        files=tuple(map(str, context.files)),
     )
 
 

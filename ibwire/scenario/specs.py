@@ -188,3 +188,5 @@ class Scenario:
     fabric: FabricSpec | None = None
     """Switches between the nodes; `None` for a network of wires and bridges."""
     control: ControlSpec | None = None
+    files: tuple[str, ...] = ()
+    """Other files that it reads: lists of flows."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from itertools import product
 from math import prod
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ibwire.base.errors import IbwireError
@@ -53,6 +54,8 @@ class Sweep:
     axes: tuple[tuple[str, tuple[str, ...]], ...]
     """Keys with their values."""
     seeds: Sequence[int]
+    files: tuple[str, ...] = ()
+    """Files of flows that the scenario reads."""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -73,9 +76,12 @@ class Sweep:
     @property
     def identity(self) -> dict[str, str]:
         """What rows of the same sweep have in common, whichever values and seeds they have."""
+        digest = hashlib.sha256(self.content)
+        for file in self.files:
+            digest.update(Path(file).read_bytes())
         return {
             "ibwire": version("ibwire"),
-            "scenario": hashlib.sha256(self.content).hexdigest(),
+            "scenario": digest.hexdigest(),
             "keys": " ".join(self.keys),
         }
 
@@ -87,11 +93,12 @@ class Sweep:
         first: IbwireError | None = None
         for values in self.points():
             try:
-                seed = read_scenario(self.content, self.name, self.settings(values)).seed
+                found = read_scenario(self.content, self.name, self.settings(values))
             except IbwireError as error:
                 first = first or error
             else:
-                return replace(self, seeds=range(seed, seed + len(self.seeds)))
+                seeds = range(found.seed, found.seed + len(self.seeds))
+                return replace(self, seeds=seeds, files=found.files)
         assert first is not None
         raise first
 

@@ -166,7 +166,10 @@ def test_rates_follow_the_cuts(incast: Scenario) -> None:
 
 
 def test_drops_are_counted_by_port_and_reason(incast: Scenario) -> None:
-    invoke("run s.toml --set switch.class.roce.lossless=false --set switch.buffer=64KiB -o out")
+    invoke(
+        "run s.toml --set switch.class.roce.lossless=false --set switch.buffer=64KiB"
+        " --set flow.size=48KiB --set limit=200us -o out"
+    )
 
     summary = json.loads(Path("out/run.json").read_text())
     found = sum(row["frames"] for row in table("drops"))
