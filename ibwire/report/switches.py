@@ -45,8 +45,15 @@ def switch_lines(outcome: Outcome, width: int | None) -> Iterator[str]:
 
 def _ports(outcome: Outcome, width: int | None) -> Iterator[str]:
     """The ports where most happened, as a table."""
+    largest = outcome.metrics["queue.max"]
     shown = sorted(
-        (port for port in outcome.ports if any(_troubles(port))), key=_troubles, reverse=True
+        (
+            port
+            for port in outcome.ports
+            if any(_events(port)) or (largest and max(port.largest_queue) == largest)
+        ),
+        key=lambda port: (sum(port.dropped.values()), max(port.largest_queue), *_events(port)),
+        reverse=True,
     )
     if not shown:
         return
@@ -70,8 +77,8 @@ def _ports(outcome: Outcome, width: int | None) -> Iterator[str]:
         yield f"and {len(shown) - MOST_PORTS} other ports with marks, pauses or drops"
 
 
-def _troubles(port: PortOutcome) -> tuple[int, ...]:
-    """What makes a port worth a row, the worst first."""
+def _events(port: PortOutcome) -> tuple[int, ...]:
+    """What makes a port worth a row."""
     return (
         sum(port.dropped.values()),
         sum(port.marked),

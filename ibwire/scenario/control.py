@@ -51,7 +51,7 @@ def read_control(table: Table | None) -> ControlSpec | None:
             control = ControlSpec(
                 make=make,
                 interval=0,
-                scope=Scope.QUEUE_PAIR,
+                scope=None,
                 dscp=48,
                 priority=6,
                 has_cnps=False,
@@ -64,12 +64,11 @@ def read_control(table: Table | None) -> ControlSpec | None:
 def _notified(table: Table, make: Any, interval: int) -> ControlSpec:
     """A control that marks reach as CNPs; interval: between them in microseconds."""
     interval = table.take_int("np_min_time_between_cnps", interval, 0, MAXIMUM_INTERVAL_US)
+    scope = table.take_name("cnp_scope", None, [each.value for each in Scope])
     return ControlSpec(
         make=make,
         interval=interval * US,
-        scope=Scope(
-            table.take_name("cnp_scope", Scope.QUEUE_PAIR.value, [each.value for each in Scope])
-        ),
+        scope=None if scope is None else Scope(scope),
         dscp=table.take_int("np_cnp_dscp", 48, 0, 63),
         priority=table.take_int("np_cnp_prio", 6, 0, 7),
     )

@@ -107,7 +107,8 @@ class ControlSpec:
     make: Callable[[int], RateControl]
     """The control of a queue pair, by the rate of its line."""
     interval: Time
-    scope: Scope
+    scope: Scope | None
+    """`None` for that of each profile."""
     dscp: int
     priority: int
     """Of CNPs, as is `dscp`."""

@@ -63,6 +63,7 @@ BY_HAND = {
     "dscp-mismatch": {"verified_bytes": 4 * 200_000, "marks": 0},
     "ecmp-collision": {"verified_bytes": 8 * 200_000, "drops.all": 0, "retransmitted": 0},
     "spraying": {"verified_bytes": 4 * 50_000, "drops.all": 0},
+    "spraying-placed": {"verified_bytes": 4 * 50_000, "retransmitted": 0},
     "link-failure": {"verified_bytes": 2 * 500_000, "drops.buffer_full": 0},
     "link-retry": {"verified_bytes": 2 * 400_000, "drops.all": 0},
 }
