@@ -1,0 +1,511 @@
+"""The nodes of an InfiniBand subnet, their ports, and the links between them.
+
+A port keeps PortInfo as the bytes of its attribute, so what a subnet manager reads is what the
+fabric goes by. Links change the state of their ports; everything else in the tables is written
+by a subnet manager (IBA 14.2.5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from ibwire.base.errors import EncodeError
+from ibwire.fabric.infiniband.speeds import Speed, Width
+from ibwire.fabric.infiniband.stored import Stored
+from ibwire_layers.attributes import (
+    MTUCode,
+    NodeInfo,
+    NodeType,
+    PortInfo,
+    PortPhysicalState,
+    PortState,
+    SwitchInfo,
+)
+
+ATTRIBUTE_SIZE = 64
+"""Bytes of an attribute in a subnet management packet."""
+
+LINEAR_FDB_CAP = 0xC000
+MULTICAST_FDB_CAP = 0x400
+PERMISSIVE_LID = 0xFFFF
+FIRST_MULTICAST_LID = 0xC000
+NO_PORT = 0xFF
+"""Entry of a linear forwarding table that drops."""
+
+CAPABILITIES = 0x0250C048
+"""CapabilityMask of a channel adapter: traps, SL mapping, extended speeds, CapabilityMask2,
+vendor classes, notices of changes, client reregistration (IBA 14.2.5.6)."""
+SWITCH_CAPABILITIES = 0x0040C048
+"""CapabilityMask of port 0 of a switch."""
+CAPABILITIES2 = 0x0430
+"""CapabilityMask2: width 2x, speeds HDR and NDR."""
+IS_SM = 0x2
+"""Bit of CapabilityMask: a subnet manager runs here."""
+
+_VLS = 4
+"""VLCap: VL0 to VL7."""
+_PKEYS = 64
+"""PartitionCap: entries of the P_Key table of a channel adapter, and of port 0 of a switch."""
+_SWITCH_PORT_PKEYS = 64
+"""PartitionEnforcementCap: the same of the other ports of a switch."""
+
+
+class Counters:
+    """What a port counts, by the names of PortCountersExtended (IBA 16.1.4.11).
+
+    Data are words of 4 bytes from the LRH to the ICRC. They do not stop at a largest value; what
+    reads them cuts them to its fields.
+    """
+
+    __slots__ = (
+        "excessive_buffer_overrun_errors",
+        "link_downed_counter",
+        "link_error_recovery_counter",
+        "local_link_integrity_errors",
+        "port_multicast_rcv_pkts",
+        "port_multicast_xmit_pkts",
+        "port_rcv_constraint_errors",
+        "port_rcv_data",
+        "port_rcv_errors",
+        "port_rcv_pkts",
+        "port_rcv_remote_physical_errors",
+        "port_rcv_switch_relay_errors",
+        "port_xmit_constraint_errors",
+        "port_xmit_data",
+        "port_xmit_discards",
+        "port_xmit_pkts",
+        "port_xmit_wait",
+        "qp1_dropped",
+        "symbol_error_counter",
+        "vl15_dropped",
+    )
+
+    excessive_buffer_overrun_errors: int
+    link_downed_counter: int
+    link_error_recovery_counter: int
+    local_link_integrity_errors: int
+    port_multicast_rcv_pkts: int
+    port_multicast_xmit_pkts: int
+    port_rcv_constraint_errors: int
+    port_rcv_data: int
+    port_rcv_errors: int
+    port_rcv_pkts: int
+    port_rcv_remote_physical_errors: int
+    port_rcv_switch_relay_errors: int
+    port_xmit_constraint_errors: int
+    port_xmit_data: int
+    port_xmit_discards: int
+    port_xmit_pkts: int
+    port_xmit_wait: int
+    qp1_dropped: int
+    symbol_error_counter: int
+    vl15_dropped: int
+
+    def __init__(self) -> None:
+        for name in self.__slots__:
+            setattr(self, name, 0)
+
+
+class Port:
+    """A port of a node; port 0 of a switch is its management port."""
+
+    __slots__ = (
+        "arbitration",
+        "counters",
+        "guid",
+        "info",
+        "node",
+        "number",
+        "peer",
+        "pkeys",
+        "sl2vl",
+    )
+
+    def __init__(self, node: Node, number: int, guid: int) -> None:
+        self.node = node
+        self.number = number
+        self.guid = guid
+        self.info = bytearray(ATTRIBUTE_SIZE)
+        """PortInfo."""
+        self.peer: Port | None = None
+        """The port at the other end of the link."""
+        self.pkeys: bytearray = bytearray(b"\xff\xff")
+        """P_Key table; entries behind its end are 0."""
+        self.sl2vl: dict[int, bytes] = {}
+        """SL to VL mapping by input port; 0 on a channel adapter."""
+        self.arbitration: dict[int, bytes] = {}
+        """VL arbitration: 1 and 2 low, 3 and 4 high priority."""
+        self.counters = Counters()
+        self.info[:] = _INITIAL[_kind(node, number)]
+
+    lid = Stored(PortInfo, "lid")
+    lmc = Stored(PortInfo, "lmc")
+    mkey = Stored(PortInfo, "mkey")
+    mkey_protect_bits = Stored(PortInfo, "mkey_protect_bits")
+    mkey_violations = Stored(PortInfo, "mkey_violations")
+    master_sm_lid = Stored(PortInfo, "master_sm_lid")
+    master_sm_sl = Stored(PortInfo, "master_sm_sl")
+    capability_mask = Stored(PortInfo, "capability_mask")
+    state = Stored(PortInfo, "port_state")
+    physical_state = Stored(PortInfo, "port_physical_state")
+    width = Stored(PortInfo, "link_width_active")
+    speed = Stored(PortInfo, "link_speed_active")
+    speed_ext = Stored(PortInfo, "link_speed_ext_active")
+    speed_ext2 = Stored(PortInfo, "link_speed_ext_active2")
+    neighbor_mtu = Stored(PortInfo, "neighbor_mtu")
+    mtu_cap = Stored(PortInfo, "mtu_cap")
+    vl_cap = Stored(PortInfo, "vl_cap")
+    operational_vls = Stored(PortInfo, "operational_vls")
+    subnet_timeout = Stored(PortInfo, "subnet_timeout")
+    gid_prefix = Stored(PortInfo, "gid_prefix")
+
+    @property
+    def is_up(self) -> bool:
+        """Whether its link is up: Initialize, Armed or Active."""
+        return self.state >= PortState.INIT
+
+    @property
+    def management(self) -> Port:
+        """The port whose LID stands for this one: port 0 of a switch."""
+        return self.node.ports[0] if self.node.is_switch else self
+
+    def has_lid(self, lid: int) -> bool:
+        """Whether a LID is one of the port's 2^LMC."""
+        own = self.lid
+        return own != 0 and own <= lid < own + (1 << self.lmc)
+
+    def __repr__(self) -> str:
+        return f"<port {self.node.name}[{self.number}]>"
+
+
+class Node:
+    """A channel adapter or a switch."""
+
+    __slots__ = (
+        "description",
+        "device_id",
+        "guid",
+        "info",
+        "is_switch",
+        "lft",
+        "mft",
+        "name",
+        "ports",
+        "system_guid",
+        "vendor_id",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        is_switch: bool,
+        guid: int,
+        num_ports: int,
+        port_guids: dict[int, int] | None = None,
+        description: str | None = None,
+        system_guid: int | None = None,
+        vendor_id: int = 0,
+        device_id: int = 0,
+    ) -> None:
+        if not 1 <= num_ports <= 254:
+            raise EncodeError(f"number of ports of {name}", num_ports, "1 to 254")
+        self.name = name
+        self.is_switch = is_switch
+        self.guid = guid
+        self.system_guid = guid if system_guid is None else system_guid
+        self.description = name if description is None else description
+        self.vendor_id = vendor_id
+        self.device_id = device_id
+        self.info = bytearray(ATTRIBUTE_SIZE)
+        """SwitchInfo; zeros on a channel adapter."""
+        self.lft = bytearray()
+        """Linear forwarding table, by LID; LIDs behind its end drop."""
+        self.mft: dict[tuple[int, int], bytes] = {}
+        """Multicast forwarding table: port masks by block and position."""
+        given = port_guids or {}
+        first = 0 if is_switch else 1
+        # A program at umad2sim takes the GUID of a port to be that of the node plus its number.
+        self.ports: list[Port] = [] if is_switch else [Port(self, 0, 0)]
+        for number in range(first, num_ports + 1):
+            default = guid if is_switch else guid + number
+            self.ports.append(Port(self, number, given.get(number, default)))
+        if is_switch:
+            switch = SwitchInfo(
+                linear_fdb_cap=LINEAR_FDB_CAP,
+                multicast_fdb_cap=MULTICAST_FDB_CAP,
+                partition_enforcement_cap=_SWITCH_PORT_PKEYS,
+                inbound_enforcement_cap=1,
+                outbound_enforcement_cap=1,
+            ).pack()
+            self.info[: len(switch)] = switch
+
+    linear_fdb_cap = Stored(SwitchInfo, "linear_fdb_cap")
+    multicast_fdb_cap = Stored(SwitchInfo, "multicast_fdb_cap")
+    linear_fdb_top = Stored(SwitchInfo, "linear_fdb_top")
+    port_state_change = Stored(SwitchInfo, "port_state_change")
+    life_time = Stored(SwitchInfo, "life_time_value")
+    multicast_primary_port = Stored(SwitchInfo, "default_multicast_primary_port")
+
+    @property
+    def num_ports(self) -> int:
+        """External ports."""
+        return len(self.ports) - 1
+
+    def pkey_capacity_of(self, port: Port) -> int:
+        """Entries of the P_Key table of a port."""
+        return _SWITCH_PORT_PKEYS if self.is_switch and port.number else _PKEYS
+
+    def external_ports(self) -> list[Port]:
+        """Ports 1 and up."""
+        return self.ports[1:]
+
+    def route(self, lid: int) -> int:
+        """The output port of a LID on a switch, or `NO_PORT`."""
+        if lid > self.linear_fdb_top or lid >= len(self.lft):
+            return NO_PORT
+        return self.lft[lid]
+
+    def node_info(self, arrived: int) -> NodeInfo:
+        """NodeInfo, as asked through port `arrived`."""
+        port = self.ports[0] if self.is_switch else self.ports[arrived]
+        return NodeInfo(
+            base_version=1,
+            class_version=1,
+            node_type=NodeType.SWITCH if self.is_switch else NodeType.CA,
+            num_ports=self.num_ports,
+            system_image_guid=self.system_guid,
+            node_guid=self.guid,
+            port_guid=port.guid,
+            partition_cap=_PKEYS,
+            device_id=self.device_id,
+            revision=1,
+            local_port_num=arrived,
+            vendor_id=self.vendor_id,
+        )
+
+    def __repr__(self) -> str:
+        return f"<node {self.name}>"
+
+
+class Subnet:
+    """Nodes and their links."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Node] = {}
+        """By name."""
+        self.on_change: Callable[[Node], None] | None = None
+        """Called for a switch when the link of one of its ports has come up or gone down."""
+
+    def add(self, node: Node) -> Node:
+        """Take a node in; raises `EncodeError` if its name or its GUID is taken."""
+        if node.name in self.nodes:
+            raise EncodeError("node", node.name, "a name of its own")
+        self.nodes[node.name] = node
+        return node
+
+    def node(self, name: str) -> Node:
+        """The node of a name, or else of a description; raises `EncodeError`."""
+        found = self.nodes.get(name)
+        if found is not None:
+            return found
+        for node in self.nodes.values():
+            if node.description == name:
+                return node
+        raise EncodeError("node", name, "the name of a node of this fabric")
+
+    def port(self, name: str, number: int) -> Port:
+        """A port by name and number; raises `EncodeError`."""
+        node = self.node(name)
+        if not 1 <= number <= node.num_ports:
+            raise EncodeError(f"port of {node.name}", number, f"1 to {node.num_ports}")
+        return node.ports[number]
+
+    def connect(self, a: Port, b: Port, width: Width = Width.X4, speed: Speed = Speed.EDR) -> None:
+        """Put a link between two ports that have none, and bring it to Initialize."""
+        for port in (a, b):
+            if port.peer is not None or port.number == 0 or a is b:
+                raise EncodeError(
+                    "port", f"{port.node.name}[{port.number}]", "a port without a link"
+                )
+        a.peer, b.peer = b, a
+        for port in (a, b):
+            port.width = width.code
+            port.speed = speed.code
+            port.speed_ext = speed.extended
+            port.speed_ext2 = speed.extended2
+            _limit(port, width, speed)
+        self._train(a, b)
+
+    def disconnect(self, port: Port) -> None:
+        """Take the link of a port away; both ends go Down."""
+        peer = port.peer
+        if peer is None:
+            raise EncodeError("port", f"{port.node.name}[{port.number}]", "a port with a link")
+        port.peer = peer.peer = None
+        for end in (port, peer):
+            self._down(end)
+
+    def reconnect(self, a: Port, b: Port) -> None:
+        """Put a link back that `disconnect` has taken away, with its width and speed."""
+        for port in (a, b):
+            if port.peer is not None:
+                raise EncodeError(
+                    "port", f"{port.node.name}[{port.number}]", "a port without a link"
+                )
+        a.peer, b.peer = b, a
+        self._train(a, b)
+
+    def retrain(self, port: Port) -> None:
+        """Bring a link down and up again, as a Set of PortState Down does."""
+        peer = port.peer
+        if peer is None:
+            return
+        for end in (port, peer):
+            self._down(end)
+        self._train(port, peer)
+
+    def disable(self, port: Port) -> None:
+        """Take a link down until the port is set to Polling."""
+        for end in (port, port.peer):
+            if end is not None:
+                self._down(end)
+        port.physical_state = PortPhysicalState.DISABLED
+
+    def links(self) -> Iterator[tuple[Port, Port]]:
+        """Each link once, in the order of the nodes."""
+        position = {id(node): place for place, node in enumerate(self.nodes.values())}
+        for node in self.nodes.values():
+            for port in node.external_ports():
+                peer = port.peer
+                if peer is None:
+                    continue
+                there = position[id(peer.node)], peer.number
+                if (position[id(node)], port.number) < there:
+                    yield port, peer
+
+    def _train(self, a: Port, b: Port) -> None:
+        for port in (a, b):
+            port.state = PortState.INIT
+            port.physical_state = PortPhysicalState.LINK_UP
+            self._changed(port)
+
+    def _down(self, port: Port) -> None:
+        if port.is_up:
+            port.counters.link_downed_counter += 1
+        port.state = PortState.DOWN
+        port.physical_state = PortPhysicalState.POLLING
+        self._changed(port)
+
+    def _changed(self, port: Port) -> None:
+        node = port.node
+        if node.is_switch:
+            node.port_state_change = 1
+            if self.on_change is not None:
+                self.on_change(node)
+
+
+def _limit(port: Port, width: Width, speed: Speed) -> None:
+    """Let a port support what its link has and everything below: tools warn if it could be more."""
+    widths = sum(each.code for each in Width if each.lanes <= width.lanes)
+    slower = [each for each in Speed if each.lane_bps <= speed.lane_bps]
+    speeds = extended = extended2 = 0
+    for each in slower:
+        speeds |= each.code
+        extended |= each.extended
+        extended2 |= each.extended2
+    port.info[: PortInfo.SIZE] = (
+        PortInfo.unpack(port.info)
+        .altered(
+            link_width_supported=widths,
+            link_width_enabled=widths,
+            link_speed_supported=speeds,
+            link_speed_enabled=speeds,
+            link_speed_ext_supported=extended,
+            link_speed_ext_enabled=extended,
+            link_speed_ext_supported2=extended2,
+            link_speed_ext_enabled2=extended2,
+        )
+        .pack()
+    )
+
+
+def rate_of(port: Port) -> tuple[Speed, Width] | None:
+    """Speed and width of a port's link; `None` if it has had none."""
+    codes = port.speed, port.speed_ext, port.speed_ext2
+    for width in Width:
+        for speed in Speed:
+            if width.code == port.width and codes == (speed.code, speed.extended, speed.extended2):
+                return speed, width
+    return None
+
+
+def rate_name(port: Port) -> str:
+    """The same as text, like `4xEDR`."""
+    found = rate_of(port)
+    return f"{found[1].lanes}x{found[0].label}" if found is not None else ""
+
+
+def _kind(node: Node, number: int) -> str:
+    if not node.is_switch:
+        return "adapter"
+    return "external" if number else "management"
+
+
+def _initial(**values: int) -> bytes:
+    return PortInfo(**values).pack().ljust(ATTRIBUTE_SIZE, b"\0")
+
+
+_LINK = {
+    "link_width_enabled": 0x1F,
+    "link_width_supported": 0x1F,
+    "link_speed_supported": 0x7,
+    "link_speed_enabled": 0x7,
+    "link_speed_ext_supported": 0xF,
+    "link_speed_ext_enabled": 0xF,
+    "link_speed_ext_supported2": 1,
+    "link_speed_ext_enabled2": 1,
+    "link_width_active": 0x2,
+    "link_speed_active": 0x1,
+    "port_state": PortState.DOWN,
+    "port_physical_state": PortPhysicalState.POLLING,
+    "link_down_default_state": PortPhysicalState.POLLING,
+    "neighbor_mtu": MTUCode.MTU_4096,
+    "mtu_cap": MTUCode.MTU_4096,
+    "vl_cap": _VLS,
+    "operational_vls": _VLS,
+    "vl_arbitration_high_cap": 64,
+    "vl_arbitration_low_cap": 64,
+}
+
+_INITIAL: dict[str, bytes] = {
+    "adapter": _initial(
+        **_LINK,
+        capability_mask=CAPABILITIES,
+        capability_mask2=CAPABILITIES2,
+        guid_cap=1,
+        subnet_timeout=18,
+        resp_time_value=16,
+    ),
+    "external": _initial(**_LINK | {"gid_prefix": 0}),
+    "management": _initial(
+        capability_mask=SWITCH_CAPABILITIES,
+        capability_mask2=CAPABILITIES2,
+        link_width_enabled=0x2,
+        link_width_supported=0x2,
+        link_width_active=0x2,
+        link_speed_supported=0x1,
+        link_speed_enabled=0x1,
+        link_speed_active=0x1,
+        port_state=PortState.ACTIVE,
+        port_physical_state=PortPhysicalState.LINK_UP,
+        neighbor_mtu=MTUCode.MTU_2048,
+        mtu_cap=MTUCode.MTU_2048,
+        vl_cap=1,
+        operational_vls=1,
+        guid_cap=1,
+        subnet_timeout=18,
+        resp_time_value=16,
+    ),
+}
+"""PortInfo after power-on (IBA 14.2.5.6)."""

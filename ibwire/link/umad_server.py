@@ -1,0 +1,365 @@
+"""The socket by which programs reach an emulated fabric: connections of `umad_shim.c`.
+
+Each open file of a program is one connection. The server reads what programs write, lets the
+fabric deliver it, and hands on what came for them; it never waits for a program. A connection may
+also carry commands for the fabric itself, as JSON (`ibwire fabric`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import selectors
+import shutil
+import socket
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ibwire.base.errors import EncodeError, IbwireError
+from ibwire.base.units import MS, Time
+from ibwire.fabric.infiniband.subnet import Port
+from ibwire.link.umad_files import write_host
+from ibwire.sm.management import Management
+from ibwire.sm.umad import Agent, Door, UmadFile
+
+HELLO = struct.Struct("<IIII112s")
+MAGIC = 0x69627731
+UMAD, ISSM, CONTROL = 1, 2, 3
+INLINE, FILED, REGISTER, UNREGISTER = 0, 1, 2, 3
+_REGISTRATION = struct.Struct("<IIIIIBBB3sBx")
+"""struct ib_user_mad_reg_req: id, method mask, QPN, class, version, OUI, RMPP version."""
+_REGISTRATION2 = struct.Struct("<IIBBHIQQIB3x")
+"""struct ib_user_mad_reg_req2."""
+
+REQUEST = 44
+"""Bytes of a registration, behind its kind."""
+LONGEST = 60_000
+"""Bytes of a message that fits a socket; longer ones go by a file."""
+ROUND = 256
+"""Messages read from a connection before the others have their turn."""
+QUIET: Time = 20 * MS
+"""After the last change of a port before the files of its host are written again."""
+MAXIMUM_CONNECTIONS = 1000
+
+
+class _Connection:
+    """An open file of a program."""
+
+    __slots__ = ("blocked", "door", "file", "kind", "name", "port", "socket")
+
+    def __init__(self, connected: socket.socket) -> None:
+        self.socket = connected
+        self.kind = 0
+        self.file: UmadFile | None = None
+        self.door: Door | None = None
+        self.port: Port | None = None
+        self.name = ""
+        self.blocked = False
+
+
+class UmadServer:
+    """Serves the programs on a fabric.
+
+    management: the fabric. folder: of this fabric alone; the socket and the files of its hosts
+    are put there. control: answers a command, a JSON object, with another.
+    """
+
+    def __init__(
+        self,
+        management: Management,
+        folder: Path,
+        control: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+    ) -> None:
+        self.management = management
+        self.folder = folder
+        self.path = folder / "socket"
+        self.programs = 0
+        """Connections so far."""
+        self.control = control
+        self._doors: dict[Port, Door] = {}
+        self._written: dict[str, bytes] = {}
+        """Hosts whose files exist, with the state of their ports then."""
+        self._is_stale: Time | None = None
+        self._connections: dict[int, _Connection] = {}
+        self._with_messages: set[int] = set()
+        self._serial = 0
+        self._stopped = False
+        self._selector = selectors.DefaultSelector()
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.bind(str(self.path))
+        self._listener.listen(64)
+        self._listener.setblocking(False)
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._alarm, self._bell = socket.socketpair()
+        self._selector.register(self._alarm, selectors.EVENT_READ)
+
+    def environment(self, host: str) -> dict[str, str]:
+        """The variables with which a program runs on a host; makes the files it reads."""
+        node = self.management.subnet.node(host)
+        if node.is_switch:
+            raise EncodeError("host", host, "a channel adapter: programs run there")
+        self._write(node.name)
+        return {
+            "IBWIRE_FABRIC": str(self.path),
+            "IBWIRE_HOST": node.name,
+            "IBWIRE_ROOT": str(self._root(node.name)),
+        }
+
+    def stop(self) -> None:
+        """End `run`, also from another thread."""
+        self._stopped = True
+        self._bell.send(b"!")
+
+    def run(self, until: Callable[[], bool] | None = None) -> None:
+        """Serve until `stop`, or until `until` is true after some messages."""
+        while not self._stopped and not (until is not None and until()):
+            self.step()
+
+    def step(self, longest: float = 1.0) -> None:
+        """Wait for messages, at most `longest` seconds, and deal with them."""
+        for key, events in self._selector.select(self._wait(longest)):
+            if key.fileobj is self._listener:
+                self._accept()
+                continue
+            if key.fileobj is self._alarm:
+                self._alarm.recv(1)
+                continue
+            connection = key.data
+            if events & selectors.EVENT_READ:
+                self._read(connection)
+            if events & selectors.EVENT_WRITE:
+                self._with_messages.add(connection.socket.fileno())
+        now = _now()
+        self._time_out(now)
+        self.management.run(now)
+        self._flush()
+        if self._is_stale is not None and now >= self._is_stale:
+            self._is_stale = None
+            for name in list(self._written):
+                self._write(name)
+
+    def close(self) -> None:
+        """Close all connections and remove the socket."""
+        for connection in list(self._connections.values()):
+            self._drop(connection)
+        self._selector.close()
+        for each in (self._listener, self._alarm, self._bell):
+            each.close()
+        self.path.unlink(missing_ok=True)
+
+    def _wait(self, longest: float) -> float:
+        dues = [door.poll_timeout() for door in self._doors.values()]
+        dues += [self.management.poll_timeout(), self._is_stale]
+        due = min((due for due in dues if due is not None), default=None)
+        if due is None:
+            return longest
+        return min(longest, max(0.0, (due - _now()) / 1e12))
+
+    def _time_out(self, now: Time) -> None:
+        due = self.management.poll_timeout()
+        if due is not None and due <= now:
+            self.management.handle_timeout(now)
+        for door in self._doors.values():
+            due = door.poll_timeout()
+            if due is not None and due <= now:
+                door.handle_timeout(now)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            connected, _ = self._listener.accept()
+            if len(self._connections) >= MAXIMUM_CONNECTIONS:
+                connected.close()
+                return
+            connected.setblocking(False)
+            connection = _Connection(connected)
+            self._connections[connected.fileno()] = connection
+            self._selector.register(connected, selectors.EVENT_READ, connection)
+
+    def _read(self, connection: _Connection) -> None:
+        for _ in range(ROUND):
+            try:
+                message = connection.socket.recv(LONGEST + 4)
+            except BlockingIOError:
+                return
+            except OSError:
+                message = b""
+            if not message:
+                self._drop(connection)
+                return
+            try:
+                self._take(connection, message)
+            except (struct.error, ValueError, OSError):
+                # Not one of our own: its other programs are not disturbed.
+                self._drop(connection)
+                return
+
+    def _take(self, connection: _Connection, message: bytes) -> None:
+        if connection.kind == 0:
+            self._hello(connection, message)
+        elif connection.kind == CONTROL:
+            self._command(connection, message)
+        elif connection.file is not None:
+            kind = int.from_bytes(message[:4], "little")
+            if kind == INLINE:
+                connection.file.write(message[4:], _now())
+            elif kind == FILED:
+                self._long(connection, message[4:])
+            elif kind == REGISTER:
+                connection.file.register(_agent(message[4:]))
+            elif kind == UNREGISTER:
+                connection.file.unregister(int.from_bytes(message[4:8], "little"))
+            self._is_stale = _now() + QUIET
+
+    def _hello(self, connection: _Connection, message: bytes) -> None:
+        magic, kind, number, _, host = HELLO.unpack(message)
+        if magic != MAGIC:
+            raise ValueError("not a program of the fabric")
+        connection.kind = kind
+        connection.name = host.rstrip(b"\0").decode(errors="replace")
+        result = 0
+        if kind in (UMAD, ISSM):
+            result = self._open(connection, number)
+        connection.socket.send(result.to_bytes(4, "little"))
+
+    def _open(self, connection: _Connection, number: int) -> int:
+        node = self.management.subnet.nodes.get(connection.name)
+        if node is None or node.is_switch or number >= node.num_ports:
+            return errno.ENODEV
+        port = node.ports[number + 1]
+        door = self._doors.get(port)
+        if door is None:
+            door = self._doors[port] = Door(self.management, port)
+        if connection.kind == ISSM:
+            if not door.open_sm():
+                return errno.EAGAIN
+        else:
+            descriptor = connection.socket.fileno()
+            connection.file = door.open(lambda: self._with_messages.add(descriptor))
+        connection.door, connection.port = door, port
+        self.programs += 1
+        return 0
+
+    def _long(self, connection: _Connection, name: bytes) -> None:
+        path = Path(os.fsdecode(name))
+        # Only a file that the shim has put into the folder of its own host.
+        if connection.file is None or path.parent != self._root(connection.name):
+            raise ValueError("a message in a foreign file")
+        data = path.read_bytes()
+        path.unlink()
+        connection.file.write(data, _now())
+
+    def _command(self, connection: _Connection, message: bytes) -> None:
+        try:
+            command = json.loads(message)
+            if not isinstance(command, dict) or self.control is None:
+                raise EncodeError("command", command, "one of this fabric")
+            answer = self.control(command)
+        except (IbwireError, ValueError, KeyError) as error:
+            answer = {"error": str(error)}
+        data = json.dumps(answer).encode()
+        if len(data) > LONGEST:
+            path = self._spill(self.folder, data)
+            data = json.dumps({"file": str(path)}).encode()
+        with contextlib.suppress(OSError):
+            connection.socket.send(data)
+
+    def _flush(self) -> None:
+        for descriptor in list(self._with_messages):
+            self._with_messages.discard(descriptor)
+            connection = self._connections.get(descriptor)
+            if connection is not None and connection.file is not None:
+                self._give(connection, connection.file)
+
+    def _give(self, connection: _Connection, file: UmadFile) -> None:
+        while file.waiting:
+            message = file.waiting[0]
+            if len(message) > LONGEST:
+                path = self._spill(self._root(connection.name), message)
+                data = FILED.to_bytes(4, "little") + os.fsencode(path)
+            else:
+                data = b"\0\0\0\0" + message
+            try:
+                connection.socket.send(data)
+            except BlockingIOError:
+                self._block(connection, is_blocked=True)
+                return
+            except OSError:
+                self._drop(connection)
+                return
+            file.waiting.popleft()
+        self._block(connection, is_blocked=False)
+
+    def _block(self, connection: _Connection, *, is_blocked: bool) -> None:
+        """Whether to be called again when the program has read something."""
+        if connection.blocked == is_blocked:
+            return
+        connection.blocked = is_blocked
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if is_blocked else 0)
+        self._selector.modify(connection.socket, events, connection)
+
+    def _drop(self, connection: _Connection) -> None:
+        descriptor = connection.socket.fileno()
+        if self._connections.pop(descriptor, None) is None:
+            return
+        self._selector.unregister(connection.socket)
+        connection.socket.close()
+        if connection.file is not None:
+            connection.file.close()
+        elif connection.kind == ISSM and connection.door is not None:
+            connection.door.close_sm()
+
+    def _spill(self, folder: Path, data: bytes) -> Path:
+        self._serial += 1
+        path = folder / f"answer-{self._serial}"
+        path.write_bytes(data)
+        return path
+
+    def _root(self, host: str) -> Path:
+        index = list(self.management.subnet.nodes).index(host)
+        return self.folder / "hosts" / str(index)
+
+    def _write(self, host: str) -> None:
+        node = self.management.subnet.nodes[host]
+        state = b"".join(bytes(port.info) for port in node.external_ports())
+        if self._written.get(host) == state:
+            return
+        self._written[host] = state
+        write_host(self._root(host), node)
+
+
+def _agent(body: bytes) -> Agent:
+    """The agent of a registration, in either of the kernel's two forms."""
+    if len(body) != REQUEST:
+        raise ValueError("not a registration")
+    if body[43] == _REGISTRATION.size:
+        number, *mask, qpn, mgmt_class, version, oui, rmpp_version = _REGISTRATION.unpack_from(body)
+        methods = sum(word << 32 * index for index, word in enumerate(mask))
+        return Agent(
+            number,
+            qpn,
+            mgmt_class,
+            version,
+            methods,
+            int.from_bytes(oui, "big"),
+            is_rmpp=rmpp_version == 1,
+        )
+    number, qpn, mgmt_class, version, _, _, low, high, wide, rmpp_version = (
+        _REGISTRATION2.unpack_from(body)
+    )
+    return Agent(
+        number, qpn, mgmt_class, version, low | high << 64, wide, is_rmpp=rmpp_version == 1
+    )
+
+
+def _now() -> Time:
+    return time.monotonic_ns() * 1000
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove the folder of a fabric that has ended."""
+    shutil.rmtree(folder, ignore_errors=True)

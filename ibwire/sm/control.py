@@ -1,0 +1,150 @@
+"""What a running fabric tells about itself, and what can be done to it, as JSON objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ibwire.base.errors import EncodeError
+from ibwire.fabric.infiniband.subnet import IS_SM, NO_PORT, Node, Port, Subnet, rate_name
+from ibwire_layers.attributes import PortPhysicalState, PortState
+
+Answer = dict[str, Any]
+MAXIMUM_HOPS = 64
+
+
+class Control:
+    """The commands of one fabric.
+
+    subnet: its nodes. attach: the variables with which a program runs on a host.
+    """
+
+    def __init__(self, subnet: Subnet, attach: Callable[[str], dict[str, str]]) -> None:
+        self.subnet = subnet
+        self._attach = attach
+        self._failed: dict[tuple[str, int], tuple[Port, Port]] = {}
+
+    def __call__(self, command: dict[str, Any]) -> Answer:
+        """The answer to a command; raises `EncodeError`."""
+        handlers: dict[str, Callable[[dict[str, Any]], Answer]] = {
+            "attach": self._attached,
+            "show": self._show,
+            "route": self._route,
+            "counters": self._counters,
+            "fail": self._fail,
+            "restore": self._restore,
+        }
+        handler = handlers.get(str(command.get("command")))
+        if handler is None:
+            raise EncodeError("command", command.get("command"), f"one of {', '.join(handlers)}")
+        return handler(command)
+
+    def _attached(self, command: dict[str, Any]) -> Answer:
+        return {"environment": self._attach(str(command["host"]))}
+
+    def _show(self, command: dict[str, Any]) -> Answer:
+        rows = []
+        for node in self.subnet.nodes.values():
+            if not node.is_switch:
+                rows += [_row(port) for port in node.external_ports()]
+                continue
+            rows += [_row(port) for port in node.external_ports() if port.peer is not None]
+        return {"rows": rows}
+
+    def _route(self, command: dict[str, Any]) -> Answer:
+        start = _adapter(self.subnet.node(str(command["source"])))
+        end = _adapter(self.subnet.node(str(command["destination"])))
+        return {"rows": route(start, end)}
+
+    def _counters(self, command: dict[str, Any]) -> Answer:
+        name = command.get("node")
+        nodes = [self.subnet.node(str(name))] if name else list(self.subnet.nodes.values())
+        rows = []
+        for node in nodes:
+            for port in node.external_ports():
+                if port.peer is None and not name:
+                    continue
+                counters = port.counters
+                shown = {each: getattr(counters, each) for each in counters.__slots__}
+                rows.append({"node": node.name, "port": port.number, **shown})
+        return {"rows": rows}
+
+    def _fail(self, command: dict[str, Any]) -> Answer:
+        port = self.subnet.port(str(command["node"]), int(command["port"]))
+        peer = port.peer
+        self.subnet.disconnect(port)
+        assert peer is not None
+        for key in ((port.node.name, port.number), (peer.node.name, peer.number)):
+            self._failed[key] = (port, peer)
+        return {"link": f"{_name(port)} - {_name(peer)}"}
+
+    def _restore(self, command: dict[str, Any]) -> Answer:
+        key = self.subnet.node(str(command["node"])).name, int(command["port"])
+        found = self._failed.get(key)
+        if found is None:
+            raise EncodeError("link", f"{key[0]}[{key[1]}]", "one that was failed")
+        port, peer = found
+        for end in found:
+            self._failed.pop((end.node.name, end.number), None)
+        self.subnet.reconnect(port, peer)
+        return {"link": f"{_name(port)} - {_name(peer)}"}
+
+
+def route(start: Port, end: Port) -> list[Answer]:
+    """The hops from one adapter to another by the tables of the switches.
+
+    Each with the node, the port it comes in by and the port it leaves by; `problem` says at the
+    last one why the packet does not arrive.
+    """
+    lid = end.lid
+    rows: list[Answer] = [{"node": start.node.name, "in": None, "out": start.number}]
+    if lid == 0:
+        rows[-1]["problem"] = f"{end.node.name} has no LID: no subnet manager has been here"
+        return rows
+    port = start
+    for _ in range(MAXIMUM_HOPS):
+        peer = port.peer
+        if peer is None or not peer.is_up:
+            rows[-1]["problem"] = "the link is down"
+            return rows
+        node = peer.node
+        if not node.is_switch:
+            rows.append({"node": node.name, "in": peer.number, "out": None})
+            if peer is not end:
+                rows[-1]["problem"] = f"this is not {end.node.name}"
+            return rows
+        out = node.route(lid)
+        rows.append({"node": node.name, "in": peer.number, "out": None if out == NO_PORT else out})
+        if out in (NO_PORT, 0) or out > node.num_ports:
+            rows[-1]["problem"] = f"no route to LID {lid}"
+            return rows
+        port = node.ports[out]
+    rows[-1]["problem"] = "the route is a loop"
+    return rows
+
+
+def _adapter(node: Node) -> Port:
+    if node.is_switch:
+        return node.ports[0]
+    return next((port for port in node.external_ports() if port.lid), node.ports[1])
+
+
+def _name(port: Port) -> str:
+    return f"{port.node.name}[{port.number}]"
+
+
+def _row(port: Port) -> Answer:
+    peer = port.peer
+    state = port.state
+    return {
+        "node": port.node.name,
+        "kind": "switch" if port.node.is_switch else "adapter",
+        "port": port.number,
+        "lid": port.management.lid,
+        "state": PortState(state).name.lower() if state <= PortState.ACTIVE else str(state),
+        "physical": PortPhysicalState(port.physical_state).name.lower(),
+        "link": rate_name(port),
+        "peer": None if peer is None else peer.node.name,
+        "peer_port": None if peer is None else peer.number,
+        "is_sm": bool(port.management.capability_mask & IS_SM),
+    }

@@ -1,0 +1,158 @@
+"""MADs between the ports of a subnet: delivered at once, hop by hop, with the rules of the fabric.
+
+A MAD goes from port to port as a packet does: over links that are up, by the tables of the
+switches, and every port it passes counts it. What arrives is answered by the agents of the node,
+or handed to the programs at the port.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Protocol
+
+from ibwire.base.units import Time
+from ibwire.fabric.infiniband.subnet import PERMISSIVE_LID, Node, Port, Subnet
+from ibwire.sm.mads import (
+    GRH_WORDS,
+    METHOD,
+    MGMT_CLASS,
+    PACKET_WORDS,
+    RESPONSE,
+    SMP_CLASSES,
+    Datagram,
+    attribute_of,
+)
+from ibwire.sm.pma import PMA
+from ibwire.sm.routes import BY_LID, DELIVER, DISCARD, by_lid, directed
+from ibwire.sm.sma import SMA
+from ibwire.sm.traps import TrapSender
+from ibwire_layers.attributes import PortState, SMAttribute
+from ibwire_layers.mad import Method, MgmtClass, Status
+
+MAXIMUM_LID_HOPS = 1000
+"""Switches that a MAD passes before it is taken to go round in a loop: in time, the lifetime limit
+of a switch ends it."""
+
+
+class Programs(Protocol):
+    """What uses the queue pairs 0 and 1 of a port beside its agents."""
+
+    def deliver(self, datagram: Datagram, now: Time) -> bool:
+        """Take a MAD; `False` if nothing here waits for it."""
+        ...
+
+
+class Management:
+    """All MADs of a subnet.
+
+    subnet: its nodes; they may change at any time.
+    """
+
+    def __init__(self, subnet: Subnet) -> None:
+        self.subnet = subnet
+        self.traps = TrapSender(self.send)
+        self.sma = SMA(subnet, self.traps.bad_mkey)
+        self.pma = PMA()
+        self.programs: dict[Port, Programs] = {}
+        """By port: of a channel adapter, or port 0 of a switch."""
+        self.delivered = 0
+        """MADs that have reached their node."""
+        self.lost = 0
+        """MADs that have not."""
+        self._waiting: deque[tuple[Datagram, Port]] = deque()
+        subnet.on_change = self.traps.link_changed
+
+    def send(self, datagram: Datagram, port: Port) -> None:
+        """Take a MAD that a program or an agent sends from a port; `run` delivers it."""
+        self._waiting.append((datagram, port))
+
+    def run(self, now: Time) -> None:
+        """Deliver what waits, and what is sent in answer to it."""
+        waiting = self._waiting
+        while waiting:
+            datagram, port = waiting.popleft()
+            arrived = self._carry(datagram, port)
+            if arrived is None:
+                self.lost += 1
+                continue
+            self.delivered += 1
+            self._deliver(datagram, arrived, now)
+
+    def poll_timeout(self) -> Time | None:
+        """When `handle_timeout` is due."""
+        return self.traps.poll_timeout()
+
+    def handle_timeout(self, now: Time) -> None:
+        """Repeat traps that nobody has repressed."""
+        self.traps.handle_timeout(now)
+        self.run(now)
+
+    def _carry(self, datagram: Datagram, start: Port) -> Port | None:
+        """Take a MAD to its destination: the port it arrives at, or `None`."""
+        mad = datagram.mad
+        node, arrived = start.node, None
+        by_path = mad[MGMT_CLASS] == MgmtClass.SUBN_DIRECTED_ROUTE and (
+            datagram.dlid == PERMISSIVE_LID
+        )
+        words = PACKET_WORDS + (GRH_WORDS if datagram.grh is not None else 0)
+        least = PortState.INIT if mad[MGMT_CLASS] in SMP_CLASSES else PortState.ACTIVE
+        for _ in range(MAXIMUM_LID_HOPS):
+            if by_path:
+                out = directed(mad, node, None if arrived is None else arrived.number)
+                if out == BY_LID:
+                    by_path = False
+                    out = by_lid(datagram, node, arrived)
+                elif arrived is None and out != DELIVER and not node.is_switch:
+                    # A channel adapter sends by the port that the program has opened.
+                    out = out if out == start.number else DISCARD
+            elif arrived is None and not node.is_switch:
+                out = DELIVER if start.has_lid(datagram.dlid) else start.number
+            else:
+                out = by_lid(datagram, node, arrived)
+                if out == DISCARD and arrived is not None and node.is_switch:
+                    arrived.counters.port_rcv_switch_relay_errors += 1
+            if out == DELIVER or (out == 0 and node.is_switch):
+                return _destination(node, arrived, start)
+            if not 0 < out < len(node.ports):
+                return None
+            leaving = node.ports[out]
+            peer = leaving.peer
+            if peer is None or leaving.state < least or peer.state < least:
+                leaving.counters.port_xmit_discards += 1
+                return None
+            leaving.counters.port_xmit_pkts += 1
+            leaving.counters.port_xmit_data += words
+            peer.counters.port_rcv_pkts += 1
+            peer.counters.port_rcv_data += words
+            node, arrived = peer.node, peer
+        return None
+
+    def _deliver(self, datagram: Datagram, arrived: Port, now: Time) -> None:
+        """Hand a MAD to the agent or the programs of a node."""
+        mad = datagram.mad
+        node = arrived.node
+        mgmt_class, method = mad[MGMT_CLASS], mad[METHOD]
+        is_request = not method & RESPONSE and method in (Method.GET, Method.SET)
+        answer: Datagram | None = None
+        if mgmt_class in SMP_CLASSES:
+            if method == Method.TRAP_REPRESS and self.traps.repress(arrived.management, datagram):
+                return
+            if is_request and attribute_of(mad) != SMAttribute.SM_INFO:
+                answer = self.sma.answer(node, arrived.number, datagram)
+            elif not self._to_programs(datagram, arrived, now) and is_request:
+                answer = datagram.answer(status=int(Status.METHOD_ATTRIBUTE_NOT_SUPPORTED))
+        elif mgmt_class == MgmtClass.PERF and is_request:
+            answer = self.pma.answer(node, arrived.number, datagram)
+        else:
+            self._to_programs(datagram, arrived, now)
+        if answer is not None:
+            self.send(answer, arrived if arrived.number else node.ports[0])
+
+    def _to_programs(self, datagram: Datagram, arrived: Port, now: Time) -> bool:
+        programs = self.programs.get(arrived.management)
+        return programs is not None and programs.deliver(datagram, now)
+
+
+def _destination(node: Node, arrived: Port | None, start: Port) -> Port:
+    """The port at which a MAD for a node has arrived."""
+    return start if arrived is None else arrived

@@ -1,0 +1,361 @@
+"""The subnet management agent of a node: what it answers to Get and Set (IBA 14.2.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ibwire.fabric.infiniband.stored import mask_of
+from ibwire.fabric.infiniband.subnet import (
+    ATTRIBUTE_SIZE,
+    FIRST_MULTICAST_LID,
+    Node,
+    Port,
+    Subnet,
+)
+from ibwire.sm.mads import ATTRIBUTE, METHOD, MKEY, MODIFIER, SMP_DATA, Datagram
+from ibwire_layers.attributes import (
+    PortInfo,
+    PortPhysicalState,
+    PortState,
+    SMAttribute,
+    SwitchInfo,
+)
+from ibwire_layers.mad import Method, Status
+
+BLOCK = 64
+"""LIDs of a block of the linear forwarding table."""
+PKEY_BLOCK = 64
+"""Bytes of a block of the P_Key table: 32 entries."""
+MULTICAST_BLOCKS = (0x10000 - FIRST_MULTICAST_LID) // 32
+
+_INVALID = int(Status.INVALID_ATTRIBUTE_VALUE)
+_UNKNOWN = int(Status.METHOD_ATTRIBUTE_NOT_SUPPORTED)
+
+_Answer = tuple[int, bytes]
+"""Status and attribute."""
+
+
+def _mask(*names: str) -> int:
+    return mask_of(PortInfo, *names, size=ATTRIBUTE_SIZE)
+
+
+_ENDPORT_FIELDS = (
+    "mkey",
+    "gid_prefix",
+    "lid",
+    "master_sm_lid",
+    "mkey_lease_period",
+    "mkey_protect_bits",
+    "lmc",
+    "master_sm_sl",
+    "subnet_timeout",
+    "mkey_violations",
+    "pkey_violations",
+    "qkey_violations",
+)
+"""PortInfo of channel adapters and of port 0 of a switch that a Set writes as it is."""
+_LINK_FIELDS = (
+    "vl_high_limit",
+    "vl_stall_count",
+    "hoq_life",
+    "partition_enforcement_inbound",
+    "partition_enforcement_outbound",
+    "filter_raw_inbound",
+    "filter_raw_outbound",
+    "local_phy_errors",
+    "overrun_errors",
+    "init_type",
+)
+"""The same of ports with a link."""
+
+_WRITABLE = {
+    "adapter": _mask(*_ENDPORT_FIELDS, *_LINK_FIELDS),
+    "external": _mask(*_LINK_FIELDS),
+    "management": _mask(*_ENDPORT_FIELDS),
+}
+_ALL_SPEEDS = 0xF
+_ALL_WIDTHS = 0xFF
+_ALL_EXTENDED = 0x1F
+
+
+class SMA:
+    """The agents of all nodes of a subnet.
+
+    on_bad_mkey: called with the port and the datagram whose M_Key is wrong.
+    """
+
+    def __init__(
+        self, subnet: Subnet, on_bad_mkey: Callable[[Port, Datagram], None] | None = None
+    ) -> None:
+        self.subnet = subnet
+        self.on_bad_mkey = on_bad_mkey
+
+    def answer(self, node: Node, arrived: int, datagram: Datagram) -> Datagram | None:
+        """The response to a Get or Set that came in by a port; `None` for no answer."""
+        mad = datagram.mad
+        method = mad[METHOD]
+        if method not in (Method.GET, Method.SET):
+            return datagram.answer(status=int(Status.METHOD_NOT_SUPPORTED))
+        is_set = method == Method.SET
+        port = node.ports[arrived] if not node.is_switch else node.ports[0]
+        if not self._has_key(port, datagram, is_set=is_set):
+            return None
+        attribute = mad[ATTRIBUTE]
+        handler = _HANDLERS.get(attribute[0] << 8 | attribute[1])
+        modifier = int.from_bytes(mad[MODIFIER], "big")
+        if handler is None:
+            return datagram.answer(status=_UNKNOWN)
+        data = bytes(mad[SMP_DATA]) if is_set else None
+        status, found = handler(self, node, arrived, modifier, data)
+        return datagram.answer(status=status, data=found)
+
+    def _has_key(self, port: Port, datagram: Datagram, *, is_set: bool) -> bool:
+        key = port.mkey
+        if key == 0 or int.from_bytes(datagram.mad[MKEY], "big") == key:
+            return True
+        if not is_set and port.mkey_protect_bits < 2:
+            return True
+        port.mkey_violations = min(port.mkey_violations + 1, 0xFFFF)
+        if self.on_bad_mkey is not None:
+            self.on_bad_mkey(port, datagram)
+        return False
+
+    def _node_description(
+        self, node: Node, arrived: int, modifier: int, data: bytes | None
+    ) -> _Answer:
+        text = node.description.encode()[:ATTRIBUTE_SIZE].ljust(ATTRIBUTE_SIZE, b"\0")
+        return (0 if data is None else _UNKNOWN), text
+
+    def _node_info(self, node: Node, arrived: int, modifier: int, data: bytes | None) -> _Answer:
+        info = node.node_info(arrived).pack().ljust(ATTRIBUTE_SIZE, b"\0")
+        return (0 if data is None else _UNKNOWN), info
+
+    def _switch_info(self, node: Node, arrived: int, modifier: int, data: bytes | None) -> _Answer:
+        if not node.is_switch:
+            return _UNKNOWN, bytes(ATTRIBUTE_SIZE)
+        if data is None:
+            return 0, bytes(node.info)
+        written = SwitchInfo.unpack(data)
+        if written.linear_fdb_top >= written.linear_fdb_cap and written.linear_fdb_cap:
+            return _INVALID, bytes(node.info)
+        kept = SwitchInfo.unpack(node.info)
+        node.info[: SwitchInfo.SIZE] = kept.altered(
+            linear_fdb_top=written.linear_fdb_top,
+            default_port=written.default_port,
+            default_multicast_primary_port=written.default_multicast_primary_port,
+            default_multicast_not_primary_port=written.default_multicast_not_primary_port,
+            life_time_value=written.life_time_value,
+            # Writing 1 clears it.
+            port_state_change=0 if written.port_state_change else kept.port_state_change,
+            multicast_fdb_top=written.multicast_fdb_top,
+        ).pack()
+        return 0, bytes(node.info)
+
+    def _guid_info(self, node: Node, arrived: int, modifier: int, data: bytes | None) -> _Answer:
+        port = node.ports[0] if node.is_switch else node.ports[arrived]
+        guids = port.guid.to_bytes(8, "big") if modifier == 0 else b""
+        return 0, guids.ljust(ATTRIBUTE_SIZE, b"\0")
+
+    def _port_info(self, node: Node, arrived: int, modifier: int, data: bytes | None) -> _Answer:
+        number = modifier & 0xFF
+        if not node.is_switch and number == 0:
+            number = arrived
+        if number > node.num_ports:
+            return _INVALID, bytes(ATTRIBUTE_SIZE)
+        port = node.ports[number]
+        status = 0
+        if data is not None:
+            if not node.is_switch and number != arrived:
+                status = _INVALID
+            else:
+                status = self._set_port(port, data)
+        info = bytearray(port.info)
+        info[_LOCAL_PORT] = arrived
+        return status, bytes(info)
+
+    def _set_port(self, port: Port, data: bytes) -> int:
+        """Set PortInfo; the status. An invalid field changes nothing."""
+        written = PortInfo.unpack(data)
+        now = PortInfo.unpack(port.info)
+        if not _is_valid(port, written, now):
+            return _INVALID
+        mask = _WRITABLE[kind_of(port)]
+        old = int.from_bytes(port.info, "big")
+        port.info[:] = (old & ~mask | int.from_bytes(data, "big") & mask).to_bytes(
+            ATTRIBUTE_SIZE, "big"
+        )
+        if kind_of(port) != "management":
+            self._set_link(port, written, now)
+        return 0
+
+    def _set_link(self, port: Port, written: PortInfo, now: PortInfo) -> None:
+        if written.operational_vls:
+            port.operational_vls = written.operational_vls
+        if written.neighbor_mtu:
+            port.neighbor_mtu = written.neighbor_mtu
+        info = PortInfo.unpack(port.info)
+        changes = {
+            name: getattr(info, supported) if value == every else value
+            for name, supported, value, every in _enabled(written)
+            if value
+        }
+        if written.link_down_default_state:
+            changes["link_down_default_state"] = written.link_down_default_state
+        if changes:
+            port.info[: PortInfo.SIZE] = info.altered(**changes).pack()
+        if written.port_physical_state == PortPhysicalState.DISABLED:
+            self.subnet.disable(port)
+        elif written.port_state == PortState.DOWN or written.port_physical_state in (
+            PortPhysicalState.POLLING,
+            PortPhysicalState.SLEEP,
+        ):
+            self.subnet.retrain(port)
+        elif written.port_state:
+            port.state = written.port_state
+
+    def _pkey_table(self, node: Node, arrived: int, modifier: int, data: bytes | None) -> _Answer:
+        block, number = modifier & 0xFFFF, modifier >> 16
+        if not node.is_switch:
+            number = arrived
+        if number > node.num_ports:
+            return _INVALID, bytes(ATTRIBUTE_SIZE)
+        port = node.ports[number]
+        start = block * PKEY_BLOCK
+        size = 2 * node.pkey_capacity_of(port)
+        if start >= size:
+            return _INVALID, bytes(ATTRIBUTE_SIZE)
+        if data is not None:
+            end = min(start + PKEY_BLOCK, size)
+            if len(port.pkeys) < end:
+                port.pkeys.extend(bytes(end - len(port.pkeys)))
+            port.pkeys[start:end] = data[: end - start]
+        return 0, bytes(port.pkeys[start : start + PKEY_BLOCK]).ljust(ATTRIBUTE_SIZE, b"\0")
+
+    def _sl_to_vl(self, node: Node, arrived: int, modifier: int, data: bytes | None) -> _Answer:
+        if node.is_switch:
+            came, leaves = modifier >> 8 & 0xFF, modifier & 0xFF
+        else:
+            came, leaves = 0, arrived
+        if max(came, leaves) > node.num_ports:
+            return _INVALID, bytes(ATTRIBUTE_SIZE)
+        port = node.ports[leaves]
+        if data is not None:
+            port.sl2vl[came] = data[: len(DEFAULT_SL_TO_VL)]
+        return 0, port.sl2vl.get(came, DEFAULT_SL_TO_VL).ljust(ATTRIBUTE_SIZE, b"\0")
+
+    def _arbitration(self, node: Node, arrived: int, modifier: int, data: bytes | None) -> _Answer:
+        part, number = modifier >> 16, modifier & 0xFF
+        if not node.is_switch:
+            number = arrived
+        if number > node.num_ports or part not in DEFAULT_ARBITRATION:
+            return _INVALID, bytes(ATTRIBUTE_SIZE)
+        port = node.ports[number]
+        if data is not None:
+            port.arbitration[part] = data
+        return 0, port.arbitration.get(part, DEFAULT_ARBITRATION[part])
+
+    def _linear_table(self, node: Node, arrived: int, modifier: int, data: bytes | None) -> _Answer:
+        start = modifier * BLOCK
+        if not node.is_switch:
+            return _UNKNOWN, bytes(ATTRIBUTE_SIZE)
+        if start >= node.linear_fdb_cap:
+            return _INVALID, bytes(ATTRIBUTE_SIZE)
+        if data is not None:
+            if len(node.lft) < start:
+                node.lft.extend(b"\xff" * (start - len(node.lft)))
+            node.lft[start : start + BLOCK] = data
+        return 0, bytes(node.lft[start : start + BLOCK]).ljust(ATTRIBUTE_SIZE, b"\xff")
+
+    def _multicast_table(
+        self, node: Node, arrived: int, modifier: int, data: bytes | None
+    ) -> _Answer:
+        if not node.is_switch:
+            return _UNKNOWN, bytes(ATTRIBUTE_SIZE)
+        block, position = modifier & 0x1FF, modifier >> 28
+        if block >= node.multicast_fdb_cap // 32 or 16 * position > node.num_ports:
+            # Tools ask for more than there is, and take zeros for the end.
+            return 0, bytes(ATTRIBUTE_SIZE)
+        if data is not None:
+            node.mft[block, position] = data
+        return 0, node.mft.get((block, position), bytes(ATTRIBUTE_SIZE))
+
+    def _led(self, node: Node, arrived: int, modifier: int, data: bytes | None) -> _Answer:
+        return 0, data if data is not None else bytes(ATTRIBUTE_SIZE)
+
+
+_LOCAL_PORT = next(field.offset // 8 for field in PortInfo.FIELDS if field.name == "local_port_num")
+
+DEFAULT_SL_TO_VL = bytes.fromhex("0123456701234567")
+"""SL to VL mapping after power-on, with eight lanes."""
+
+_LOW = b"".join(bytes((vl, 4 if vl else 0)) for vl in range(8)).ljust(ATTRIBUTE_SIZE, b"\0")
+_HIGH = b"".join(bytes((vl, 0 if vl else 4)) for vl in range(8)).ljust(ATTRIBUTE_SIZE, b"\0")
+DEFAULT_ARBITRATION = {1: _LOW, 2: bytes(ATTRIBUTE_SIZE), 3: _HIGH, 4: bytes(ATTRIBUTE_SIZE)}
+"""VL arbitration after power-on: lane 0 with high priority, the others share the rest."""
+
+
+def kind_of(port: Port) -> str:
+    """Which fields of PortInfo a port uses."""
+    if not port.node.is_switch:
+        return "adapter"
+    return "external" if port.number else "management"
+
+
+def _enabled(written: PortInfo) -> tuple[tuple[str, str, int, int], ...]:
+    """Fields that enable widths and speeds: name, the supported ones, value, value for all."""
+    return (
+        (
+            "link_width_enabled",
+            "link_width_supported",
+            written.link_width_enabled,
+            _ALL_WIDTHS,
+        ),
+        ("link_speed_enabled", "link_speed_supported", written.link_speed_enabled, _ALL_SPEEDS),
+        (
+            "link_speed_ext_enabled",
+            "link_speed_ext_supported",
+            written.link_speed_ext_enabled,
+            _ALL_EXTENDED,
+        ),
+    )
+
+
+def _is_valid(port: Port, written: PortInfo, now: PortInfo) -> bool:
+    """Whether a Set has only values that the port supports (IBA 14.2.5.6)."""
+    if kind_of(port) == "management":
+        return True
+    moves = {
+        PortState.NO_CHANGE: True,
+        PortState.DOWN: True,
+        PortState.INIT: False,
+        PortState.ARMED: now.port_state in (PortState.INIT, PortState.ARMED),
+        PortState.ACTIVE: now.port_state in (PortState.ARMED, PortState.ACTIVE),
+    }
+    if not moves.get(written.port_state, False):  # type: ignore[call-overload]
+        return False
+    if written.port_physical_state > PortPhysicalState.DISABLED:
+        return False
+    if written.operational_vls > now.vl_cap or written.neighbor_mtu > now.mtu_cap:
+        return False
+    for _, supported, value, every in _enabled(written):
+        if value != every and value & ~getattr(now, supported):
+            return False
+    return True
+
+
+_Handler = Callable[[SMA, Node, int, int, bytes | None], _Answer]
+
+_HANDLERS: dict[int, _Handler] = {
+    SMAttribute.NODE_DESCRIPTION: SMA._node_description,
+    SMAttribute.NODE_INFO: SMA._node_info,
+    SMAttribute.SWITCH_INFO: SMA._switch_info,
+    SMAttribute.GUID_INFO: SMA._guid_info,
+    SMAttribute.PORT_INFO: SMA._port_info,
+    SMAttribute.P_KEY_TABLE: SMA._pkey_table,
+    SMAttribute.SL_TO_VL_MAPPING_TABLE: SMA._sl_to_vl,
+    SMAttribute.VL_ARBITRATION_TABLE: SMA._arbitration,
+    SMAttribute.LINEAR_FORWARDING_TABLE: SMA._linear_table,
+    SMAttribute.MULTICAST_FORWARDING_TABLE: SMA._multicast_table,
+    SMAttribute.LED_INFO: SMA._led,
+}
+"""Attributes of a node, with what answers them."""

@@ -1,0 +1,123 @@
+"""Traps of nodes, repeated until the subnet manager has heard (IBA 13.4.9, 14.2.5.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ibwire.base.units import US, Time
+from ibwire.fabric.infiniband.subnet import Node, Port
+from ibwire.sm.mads import METHOD, MGMT_CLASS, MODIFIER, SMP_DATA, TID, Datagram, attribute_of
+from ibwire_layers.attributes import SMAttribute
+from ibwire_layers.mad import MAD, MAD_SIZE, Method, MgmtClass, Notice, Trap
+
+URGENT, SECURITY, INFORMATIONAL = 1, 2, 4
+"""Types of a Notice."""
+CA, SWITCH = 1, 2
+"""Producer types."""
+LEAST_WAIT: Time = 100_000 * US
+"""Before a trap is repeated, however short the port's SubnetTimeOut."""
+REPEATS = 100
+"""Times that a trap is sent when nobody answers."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """A trap that has not been repressed."""
+
+    port: Port
+    notice: bytes
+    tid: int
+    due: Time
+    left: int = REPEATS
+
+
+class TrapSender:
+    """The traps of all nodes of a subnet.
+
+    send: takes a MAD that leaves a port.
+    """
+
+    def __init__(self, send: Callable[[Datagram, Port], None]) -> None:
+        self._send = send
+        self._open: dict[tuple[Port, bytes], _Open] = {}
+        self._tid = 0
+
+    def link_changed(self, node: Node) -> None:
+        """Trap 128: the link of a port of a switch has changed its state."""
+        port = node.ports[0]
+        self._add(port, Trap.LINK_STATE_CHANGE, URGENT, port.lid.to_bytes(2, "big"))
+
+    def capabilities_changed(self, port: Port) -> None:
+        """Trap 144: the capability mask of a port has changed."""
+        details = bytes(2) + port.lid.to_bytes(2, "big") + bytes(2)
+        details += port.capability_mask.to_bytes(4, "big") + bytes(4)
+        self._add(port, Trap.CAPABILITY_CHANGE, INFORMATIONAL, details)
+
+    def bad_mkey(self, port: Port, datagram: Datagram) -> None:
+        """Trap 256: a packet with a wrong M_Key."""
+        mad = datagram.mad
+        details = bytes(2) + datagram.slid.to_bytes(2, "big") + bytes(mad[32:34])
+        details += bytes((mad[METHOD], 0)) + attribute_of(mad).to_bytes(2, "big")
+        details += bytes(mad[MODIFIER]) + bytes(mad[24:32])
+        self._add(port, Trap.BAD_M_KEY, SECURITY, details)
+
+    def repress(self, port: Port, datagram: Datagram) -> bool:
+        """Stop a trap that the subnet manager has heard; whether it is one of this port."""
+        for key, trap in self._open.items():
+            if trap.port is port and trap.tid == int.from_bytes(datagram.mad[TID], "big"):
+                del self._open[key]
+                return True
+        return False
+
+    def poll_timeout(self) -> Time | None:
+        """When the next trap is due."""
+        return min((trap.due for trap in self._open.values()), default=None)
+
+    def handle_timeout(self, now: Time) -> None:
+        """Send the traps that are due."""
+        for key, trap in list(self._open.items()):
+            if trap.due > now:
+                continue
+            if trap.left == 0:
+                del self._open[key]
+                continue
+            if trap.port.master_sm_lid == 0 or trap.port.lid == 0:
+                # No subnet manager has been here; it will look by itself.
+                del self._open[key]
+                continue
+            trap.left -= 1
+            trap.due = now + max(LEAST_WAIT, 4_096_000 << trap.port.subnet_timeout)
+            self._send(self._datagram(trap), trap.port)
+
+    def _add(self, port: Port, number: Trap, kind: int, details: bytes) -> None:
+        if port.master_sm_lid == 0 or port.lid == 0:
+            return
+        producer = SWITCH if port.node.is_switch else CA
+        notice = Notice(
+            is_generic=1,
+            type=kind,
+            producer_type=producer,
+            trap_number=number,
+            issuer_lid=port.lid,
+            data_details=details.ljust(54, b"\0"),
+        ).pack()
+        if (port, notice) not in self._open:
+            self._tid += 1
+            self._open[port, notice] = _Open(port, notice, self._tid, due=0)
+
+    def _datagram(self, trap: _Open) -> Datagram:
+        header = MAD(
+            mgmt_class=MgmtClass.SUBN_LID_ROUTED,
+            class_version=1,
+            method=Method.TRAP,
+            transaction_id=trap.tid,
+            attribute_id=SMAttribute.NOTICE,
+        ).pack()
+        mad = bytearray(header.ljust(MAD_SIZE, b"\0"))
+        mad[SMP_DATA] = trap.notice.ljust(64, b"\0")
+        assert mad[MGMT_CLASS] == MgmtClass.SUBN_LID_ROUTED
+        port = trap.port
+        return Datagram(
+            mad, slid=port.lid, dlid=port.master_sm_lid, sqp=0, dqp=0, sl=port.master_sm_sl
+        )

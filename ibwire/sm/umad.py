@@ -1,0 +1,361 @@
+"""What the kernel's ib_umad does for a program: agents, transactions, timeouts, RMPP.
+
+A program opens a port, registers agents for management classes, and writes and reads MADs with a
+header of 64 bytes (`struct ib_user_mad`, Linux include/uapi/rdma/ib_user_mad.h; the rules:
+drivers/infiniband/core/user_mad.c, mad.c, mad_rmpp.c). Here a `UmadFile` is one open file.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+
+from ibwire.base.units import MS, Time
+from ibwire.fabric.infiniband.subnet import IS_SM, Port
+from ibwire.sm import rmpp
+from ibwire.sm.mads import METHOD, MGMT_CLASS, TID, Datagram
+from ibwire.sm.management import Management
+from ibwire_layers.mad import MAD_SIZE, VENDOR_RANGE_2, Method, MgmtClass, RMPPType
+
+HEADER = struct.Struct("<IIIII4s4s2sBBBBBB16s4sH6x")
+"""struct ib_user_mad up to the MAD, with the P_Key index: agent, status, timeout_ms, retries,
+length, QPN, Q_Key, LID, SL, path bits, GRH present, GID index, hop limit, traffic class, GID, flow
+label, P_Key index. QPN, Q_Key, LID, GID and flow label are in network order."""
+
+MAXIMUM_AGENTS = 32
+MAXIMUM_WAITING = 100_000
+"""Messages that a file keeps for a program that does not read; later ones are dropped."""
+MAXIMUM_MESSAGE = 64 << 20
+ETIMEDOUT, EINVAL, EBUSY = 110, 22, 16
+DIRECTED_LID = 0xFFFF
+
+_hi_tids = count(1)
+
+
+@dataclass(slots=True)
+class Agent:
+    """A class that a program answers for, or asks questions of.
+
+    methods: bits of the methods of unsolicited MADs it wants. hi_tid: upper half of the
+    transaction ids of its requests.
+    """
+
+    number: int
+    qpn: int
+    mgmt_class: int
+    version: int
+    methods: int
+    oui: int
+    is_rmpp: bool
+    hi_tid: int = field(default_factory=lambda: next(_hi_tids))
+
+
+@dataclass(slots=True)
+class _Request:
+    """A MAD that an answer is awaited for."""
+
+    agent: Agent
+    header: bytes
+    mad: bytes
+    due: Time
+    wait: Time
+    retries: int
+
+
+class Door:
+    """The programs at one port: their open files."""
+
+    def __init__(self, management: Management, port: Port) -> None:
+        self.management = management
+        self.port = port
+        self.files: list[UmadFile] = []
+        self.sm_files = 0
+        """Open issm files: at most one."""
+        management.programs[port] = self
+
+    def open(self, on_message: Callable[[], None]) -> UmadFile:
+        """Open the port; `on_message` is called when there is something to read."""
+        file = UmadFile(self, on_message)
+        self.files.append(file)
+        return file
+
+    def open_sm(self) -> bool:
+        """Open issm: a subnet manager runs here. `False` if one does already."""
+        if self.sm_files:
+            return False
+        self.sm_files = 1
+        self.port.capability_mask |= IS_SM
+        self.management.traps.capabilities_changed(self.port)
+        return True
+
+    def close_sm(self) -> None:
+        """Close issm."""
+        self.sm_files = 0
+        self.port.capability_mask &= ~IS_SM
+        self.management.traps.capabilities_changed(self.port)
+
+    def deliver(self, datagram: Datagram, now: Time) -> bool:
+        """Hand a MAD to the file whose agent waits for it."""
+        if datagram.is_response:
+            hi_tid = int.from_bytes(datagram.mad[8:12], "big")
+            for file in self.files:
+                for agent in file.agents.values():
+                    if agent.hi_tid == hi_tid:
+                        file.receive(agent, datagram, now)
+                        return True
+            return False
+        for file in self.files:
+            for agent in file.agents.values():
+                if _wants(agent, datagram.mad):
+                    file.receive(agent, datagram, now)
+                    return True
+        return False
+
+    def poll_timeout(self) -> Time | None:
+        """When `handle_timeout` is due."""
+        return min(
+            (due for file in self.files if (due := file.poll_timeout()) is not None), default=None
+        )
+
+    def handle_timeout(self, now: Time) -> None:
+        """Repeat requests and give up what is too old."""
+        for file in self.files:
+            file.handle_timeout(now)
+
+
+class UmadFile:
+    """An open umad file."""
+
+    def __init__(self, door: Door, on_message: Callable[[], None]) -> None:
+        self.door = door
+        self.agents: dict[int, Agent] = {}
+        self.waiting: deque[bytes] = deque()
+        """Messages to read: header and MAD."""
+        self.dropped = 0
+        self._on_message = on_message
+        self._requests: dict[tuple[bytes, int], _Request] = {}
+        self._sending: dict[tuple[bytes, int], tuple[rmpp.Sending, bytes, Agent]] = {}
+        self._receiving: dict[tuple[bytes, int, int], tuple[rmpp.Receiving, Agent]] = {}
+
+    def register(self, agent: Agent) -> int:
+        """Take an agent; 0 or an error number."""
+        if not 0 <= agent.number < MAXIMUM_AGENTS or agent.number in self.agents:
+            return EINVAL
+        if agent.qpn not in (0, 1):
+            return EINVAL
+        self.agents[agent.number] = agent
+        return 0
+
+    def unregister(self, number: int) -> None:
+        """Forget an agent and what it waits for."""
+        agent = self.agents.pop(number, None)
+        if agent is None:
+            return
+        self._requests = {
+            key: request for key, request in self._requests.items() if request.agent is not agent
+        }
+        self._sending = {key: each for key, each in self._sending.items() if each[2] is not agent}
+        self._receiving = {
+            key: each for key, each in self._receiving.items() if each[1] is not agent
+        }
+
+    def close(self) -> None:
+        """The program has closed the file, or has ended."""
+        if self in self.door.files:
+            self.door.files.remove(self)
+        self.agents.clear()
+        self._requests.clear()
+        self._sending.clear()
+        self._receiving.clear()
+
+    def write(self, message: bytes, now: Time) -> int:
+        """Send what a program writes; 0 or an error number."""
+        if len(message) < HEADER.size + 36 or len(message) > MAXIMUM_MESSAGE:
+            return EINVAL
+        header, mad = message[: HEADER.size], bytearray(message[HEADER.size :])
+        number, _, timeout_ms, retries, *_ = HEADER.unpack(header)
+        agent = self.agents.get(number)
+        if agent is None:
+            return EINVAL
+        is_rmpp = agent.is_rmpp and rmpp.uses(mad[MGMT_CLASS]) and rmpp.is_active(mad)
+        if len(mad) > MAD_SIZE and not is_rmpp:
+            return EINVAL
+        if not is_rmpp:
+            mad = mad.ljust(MAD_SIZE, b"\0")
+        is_request = not mad[METHOD] & 0x80 and mad[METHOD] != Method.TRAP_REPRESS
+        if is_request:
+            mad[8:12] = agent.hi_tid.to_bytes(4, "big")
+        key = bytes(mad[TID]), mad[MGMT_CLASS]
+        if is_request and timeout_ms:
+            if key in self._requests:
+                return EINVAL
+            wait = timeout_ms * MS
+            self._requests[key] = _Request(
+                agent, header, bytes(mad), due=now + wait, wait=wait, retries=min(retries, 1000)
+            )
+        if is_rmpp:
+            sending = rmpp.Sending(bytes(mad), now)
+            self._sending[key] = (sending, header, agent)
+            for segment in sending.take(now):
+                self._send(segment, header, agent)
+        else:
+            self._send(mad, header, agent)
+        return 0
+
+    def receive(self, agent: Agent, datagram: Datagram, now: Time) -> None:
+        """Take a MAD for one of the agents."""
+        mad = datagram.mad
+        key = bytes(mad[TID]), mad[MGMT_CLASS]
+        if agent.is_rmpp and rmpp.uses(mad[MGMT_CLASS]) and rmpp.is_active(mad):
+            kind = mad[rmpp.TYPE_AT]
+            if kind == RMPPType.DATA:
+                self._segment(agent, datagram, now)
+                return
+            if kind in (RMPPType.ACK, RMPPType.STOP, RMPPType.ABORT):
+                self._acknowledged(key, datagram, now)
+                return
+        if datagram.is_response and self._requests.pop(key, None) is None:
+            return
+        self._give(agent, datagram, bytes(mad))
+
+    def take(self) -> bytes | None:
+        """The next message for the program."""
+        return self.waiting.popleft() if self.waiting else None
+
+    def poll_timeout(self) -> Time | None:
+        """When `handle_timeout` is due."""
+        dues = [request.due for request in self._requests.values()]
+        dues += [sending.due for sending, _, _ in self._sending.values()]
+        dues += [receiving.due for receiving, _ in self._receiving.values()]
+        return min(dues, default=None)
+
+    def handle_timeout(self, now: Time) -> None:
+        """Repeat requests that nobody has answered, and give up the others."""
+        for key, request in list(self._requests.items()):
+            if request.due > now:
+                continue
+            if request.retries:
+                request.retries -= 1
+                request.due = now + request.wait
+                self._send(bytearray(request.mad), request.header, request.agent)
+                continue
+            del self._requests[key]
+            self._expired(request)
+        for key, (sending, header, agent) in list(self._sending.items()):
+            if sending.due > now:
+                continue
+            if not sending.repeat():
+                del self._sending[key]
+                continue
+            for segment in sending.take(now):
+                self._send(segment, header, agent)
+        for place, (receiving, _) in list(self._receiving.items()):
+            if receiving.due <= now:
+                del self._receiving[place]
+
+    def _segment(self, agent: Agent, datagram: Datagram, now: Time) -> None:
+        mad = datagram.mad
+        place = bytes(mad[TID]), mad[MGMT_CLASS], datagram.slid
+        if place not in self._receiving:
+            self._receiving[place] = (rmpp.Receiving(now), agent)
+        whole, ack = self._receiving[place][0].receive(mad)
+        if ack is not None:
+            answer = Datagram(
+                ack,
+                slid=datagram.dlid,
+                dlid=datagram.slid,
+                sqp=datagram.dqp,
+                dqp=datagram.sqp,
+                sl=datagram.sl,
+                qkey=datagram.qkey,
+            )
+            self.door.management.send(answer, self.door.port)
+        if whole is None:
+            return
+        self._receiving[place][0].due = now + rmpp.DONE_TIMEOUT
+        if datagram.is_response:
+            self._requests.pop(place[:2], None)
+        self._give(agent, datagram, whole)
+
+    def _acknowledged(self, key: tuple[bytes, int], datagram: Datagram, now: Time) -> None:
+        found = self._sending.get(key)
+        if found is None:
+            return
+        sending, header, agent = found
+        if datagram.mad[rmpp.TYPE_AT] != RMPPType.ACK:
+            del self._sending[key]
+            return
+        sending.acknowledge(datagram.mad)
+        if sending.is_done:
+            del self._sending[key]
+            return
+        for segment in sending.take(now):
+            self._send(segment, header, agent)
+
+    def _send(self, mad: bytearray, header: bytes, agent: Agent) -> None:
+        fields = HEADER.unpack(header)
+        qpn, qkey, lid, sl = fields[5], fields[6], fields[7], fields[8]
+        port = self.door.port
+        dlid = int.from_bytes(lid, "big")
+        is_permissive = mad[MGMT_CLASS] == MgmtClass.SUBN_DIRECTED_ROUTE and dlid == DIRECTED_LID
+        datagram = Datagram(
+            mad,
+            slid=DIRECTED_LID if is_permissive else port.lid | fields[9],
+            dlid=dlid,
+            sqp=agent.qpn,
+            dqp=int.from_bytes(qpn, "big"),
+            sl=sl,
+            qkey=int.from_bytes(qkey, "big"),
+        )
+        self.door.management.send(datagram, port)
+
+    def _give(self, agent: Agent, datagram: Datagram, mad: bytes) -> None:
+        header = HEADER.pack(
+            agent.number,
+            0,
+            0,
+            0,
+            HEADER.size + len(mad),
+            datagram.sqp.to_bytes(4, "big"),
+            datagram.qkey.to_bytes(4, "big"),
+            datagram.slid.to_bytes(2, "big"),
+            datagram.sl,
+            self._path_bits(datagram.dlid),
+            0,
+            0,
+            0,
+            0,
+            bytes(16),
+            bytes(4),
+            0,
+        )
+        self._put(header + mad)
+
+    def _path_bits(self, dlid: int) -> int:
+        port = self.door.port
+        return dlid - port.lid if port.has_lid(dlid) else 0
+
+    def _expired(self, request: _Request) -> None:
+        fields = list(HEADER.unpack(request.header))
+        fields[1], fields[4] = ETIMEDOUT, HEADER.size + 24
+        self._put(HEADER.pack(*fields) + request.mad[:24])
+
+    def _put(self, message: bytes) -> None:
+        if len(self.waiting) == MAXIMUM_WAITING:
+            self.dropped += 1
+            return
+        self.waiting.append(message)
+        self._on_message()
+
+
+def _wants(agent: Agent, mad: bytes | bytearray) -> bool:
+    """Whether an agent takes a MAD that answers nothing."""
+    mgmt_class = mad[MGMT_CLASS]
+    if agent.mgmt_class != mgmt_class or agent.version != mad[2]:
+        return False
+    if mgmt_class in VENDOR_RANGE_2 and int.from_bytes(mad[37:40], "big") != agent.oui:
+        return False
+    return bool(agent.methods >> (mad[METHOD] & 0x7F) & 1)

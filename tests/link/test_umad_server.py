@@ -1,0 +1,181 @@
+"""The socket of a fabric, as the preload library uses it: good programs and bad ones."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ibwire.base.errors import LinkError
+from ibwire.fabric.infiniband import read_topology
+from ibwire.fabric.infiniband.shipped import topology_path
+from ibwire.link import umad_client
+from ibwire.link.umad_server import CONTROL, HELLO, ISSM, LONGEST, MAGIC, UMAD, UmadServer
+from ibwire.sm.control import Control
+from ibwire.sm.management import Management
+from ibwire.sm.umad import HEADER
+
+REGISTER = 2
+
+
+class Client:
+    """A program; the server takes its steps in the same thread."""
+
+    def __init__(self, server: UmadServer) -> None:
+        self.server = server
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket.connect(str(server.path))
+        self.socket.setblocking(False)
+
+    def tell(self, data: bytes) -> None:
+        self.socket.send(data)
+        self.server.step(0)
+        self.server.step(0)
+
+    def hear(self) -> bytes:
+        return self.socket.recv(LONGEST + 4)
+
+    def hello(self, kind: int, host: str = "node-0", number: int = 0) -> int:
+        self.tell(HELLO.pack(MAGIC, kind, number, 0, host.encode()))
+        return int.from_bytes(self.hear(), "little")
+
+    def register(self, number: int, mgmt_class: int, methods: int, *, rmpp: int = 0) -> None:
+        body = struct.pack("<IIIIIBBB3sB", number, methods, 0, 0, 0, 1, mgmt_class, 2, b"", rmpp)
+        self.tell(struct.pack("<I43sB", REGISTER, body, 28))
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[UmadServer]:
+    management = Management(read_topology(topology_path("star2")))
+    server = UmadServer(management, tmp_path)
+    server.control = Control(management.subnet, server.environment)
+    yield server
+    server.close()
+
+
+def test_a_program_opens_a_port(server: UmadServer) -> None:
+    assert Client(server).hello(UMAD) == 0
+    assert server.programs == 1
+
+
+@pytest.mark.parametrize(("host", "number"), [("nobody", 0), ("node-0", 1), ("sw0", 0)])
+def test_a_port_that_does_not_exist_is_no_device(
+    server: UmadServer, host: str, number: int
+) -> None:
+    assert Client(server).hello(UMAD, host, number) == 19
+
+
+def test_a_second_subnet_manager_on_a_port_is_refused(server: UmadServer) -> None:
+    port = server.management.subnet.nodes["node-0"].ports[1]
+    first, second = Client(server), Client(server)
+    assert first.hello(ISSM) == 0
+    assert port.capability_mask & 2
+    assert second.hello(ISSM) == 11
+
+    first.socket.close()
+    server.step(0)
+
+    assert not port.capability_mask & 2
+    assert Client(server).hello(ISSM) == 0
+
+
+@pytest.mark.parametrize(
+    "message", [b"x", b"x" * 128, HELLO.pack(MAGIC, 99, 0, 0, b""), b"\0" * 128]
+)
+def test_a_stranger_is_shown_out_and_others_stay(server: UmadServer, message: bytes) -> None:
+    good, bad = Client(server), Client(server)
+    assert good.hello(UMAD) == 0
+    bad.tell(message)
+    bad.tell(b"more") if message == HELLO.pack(MAGIC, 99, 0, 0, b"") else None
+
+    good.register(0, 0x81, 0)
+    assert len(server.management.programs) == 1
+
+
+def test_junk_behind_the_greeting_does_no_harm(server: UmadServer) -> None:
+    client = Client(server)
+    client.hello(UMAD)
+    for junk in (b"\0" * 4, b"\0" * 400, b"\x02\0\0\0", b"\xff" * 500, b"\x01\0\0\0/etc/passwd"):
+        try:
+            client.tell(junk)
+        except OSError:
+            client = Client(server)
+            client.hello(UMAD)
+
+    assert Path("/etc/passwd").exists()
+    assert Client(server).hello(UMAD) == 0
+
+
+def test_a_program_that_does_not_read_stops_nobody(server: UmadServer) -> None:
+    idle, busy = Client(server), Client(server)
+    for client in (idle, busy):
+        client.hello(UMAD)
+        client.register(0, 0x81, 0)
+    request = HEADER.pack(
+        0, 0, 1000, 0, 0, bytes(4), bytes(4), b"\xff\xff", *(0,) * 6, bytes(16), bytes(4), 0
+    )
+    for tid in range(3000):
+        mad = bytearray(256)
+        mad[:4] = bytes((1, 0x81, 1, 1))
+        mad[12:16] = tid.to_bytes(4, "big")
+        mad[16:18] = b"\0\x11"
+        mad[32:36] = b"\xff" * 4
+        idle.tell(b"\0\0\0\0" + request + bytes(mad))
+    busy.tell(b"\0\0\0\0" + request + bytes(mad))
+
+    assert len(busy.hear()) == 4 + 64 + 256
+    count = 0
+    while True:
+        try:
+            idle.hear()
+        except BlockingIOError:
+            server.step(0)
+            try:
+                idle.hear()
+            except BlockingIOError:
+                break
+        count += 1
+    assert count == 3000
+
+
+def test_files_say_what_the_port_is(server: UmadServer) -> None:
+    root = Path(server.environment("node-1")["IBWIRE_ROOT"])
+    port = root / "sys/class/infiniband/ibwire0/ports/1"
+
+    assert (port / "rate").read_text() == "100 Gb/sec (4X EDR)\n"
+    assert (port / "state").read_text() == "2: INIT\n"
+    assert (port / "gids/0").read_text() == "fe80:0000:0000:0000:0002:c903:0020:0021\n"
+    assert (root / "sys/class/infiniband_mad/umad0/ibdev").read_text() == "ibwire0\n"
+
+
+def test_commands_are_answered_and_errors_are_sentences(server: UmadServer) -> None:
+    client = Client(server)
+    client.hello(CONTROL)
+    client.tell(json.dumps({"command": "show"}).encode())
+    rows = json.loads(client.hear())["rows"]
+    assert [(row["node"], row["port"]) for row in rows] == [
+        ("sw0", 1),
+        ("sw0", 2),
+        ("node-0", 1),
+        ("node-1", 1),
+    ]
+    for command in ({"command": "nothing"}, {"command": "route"}, [1], "x"):
+        client.tell(json.dumps(command).encode())
+        assert json.loads(client.hear())["error"]
+    client.tell(b"{")
+    assert json.loads(client.hear())["error"]
+
+
+def test_no_fabric_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(LinkError, match="no fabric is running"):
+        umad_client.ask(tmp_path, {"command": "show"})
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", "x" * 33])
+def test_names_are_names(name: str) -> None:
+    with pytest.raises(LinkError, match="invalid name"):
+        umad_client.fabric_folder(name)

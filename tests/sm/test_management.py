@@ -1,0 +1,306 @@
+"""MADs in a subnet: ways, illegal requests, keys, traps."""
+
+from __future__ import annotations
+
+import pytest
+
+from ibwire.base.units import S
+from ibwire.fabric.infiniband.netfile import parse_topology
+from ibwire.fabric.infiniband.subnet import Port, Subnet
+from ibwire.sm.control import Control, route
+from ibwire.sm.mads import Datagram
+from ibwire.sm.management import Management
+from ibwire_layers.attributes import PortInfo, PortState, SMAttribute, SwitchInfo
+from ibwire_layers.mad import MAD, Method, MgmtClass, Notice
+from ibwire_layers.performance import PerfAttribute, PortCountersExtended
+
+LINE = """\
+switchguid=0x100
+Switch 4 "sw0"
+[1] "a"[1]
+[2] "sw1"[2]
+
+switchguid=0x180
+Switch 4 "sw1"
+[1] "b"[1]
+
+caguid=0x200
+Ca 1 "a"
+
+caguid=0x300
+Ca 1 "b"
+"""
+
+
+class Fabric:
+    """Two switches and two hosts; `ask` sends from host a and returns the answer."""
+
+    def __init__(self) -> None:
+        self.subnet: Subnet = parse_topology(LINE)
+        self.management = Management(self.subnet)
+        self.received: list[Datagram] = []
+        self.a = self.subnet.nodes["a"].ports[1]
+        self.b = self.subnet.nodes["b"].ports[1]
+        self.management.programs[self.a] = self
+
+    def deliver(self, datagram: Datagram, now: int) -> bool:
+        self.received.append(datagram)
+        return True
+
+    def ask(
+        self,
+        attribute: int,
+        path: tuple[int, ...] = (),
+        *,
+        method: Method = Method.GET,
+        modifier: int = 0,
+        data: bytes = b"",
+        mkey: int = 0,
+    ) -> bytes | None:
+        header = MAD(
+            mgmt_class=MgmtClass.SUBN_DIRECTED_ROUTE,
+            class_version=1,
+            method=method,
+            transaction_id=7,
+            attribute_id=attribute,
+            attribute_modifier=modifier,
+        ).pack()
+        mad = bytearray(header.ljust(256, b"\0"))
+        mad[7] = len(path)
+        mad[24:32] = mkey.to_bytes(8, "big")
+        mad[32:36] = b"\xff" * 4
+        mad[64 : 64 + len(data)] = data
+        mad[129 : 129 + len(path)] = bytes(path)
+        self.received.clear()
+        self.management.send(Datagram(mad, 0xFFFF, 0xFFFF, 0, 0), self.a)
+        self.management.run(0)
+        return bytes(self.received[0].mad) if self.received else None
+
+    def set_port(self, path: tuple[int, ...], number: int = 0, **changes: int) -> int:
+        """The status of a Set of PortInfo in which only these fields are not 0."""
+        answer = self.ask(
+            SMAttribute.PORT_INFO,
+            path,
+            method=Method.SET,
+            modifier=number,
+            data=PortInfo(**changes).pack(),
+        )
+        assert answer is not None
+        return int.from_bytes(answer[4:6], "big") & 0x7FFF
+
+
+@pytest.fixture
+def fabric() -> Fabric:
+    return Fabric()
+
+
+def status(answer: bytes | None) -> int:
+    assert answer is not None
+    return int.from_bytes(answer[4:6], "big") & 0x7FFF
+
+
+@pytest.mark.parametrize(
+    ("path", "guid"), [((), 0x200), ((1,), 0x100), ((1, 2), 0x180), ((1, 2, 1), 0x300)]
+)
+def test_a_directed_route_reaches_each_node(
+    fabric: Fabric, path: tuple[int, ...], guid: int
+) -> None:
+    answer = fabric.ask(SMAttribute.NODE_INFO, path)
+
+    assert answer is not None
+    assert int.from_bytes(answer[64 + 12 : 64 + 20], "big") == guid
+    assert answer[4] & 0x80
+
+
+@pytest.mark.parametrize("path", [(1, 3), (1, 9), (2,), (1, 2, 1, 1), (1, 1, 1)])
+def test_a_path_that_does_not_exist_has_no_answer(fabric: Fabric, path: tuple[int, ...]) -> None:
+    assert fabric.ask(SMAttribute.NODE_INFO, path) is None
+
+
+def test_unknown_attributes_and_methods_are_answered(fabric: Fabric) -> None:
+    assert status(fabric.ask(0x7777, (1,))) == 0x000C
+    assert status(fabric.ask(SMAttribute.SWITCH_INFO, ())) == 0x000C
+    assert status(fabric.ask(SMAttribute.PORT_INFO, (1,), modifier=5)) == 0x001C
+    assert status(fabric.ask(SMAttribute.P_KEY_TABLE, (1,), modifier=9 << 16)) == 0x001C
+
+
+def test_a_link_goes_from_initialize_over_armed_to_active(fabric: Fabric) -> None:
+    port = fabric.subnet.nodes["sw0"].ports[2]
+    assert port.state == PortState.INIT
+
+    assert fabric.set_port((1,), 2, port_state=PortState.ACTIVE) == 0x001C
+    assert port.state == PortState.INIT
+    assert fabric.set_port((1,), 2, port_state=PortState.ARMED) == 0
+    assert fabric.set_port((1,), 2, port_state=PortState.ACTIVE) == 0
+    assert port.state == PortState.ACTIVE
+    assert fabric.set_port((1,), 2, port_state=PortState.INIT) == 0x001C
+    assert fabric.set_port((1,), 2, port_state=PortState.DOWN) == 0
+    assert (port.state, port.peer.state) == (PortState.INIT, PortState.INIT)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"operational_vls": 5},
+        {"neighbor_mtu": 6},
+        {"link_width_enabled": 8},
+        {"link_speed_ext_enabled": 8},
+        {"port_physical_state": 5},
+    ],
+)
+def test_an_illegal_set_changes_nothing(fabric: Fabric, changes: dict[str, int]) -> None:
+    port = fabric.subnet.nodes["sw0"].ports[2]
+    before = bytes(port.info)
+
+    assert fabric.set_port((1,), 2, **changes, hoq_life=3) == 0x001C
+    assert bytes(port.info) == before
+
+
+def test_all_speeds_and_widths_are_those_that_are_supported(fabric: Fabric) -> None:
+    assert fabric.set_port((1,), 2, link_width_enabled=0xFF, link_speed_enabled=15) == 0
+
+    info = PortInfo.unpack(fabric.subnet.nodes["sw0"].ports[2].info)
+    assert info.link_width_enabled == info.link_width_supported
+    assert info.link_speed_enabled == info.link_speed_supported
+
+
+def test_an_adapter_is_set_by_its_own_port_only(fabric: Fabric) -> None:
+    assert fabric.set_port((1, 2, 1), 0, lid=9, master_sm_lid=1) == 0
+    assert fabric.b.lid == 9
+    assert fabric.set_port((1, 2, 1), 1, lid=8) == 0
+
+
+def test_a_change_bit_is_cleared_by_writing_one(fabric: Fabric) -> None:
+    switch = fabric.subnet.nodes["sw0"]
+    assert switch.port_state_change == 1
+
+    fabric.ask(SMAttribute.SWITCH_INFO, (1,), method=Method.SET, data=SwitchInfo().pack())
+    assert switch.port_state_change == 1
+    data = SwitchInfo(port_state_change=1, linear_fdb_top=40).pack()
+    fabric.ask(SMAttribute.SWITCH_INFO, (1,), method=Method.SET, data=data)
+    assert (switch.port_state_change, switch.linear_fdb_top) == (0, 40)
+
+
+@pytest.mark.parametrize(
+    ("bits", "get", "set_"), [(0, True, False), (1, True, False), (2, False, False)]
+)
+def test_an_m_key_protects(fabric: Fabric, bits: int, get: bool, set_: bool) -> None:
+    fabric.b.mkey = 0x1234
+    fabric.b.mkey_protect_bits = bits
+    path = (1, 2, 1)
+
+    assert (fabric.ask(SMAttribute.NODE_INFO, path) is not None) is get
+    data = PortInfo(lid=5).pack()
+    assert fabric.ask(SMAttribute.PORT_INFO, path, method=Method.SET, data=data) is None
+    assert fabric.b.mkey_violations == (1 if get else 2)
+    answer = fabric.ask(SMAttribute.PORT_INFO, path, mkey=0x1234)
+    assert status(answer) == 0
+
+
+def up(fabric: Fabric) -> None:
+    """What a subnet manager does: LIDs, tables, all links Active."""
+    for number, name in enumerate(("a", "b", "sw0", "sw1"), 1):
+        node = fabric.subnet.nodes[name]
+        port = node.ports[0] if node.is_switch else node.ports[1]
+        port.lid, port.master_sm_lid = number, 1
+        for each in node.external_ports():
+            if each.peer is not None:
+                each.state = PortState.ACTIVE
+    for name, table in {"sw0": (255, 1, 2, 0, 2), "sw1": (255, 2, 1, 2, 0)}.items():
+        node = fabric.subnet.nodes[name]
+        node.lft = bytearray(table)
+        node.linear_fdb_top = 4
+        node.port_state_change = 0
+
+
+def by_lid(fabric: Fabric, lid: int, attribute: int, mgmt_class: MgmtClass) -> bytes | None:
+    header = MAD(
+        mgmt_class=mgmt_class,
+        class_version=1,
+        method=Method.GET,
+        transaction_id=7,
+        attribute_id=attribute,
+    ).pack()
+    mad = bytearray(header.ljust(256, b"\0"))
+    mad[65] = 1
+    fabric.received.clear()
+    fabric.management.send(Datagram(mad, fabric.a.lid, lid, 1, 1), fabric.a)
+    fabric.management.run(0)
+    return bytes(fabric.received[0].mad) if fabric.received else None
+
+
+@pytest.mark.parametrize(("lid", "name"), [(1, "a"), (2, "b"), (3, "sw0"), (4, "sw1")])
+def test_a_mad_follows_its_lid(fabric: Fabric, lid: int, name: str) -> None:
+    up(fabric)
+
+    answer = by_lid(fabric, lid, SMAttribute.NODE_DESCRIPTION, MgmtClass.SUBN_LID_ROUTED)
+
+    assert answer is not None
+    assert answer[64:].rstrip(b"\0").decode() == name
+
+
+def test_counters_are_of_the_packets_that_passed(fabric: Fabric) -> None:
+    up(fabric)
+    by_lid(fabric, 2, SMAttribute.NODE_DESCRIPTION, MgmtClass.SUBN_LID_ROUTED)
+    answer = by_lid(fabric, 2, PerfAttribute.PORT_COUNTERS_EXTENDED, MgmtClass.PERF)
+
+    counters = PortCountersExtended.unpack(answer, 64)
+    # Two requests have come and one answer has gone when it counts; 288 bytes each.
+    assert (counters.port_rcv_pkts, counters.port_rcv_data) == (2, 144)
+    assert (counters.port_xmit_pkts, counters.port_xmit_data) == (1, 72)
+
+
+def test_a_loop_of_tables_ends(fabric: Fabric) -> None:
+    up(fabric)
+    fabric.subnet.nodes["sw1"].lft[2] = 2
+
+    assert by_lid(fabric, 2, SMAttribute.NODE_INFO, MgmtClass.SUBN_LID_ROUTED) is None
+    assert route(fabric.a, fabric.b)[-1]["problem"] == "the route is a loop"
+
+
+def test_data_do_not_pass_a_link_that_is_armed(fabric: Fabric) -> None:
+    up(fabric)
+    fabric.subnet.nodes["sw0"].ports[2].state = PortState.ARMED
+
+    assert by_lid(fabric, 2, PerfAttribute.PORT_COUNTERS, MgmtClass.PERF) is None
+    assert by_lid(fabric, 2, SMAttribute.NODE_INFO, MgmtClass.SUBN_LID_ROUTED) is not None
+
+
+def test_a_trap_is_repeated_until_it_is_repressed(fabric: Fabric) -> None:
+    up(fabric)
+    fabric.subnet.disconnect(fabric.b)
+    management = fabric.management
+    for second in range(0, 20, 5):
+        management.handle_timeout(second * S)
+    traps = [Notice.unpack(each.mad, 64) for each in fabric.received]
+    assert [(trap.trap_number, trap.issuer_lid) for trap in traps] == [(128, 4)] * 4
+    assert traps[0].data_details[:2] == bytes((0, 4))
+
+    answer = bytearray(fabric.received[0].mad)
+    answer[3] = Method.TRAP_REPRESS
+    management.send(Datagram(answer, 1, 4, 0, 0), fabric.a)
+    management.run(20 * S)
+
+    assert management.poll_timeout() is None
+
+
+def test_a_failed_link_comes_back(fabric: Fabric) -> None:
+    up(fabric)
+    control = Control(fabric.subnet, lambda host: {})
+
+    assert control({"command": "fail", "node": "sw0", "port": 2}) == {"link": "sw0[2] - sw1[2]"}
+    assert route(fabric.a, fabric.b)[-1] == {
+        "node": "sw0",
+        "in": 1,
+        "out": 2,
+        "problem": "the link is down",
+    }
+    control({"command": "restore", "node": "sw1", "port": 2})
+    assert fabric.subnet.nodes["sw0"].ports[2].state == PortState.INIT
+
+
+def test_a_port_stands_for_its_lids(fabric: Fabric) -> None:
+    port: Port = fabric.a
+    port.lid, port.lmc = 8, 2
+
+    assert [lid for lid in range(16) if port.has_lid(lid)] == [8, 9, 10, 11]
