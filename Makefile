@@ -68,7 +68,8 @@ bench-fuzz: $(VENV)/test.stamp
 	$(BIN)/python tests/bench/fuzz.py
 	PYTHONPATH=tests $(BIN)/python tests/bench/fuzz_score.py
 
-# Agreement with tshark, field by field: the same tests as in `make test-all`, but tshark must be there.
+# Agreement with tshark, field by field, and opensm with its tools on an emulated fabric: the same tests
+# as in `make test-all`, but tshark must be there. What else is missing is said by the tests.
 interop-tshark: $(VENV)/test.stamp
 	@command -v tshark >/dev/null || { echo 'make interop needs tshark (Debian: apt-get install tshark)'; exit 1; }
 	$(BIN)/pytest -q -rs tests/interop tests/capture/test_against_tshark.py

@@ -50,6 +50,7 @@ COMMANDS = {
     "fuzz": "Attack a device, and report where it breaks the specification.",
     "agent": "Serve an emulated device on a link, as a target for drill and fuzz.",
     "lab": "Create a virtual link between two namespaces; needs no root.",
+    "fabric": "Run an InfiniBand fabric for real subnet managers and tools; needs no root.",
     "wireshark": "Open a capture in Wireshark with the findings as comments, or set Wireshark up.",
     "extcap": "Serve emulations and annotated captures to Wireshark, which runs this itself.",
     "completion": "Print or install the completion of a shell.",

@@ -80,8 +80,12 @@ NEED_A_LINK = {
     ("fuzz run", "--tap"),
     ("fuzz replay", "--tap"),
     ("fuzz min", "--tap"),
+    ("fabric show", "-o"),
+    ("fabric route", "-o"),
+    ("fabric counters", "-o"),
 }
-"""Options whose files are written on a link: tests/link/test_tapped.py, tests/live/."""
+"""Options whose files are written on a link: tests/link/test_tapped.py, tests/live/; or on a
+running fabric: tests/cli/test_fabric.py."""
 
 
 def commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:

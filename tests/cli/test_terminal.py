@@ -142,6 +142,12 @@ CASES: dict[str, list[tuple[object, ...]]] = {
     "lab run": [("--name", EVIL, "true"), ("--name", f"{EVIL}{EVIL}", "--", EVIL)],
     "lab shell": [("--name", EVIL)],
     "lab down": [("--name", EVIL)],
+    "fabric run": [(MISSING,)],
+    "fabric exec": [("--name", EVIL, "a", "true")],
+    "fabric show": [("--name", EVIL)],
+    "fabric route": [("--name", EVIL, "a", "b")],
+    "fabric counters": [("--name", EVIL)],
+    "fabric fail": [(EVIL,)],
     "respond": [(MISSING,), (NAMED, "--profile", EVIL)],
 }
 """Arguments of each command with hostile text. The text must come back, so that it is seen."""

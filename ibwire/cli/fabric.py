@@ -1,0 +1,255 @@
+"""`ibwire fabric`: an InfiniBand fabric that opensm and the tools of infiniband-diags work with."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from ibwire.base.errors import IbwireError
+from ibwire.base.output import STANDARD_OUTPUT, Output
+from ibwire.cli.paths import InputPath
+from ibwire.cli.tables import format_of, table_options, write_rows
+from ibwire.cli.terminal import console
+from ibwire.fabric.infiniband import Subnet, read_topology
+from ibwire.fabric.infiniband.shipped import topology_names, topology_path
+from ibwire.link import umad_client
+from ibwire.link.umad_client import DEFAULT_NAME, ask, fabric_folder
+from ibwire.link.umad_server import UmadServer, remove_folder
+from ibwire.sm.control import Control
+from ibwire.sm.management import Management
+
+Decorated = TypeVar("Decorated", bound=Callable[..., object])
+
+WIDE = 200
+"""Columns of a table in a file or a pipe."""
+
+LINK = re.compile(r"(?P<node>.+)\[(?P<port>\d+)\]")
+
+
+@click.group("fabric")
+def command() -> None:
+    """An InfiniBand fabric without hardware, for real subnet managers and tools.
+
+    The fabric is a topology file, in the format of ibsim or as ibnetdiscover prints it. Its
+    adapters and switches answer as hardware does; opensm, ibnetdiscover, perfquery, saquery and
+    other programs that use libibumad run on its hosts unmodified, without root.
+
+    \b
+    ibwire fabric run ring6
+    ibwire fabric exec node-0 -- opensm -o
+    ibwire fabric exec node-1 -- iblinkinfo
+    ibwire fabric show
+    ibwire fabric route node-0 node-1
+    ibwire fabric fail sw0[7]
+    """
+
+
+def _named(function: Decorated) -> Decorated:
+    option = click.option(
+        "--name",
+        metavar="NAME",
+        default=DEFAULT_NAME,
+        show_default=True,
+        help="Name of the fabric: several may run at a time.",
+    )
+    return option(function)
+
+
+@command.command("run")
+@click.argument("topology", type=InputPath())
+@_named
+def run(topology: str, name: str) -> None:
+    """Run the fabric of a TOPOLOGY until Ctrl-C: a file, or the name of a shipped one.
+
+    Shipped are star2, ring6 and fattree32. All links come up in the state Initialize; a subnet
+    manager on one of the hosts brings them to Active.
+    """
+    with _reported_errors():
+        subnet = _read(topology)
+        folder = fabric_folder(name)
+        _make_room(folder)
+    server: UmadServer | None = None
+    try:
+        management = Management(subnet)
+        server = UmadServer(management, folder)
+        server.control = Control(subnet, server.environment)
+        hosts = [node.name for node in subnet.nodes.values() if not node.is_switch]
+        switches = len(subnet.nodes) - len(hosts)
+        links = sum(1 for _ in subnet.links())
+        click.echo(
+            f"{name}: {_count(len(hosts), 'host')}, {_count(switches, 'switch')}, "
+            f"{_count(links, 'link')}"
+        )
+        if hosts:
+            click.echo("start a subnet manager in another terminal, for example:")
+            given = "" if name == DEFAULT_NAME else f"--name {name} "
+            click.echo(f"  ibwire fabric exec {given}{hosts[0]} -- opensm")
+        server.run()
+    finally:
+        if server is not None:
+            server.close()
+        remove_folder(folder)
+
+
+@command.command("exec", context_settings={"ignore_unknown_options": True})
+@_named
+@click.argument("host")
+@click.argument("arguments", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
+def execute(name: str, host: str, arguments: tuple[str, ...]) -> None:
+    """Run a COMMAND on a HOST of the fabric, and return its exit status.
+
+    The command sees one adapter, ibwire0, with the ports of the host. opensm and osmtest keep
+    their files in a folder of the fabric, which is removed with it.
+    """
+    with _reported_errors():
+        environment = umad_client.environment(fabric_folder(name), host)
+    program = arguments[0]
+    # Debian has opensm in /usr/sbin, which is not on the path of every user.
+    path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
+    found = shutil.which(program, path=path)
+    if found is None:
+        raise click.ClickException(f"{program}: command not found")
+    sys.stdout.flush()
+    os.execve(found, list(arguments), environment)
+
+
+@command.command("show")
+@_named
+@table_options("port")
+def show(name: str, style: str | None, output: str | None) -> None:
+    """List the ports of the fabric: LID, state, link, and what is at the other end."""
+    rows = _asked(name, {"command": "show"})
+    for row in rows:
+        there = row.pop("peer_port")
+        row["peer"] = "" if row["peer"] is None else f"{row['peer']}[{there}]"
+    _write(rows, ("node", "port", "lid", "state", "link", "peer"), style, output)
+
+
+@command.command("route")
+@_named
+@click.argument("source")
+@click.argument("destination")
+@table_options("hop")
+def route(name: str, source: str, destination: str, style: str | None, output: str | None) -> None:
+    """Show the hops from a host to another by the tables of the switches.
+
+    The exit status is 1 if packets do not arrive, and the last line says why.
+    """
+    rows = _asked(name, {"command": "route", "source": source, "destination": destination})
+    _write(rows, ("node", "in", "out"), style, output)
+    problem = rows[-1].get("problem")
+    if problem:
+        click.echo(f"{rows[-1]['node']}: {problem}", err=True)
+        sys.exit(1)
+
+
+@command.command("counters")
+@_named
+@click.argument("node", required=False)
+@table_options("port")
+def counters(name: str, node: str | None, style: str | None, output: str | None) -> None:
+    """Show what the ports have counted: of one NODE, or of all.
+
+    Data are in words of 4 bytes, as perfquery shows them.
+    """
+    rows = _asked(name, {"command": "counters", "node": node})
+    seen = {key for row in rows for key, value in row.items() if value}
+    shown = [key for key in rows[0] if key in ("node", "port") or key in seen] if rows else []
+    _write(rows, shown, style, output)
+
+
+@command.command("fail")
+@_named
+@click.argument("link", metavar="NODE[PORT]")
+@click.option("--restore", is_flag=True, help="Bring the link back.")
+def fail(name: str, link: str, restore: bool) -> None:
+    """Take the link at a port down; its switches tell the subnet manager."""
+    matched = LINK.fullmatch(link)
+    if matched is None:
+        raise click.BadParameter(f"{link!r} is not NODE[PORT], for example sw0[7]")
+    asked = {
+        "command": "restore" if restore else "fail",
+        "node": matched["node"],
+        "port": int(matched["port"]),
+    }
+    with _reported_errors():
+        done = ask(fabric_folder(name), asked)
+    click.echo(f"{done['link']} is {'up' if restore else 'down'}")
+
+
+def _asked(name: str, question: dict[str, Any]) -> list[dict[str, Any]]:
+    with _reported_errors():
+        rows: list[dict[str, Any]] = ask(fabric_folder(name), question)["rows"]
+    return rows
+
+
+def _write(
+    rows: list[dict[str, Any]], columns: Sequence[str], style: str | None, output: str | None
+) -> None:
+    chosen = format_of(style, output, "table")
+    if chosen != "table":
+        with Output(output or STANDARD_OUTPUT) as file:
+            if chosen == "text":
+                lines = [columns, *([_cell(row[each]) for each in columns] for row in rows)]
+                file.text.writelines("\t".join(line) + "\n" for line in lines)
+            else:
+                write_rows(rows, chosen, file)
+        return
+    table = Table(box=None, pad_edge=False)
+    for column in columns:
+        is_text = column in ("node", "state", "link", "peer")
+        table.add_column(column.replace("_", " "), justify="left" if is_text else "right")
+    for row in rows:
+        table.add_row(*(Text(_cell(row[each])) for each in columns))
+    shown = console(highlight=False)
+    if not shown.is_terminal:
+        shown = console(highlight=False, width=WIDE)
+    shown.print(table)
+
+
+def _cell(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+@contextmanager
+def _reported_errors() -> Iterator[None]:
+    try:
+        yield
+    except IbwireError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _read(topology: str) -> Subnet:
+    try:
+        return read_topology(topology_path(topology))
+    except OSError as error:
+        shipped = ", ".join(topology_names())
+        raise click.ClickException(f"{topology}: {error.strerror}; shipped are {shipped}") from None
+
+
+def _make_room(folder: Path) -> None:
+    """Make the folder of a fabric; raises `ClickException` if it is running."""
+    if folder.exists():
+        try:
+            ask(folder, {"command": "show"})
+        except IbwireError:
+            remove_folder(folder)  # of one that was killed
+        else:
+            name = folder.name.removeprefix("fabric-")
+            raise click.ClickException(f"a fabric {name!r} is running; give --name to this one")
+    folder.mkdir(mode=0o700)
+
+
+def _count(number: int, what: str) -> str:
+    plural = "es" if what.endswith("ch") else "s"
+    return f"{number:,} {what}{'' if number == 1 else plural}"

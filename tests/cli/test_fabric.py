@@ -1,0 +1,124 @@
+"""`ibwire fabric`: what it shows of a running fabric.
+
+Real programs on it: tests/interop/test_fabric.py.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ibwire.cli import main
+from ibwire.fabric.infiniband import Subnet, read_topology
+from ibwire.fabric.infiniband.shipped import topology_path
+from ibwire.link.umad_client import fabric_folder
+from ibwire.link.umad_server import UmadServer
+from ibwire.sm.control import Control
+from ibwire.sm.management import Management
+
+
+@pytest.fixture
+def subnet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Subnet]:
+    """The subnet of a running fabric, with tables for its two hosts."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    subnet = read_topology(topology_path("star2"))
+    folder = fabric_folder("fabric")
+    folder.mkdir()
+    management = Management(subnet)
+    server = UmadServer(management, folder)
+    server.control = Control(subnet, server.environment)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    yield subnet
+    server.stop()
+    thread.join()
+    server.close()
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["fabric", *arguments])
+
+
+def with_tables(subnet: Subnet) -> None:
+    switch = subnet.nodes["sw0"]
+    switch.lft, switch.linear_fdb_top = bytearray((255, 1, 2)), 2
+    for lid, name in enumerate(("node-0", "node-1"), 1):
+        subnet.nodes[name].ports[1].lid = lid
+
+
+def test_show_lists_the_ports(subnet: Subnet) -> None:
+    lines = [line.split() for line in run("show").output.splitlines()]
+
+    assert lines[0] == ["node", "port", "lid", "state", "link", "peer"]
+    assert ["node-0", "1", "0", "init", "4xEDR", "sw0[1]"] in lines
+
+
+@pytest.mark.parametrize("command", ["show", "counters", "route"])
+def test_rows_go_to_files(subnet: Subnet, tmp_path: Path, command: str) -> None:
+    with_tables(subnet)
+    ends = ["node-0", "node-1"] if command == "route" else []
+    for ending in ("json", "csv", "txt"):
+        path = tmp_path / f"out.{ending}"
+        assert run(command, *ends, "-o", str(path)).exit_code == 0
+        assert path.read_text()
+
+    printed = run(command, *ends, "--json").output
+    assert printed == (tmp_path / "out.json").read_text()
+    assert all("node" in json.loads(line) for line in printed.splitlines())
+
+
+def test_a_route_that_ends_too_early_says_why(subnet: Subnet) -> None:
+    result = run("route", "node-0", "node-1")
+    assert result.exit_code == 1
+    assert "no subnet manager has been here" in result.output
+    with_tables(subnet)
+    assert run("route", "node-0", "node-1").exit_code == 0
+    subnet.nodes["sw0"].lft[2] = 255
+    result = run("route", "node-0", "node-1")
+    assert result.exit_code == 1
+    assert "no route to LID 2" in result.output
+
+
+def test_links_fail_and_come_back(subnet: Subnet) -> None:
+    assert run("fail", "sw0[1]").output == "sw0[1] - node-0[1] is down\n"
+    assert ["node-0", "1", "0", "down", "4xEDR"] in [
+        line.split() for line in run("show").output.splitlines()
+    ]
+    assert "a port with a link" in run("fail", "sw0[1]").output
+    assert run("fail", "node-0[1]", "--restore").output == "sw0[1] - node-0[1] is up\n"
+    assert "one that was failed" in run("fail", "node-0[1]", "--restore").output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("fail", "sw0"), "is not NODE[PORT]"),
+        (("fail", "sw0[99]"), "1 to 8"),
+        (("route", "node-0", "nobody"), "the name of a node"),
+        (("counters", "nobody"), "the name of a node"),
+        (("exec", "nobody", "true"), "the name of a node"),
+        (("exec", "sw0", "true"), "a channel adapter"),
+        (("run", "star2"), "a fabric 'fabric' is running"),
+        (("run", "nosuch.net"), "nosuch.net"),
+    ],
+)
+def test_errors_are_sentences(subnet: Subnet, arguments: tuple[str, ...], words: str) -> None:
+    result = run(*arguments)
+
+    assert result.exit_code != 0
+    assert words in result.output
+    assert "Traceback" not in result.output
+
+
+def test_without_a_fabric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+
+    result = run("show")
+
+    assert result.exit_code == 1
+    assert "no fabric is running" in result.output

@@ -1,0 +1,190 @@
+"""Real programs on an emulated fabric: opensm, osmtest and the tools of infiniband-diags.
+
+They need Debian's packages opensm and infiniband-diags, and a C compiler.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ibwire.fabric.infiniband import read_topology
+from ibwire.fabric.infiniband.netfile import parse_topology
+from ibwire.fabric.infiniband.shipped import topology_names, topology_path
+
+PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+NEEDED = ("opensm", "osmtest", "ibnetdiscover", "saquery", "cc")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        any(shutil.which(name, path=PATH) is None for name in NEEDED),
+        reason=f"needs {', '.join(NEEDED)}: apt install opensm infiniband-diags gcc",
+    ),
+]
+IBWIRE = [sys.executable, "-P", "-m", "ibwire"]
+
+
+class Fabric:
+    """A running fabric."""
+
+    def __init__(self, topology: str, place: Path) -> None:
+        place.mkdir(mode=0o700)
+        self.environment = {**os.environ, "XDG_RUNTIME_DIR": str(place)}
+        self.process = subprocess.Popen(
+            [*IBWIRE, "fabric", "run", topology],
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        self.greeting = self.process.stdout.readline()
+
+    def run(self, *arguments: str, status: int = 0, timeout: float = 120) -> str:
+        done = subprocess.run(
+            [*IBWIRE, "fabric", *arguments],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        assert done.returncode == status, done.stdout + done.stderr
+        return done.stdout
+
+    def on(self, host: str, *arguments: str, timeout: float = 120) -> str:
+        return self.run("exec", host, "--", *arguments, timeout=timeout)
+
+    def start(self, host: str, *arguments: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [*IBWIRE, "fabric", "exec", host, "--", *arguments],
+            env=self.environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def close(self) -> None:
+        self.process.terminate()
+        self.process.communicate(timeout=20)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    # A short name: that of a socket has at most 107 bytes.
+    return tmp_path / "r"
+
+
+def hosts(topology: str) -> list[str]:
+    subnet = read_topology(topology_path(topology))
+    return [node.name for node in subnet.nodes.values() if not node.is_switch]
+
+
+@pytest.fixture
+def ring(place: Path) -> Iterator[Fabric]:
+    fabric = Fabric("ring6", place)
+    yield fabric
+    fabric.close()
+
+
+@pytest.mark.parametrize("engine", ["minhop", "updn", "dor", "lash"])
+@pytest.mark.parametrize("topology", topology_names())
+def test_opensm_brings_the_subnet_up(topology: str, engine: str, place: Path) -> None:
+    fabric = Fabric(topology, place)
+    try:
+        first, *_, last = hosts(topology)
+        log = place / "log"
+        fabric.on(first, "opensm", "-o", "-R", engine, "-f", str(log))
+        text = log.read_text()
+        assert "SUBNET UP" in text
+        assert " ERR " not in text
+        found = parse_topology(fabric.on(last, "ibnetdiscover"))
+        subnet = read_topology(topology_path(topology))
+        guids = {
+            frozenset(((a.node.guid, a.number), (b.node.guid, b.number))) for a, b in subnet.links()
+        }
+        assert guids == {
+            frozenset(((a.node.guid, a.number), (b.node.guid, b.number))) for a, b in found.links()
+        }
+        assert "Init" not in fabric.on(first, "iblinkinfo")
+        fabric.run("route", first, last)
+    finally:
+        fabric.close()
+
+
+def test_osmtest_passes_all_validations(ring: Fabric) -> None:
+    first, *_, last = hosts("ring6")
+    manager = ring.start(first, "opensm", "-s", "0")
+    try:
+        wait_for(ring, last)
+        inventory = ring.on(last, "osmtest", "-f", "c", "-i", "osmtest.dat")
+        assert "PASS" in inventory
+        everything = ring.on(last, "osmtest", "-f", "a", "-i", "osmtest.dat")
+        assert "All Validations" in everything
+        assert "PASS" in everything
+    finally:
+        manager.terminate()
+        manager.wait(20)
+        Path("osmtest.dat").unlink(missing_ok=True)
+
+
+def test_tools_see_the_whole_fabric(ring: Fabric) -> None:
+    first, *_, last = hosts("ring6")
+    manager = ring.start(first, "opensm", "-s", "0")
+    try:
+        wait_for(ring, last)
+        assert ring.on(last, "saquery", "-t", "5000").count("NodeRecord dump") == 18
+        paths = ring.on(last, "saquery", "-p", "-t", "5000")
+        assert paths.count("PathRecord dump") == 18 * 18
+        assert "SMINFO_MASTER" in ring.on(last, "sminfo")
+        assert len(ring.on(last, "ibhosts").splitlines()) == 12
+        before = ring.run("counters", last, "--json")
+        data = ring.on(last, "perfquery", "-x")
+        assert '"port_xmit_pkts"' in before
+        assert "PortXmitData" in data
+        server = ring.start(last, "ibping", "-S")
+        try:
+            time.sleep(0.5)
+            lid = ring.on(last, "ibaddr").split("start ")[1].split()[0]
+            assert "0% packet loss" in ring.on(first, "ibping", "-c", "3", lid)
+        finally:
+            server.terminate()
+            server.wait(20)
+    finally:
+        manager.terminate()
+        manager.wait(20)
+
+
+def test_a_link_that_fails_is_routed_around(ring: Fabric) -> None:
+    first, *_, last = hosts("ring6")
+    manager = ring.start(first, "opensm", "-s", "0")
+    try:
+        wait_for(ring, last)
+        before = ring.run("route", first, "node-3-1", "--json").splitlines()
+        ring.run("fail", "sw0[8]" if "sw1" in "".join(before) else "sw0[7]")
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                after = ring.run("route", first, "node-3-1", "--json").splitlines()
+                break
+            except AssertionError:
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
+        assert len(after) == len(before)
+        assert after != before
+    finally:
+        manager.terminate()
+        manager.wait(20)
+
+
+def wait_for(fabric: Fabric, host: str) -> None:
+    """Wait until the subnet is up, as a person would: by looking."""
+    deadline = time.monotonic() + 60
+    while "active" not in fabric.run("show") or "init" in fabric.run("show"):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
