@@ -63,6 +63,14 @@ class Memory:
             known[offset : offset + length] = b"\x01" * length
             done += length
 
+    def is_known(self, space: Space, va: int, size: int) -> bool:
+        """Whether the capture has shown all these bytes."""
+        return all(
+            (kept := self._pages.get((space, page))) is not None
+            and all(kept[1][offset : offset + length])
+            for page, offset, length in _pieces(va, size)
+        )
+
     def contradicts(self, space: Space, va: int, data: bytes) -> bool:
         """Whether known bytes differ from these."""
         done = 0

@@ -38,9 +38,13 @@ LOOKAHEAD = 2048
 UNMATCHED = 256
 """Consecutive emulated responses without a recorded one that are compared."""
 
+KEEP_START = 1 << 22
+"""PSNs after which it no longer matters where the replay began; they repeat after 2 ** 24."""
+
 READS = 256
 """READ requests whose addresses are kept, to find the memory that their responses show."""
 
+SMALLEST_MTU = 256
 LARGEST_MTU = 4096
 """Path MTU until a packet shows it."""
 
@@ -98,6 +102,8 @@ class ResponderReplay:
         """Emulated responses in a row that were not recorded."""
         self._start: int | None = None
         """PSN of the first replayed request; `None` where the CM shows the first of all."""
+        self._answered: int | None = None
+        """The highest PSN that was acknowledged before the first replayed request."""
         self._knows_msn = exchange.first_psn is not None
         """Whether the MSN is that of the recorded responder."""
 
@@ -117,6 +123,8 @@ class ResponderReplay:
             names = [a.name for a in _REMOTE if a.name and use.access & a]
             what = f"key {rkey:#010x} opens {use.start:#x} to {use.end:#x} for {', '.join(names)}"
             report.infer(what.lower(), exchange.first_number)
+        if report.differences and report.left_out and exchange.first_psn is None:
+            report.infer(_UNKNOWN_STATE, exchange.first_number)
         return report
 
     def _run(self, *, closing: bool) -> None:
@@ -127,6 +135,10 @@ class ResponderReplay:
             if expected is None and not hurried and len(requests) < LOOKAHEAD:
                 return
             qp = self._qp
+            if expected is not None and self._is_left_over(expected):
+                responses.popleft()
+                self._miss(expected)
+                continue
             if self._held is None and qp is not None and qp.responder.replies:
                 if self._took_request_earlier(qp, request, expected) and request is not None:
                     if not hurried and self._waits_for_response(request):
@@ -139,10 +151,10 @@ class ResponderReplay:
             elif expected is not None and self._is_unsolicited_credit(request, expected):
                 continue
             elif request is not None:
-                if expected is not None and _precedes(expected, request):
+                if expected is not None and self._cannot_answer(expected, request):
                     responses.popleft()
                     self._miss(expected)
-                elif qp is None and not hurried and self._start_is_open(request, expected):
+                elif not hurried and self._waits_for_more(request, expected):
                     return
                 else:
                     self._feed(requests.popleft(), expected)
@@ -211,6 +223,23 @@ class ResponderReplay:
             for each in exchange.responses
         )
 
+    def _waits_for_result(self, request: RecordedPacket) -> bool:
+        """Whether only the response to an atomic, which may follow, shows what it changes."""
+        packet = request.packet
+        if packet.form.operation not in _ATOMICS or len(self.exchange.requests) >= LOOKAHEAD:
+            return False
+        if self._memory.is_known((self._host, packet.rkey), packet.va, 8):
+            return False
+        return self._waits_for_response(request) and self._result_of(packet) is None
+
+    def _result_of(self, packet: TransportPacket) -> TransportPacket | None:
+        """The recorded response to an atomic."""
+        for response in self.exchange.responses:
+            shown = response.packet
+            if shown.psn == packet.psn and shown.form.operation is Operation.ATOMIC_ACKNOWLEDGE:
+                return shown
+        return None
+
     def _response_to(self, qp: QueuePair, request: RecordedPacket) -> RecordedPacket | None:
         """The recorded response to a request that is accepted while others are being answered."""
         for response in self.exchange.responses:
@@ -272,6 +301,8 @@ class ResponderReplay:
             count = max(-(-packet.dma_len // qp.mtu), 1)
             self._reads.append(_Read(packet.psn, count, packet.va, packet.rkey))
         before = responder.epsn
+        if self._start is not None and distance(self._start, before) > KEEP_START:
+            self._start = None
         flags = qp.attr.qp_access_flags
         if self._forbidden:
             qp.attr.qp_access_flags = 0
@@ -293,6 +324,21 @@ class ResponderReplay:
         asked = expected.packet.psn
         requests = self.exchange.requests
         return len(requests) < LOOKAHEAD and all(each.packet.psn != asked for each in requests)
+
+    def _cannot_answer(self, response: RecordedPacket, request: RecordedPacket) -> bool:
+        """Whether a response was recorded before a request, or, where that is a READ and the first
+        of all, acknowledges an earlier one: the response to the READ shows the path MTU."""
+        if _precedes(response, request):
+            return True
+        is_read = self._qp is None and request.packet.form.operation is Operation.READ
+        is_older = distance(request.packet.psn, response.packet.psn) < 0
+        return is_read and is_older and _is_plain_ack(response.packet)
+
+    def _waits_for_more(self, request: RecordedPacket, expected: RecordedPacket | None) -> bool:
+        """Whether a later packet shows what to do with a request."""
+        if self._qp is None and self._start_is_open(request, expected):
+            return True
+        return self._waits_for_result(request)
 
     def _refuses_earlier(self, request: RecordedPacket, expected: RecordedPacket) -> bool:
         """Whether the next response asks for a request before this one, which is so dropped."""
@@ -331,10 +377,25 @@ class ResponderReplay:
             if self._is_duplicate(recorded, expected):
                 self.report.leave_out(_DUPLICATE, recorded.number)
                 return False
+        if self._was_answered(packet, answer):
+            self.report.leave_out(_DUPLICATE, recorded.number)
+            return False
         if packet.form.is_first:
             return True
         self.report.leave_out(_INSIDE, recorded.number)
         return False
+
+    def _was_answered(self, packet: TransportPacket, answer: TransportPacket | None) -> bool:
+        """Whether a request was acknowledged before, or its response continues that of a READ."""
+        if self._answered is not None and distance(self._answered, packet.psn) <= 0:
+            return True
+        return (
+            answer is not None
+            and answer.psn == packet.psn
+            and packet.form.operation is Operation.READ
+            and answer.form.operation is Operation.READ_RESPONSE
+            and not answer.form.is_first
+        )
 
     def _is_repeated(self, recorded: RecordedPacket, expected: RecordedPacket) -> bool:
         """Whether the requester goes back before this request before the next response: it may have
@@ -402,8 +463,13 @@ class ResponderReplay:
         """Learn the path MTU from a packet that is neither the last nor the only one."""
         if self._mtu:
             return
-        for shown in (packet, expected.packet if expected is not None else None):
-            if shown is None or shown.form.is_last or shown.form.operation not in _FULL:
+        packets = [packet, *([] if expected is None else [expected.packet])]
+        if packet.form.operation is Operation.READ and packet.dma_len > SMALLEST_MTU:
+            # Its response needs it.
+            exchange = self.exchange
+            packets += [each.packet for each in (*exchange.responses, *exchange.requests)]
+        for shown in packets:
+            if shown.form.is_last or shown.form.operation not in _FULL:
                 continue
             if len(shown.payload) in MTU_CODES:
                 self._mtu = len(shown.payload)
@@ -445,13 +511,9 @@ class ResponderReplay:
                 self.report.infer(what, recorded.number)
             else:
                 waiting.append(room)
-        if (
-            answer is not None
-            and answer.form.operation is Operation.ATOMIC_ACKNOWLEDGE
-            and answer.psn == packet.psn
-            and form.operation in _ATOMICS
-        ):
-            original = answer.original.to_bytes(8, "little")
+        result = self._result_of(packet) if form.operation in _ATOMICS else None
+        if result is not None:
+            original = result.original.to_bytes(8, "little")
             space = self._host, packet.rkey
             if not self._memory.contradicts(space, packet.va, original):
                 self._memory.write(space, packet.va, original)
@@ -525,7 +587,10 @@ class ResponderReplay:
             return
         self._knows_msn = True
         if packet.msn != shown.msn:
-            qp.responder.msn = qp.responder.msn + shown.msn - packet.msn & MASK
+            missing = shown.msn - packet.msn
+            qp.responder.msn = qp.responder.msn + missing & MASK
+            for waiting in qp.responder.replies:
+                waiting.msn = waiting.msn + missing & MASK
             packet.msn = shown.msn
             self.report.infer(f"MSN {shown.msn} of the first response", self._last_number)
 
@@ -622,13 +687,30 @@ class ResponderReplay:
         if before == len(self.report.differences) + self.report.more_differences:
             self.report.equal += 1
 
+    def _is_left_over(self, response: RecordedPacket) -> bool:
+        """Whether the emulated responder has no response of that PSN, because the request came
+        before the first one replayed."""
+        if self._qp is None or self._held is not None or not self._is_before_start(response):
+            return False
+        replies = self._qp.responder.replies
+        return not replies or replies[0].psn != response.packet.psn
+
+    def _is_before_start(self, response: RecordedPacket) -> bool:
+        """Whether a response answers a request before the first one replayed: also a READ or an
+        atomic that is retransmitted later."""
+        if self._start is None or distance(self._start, response.packet.psn) >= 0:
+            return False
+        return not self.report.equal or not _is_acknowledge(response.packet)
+
     def _miss(self, expected: RecordedPacket) -> None:
         """Report a recorded response that the emulated responder does not send."""
-        if self._qp is None or (
-            self._start is not None
-            and not self.report.equal
-            and distance(self._start, expected.packet.psn) < 0
-        ):
+        if self._qp is None:
+            psn = (
+                expected.packet.psn if not _is_refusal(expected.packet) else expected.packet.psn - 1
+            )
+            if self._answered is None or distance(self._answered, psn) > 0:
+                self._answered = psn & MASK
+        if self._qp is None or self._is_before_start(expected):
             self.report.leave_out(_EARLIER, expected.number)
             return
         self.report.differ(expected.number, "packet", summary_of(expected.packet), None)
@@ -645,6 +727,14 @@ def _nak_code(packet: TransportPacket) -> int | None:
     return aeth.code(packet.syndrome)
 
 
+def _is_acknowledge(packet: TransportPacket) -> bool:
+    return packet.form.operation is Operation.ACKNOWLEDGE
+
+
+def _is_refusal(packet: TransportPacket) -> bool:
+    return packet.form.has_aeth and aeth.kind(packet.syndrome) is not AckKind.ACK
+
+
 def _is_plain_ack(packet: TransportPacket) -> bool:
     is_ack = packet.form.operation is Operation.ACKNOWLEDGE
     return is_ack and aeth.kind(packet.syndrome) is AckKind.ACK
@@ -655,6 +745,10 @@ _REFUSED = "request behind one that was refused, before the first one replayed"
 _REPEATED = "request that is retransmitted before its response"
 _DUPLICATE = "duplicate of a request before the capture"
 _EARLIER = "response to a request before the first one replayed"
+
+_UNKNOWN_STATE = (
+    "the capture begins inside the connection; differences may come from requests before it"
+)
 
 _ENDLESS = RecvWR([SGE(0, MAX_READ, 0)])
 """A receive request with room for any message."""

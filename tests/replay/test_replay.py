@@ -269,6 +269,33 @@ def test_packets_before_the_first_whole_message_are_counted(
     assert all(any(what.startswith(each) for each in left_out) for what in requests)
 
 
+@pytest.mark.parametrize(
+    ("start", "equal"),
+    [
+        pytest.param(317, 202, id="READ behind unfinished SENDs"),
+        pytest.param(318, 202, id="READ before the path MTU is known"),
+        pytest.param(329, 196, id="MSN of all responses to a READ"),
+        pytest.param(371, 158, id="READ that continues one before the capture"),
+        pytest.param(373, 121, id="READ whose responses came before"),
+        pytest.param(531, 10, id="atomics behind a READ"),
+    ],
+)
+def test_what_was_before_the_capture_is_no_difference(start: int, equal: int) -> None:
+    """Counted in tshark: responses from the first PSN on that is replayed."""
+    (report,) = replayed(capture_of(records_of(CAPTURES / "chaos.b.pcap")[start:]))
+
+    assert not report.differences
+    assert report.equal == equal
+
+
+def test_differences_that_packets_before_the_capture_may_explain_are_named_so() -> None:
+    """READs are retransmitted whose responses were before: the MSN shows it, but too late."""
+    (report,) = replayed(capture_of(records_of(CAPTURES / "chaos.b.pcap")[385:]))
+
+    assert {d.field for d in report.differences} == {"msn"}
+    assert any("begins inside the connection" in what for what in report.inferred)
+
+
 def test_a_requester_that_is_seen_in_the_middle_of_a_message_is_replayed_from_the_next() -> None:
     (report,) = replayed(
         capture_of(records_of(CAPTURES / "drop-one-middle.a.pcap")[11:]), role="requester"
