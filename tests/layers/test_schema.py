@@ -138,12 +138,12 @@ def _largest(field: Field) -> Any:
     return (largest,) * field.count if field.is_array else largest
 
 
-@pytest.mark.parametrize("wrap", [bytes, bytearray, memoryview])
 @every_header
-def test_any_kind_of_bytes_can_be_read(kind: type[Header], wrap: Any) -> None:
+def test_any_kind_of_bytes_can_be_read(kind: type[Header]) -> None:
     raw = bytes(range(256)) * (kind.SIZE // 256 + 1)
 
-    assert kind.unpack(wrap(raw)).pack() == raw[: kind.SIZE]
+    for wrapped in (bytes(raw), bytearray(raw), memoryview(raw)):
+        assert kind.unpack(wrapped).pack() == raw[: kind.SIZE]
 
 
 def test_keys_of_columns_are_unique_in_a_header() -> None:
