@@ -619,10 +619,10 @@ def test_captures_together_remember_as_many_destinations_as_one(
 
 
 def test_worst_connection_is_first_whatever_it_cost() -> None:
-    """A dead connection before one that has recovered from many losses."""
-    paths = [str(CAPTURES / name) for name in ("loss-ack-only.b.pcap", "retry-exceeded.pcap")]
+    """A dead connection before one that has recovered from more RNR NAKs than that has timeouts."""
+    paths = [str(CAPTURES / name) for name in ("rnr-multi-packet.pcap", "retry-exceeded.pcap")]
     summary, _ = analyse(paths)
 
     order = [str(each.status) for each in worst_first(summary.connections)]
 
-    assert order == ["retry-exceeded", "degraded"]
+    assert order == ["retry-exceeded", "recovered"]

@@ -48,9 +48,16 @@ WRONG = [
     Wrong(
         "every silent end is unanswered",
         STATUS,
-        "    if Trouble.RETRANSMITTED in troubles and not",
-        "    if troubles and not",
+        "    if Trouble.RETRANSMITTED in troubles and is_alone",
+        "    if troubles and is_alone",
         judged("unresolved", trouble=Trouble.REQUESTS_MISSING, other_packets=0),
+    ),
+    Wrong(
+        "a resumed READ shows no response",
+        STATUS,
+        " and not any(e.resumed_reads for e in both)",
+        "",
+        judged("unresolved", trouble=Trouble.RETRANSMITTED, other_packets=0, resumed_reads=1),
     ),
     Wrong(
         "a reset during trouble is forgotten",
