@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # One worker for each processor; an idle worker takes over tests of a busy one.
 PARALLEL := -n auto --dist worksteal
 
-.PHONY: demo test test-all lint bench interop interop-tshark interop-rxe live bench-rxe bench-inject bench-fuzz bench-fabric pages docs wheel fuzz-readers soak test-pythons lock audit release clean
+.PHONY: demo test test-all lint bench compiled interop interop-tshark interop-rxe live bench-rxe bench-inject bench-fuzz bench-fabric pages docs wheel fuzz-readers soak test-pythons lock audit release clean
 
 # What `make demo` proposes to try next; tests/test_demo.py runs them.
 NEXT = 'flows captures/rnr-multi-packet.pcap           the connections of a capture, worst first' \
@@ -48,9 +48,14 @@ bench: $(VENV)/test.stamp
 	$(BIN)/python tests/bench/compare.py
 	$(BIN)/python tests/bench/emulator.py
 
-# Networks of ns-3 HPCC with real packets, figure by figure; ten minutes.
+# Networks of ns-3 HPCC with real packets, figure by figure, ten minutes; then the speed of networks.
 bench-fabric: $(VENV)/test.stamp
 	PYTHONPATH=tests $(BIN)/python tests/bench/fabric_truth.py
+	$(BIN)/python tests/bench/fabric.py
+
+# A copy of ibwire in build/compiled with the hottest modules compiled by mypyc; needs a C compiler.
+compiled: $(VENV)/test.stamp
+	$(BIN)/python tests/bench/compiled.py
 
 # With implementations of others: tshark, and Linux's Soft-RoCE.
 interop: interop-tshark interop-rxe

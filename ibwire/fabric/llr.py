@@ -375,6 +375,7 @@ class RetryLink:
         self.ends = LinkEnd(settings, there), LinkEnd(settings, back)
         """The ends at the nodes `a` and `b` of the wire."""
         for end, arriving in zip(self.ends, (back, there), strict=True):
+            end.line.polls_always = True
             end.line.poll_node = end.line.poll_transmit = partial(self._poll, end)
             arriving.receive = partial(self._receive, end)
         self.init()

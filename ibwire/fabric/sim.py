@@ -9,8 +9,9 @@ scheduled, so runs with the same nodes are identical. An event is one of three:
 - a node is woken: its timeout is due, or its application has called it.
 
 After each event only the node of that event is polled: each port whose line is free for a
-frame, then the node for its timeout. A node with many ports may have a list `ready_ports`, to
-which it adds those that may have a frame; then only these are polled. Events are not removed
+frame, then the node for its timeout. A node may have a list `ready_ports`, to which it adds the
+ports that may have a frame; then only these are polled, as soon as their line is free. A port
+that may have another frame after the one that was taken is added again. Events are not removed
 from the heap early. A timeout that has moved to a later time is detected at its old time: the
 node returns the new time and is not called until then.
 """
@@ -28,7 +29,8 @@ from math import gcd
 from ibwire.base.errors import EncodeError, IbwireError, TooManyFrames
 from ibwire.base.node import OPEN, Frame, Grant, Node, Stage
 from ibwire.base.units import ETHERNET_OVERHEAD, GBPS, US, S, Time
-from ibwire.fabric.pause import PauseGrant, is_mac_control
+from ibwire.fabric.pause import PauseGrant
+from ibwire_layers.outer import EtherType
 
 MAXIMUM_REPEATS = 100_000
 """Timeouts that one node may handle without time going on: a few for each of its queue pairs."""
@@ -101,6 +103,8 @@ class Station:
         """A line from a port of the node."""
         self.lines += (line,)
         self.by_port[line.port] = line
+        if self.ready is not None:
+            self.ready.append(line.port)
 
 
 class Direction:
@@ -116,6 +120,7 @@ class Direction:
         "first",
         "free_at",
         "grant",
+        "is_awaited",
         "lost",
         "name",
         "near",
@@ -124,6 +129,7 @@ class Direction:
         "pause",
         "poll_node",
         "poll_transmit",
+        "polls_always",
         "port",
         "rate_bps",
         "receive",
@@ -160,6 +166,11 @@ class Direction:
         that have not left yet."""
         self.free_at: Time = -1
         """When the line can take the next frame; never, while its wire is cut."""
+        self.polls_always = near.ready is None
+        """Whether the node is asked each time the line has become free; otherwise only when it
+        has named the port."""
+        self.is_awaited = False
+        """Whether an event asks the line when it is free."""
         self.first: deque[Frame] = deque()
         """Frames of the MAC itself, which precede those of the node."""
         self.lost = 0
@@ -186,6 +197,8 @@ class Direction:
         frame = self.first.popleft()
         if not self.first:
             self.poll_transmit = self.poll_node
+        if self.near.ready is not None:
+            self.near.ready.append(self.port)
         return frame
 
 
@@ -375,11 +388,9 @@ class Simulator:
             self.now = max(self.now, until)
         return outcome
 
-    def _loop(
+    def _loop(  # long: it runs for every frame, so nothing is a function of its own
         self, until: Time | None, stop: Callable[[], bool] | None, max_frames: int | None
     ) -> Outcome:
-        # This runs for every frame, so it uses local variables and inlines what could be
-        # separate functions.
         heap, sequence, push, pop = self._heap, self._sequence, heappush, heappop
         last, tie = _NEVER if until is None else until, self._tie
         left = -1 if max_frames is None else max_frames
@@ -393,12 +404,13 @@ class Simulator:
                 self._woken(station, now)
                 lines = station.lines if station.ready is None else ()
             elif frame is None:
+                line.is_awaited = False
                 lines = line.alone
                 free_by = now
             else:
                 self.frames += 1
                 left -= 1
-                if line.back is not None and is_mac_control(frame):
+                if line.back is not None and frame[12:14] == _MAC_CONTROL:
                     lines = self._obey(line.back, frame, now)
                 else:
                     line.receive(frame, now, line.far_port)
@@ -406,9 +418,13 @@ class Simulator:
             while True:
                 for line in lines:
                     if line.free_at > free_by:
+                        if not (line.polls_always or line.is_awaited) and line.free_at < _NEVER:
+                            line.is_awaited = True
+                            push(heap, (line.free_at, sequence(), station, line, None))
                         continue
-                    if line.pause is not None:
-                        line.pause.advance(now)
+                    pause = line.pause
+                    if pause is not None and pause.paused:
+                        pause.advance(now)
                     frame = line.poll_transmit(now, line.port, line.grant)
                     if frame is None:
                         continue
@@ -420,12 +436,18 @@ class Simulator:
                         push(heap, (free + line.delay, sequence(), line.far, line, frame))
                     else:
                         self._pass(line, frame, now)
-                    push(heap, (free, sequence(), station, line, None))
-                if not station.ready:
+                    if line.polls_always:
+                        push(heap, (free, sequence(), station, line, None))
+                ready = station.ready
+                if not ready:
                     break
-                by_port = station.by_port
-                lines = tuple([by_port[port] for port in station.ready if port in by_port])
-                station.ready.clear()
+                if len(ready) == 1:
+                    found = station.by_port.get(ready[0])
+                    lines = found.alone if found is not None else ()
+                else:
+                    by_port = station.by_port
+                    lines = tuple([by_port[port] for port in ready if port in by_port])
+                ready.clear()
             due = station.poll_timeout()
             if due is not None and due < station.armed:
                 self._wake(station, due)
@@ -522,6 +544,8 @@ def _always() -> bool:
 _Event = tuple[Time, int, Station, Direction | None, Frame | None]
 """Time, order, station: a frame that arrives at the station along the direction; a direction
 of the station that is free (no frame); a wake (neither)."""
+
+_MAC_CONTROL = EtherType.MAC_CONTROL.to_bytes(2)
 
 _NEVER: Time = 1 << 100
 """Later than everything: 40 billion years."""

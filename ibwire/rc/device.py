@@ -120,6 +120,8 @@ class Device:
         self.multicast: dict[int, list[QueuePair]] = {}
         """Queue pairs by the multicast GID they are attached to."""
         self.counters: Counter[str] = Counter()
+        self.ready_ports: list[int] = []
+        """Holds 0 where it may have a frame to send; a driver that polls always may ignore it."""
         self.events: deque[AsyncEvent] = deque()
         self.congestion: deque[CongestionEvent] = deque(maxlen=self.LIMIT_EVENTS)
         native = link == "ib"
@@ -137,6 +139,8 @@ class Device:
         self._next_srq = 1
         self._windows: dict[int, PathWindow] = {}
         self._headers: dict[tuple[AddressVector, bytes], Headers] = {}
+        self._cnp_paths: dict[int, tuple[AddressVector, Path]] = {}
+        """By number of a queue pair: its address, and the path of CNPs to there."""
         self._datagram_paths: dict[tuple[AddressVector, int], Path] = {}
 
     # Objects.
@@ -290,6 +294,7 @@ class Device:
     def poll_transmit(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
         """The next frame to send: CNPs first, then lanes and queue pairs in turn."""
         if self._cnps and grant.allows(self._cnp_lane, self._largest):
+            self._note_ready()
             return self._cnps.popleft()
         for lane, active in self._lanes.items():
             if not active or (grant is not OPEN and not grant.allows(lane, self._largest)):
@@ -325,6 +330,8 @@ class Device:
                     qp.telemetry = b""
                 if qp.rate is not None and (packet.payload or not packet.form.is_response):
                     qp.rate.sent(len(frame) + ETHERNET_OVERHEAD, now)
+                if active or self._cnps or len(self._lanes) > 1:
+                    self._note_ready()
                 return frame
         return None
 
@@ -364,6 +371,11 @@ class Device:
         if active is None:
             active = self._lanes[lane] = deque()
         active.append(qp)
+        self._note_ready()
+
+    def _note_ready(self) -> None:
+        if not self.ready_ports:
+            self.ready_ports.append(0)
 
     def change_lane(self, qp: QueuePair) -> None:
         """Move a queue pair to the lane of its address, if it may have something to send."""
@@ -412,13 +424,22 @@ class Device:
         packet = TransportPacket(CNP_FORM, 0)
         packet.pkey, packet.mig_req = self.pkeys[qp.attr.pkey_index], 0
         packet.dest_qp, packet.becn = qp.attr.dest_qp_num, 1
-        address = replace(
-            qp.attr.ah_attr,
-            traffic_class=settings.dscp << 2 | ECT_0,
-            sl=settings.priority,
-            udp_source_port=0,
-        )
-        self._cnps.append(self.path_to(address, qp.number, 0).frame(encode(packet)))
+        self._note_ready()
+        self._cnps.append(self._cnp_path(qp, settings).frame(encode(packet)))
+
+    def _cnp_path(self, qp: QueuePair, settings: NotificationPoint) -> Path:
+        """The path of CNPs to the peer of a queue pair, kept while its address stays."""
+        own = qp.attr.ah_attr
+        address, path = self._cnp_paths.get(qp.number, (None, None))
+        if path is None or address is not own:
+            if len(self._cnp_paths) >= MAXIMUM_ROUTES:
+                self._cnp_paths.clear()
+            dscp = settings.dscp << 2 | ECT_0
+            lane = settings.priority
+            there = replace(own, traffic_class=dscp, sl=lane, udp_source_port=0)
+            path = self.path_to(there, qp.number, 0)
+            self._cnp_paths[qp.number] = own, path
+        return path
 
     def path_to(self, av: AddressVector, qpn: int, dest_qpn: int) -> Path:
         """The path to an address, for a queue pair (`dest_qpn`) or for datagrams (0)."""

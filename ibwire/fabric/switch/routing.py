@@ -40,7 +40,7 @@ class Router:
     queued: bytes that wait at a port, for `ADAPTIVE`.
     """
 
-    __slots__ = ("_draw", "_flows", "_queued", "_seed", "_strategy", "_turn", "table")
+    __slots__ = ("_draw", "_flows", "_queued", "_seed", "_strategy", "_turn", "known", "table")
 
     table: dict[bytes, tuple[int, ...]]
 
@@ -56,6 +56,8 @@ class Router:
         queued: Callable[[int], int] | None = None,
         draw: random.Random | None = None,
     ) -> None:
+        self.known: dict[bytes, tuple[int, int]] = {}
+        """Port and priority by `flow_key`, which a switch keeps here while the table stays."""
         self.update(table)
         self._strategy = strategy
         self._seed = seed
@@ -84,12 +86,21 @@ class Router:
     def update(self, table: Mapping[bytes, Sequence[int]]) -> None:
         """Replace the table; flows may take other ports from now on."""
         self.table = {mac: tuple(ports) for mac, ports in table.items()}
+        self.known.clear()
 
     def withdraw(self, port: int) -> None:
         """Stop using a port for destinations to which other ports lead too."""
         for mac, ports in self.table.items():
             if len(ports) > 1 and port in ports:
                 self.table[mac] = tuple(each for each in ports if each != port)
+        self.known.clear()
+
+    def keeps(self, frame: Frame) -> bool:
+        """Whether all frames with the same `flow_key` take the same port as this one."""
+        if frame[12:15] != _PLAIN_IPV4 or len(frame) < _KEY_END:
+            return False
+        ports = self.table.get(frame[:6], ())
+        return self._strategy is Strategy.ECMP or len(ports) == 1
 
     def _hash(self, frame: Frame) -> int:
         flow = flow_of(frame)
@@ -99,6 +110,14 @@ class Router:
                 self._flows.clear()
             known = self._flows[flow] = murmur3(flow, self._seed)
         return known
+
+
+def flow_key(frame: Frame) -> bytes:
+    """The fields of a frame on which port and priority depend, if it `keeps` them.
+
+    Of IPv4 without options: MAC addresses, type, DSCP, protocol, addresses and UDP ports.
+    """
+    return frame[:16] + frame[22:24] + frame[26:_KEY_END]
 
 
 def flow_of(frame: Frame) -> bytes:
@@ -139,5 +158,9 @@ def murmur3(data: bytes, seed: int) -> int:
     value = (value ^ value >> 13) * 0xC2B2AE35 & _MASK
     return value ^ value >> 16
 
+
+_PLAIN_IPV4 = _IPV4 + b"\x45"
+_KEY_END = 38
+"""Where the ports of UDP end, after IPv4 without options."""
 
 _MASK = 0xFFFFFFFF

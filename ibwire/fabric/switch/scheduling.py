@@ -27,7 +27,7 @@ class Scheduler:
     weights: of the others; 1 where none is given.
     """
 
-    __slots__ = ("_deficits", "_quanta", "_ring", "_strict", "_turn")
+    __slots__ = ("_deficits", "_is_owed", "_is_strict", "_quanta", "_ring", "_strict", "_turn")
 
     def __init__(
         self, strict: Sequence[int] = (), weights: Mapping[int, int] | None = None
@@ -45,14 +45,26 @@ class Scheduler:
         smallest = min(weights.values(), default=1)
         self._quanta = [QUANTUM * weights.get(lane, smallest) // smallest for lane in range(LANES)]
         self._deficits = [0] * LANES
+        self._is_strict = [lane in strict for lane in range(LANES)]
+        self._is_owed = False
+        """Whether a priority has something left of its turn."""
         self._turn = 0
         """Index in the ring of the priority whose turn it is; its quantum is given."""
 
-    def pick(self, sizes: Sequence[int], grant: Grant) -> int:
+    def pick(self, sizes: Sequence[int], grant: Grant, waiting: int) -> int:
         """The priority that sends next, -1 if none may.
 
-        sizes: of the first frame of each priority, 0 for an empty queue.
+        sizes: of the first frame of each priority, 0 for an empty queue. waiting: the priorities
+        with a frame, as bits.
         """
+        if not waiting & waiting - 1:  # one only
+            lane = waiting.bit_length() - 1
+            if lane < 0 or not grant.allows(lane, sizes[lane]):
+                return -1
+            if self._is_owed:
+                self._forgive(sizes)
+                self._use_up(lane, sizes[lane])
+            return lane
         for lane in self._strict:
             if sizes[lane] and grant.allows(lane, sizes[lane]):
                 return lane
@@ -60,22 +72,27 @@ class Scheduler:
         if not ready:
             return -1
         if len(ready) == 1:
-            return self._alone(ready[0], sizes)
+            self._forgive(sizes)
+            self._use_up(ready[0], sizes[ready[0]])
+            return ready[0]
         return self._share(ready, sizes)
 
-    def _alone(self, lane: int, sizes: Sequence[int]) -> int:
+    def _use_up(self, lane: int, size: int) -> None:
         """The only priority that may send uses up its turn, but owes nothing."""
-        self._deficits[lane] = max(self._deficits[lane] - sizes[lane], 0)
-        for other in self._ring:
-            if not sizes[other]:
-                self._deficits[other] = 0
-        return lane
+        if not self._is_strict[lane]:
+            self._deficits[lane] = max(self._deficits[lane] - size, 0)
+        self._is_owed = any(self._deficits)
+
+    def _forgive(self, sizes: Sequence[int]) -> None:
+        """Priorities whose queue is empty lose what is left of their turn."""
+        for lane in self._ring:
+            if not sizes[lane]:
+                self._deficits[lane] = 0
 
     def _share(self, ready: list[int], sizes: Sequence[int]) -> int:
         deficits, ring = self._deficits, self._ring
-        for other in ring:
-            if not sizes[other]:
-                deficits[other] = 0
+        self._forgive(sizes)
+        self._is_owed = True
         while True:
             lane = ring[self._turn]
             if lane in ready and deficits[lane] >= sizes[lane]:

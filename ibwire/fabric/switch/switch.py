@@ -103,6 +103,7 @@ class _Port:
         "scheduler",
         "sent",
         "stormed",
+        "waiting",
         "watches",
     )
 
@@ -127,6 +128,8 @@ class _Port:
         """Bytes in each queue."""
         self.first_sizes = [0] * LANES
         """Bytes of the first frame of each queue, 0 for an empty queue."""
+        self.waiting = 0
+        """Priorities with frames in their queue, as bits."""
         self.paused = 0
         """Priorities that the neighbour was told to stop, as bits."""
         self.announce: dict[int, int] = {}
@@ -163,6 +166,9 @@ class Switch:
     writes into packets that have room for it (`ibwire.base.telemetry`).
     Raises `BufferTooSmall` where headroom and reserves take all of the buffer.
     """
+
+    LIMIT_FLOWS = 1 << 16
+    """Flows whose port and priority are kept."""
 
     def __init__(
         self,
@@ -233,15 +239,20 @@ class Switch:
     def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
         """Queue a frame at its output port, or drop it."""
         source = self._ports[port]
-        out = self.router.port(frame)
-        if out is None or len(frame) < _HEADER:
-            source.counters.dropped["no route" if len(frame) >= _HEADER else "malformed"] += 1
-            return
+        router = self.router
+        key = frame[:16] + frame[22:24] + frame[26:38]  # `flow_key`, inlined
+        known = router.known.get(key)
+        if known is None:
+            known = self._classify(frame, key)
+            if known is None:
+                reason = "no route" if len(frame) >= _HEADER else "malformed"
+                source.counters.dropped[reason] += 1
+                return
+        out, lane = known
         target = self._ports[out]
         if not target.is_up:
             source.counters.dropped["link down"] += 1
             return
-        lane = self._classifier.priority(frame)
         if target.stormed >> lane & 1:
             target.counters.discarded["watchdog"] += 1
             return
@@ -262,26 +273,51 @@ class Switch:
         queue = target.queues[lane]
         if not queue:
             target.first_sizes[lane] = size
+            target.waiting |= 1 << lane
         queue.append((frame, size, port))
         queued = target.queued[lane] = target.queued[lane] + size
         if queued > target.counters.largest_queue[lane]:
             target.counters.largest_queue[lane] = queued
         self.ready_ports.append(out)
 
+    def _classify(self, frame: Frame, key: bytes) -> tuple[int, int] | None:
+        """Output port and priority of a frame; `None` for one that has no way."""
+        out = self.router.port(frame)
+        if out is None or len(frame) < _HEADER:
+            return None
+        found = out, self._classifier.priority(frame)
+        if self.router.keeps(frame):
+            known = self.router.known
+            if len(known) >= self.LIMIT_FLOWS:
+                known.clear()
+            known[key] = found
+        return found
+
     def poll_transmit(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
         """The next frame of a port: a PFC frame first, then by priority and weight."""
         target = self._ports[port]
         if target.announce:
             times, target.announce = target.announce, {}
+            if target.waiting:
+                self.ready_ports.append(port)
             return pfc_frame(self._mac + port, times)
+        waiting = target.waiting
+        if not waiting:
+            return None
         if target.watches:
             grant = self._watched(target, port, grant, now)
-        lane = target.scheduler.pick(target.first_sizes, grant)
+        lane = target.scheduler.pick(target.first_sizes, grant, waiting)
         if lane < 0:
             return None
         queue = target.queues[lane]
         frame, size, came_by = queue.popleft()
-        target.first_sizes[lane] = queue[0][1] if queue else 0
+        if queue:
+            target.first_sizes[lane] = queue[0][1]
+        else:
+            target.first_sizes[lane] = 0
+            waiting = target.waiting = waiting & ~(1 << lane)
+        if waiting:
+            self.ready_ports.append(port)
         target.queued[lane] -= size
         ramp = target.ramps[lane]
         if ramp is not None and not ramp.at_enqueue:
@@ -296,10 +332,11 @@ class Switch:
             )
             target.sent += size
         self._release(came_by, lane, size)
-        if target.watches and lane in target.watches:
+        if lane in target.watches:
             target.watches[lane].sent()
-        target.counters.sent[lane] += 1
-        target.counters.sent_bytes[lane] += len(frame)
+        counters = target.counters
+        counters.sent[lane] += 1
+        counters.sent_bytes[lane] += len(frame)
         return frame
 
     def link_down(self, port: int) -> None:
@@ -390,6 +427,7 @@ class Switch:
         for _, size, came_by in queue:
             self._release(came_by, lane, size)
         queue.clear()
+        target.waiting &= ~(1 << lane)
         target.queued[lane] = target.first_sizes[lane] = 0
 
     def _release(self, port: int, lane: int, size: int) -> None:
@@ -419,6 +457,8 @@ class Switch:
         heapq.heappush(self._refreshes, (due, port, lane))
 
     def _marked(self, frame: Frame, target: _Port, lane: int, ramp: Ramp, now: Time) -> Frame:
+        if target.queued[lane] <= ramp.minimum:  # nearly always
+            return frame
         if not ramp.hits(target.queued[lane], self._draw):
             return frame
         marked = mark_ce(frame)

@@ -187,11 +187,16 @@ def test_ramps_refuse_wrong_numbers(wrong: Any) -> None:
 # Priorities of a port (reference/fabric#scheduling).
 
 
+def waiting(sizes: list[int]) -> int:
+    """The priorities with a frame, as bits."""
+    return sum(1 << lane for lane, size in enumerate(sizes) if size)
+
+
 def served(scheduler: Scheduler, sizes: list[int], times: int) -> Counter[int]:
     """Bytes that each priority sends while all that have a size stay full."""
     found: Counter[int] = Counter()
     for _ in range(times):
-        lane = scheduler.pick(sizes, OPEN)
+        lane = scheduler.pick(sizes, OPEN, waiting(sizes))
         found[lane] += sizes[lane]
     return found
 
@@ -228,14 +233,15 @@ def test_paused_priority_leaves_its_share_to_others() -> None:
 
     scheduler = Scheduler(weights={3: 9, 0: 1})
 
-    assert {scheduler.pick([1500, 0, 0, 1500, 0, 0, 0, 0], Three()) for _ in range(20)} == {0}
-    assert scheduler.pick([0, 0, 0, 1500, 0, 0, 0, 0], Three()) == -1
+    both, one = [1500, 0, 0, 1500, 0, 0, 0, 0], [0, 0, 0, 1500, 0, 0, 0, 0]
+    assert {scheduler.pick(both, Three(), waiting(both)) for _ in range(20)} == {0}
+    assert scheduler.pick(one, Three(), waiting(one)) == -1
 
 
 def test_priority_that_was_idle_saves_no_credit() -> None:
     scheduler = Scheduler(weights={0: 1, 3: 1})
     for _ in range(100):
-        scheduler.pick([1500, 0, 0, 0, 0, 0, 0, 0], OPEN)
+        scheduler.pick([1500, 0, 0, 0, 0, 0, 0, 0], OPEN, 1)
 
     found = served(scheduler, [1500, 0, 0, 1500, 0, 0, 0, 0], 100)
 

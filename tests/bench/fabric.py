@@ -1,0 +1,251 @@
+"""Networks of switches beside a model without bytes, in one run: work a second of CPU time.
+
+    python tests/bench/fabric.py [--packets N] [--rounds N]
+
+Jobs: a star in which eight hosts send to one with DCQCN, counted in data packets from end to end;
+the same with a tap on every link, which writes a capture; permutations over fat trees of 20, 80
+and 320 switches, and from 10 to 1000 flows over the smallest, counted in frames that switches
+send. The model is what a plain event loop in Python does with as many packets over the same
+switches: a heap of events, a queue for each port, an ACK for each sixteenth packet; no bytes,
+transport, buffers, pauses or marks. The jobs take turns; the table shows the best round of each.
+
+`make compiled` and PYTHONPATH=build/compiled measure the compiled modules.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import random
+import tempfile
+import time
+import tracemalloc
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import ibwire.fabric.sim
+from ibwire.base.units import S
+from ibwire.capture import PcapWriter, Tap
+from ibwire.fabric import Simulator
+from ibwire.fabric.lossless import LosslessNetwork, SwitchSettings
+from ibwire.fabric.switch import Ramp
+from ibwire.fabric.topology import Topology, fat_tree, star
+from ibwire.rc.attributes import AddressVector, QPCap, QPType
+from ibwire.rc.congestion import DCQCN, HPCC_MODEL, NotificationPoint
+from ibwire.rc.connect import ALL_ACCESS, bring_up
+from ibwire.rc.device import Device
+from ibwire.rc.profile import SPEC
+from ibwire.rc.qp import QPInit
+from ibwire.rc.work import SGE, SendWR, WROpcode
+
+MTU = 1024
+ACK_INTERVAL = 16
+PROFILE = replace(SPEC, name="bench", ack_request_interval=ACK_INTERVAL)
+Pairs = Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a job did in how much time."""
+
+    packets: int
+    """Data packets from end to end."""
+    dequeues: int
+    """Frames that switches have sent."""
+    seconds: float
+
+
+def emulate(
+    topology: Topology, pairs: Pairs, packets: int, *, dcqcn: bool = False, tap: bool = False
+) -> Result:
+    """Each pair of hosts moves a message of so many packets."""
+    simulator = Simulator(1)
+    devices = [
+        Device(
+            name,
+            f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}",
+            profile=PROFILE,
+            rate_control=(lambda: DCQCN(HPCC_MODEL)) if dcqcn else None,
+            notification=NotificationPoint(interval=0) if dcqcn else None,
+        )
+        for number, name in enumerate(topology.hosts, 1)
+    ]
+    nodes = {name: (each, each.mac) for name, each in zip(topology.hosts, devices, strict=True)}
+    ramps = {0: Ramp(minimum=400_000, maximum=1_600_000, probability=0.2)} if dcqcn else {}
+    settings = SwitchSettings(buffer=32 << 20, ramps=ramps)
+    network = LosslessNetwork(simulator, topology, nodes, settings)
+    memory = [
+        (pd, pd.register(packets * MTU, int(ALL_ACCESS)))
+        for pd in (device.alloc_pd() for device in devices)
+    ]
+    senders = []
+    for a, b in pairs:
+        ends = []
+        for number in (a, b):
+            cq = devices[number].create_cq(1 << 8)
+            init = QPInit(QPType.RC, memory[number][0], cq, cq, cap=QPCap(8, 8))
+            ends.append(devices[number].create_qp(init))
+        for one, other, peer in ((*ends, devices[b]), (*ends[::-1], devices[a])):
+            address = AddressVector(dgid=peer.gids[0], sl=3, traffic_class=26 << 2 | 2)
+            bring_up(one, address, dest_qp_num=other.number, path_mtu=3, timeout=0)
+        local, remote = memory[a][1], memory[b][1]
+        sges = [SGE(local.iova, packets * MTU, local.lkey)]
+        write = WROpcode.RDMA_WRITE
+        ends[0].post_send(SendWR(write, sges, remote_addr=remote.iova, rkey=remote.rkey))
+        senders.append(ends[0])
+    with tempfile.TemporaryDirectory() as folder:
+        writer = PcapWriter(Path(folder) / "all.pcap") if tap else None
+        if writer is not None:
+            for wire in simulator.wires:
+                wire.a_to_b.stage = wire.b_to_a.stage = Tap(writer)
+        begun = time.process_time()
+        simulator.run(until=S)
+        if writer is not None:
+            writer.close()
+        seconds = time.process_time() - begun
+    assert all(qp.sends.is_drained for qp in senders), "a flow has not ended"
+    ports = [port for each in network.switches.values() for port in each.counters]
+    return Result(packets * len(pairs), sum(sum(port.sent) for port in ports), seconds)
+
+
+def model(topology: Topology, pairs: Pairs, packets: int) -> Result:
+    """The same packets in a plain event loop."""
+    tables = topology.next_hops()
+    ports = {node: topology.ports(node) for node in (*topology.hosts, *topology.switches)}
+    free: dict[tuple[str, int], int] = {}
+    queues: dict[tuple[str, int], deque[tuple[str, bool, int]]] = {}
+    heap: list[tuple[int, int, str, int, tuple[str, bool, int] | None]] = []
+    order = dequeues = arrived = 0
+
+    def send(now: int, node: str, port: int, packet: tuple[str, bool, int]) -> None:
+        nonlocal order, dequeues
+        line = node, port
+        if free.get(line, 0) > now:
+            queues.setdefault(line, deque()).append(packet)
+            return
+        dequeues += node in tables
+        took = 1106 * 80 if packet[1] else 86 * 80
+        free[line] = now + took
+        link, neighbour = ports[node][port]
+        order += 1
+        heapq.heappush(heap, (now + took + link.delay, order, neighbour, -1, packet))
+        order += 1
+        heapq.heappush(heap, (now + took, order, node, port, None))
+
+    begun = time.process_time()
+    sources: dict[str, deque[tuple[str, bool, int]]] = {}
+    for flow, (a, b) in enumerate(pairs):
+        source = sources.setdefault(topology.hosts[a], deque())
+        source.extend([(topology.hosts[b], True, flow)] * packets)
+    for host, source in sources.items():
+        queues[host, 0] = source
+        send(0, host, 0, source.popleft())
+    counts = [0] * len(pairs)
+    while heap:
+        now, _, node, port, packet = heapq.heappop(heap)
+        if packet is None:
+            waiting = queues.get((node, port))
+            if waiting:
+                send(now, node, port, waiting.popleft())
+        elif node in tables:
+            choices = tables[node][packet[0]]
+            send(now, node, choices[packet[2] % len(choices)], packet)
+        elif packet[1]:
+            flow = packet[2]
+            arrived += 1
+            counts[flow] += 1
+            if counts[flow] % ACK_INTERVAL == 0:
+                send(now, node, 0, (topology.hosts[pairs[flow][0]], False, flow))
+    assert arrived == packets * len(pairs)
+    return Result(arrived, dequeues, time.process_time() - begun)
+
+
+def permutation(hosts: int, flows: int) -> list[tuple[int, int]]:
+    """Pairs in which each host sends and receives about as much."""
+    draw = random.Random(1)
+    pairs: list[tuple[int, int]] = []
+    while len(pairs) < flows:
+        order = list(range(hosts))
+        draw.shuffle(order)
+        pairs += zip(order, order[1:] + order[:1], strict=True)
+    return pairs[:flows]
+
+
+def memory_of_a_queued_packet(packets: int = 400) -> float:
+    """Bytes of memory for each packet that waits in a switch, with its 1082 bytes of frame."""
+    network = star(9)
+    tracemalloc.start()
+    simulator = Simulator()
+    device = Device("h", "10.0.0.1")
+    nodes = {
+        name: (device if name == "h0" else _Idle(), bytes([2, 0, 0, 0, 0, n]))
+        for n, name in enumerate(network.hosts)
+    }
+    fabric = LosslessNetwork(simulator, network, nodes, SwitchSettings(buffer=32 << 20))
+    switch = fabric.switches["s0"]
+    before = tracemalloc.get_traced_memory()[0]
+    frame = bytes([2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0, 8, 0, 0x45, 104]) + bytes(1066)
+    for number in range(packets):
+        switch.receive(frame + number.to_bytes(2), 0, 0)
+    used = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    return used / packets
+
+
+class _Idle:
+    """A host that does nothing."""
+
+    def receive(self, frame: bytes, now: int, port: int = 0) -> None:
+        """Drop the frame."""
+
+    def poll_transmit(self, now: int, port: int = 0, grant: object = None) -> None:
+        """Nothing."""
+
+    def poll_timeout(self) -> None:
+        """Never."""
+
+    def handle_timeout(self, now: int) -> None:
+        """Nothing."""
+
+
+def main() -> None:
+    """Run the jobs and print the table."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--packets", type=int, default=8000, help="data packets of each job")
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    total = options.packets
+    incast = star(9), [(sender, 8) for sender in range(8)], total // 8
+    small, middle, large = (fat_tree(k) for k in (4, 8, 16))
+    over_20 = small, permutation(16, 16), total // 16
+    jobs: dict[str, Callable[[], Result]] = {
+        "star 8 to 1, DCQCN": lambda: emulate(*incast, dcqcn=True),
+        "  with a capture of every link": lambda: emulate(*incast, dcqcn=True, tap=True),
+        "  model of the star": lambda: model(*incast),
+        "fat tree, 20 switches, 16 flows": lambda: emulate(*over_20),
+        "  model of the fat tree": lambda: model(*over_20),
+        "  1000 flows": lambda: emulate(small, permutation(16, 1000), total // 1000),
+        "  80 switches, 128 flows": lambda: emulate(middle, permutation(128, 128), total // 128),
+        "  320 switches, 1000 flows": lambda: emulate(
+            large, permutation(1024, 1000), total // 1000
+        ),
+    }
+    best: dict[str, Result] = {}
+    for _ in range(options.rounds):
+        for name, job in jobs.items():
+            result = job()
+            if name not in best or result.seconds < best[name].seconds:
+                best[name] = result
+    compiled = not (ibwire.fabric.sim.__file__ or "").endswith(".py")
+    print(f"{'compiled' if compiled else 'interpreted'}; {total:,} data packets a job, best round")
+    print(f"{'':<36}{'packets/s':>12}{'dequeues/s':>12}")
+    for name, result in best.items():
+        rates = result.packets / result.seconds, result.dequeues / result.seconds
+        print(f"{name:<36}{rates[0]:>12,.0f}{rates[1]:>12,.0f}")
+    print(f"memory of a packet in a queue: {memory_of_a_queued_packet():,.0f} bytes")
+
+
+if __name__ == "__main__":
+    main()
