@@ -119,6 +119,7 @@ class Direction:
         "far_port",
         "first",
         "free_at",
+        "free_order",
         "grant",
         "is_awaited",
         "lost",
@@ -171,6 +172,9 @@ class Direction:
         has named the port."""
         self.is_awaited = False
         """Whether an event asks the line when it is free."""
+        self.free_order = 0
+        """The order of that event among those of the same time, from when the frame began to
+        leave; 0 once it is used."""
         self.first: deque[Frame] = deque()
         """Frames of the MAC itself, which precede those of the node."""
         self.lost = 0
@@ -231,7 +235,7 @@ class Simulator:
         self._stations: dict[int, Station] = {}
         self._ports: set[tuple[int, int]] = set()
         self._heap: list[_Event] = []
-        self._sequence = count().__next__
+        self._sequence = count(1).__next__
 
     @property
     def pending(self) -> int:
@@ -420,7 +424,8 @@ class Simulator:
                     if line.free_at > free_by:
                         if not (line.polls_always or line.is_awaited) and line.free_at < _NEVER:
                             line.is_awaited = True
-                            push(heap, (line.free_at, sequence(), station, line, None))
+                            order, line.free_order = line.free_order or sequence(), 0
+                            push(heap, (line.free_at, order, station, line, None))
                         continue
                     pause = line.pause
                     if pause is not None and pause.paused:
@@ -438,6 +443,8 @@ class Simulator:
                         self._pass(line, frame, now)
                     if line.polls_always:
                         push(heap, (free, sequence(), station, line, None))
+                    else:
+                        line.free_order = sequence()
                 ready = station.ready
                 if not ready:
                     break

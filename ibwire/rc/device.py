@@ -94,10 +94,7 @@ class Device:
         rate_control: Callable[[], RateControl] | None = None,
         notification: NotificationPoint | None = None,
     ) -> None:
-        if isinstance(profile, str) and profile not in PROFILES:
-            raise VerbsError(errno.EINVAL, f"profile {profile!r}, not {', '.join(PROFILES)}")
-        if link not in ("rocev2", "rocev1", "ib"):
-            raise VerbsError(errno.EINVAL, f"link {link!r}, not rocev2, rocev1 or ib")
+        _check_names(profile, link)
         self.name = name
         self.profile = PROFILES[profile] if isinstance(profile, str) else profile
         self.habits = habits_of(self.profile)
@@ -549,6 +546,14 @@ class Device:
             if qp.timer_entry is not None
         ]
         heapq.heapify(self._timers)
+
+
+def _check_names(profile: Profile | str, link: str) -> None:
+    """Raise `VerbsError` EINVAL for the name of a profile or link that does not exist."""
+    if isinstance(profile, str) and profile not in PROFILES:
+        raise VerbsError(errno.EINVAL, f"profile {profile!r}, not {', '.join(PROFILES)}")
+    if link not in ("rocev2", "rocev1", "ib"):
+        raise VerbsError(errno.EINVAL, f"link {link!r}, not rocev2, rocev1 or ib")
 
 
 def gid_of(address: str) -> int:
