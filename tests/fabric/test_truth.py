@@ -9,8 +9,12 @@ from typing import Any
 
 import pytest
 
+from ibwire.base.units import US
+from ibwire.fabric.switch.routing import Strategy
+from ibwire.rc.profile import CONNECTX_AR
 from truth.compare import UnknownKind, exact_rows, rows_of, stat_rows
 from truth.network import MODES, PRIORITY, Run
+from truth.paths import transfer_times
 from truth.sets import DATA
 
 
@@ -64,3 +68,29 @@ def test_headroom_equals_the_table_of_the_vendor() -> None:
 def test_file_of_another_kind_is_refused() -> None:
     with pytest.raises(UnknownKind, match="no set"):
         list(rows_of({"cases": []}))
+
+
+def permutation() -> list[str]:
+    """16 transfers of 2 MB, each host sends one and receives one."""
+    matrix: list[str] = json.loads((DATA / "htsim_roce_routing.json").read_text())["matrix"]
+    return matrix
+
+
+@pytest.mark.slow
+def test_one_path_for_each_flow_takes_as_long_as_in_htsim() -> None:
+    document = json.loads((DATA / "htsim_roce_routing.json").read_text())
+    document["runs"] = [each for each in document["runs"] if each["strategy"] == "ecmp_host"]
+
+    rows = list(rows_of(document))
+
+    assert [row for row in rows if not row.passed] == []
+    assert len(rows) == 3
+
+
+@pytest.mark.slow
+def test_spraying_without_go_back_n_is_near_ideal() -> None:
+    """htsim with its own transport and 128 paths: 194 us (reference/transport#early-packets)."""
+    times, retransmitted = transfer_times(permutation(), Strategy.SPRAY, profile=CONNECTX_AR)
+
+    assert retransmitted == 0
+    assert times[-1] < 194 * US * 1.1

@@ -16,6 +16,7 @@ from ibwire.base.units import NS, Time
 from ibwire.fabric.switch.headroom import Chip, headroom
 from ibwire.rc.congestion import DCQCN
 from truth.network import MODES, PACKET, PRIORITY, Flow, Run
+from truth.paths import MARGINS, STRATEGIES, figures, own_figures
 
 
 class UnknownKind(Exception):
@@ -47,6 +48,9 @@ def rows_of(document: Mapping[str, Any], *, seeds: int | None = None) -> Iterato
         return
     if "flow_columns" in document:
         yield from tail_rows(document, seeds or 2)
+        return
+    if "matrix" in document and "runs" in document:
+        yield from path_rows(document, seeds or 1)
         return
     if any("error" in each for each in document.get("sets", ())):
         yield from loss_rows(document, seeds)
@@ -193,6 +197,24 @@ def tail_rows(document: Mapping[str, Any], seeds: int) -> Iterator[Row]:
     if {"dcqcn", "pfc_only"} <= set(short):
         gain = short["pfc_only"] / short["dcqcn"]
         yield Row("short flows, gain by DCQCN, at least 2", max(gain, 2), gain, 0)
+
+
+def path_rows(document: Mapping[str, Any], seeds: int) -> Iterator[Row]:
+    """The rows of a permutation over paths that are random on both sides.
+
+    A figure has to be in the range of the runs there, or outside by a factor of `paths.MARGINS` at
+    most. Strategies that switches here do not have are left out.
+    """
+    for name, there in figures(document).items():
+        if name not in STRATEGIES:
+            continue
+        for seed in range(1, seeds + 1):
+            here = own_figures(document["matrix"], STRATEGIES[name], seed)
+            for figure, values in there.items():
+                margin = MARGINS[name]
+                low, high = min(values) / margin, max(values) * margin
+                label = f"{name}, seed {seed}: {figure}"
+                yield Row(label, (low + high) / 2, here[figure], (high - low) / 2)
 
 
 def loss_rows(document: Mapping[str, Any], seeds: int | None) -> Iterator[Row]:
