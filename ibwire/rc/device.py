@@ -121,11 +121,10 @@ class Device:
         """Holds 0 where it may have a frame to send; a driver that polls always may ignore it."""
         self.events: deque[AsyncEvent] = deque()
         self.congestion: deque[CongestionEvent] = deque(maxlen=self.LIMIT_EVENTS)
-        native = link == "ib"
         self._own = {*self.gids, lid} if link == "ib" else set(self.gids)
         self._largest = self.limits.port_mtu + 128
         """Bytes of the largest frame, with all headers."""
-        self._arrivals = Arrivals(LinkType.INFINIBAND if native else LinkType.ETHERNET)
+        self._arrivals = Arrivals(LinkType.INFINIBAND if link == "ib" else LinkType.ETHERNET)
         self._lanes: dict[int, deque[QueuePair]] = {}
         self._timers: list[tuple[Time, int, QueuePair]] = []
         self._timer_number = 0
