@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ibwire.base.errors import ScriptError
 from ibwire.base.units import GBPS, NS, US
@@ -563,3 +565,44 @@ def test_effort_counts_every_pair_of_hosts() -> None:
 
     assert note is not None
     assert note.startswith("600,000,000 messages")
+
+
+@pytest.mark.slow
+@settings(max_examples=12, deadline=None)
+@given(
+    form=st.sampled_from(
+        [
+            'kind = "star"\nhosts = 5',
+            'kind = "dumbbell"\nleft = 3\nright = 2',
+            'kind = "leaf-spine"\nleaves = 2\nspines = 2\nhosts = 2',
+        ]
+    ),
+    rate=st.sampled_from([10, 25, 100, 400]),
+    delay=st.sampled_from(["0ns", "10ns", "1us", "7us"]),
+    routing=st.sampled_from(["ecmp", "spray", "adaptive"]),
+    alpha=st.sampled_from(["1/256", "1/128", "1/64", "128"]),
+    mtu=st.sampled_from([256, 1024, 4096]),
+)
+def test_default_headroom_keeps_every_frame_of_a_lossless_class(
+    form: str, rate: int, delay: str, routing: str, alpha: str, mtu: int
+) -> None:
+    text = f"""
+[topology]
+{form}
+rate = "{rate}G"
+delay = "{delay}"
+[switch]
+routing = "{routing}"
+[switch.buffer]
+size = "16 MiB"
+alpha = "{alpha}"
+[[flow]]
+from = "*"
+to = "*0"
+size = "150 kB"
+mtu = {mtu}
+"""
+    metrics = run(read(text)).metrics
+
+    assert metrics["drops.all"] == 0
+    assert metrics["unfinished"] == metrics["failed"] == 0
