@@ -12,10 +12,12 @@ from importlib.metadata import version
 from typing import Any
 
 from ibwire.base.units import MS, NS, US, S
+from ibwire.report.amounts import metric_text
 from ibwire.report.figures import plotly_script
 from ibwire.report.html import embedded, template
 from ibwire.report.run_directory import Columns, RunDirectory
 from ibwire.report.run_figures import distribution, time_figure
+from ibwire.scenario.expect import METRICS
 
 MOST_FLOWS = 200
 MOST_LINKS = 60
@@ -141,15 +143,10 @@ def _tiles(summary: Mapping[str, Any], tables: Mapping[str, Columns]) -> list[tu
 
 
 def _shown(check: Mapping[str, Any]) -> str:
-    metric = check["expected"].partition(" ")[0]
-    value = check["actual"]
+    metric, value = check["expected"].partition(" ")[0], check["actual"]
     if value is None:
         return "never"
-    if metric == "goodput":
-        return _rate(value)
-    if metric == "time":
-        return duration(value)
-    return f"{value:,}"
+    return metric_text(metric, value) if metric in METRICS else f"{value:,}"
 
 
 def _notes(summary: Mapping[str, Any], tables: Mapping[str, Columns]) -> list[str]:

@@ -143,9 +143,7 @@ def write_run(directory: str, scenario: Scenario, outcome: Outcome, recording: R
         LOADS.name: [(time, *key, int(size)) for time, key, size in recording.loads.rows()],
         PAUSES.name: [tuple(each) for each in recording.pauses],
         RATES.name: list(_rate_rows(recording)),
-        DROPS.name: [
-            (time, *key, int(count)) for time, key, count in recording.drops.rows() if count
-        ],
+        DROPS.name: [(time, *key, int(count)) for time, key, count in recording.drops.rows()],
     }
     for name, spec in TABLES.items():
         found = rows[name]

@@ -104,6 +104,9 @@ def test_expectations_and_totals_are_those_of_the_run(
     assert not data["passed"]
     shown = {each["expected"]: each["passed"] for each in data["expectations"]}
     assert shown["pauses == 0"] is False
+    actual = {each["expected"]: each["actual"] for each in data["expectations"]}
+    first = summary["metrics"]["first_ce_ps"]
+    assert actual["first_ce > 1us"] == ("never" if first is None else f"{first / 1e6:.6g} us")
     tiles = {name: value for name, value, _ in data["tiles"]}
     assert tiles["flows complete"] == "4 of 4"
     assert tiles["CE marks received"] == f"{summary['metrics']['ce_marked']:,}"

@@ -130,7 +130,7 @@
     if (!found) return;
     const widest = Math.max(...found.nodes.map((node) => node.row));
     const width = Math.max(320, Math.min(1400, svg.parentElement.clientWidth), widest * 15);
-    const height = 70 + 110 * (found.levels - 1 || 1);
+    const height = 110 + 110 * (found.levels - 1 || 1);
     svg.setAttribute("width", width);
     svg.setAttribute("height", height);
     svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
@@ -140,14 +140,15 @@
     ]]));
     const level = new Map(found.nodes.map((node) => [node.name, node.level]));
     const labels = [];
+    // Links of one row would run through the nodes between: half of the height of their arc's control point.
+    const bend = ({ a, b }) => (level.get(a) === level.get(b) && found.levels > 1
+      ? Math.min(25, Math.abs(places.get(a)[0] - places.get(b)[0]) / 5) : 0);
     const busiest = [...found.links].sort((one, other) => Math.max(other.there, other.back) - Math.max(one.there, one.back));
     for (const link of [...busiest].reverse()) {
       const [[x0, y0], [x1, y1]] = [places.get(link.a), places.get(link.b)];
       const load = Math.max(link.there, link.back);
       const heat = load > 0.8 ? "hot" : load > 0.4 ? "warm" : load > 0.02 ? "cool" : "idle";
-      // Links of one row would run through the nodes between.
-      const bend = level.get(link.a) === level.get(link.b) ? Math.min(45, Math.abs(x1 - x0) / 5) : 0;
-      const path = `M${x0} ${y0} Q${(x0 + x1) / 2} ${(y0 + y1) / 2 - 2 * bend} ${x1} ${y1}`;
+      const path = `M${x0} ${y0} Q${(x0 + x1) / 2} ${(y0 + y1) / 2 - 2 * bend(link)} ${x1} ${y1}`;
       svg.append(shape("path", {
         d: path, class: `wire ${heat}`, "stroke-width": 1 + 5 * load, "stroke-dasharray": link.held > 0.01 ? "7 4" : "none",
       }, shape("title", {}, `${link.a} → ${link.b} ${percent(link.there)}, ${link.b} → ${link.a} ${percent(link.back)}, paused ${percent(link.held)} of the time`)));
@@ -155,7 +156,7 @@
     for (const link of busiest.slice(0, 4)) {
       const [[x0, y0], [x1, y1]] = [places.get(link.a), places.get(link.b)];
       const load = Math.max(link.there, link.back);
-      const x = (x0 + x1) / 2, y = (y0 + y1) / 2;
+      const x = (x0 + x1) / 2, y = (y0 + y1) / 2 - bend(link);
       if (load < 0.02 || labels.some(([u, v]) => Math.abs(u - x) < 46 && Math.abs(v - y) < 18)) continue;
       labels.push([x, y]);
       svg.append(shape("text", { x, y: y + 4, class: "load" }, percent(load)));
