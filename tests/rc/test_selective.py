@@ -74,7 +74,10 @@ def test_selective_repeat_retransmits_what_is_missing() -> None:
     assert repeating.transfers[0].arrived
 
 
-@pytest.mark.parametrize("profile", [SPEC, CONNECTX_AR, IRN, PATIENT], ids=lambda each: each.name)
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "profile", [SPEC, CONNECTX_AR, IRN, PATIENT], ids=["spec", "connectx-ar", "irn", "patient"]
+)
 @given(seed=st.integers(0, 1000), loss=st.sampled_from((0.001, 0.02, 0.1)))
 @settings(max_examples=8, deadline=None)
 def test_no_transfer_hangs_or_changes_bytes_under_loss(
