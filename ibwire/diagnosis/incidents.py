@@ -430,6 +430,18 @@ class _Describer:
             if any(each.number < event.number for each in self.facts.naks):
                 return f"{text}."
             return f"{text}, and no NAK arrived here."
+        if text := self._acknowledged_again(event, clue):
+            return text
+        if self.result.incident.recovered is None:
+            return ""
+        self.result.reasons[Reason.EITHER_LOST_AFTER] += 1
+        return (
+            f"The request passed here and no response came back: one of them was lost, damaged or "
+            f"delayed between this point and {self.s}."
+        )
+
+    def _acknowledged_again(self, event: FlowEvent, clue: Clue) -> str:
+        """What several acknowledgements of one request show; empty if there is one at most."""
         most = max(clue.acks.values(), default=0)
         answers = sum(
             number
@@ -464,13 +476,7 @@ class _Describer:
                 f"{self.s} acknowledges {most} of them with an ACK of PSN {had}, because it had "
                 f"them already: {which} had been {AFTER}."
             )
-        if self.result.incident.recovered is None:
-            return ""
-        self.result.reasons[Reason.EITHER_LOST_AFTER] += 1
-        return (
-            f"The request passed here and no response came back: one of them was lost, damaged or "
-            f"delayed between this point and {self.s}."
-        )
+        return ""
 
     def after_nothing(self, event: FlowEvent) -> str:
         """A retransmission without a visible reason."""
