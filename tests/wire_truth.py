@@ -25,7 +25,7 @@ from connections.handshake_frames import (
     pingpong,
 )
 from ibwire.base.node import OPEN, Frame, Grant
-from ibwire.base.units import GBPS, MS, US, S, Time
+from ibwire.base.units import ETHERNET_OVERHEAD, GBPS, MS, US, S, Time
 from ibwire.connections.identity import KEEP
 from ibwire.connections.opcode_sets import ACKNOWLEDGE, RESPONSES
 from ibwire.fabric.sim import Simulator
@@ -307,7 +307,7 @@ class Truth:
             for nth, (extra, data) in enumerate(copies):
                 marked = Marked(data)
                 marked.sent = sent
-                at = now + half + extra
+                at = now + self._length(frame) + half + extra
                 self._captured.append((at, len(self._captured), marked))
                 behind = [each for each in mine if not each.is_before] if not nth else []
                 for more, harmed in _harmed([(0, data)], behind, sent):
@@ -317,6 +317,10 @@ class Truth:
             return arriving
 
         return pass_on
+
+    def _length(self, frame: Frame) -> Time:
+        """How long a frame takes: it passes the point of capture when it has passed in full."""
+        return 8 * S * (len(frame) + ETHERNET_OVERHEAD) // self.scenario.rate_bps
 
     def _note(self, sender: str, number: int, frame: bytes, now: Time) -> Sent:
         packet = Packet.parse(frame)
@@ -446,17 +450,21 @@ def _harmed(
             case Harm.DROP:
                 return []
             case Harm.DAMAGE:
-                # The last byte of the payload or of the headers: no address or number.
+                # The last byte of the payload, or of the ICRC: no address or number.
                 bit = 1 << len(sent.harms_before + sent.harms_after) % 8
-                copies = [
-                    (delay, data[:-5] + bytes([data[-5] ^ bit]) + data[-4:])
-                    for delay, data in copies
-                ]
+                at = -5 if sent.packet.payload else -1
+                copies = [(delay, _flipped(data, at, bit)) for delay, data in copies]
             case Harm.DELAY:
                 copies = [(delay + fault.delay, data) for delay, data in copies]
             case Harm.DUPLICATE:
                 copies = [*copies, (copies[0][0] + fault.delay, copies[0][1])]
     return copies
+
+
+def _flipped(data: bytes, at: int, bit: int) -> bytes:
+    changed = bytearray(data)
+    changed[at] ^= bit
+    return bytes(changed)
 
 
 # Random scenarios.

@@ -62,6 +62,8 @@ class Connection:
         self.damaged_psns: tuple[dict[int, int], dict[int, int]] = {}, {}
         """How often the newest PSNs of each direction were seen with a wrong ICRC, as far as those
         packets are not counted as missing."""
+        self.damaged_answers: tuple[dict[int, None], dict[int, None]] = {}, {}
+        """The newest PSNs of responses to READs and atomics that were seen with a wrong ICRC."""
         self.mtu: int | None = None
         """Path MTU in bytes, once a packet has shown it or a handshake has negotiated it."""
         self.mtu_is_seen = False
@@ -176,11 +178,14 @@ class Connection:
             return 1  # if that is wrong, the next request shows the MTU
         return -(-size // self.mtu)
 
-    def count_lost(self, direction: int, *, psn: int, count: int) -> int:
-        """Count packets from this PSN on that were not seen, not even damaged; returns how many."""
+    def count_lost(self, direction: int, *, psn: int, count: int, span: int = 0) -> int:
+        """Count packets from this PSN on that were not seen, not even damaged; returns how many.
+
+        span: PSNs that they take, if more than one each.
+        """
         damaged = self.damaged_psns[direction]
-        for each in range(psn, psn + count) if damaged else ():
-            if each & MASK in damaged:
+        for each in range(psn, psn + (span or count)) if damaged else ():
+            if count and each & MASK in damaged:
                 damaged[each & MASK] -= 1
                 if not damaged[each & MASK]:
                     del damaged[each & MASK]
@@ -306,10 +311,14 @@ class Connection:
             reasons["lost_packets"] = _TIMER
         elif answered.coalesced:
             reasons["lost_packets"] = _COALESCED
+        elif answered.retransmitted and sent.skipped_soon > sent.lost + sent.damaged:
+            reasons["lost_packets"] = _ANSWERS_AGAIN
         if sent.doubtful:
             reasons |= dict.fromkeys(("lost_packets", "retransmitted_packets"), _RETRIED)
         if sent.unseen_ids:
             reasons |= dict.fromkeys(("lost_packets", "retransmitted_packets"), _UNSEEN_IDS)
+        if sent.repeated:
+            reasons |= dict.fromkeys(("retransmitted_packets", "duplicate_packets"), _REPEATED)
         return reasons
 
 
@@ -321,4 +330,6 @@ _RETRIED = (
 )
 _UNSEEN_IDS = "IP identifications are missing where packets were retransmitted: some may be lost"
 _CUT = "packets with cut headers were left out: what seems to be lost may be one of them"
+_REPEATED = "packets arrived again: duplicates or retransmitted, nothing here shows which"
+_ANSWERS_AGAIN = "requests were retransmitted: responses to them may be missing"
 _ONE_SIDED = "nothing was seen in the other direction"

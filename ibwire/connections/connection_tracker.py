@@ -11,10 +11,11 @@ from ibwire.connections.connection import Connection, Negotiated
 from ibwire.connections.counts import DirectionCounts
 from ibwire.connections.events import FlowEventKind, Observer
 from ibwire.connections.identity import KEEP
-from ibwire.connections.opcode_sets import FULL, RESPONSES, VERB
+from ibwire.connections.opcode_sets import ACKNOWLEDGE, FULL, RESPONSES, VERB
 from ibwire.connections.open_requests import ending_of, unacknowledged
 from ibwire.connections.packets import Rows, TransportPacket
 from ibwire.connections.reporting import Reporter
+from ibwire.connections.retransmissions import NO_SKIP_NS
 from ibwire.connections.tracker import PacketObserver, RequestTracker
 from ibwire_layers.opcodes import OpCode, Service
 
@@ -82,6 +83,7 @@ class ConnectionTracker:
         counts.bytes += packet.length
         if counts.first_ns is None:
             counts.first_ns = packet.time_ns
+        before_ns = counts.last_ns or 0
         counts.last_ns = packet.time_ns
         if packet.damaged:
             self._take_damaged(direction, packet)
@@ -105,7 +107,10 @@ class ConnectionTracker:
             self.requests[1 - direction].handle_response(packet)
         else:
             self.requests[direction].handle_request(packet)
-        counts.skipped_ids += connection.identities[direction].note(packet)
+        skipped = connection.identities[direction].note(packet)
+        counts.skipped_ids += skipped
+        if packet.time_ns - before_ns < NO_SKIP_NS:  # else Linux may leave out some
+            counts.skipped_soon += skipped
 
     def _take_damaged(self, direction: int, packet: TransportPacket) -> None:
         """A packet with a wrong ICRC, which its receiver drops."""
@@ -114,6 +119,11 @@ class ConnectionTracker:
         psns[packet.psn] = psns.pop(packet.psn, 0) + 1
         if len(psns) > KEEP:
             del psns[next(iter(psns))]
+        if packet.opcode in RESPONSES and packet.opcode not in ACKNOWLEDGE:
+            answers = self.connection.damaged_answers[direction]
+            answers[packet.psn] = None
+            if len(answers) > KEEP:
+                del answers[next(iter(answers))]
         self.reports.packet(FlowEventKind.ICRC_BAD, direction, packet)
         self._report_other(direction, packet)
 
@@ -194,6 +204,10 @@ class ConnectionTracker:
             tracker.join(before[end], next_there=first.next[order[end]])
         connection.identities = other.identities[order[0]], other.identities[order[1]]
         connection.damaged_psns = other.damaged_psns[order[0]], other.damaged_psns[order[1]]
+        connection.damaged_answers = (
+            other.damaged_answers[order[0]],
+            other.damaged_answers[order[1]],
+        )
         for end in (0, 1):
             connection.directions[end].merge(other.directions[order[end]])
         if other.mtu_is_seen:

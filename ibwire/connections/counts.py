@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ibwire.base.histogram import Histogram
@@ -26,6 +27,9 @@ class DirectionCounts:
     retransmitted: int = 0
     lost: int = 0
     duplicates: int = 0
+    repeated: int = 0
+    """Packets that arrived again, as duplicates, late or retransmitted: nothing shows which. They
+    are in no other count."""
     reordered: int = 0
     naks: dict[str, int] = field(default_factory=dict)
     """By kind: NAKs of this direction's requests."""
@@ -42,6 +46,8 @@ class DirectionCounts:
     """IP identifications that no packet had where requests were retransmitted."""
     skipped_ids: int = 0
     """IP identifications that were passed over, and belong to no packet seen."""
+    skipped_soon: int = 0
+    """Of those, the ones passed over between packets that followed each other at once."""
     implied_naks: int = 0
     marked: int = 0
     """With the CE mark."""
@@ -74,6 +80,11 @@ class DirectionCounts:
     """Lowest and highest credit code that its receiver gave; `None` when it gave no credits."""
     congestion: Congestion | None = None
     """From the first CE mark or CNP on."""
+
+    def increase(self, names: Iterable[str], by: int) -> None:
+        """Add to some counts."""
+        for name in names:
+            setattr(self, name, getattr(self, name) + by)
 
     def count_message(self, verb: str, count: int = 1) -> None:
         """Count messages whose last requests were seen for the first time."""
@@ -119,6 +130,7 @@ _SUMS = (
     "retransmitted",
     "lost",
     "duplicates",
+    "repeated",
     "reordered",
     "rnr_naks",
     "timeouts",
@@ -127,6 +139,7 @@ _SUMS = (
     "doubtful",
     "unseen_ids",
     "skipped_ids",
+    "skipped_soon",
     "implied_naks",
     "marked",
     "cnps",

@@ -16,10 +16,14 @@ class FlowEventKind(StrEnum):
     """Packets were never seen here: `psn` to `last_psn`, `count` packets as far as known. `cause`
     is `not_captured` if the network has not lost them, and `unknown` if that is open."""
     REORDERED = "reordered"
-    """A packet arrived after others that were sent later. `cause` says why it was retransmitted, if
-    it was, and no event about retransmitted requests counts it."""
+    """A packet arrived after others that were sent later; `cause_number` is the first of those,
+    where IP identifications show it. `cause` says why it was retransmitted, if it was, and no
+    event about retransmitted requests counts it."""
     DUPLICATE = "duplicate"
     """The same packet again, not retransmitted; `cause_number` is the first."""
+    REPEATED = "repeated"
+    """A packet arrived again, and nothing shows whether it is a duplicate, late, or retransmitted;
+    `cause_number` is an earlier one."""
     RETRANSMISSION = "retransmission"
     """Requests were retransmitted, `psn` to `last_psn`, `count` packets; `cause` says why,
     `cause_number` is the packet that shows the cause, `delay_ns` the time since it."""
@@ -87,6 +91,8 @@ class FlowEvent:
     """Of the last packet, for kinds that are about several."""
     is_timeout: bool = False
     """An ACK timer of the requester began the retransmission."""
+    is_response: bool = False
+    """Of lost packets: they are responses to requests of the other end."""
 
     @classmethod
     def of_packet(

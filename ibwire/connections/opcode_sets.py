@@ -22,6 +22,8 @@ def _opcodes(*wanted: Operation | Position) -> frozenset[int]:
 STARTS = _opcodes(Position.FIRST, Position.ONLY)
 ENDS = _opcodes(Position.LAST, Position.ONLY)
 FULL = _opcodes(Position.FIRST, Position.MIDDLE)
+PARTS = _opcodes(Position.FIRST, Position.MIDDLE, Position.LAST)
+"""Packets of messages of several packets."""
 READ = _opcodes(Operation.READ)
 ANSWERED = READ | _opcodes(
     Operation.COMPARE_SWAP, Operation.FETCH_ADD, Operation.FLUSH, Operation.ATOMIC_WRITE

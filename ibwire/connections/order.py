@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ibwire.connections.events import FlowEventKind
 from ibwire.connections.identity import REORDER_IDS
-from ibwire.connections.opcode_sets import ACKNOWLEDGE
+from ibwire.connections.opcode_sets import ACKNOWLEDGE, PARTS, STARTS
 from ibwire.connections.packets import TransportPacket
 from ibwire.connections.retransmissions import count_late
 from ibwire.connections.states import PacketStatus
@@ -42,13 +42,37 @@ def note_order(
     if is_late and packet.opcode not in ACKNOWLEDGE and was_sent_before:
         counts.retransmitted += 1
         cause = count_late(requests, psn, packet) if direction == requests.end else None
-    requests.reports.packet(FlowEventKind.REORDERED, direction, packet, cause=cause)
+    requests.reports.packet(
+        FlowEventKind.REORDERED,
+        direction,
+        packet,
+        cause=cause,
+        cause_number=_first_overtaking(requests, direction, packet),
+    )
+
+
+def _first_overtaking(requests: TrackedRequests, direction: int, packet: TransportPacket) -> int:
+    """The first packet seen here that was sent later than this one; 0 where that is open."""
+    if not requests.connection.identities[direction].decides(packet):
+        return 0
+    return min(
+        (
+            each.number
+            for each in requests.recent(direction).all().values()
+            if 0 < (each.ip_id - packet.ip_id & 0xFFFF) < REORDER_IDS
+        ),
+        default=0,
+    )
 
 
 def _was_sent_before(
     requests: TrackedRequests, direction: int, psn: int, packet: TransportPacket
 ) -> bool:
     """Whether a packet that was reordered is not the first of its PSN."""
+    run = requests.retransmission
+    if direction == requests.end and run is not None and requests.unseen.was_skipped(psn):
+        was_seen = not requests.unseen.is_unseen(direction, psn)
+        return was_seen or 0 < (packet.ip_id - run.ip_id & 0xFFFF) < REORDER_IDS
     before = requests.recent(direction).get(psn)
     if before is not None and 0 < (packet.ip_id - before.ip_id & 0xFFFF) < REORDER_IDS:
         return True
@@ -61,10 +85,37 @@ def note_duplicate(
     packet: TransportPacket,
     first: TransportPacket | None,
 ) -> None:
-    """Count a duplicate.
+    """Count a duplicate, or what may have been retransmitted as well.
 
     first: the newest packet of its PSN before it.
     """
-    requests.connection.directions[direction].duplicates += 1
+    counts = requests.connection.directions[direction]
     number = first.number if first and first.icrc == packet.icrc else 0
+    decides = requests.connection.identities[direction].decides(packet)
+    if not decides and not _is_copy(requests, direction, packet, first):
+        counts.repeated += 1
+        requests.reports.packet(FlowEventKind.REPEATED, direction, packet, cause_number=number)
+        return
+    counts.duplicates += 1
+    run = requests.retransmission
+    if not decides and first is not None and run is not None and first.place >= run.place:
+        number = 0  # there are two
     requests.reports.packet(FlowEventKind.DUPLICATE, direction, packet, cause_number=number)
+
+
+def _is_copy(
+    requests: TrackedRequests,
+    direction: int,
+    packet: TransportPacket,
+    first: TransportPacket | None,
+) -> bool:
+    """Whether the sender of a duplicate cannot have retransmitted it."""
+    is_next = first is not None and first.place == requests.last_place
+    if direction != requests.end:
+        # A responder sends a response twice if its request is duplicated after this point.
+        return is_next and packet.opcode in PARTS - STARTS
+    if first is None or not requests.connection.is_reliable:
+        return True
+    answer = requests.recent_responses.last_added
+    is_quiet = answer is None or answer.place < first.place
+    return (is_next or is_quiet) and not requests.disturbed_end

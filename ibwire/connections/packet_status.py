@@ -80,7 +80,7 @@ def status_of_acknowledge(
     identity = requests.connection.identities[1 - requests.end]
     is_ack = kind(packet.syndrome) is AckKind.ACK
     before = requests.recent_responses.get(psn)
-    run = requests.run
+    run = requests.retransmission
     has_cause = is_ack or (run is not None and before is not None and run.place > before.place)
     if identity.is_duplicate(packet, before, has_cause=has_cause):
         return PacketStatus.DUPLICATE

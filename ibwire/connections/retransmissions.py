@@ -5,8 +5,11 @@ Source: IBA 9.7.5.2 (NAK, RNR NAK, implied NAK), 9.9 (going back).
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ibwire.connections.events import Cause, FlowEvent, FlowEventKind
 from ibwire.connections.gaps import within
+from ibwire.connections.identity import DUPLICATE_NS
 from ibwire.connections.opcode_sets import ANSWERED
 from ibwire.connections.packets import TransportPacket
 from ibwire.connections.refusals import Refusal
@@ -38,9 +41,10 @@ def retransmit(requests: TrackedRequests, psn: int, packet: TransportPacket) -> 
     else:
         note_skipped(requests, run, psn, packet)
     assert requests.next is not None
-    requests.disturb(requests.next, packet)
-    requests.answered_end = 0
     span = requests.span(packet)
+    if run.event.count or run.repeats is None or requests.acked < psn + span - 1:
+        requests.disturb(requests.next, packet)
+        requests.answered_end = 0
     run.event.count += 1
     run.event.last_psn = psn + span - 1 & MASK
     run.event.last_number = packet.number
@@ -67,6 +71,8 @@ def _go_back(requests: TrackedRequests, psn: int, packet: TransportPacket) -> Re
     newest = requests.recent_requests.last_added
     if newest is not None and requests.connection.identities[requests.end].counts_up:
         _note_unseen_ids(requests, newest, packet)
+    before = requests.retransmission
+    goes_on = before is not None and packet.time_ns - before.event.time_ns < SILENCE_NS
     run = requests.retransmission = Retransmission(
         FlowEvent(
             kind=FlowEventKind.RETRANSMISSION,
@@ -88,21 +94,28 @@ def _go_back(requests: TrackedRequests, psn: int, packet: TransportPacket) -> Re
         psn=psn,
         end=psn,
         obeyed=list(requests.refusals),
+        ip_id=-1 if newest is None else newest.ip_id,
+        repeats=_repeated_by(requests, psn, packet),
     )
     is_silent = packet.time_ns - requests.last_ns >= PAUSE_NS
-    is_timeout = run.event.is_timeout = _is_timeout(requests, psn, run.event, is_silent=is_silent)
+    is_timeout = run.event.is_timeout = (
+        is_silent or not goes_on or cause is Cause.TIMEOUT
+    ) and _is_timeout(requests, psn, run.event, is_silent=is_silent)
     requests.old_naks = [each for each in requests.old_naks if each != psn]
     counts = requests.connection.directions[requests.end]
     refused = None if requests.refusals.of(psn) else _refusal_before(requests, psn)
-    if refused is not None and refused.number == number:
+    if refused is not None and refused.number == number and requests.acked < refused.psn:
         known = sum(refused.psn <= each < psn for each in requests.recent_requests.all())
         requests.unseen.skip_requests(refused.psn, psn, packet, max(known, 1))
-    counts.timeouts += is_timeout
-    counts.unexplained += cause is Cause.TIMEOUT
-    if cause is Cause.IMPLIED_NAK:
-        counts.implied_naks += 1
-    counts.retransmissions += 1
-    counts.resumed_reads += requests.resumes_read(psn)
+    counted = {
+        "timeouts": is_timeout,
+        "unexplained": cause is Cause.TIMEOUT,
+        "implied_naks": cause is Cause.IMPLIED_NAK,
+        "retransmissions": True,
+        "resumed_reads": requests.resumes_read(psn),
+    }
+    run.counted = [name for name, is_counted in counted.items() if is_counted]
+    counts.increase(run.counted, 1)
     requests.attempts += 1
     requests.move_requester(RequesterInput.GO_BACK)
     # What else was refused is ignored during the retransmission, and sometimes obeyed
@@ -136,11 +149,36 @@ def _cause(requests: TrackedRequests, psn: int, packet: TransportPacket) -> tupl
     waited = packet.time_ns - requests.last_ns
     if refusal is not None and (refusal.cause in (Cause.NAK, Cause.RNR) or waited < SILENCE_NS):
         return refusal.cause, refusal.number, refusal.time_ns
-    if requests.acked >= psn:
+    if requests.acked >= psn >= requests.start:
         return Cause.ACK_LOST, sent, sent_ns
+    again = _obeyed_before(requests, psn)
+    if again is not None and waited < SILENCE_NS:
+        return again.cause, again.number, again.time_ns
     if waited >= PAUSE_NS or requests.connection.is_paired:
         return Cause.TIMEOUT, sent, sent_ns
     return Cause.UNKNOWN, 0, 0
+
+
+def _obeyed_before(requests: TrackedRequests, psn: int) -> Refusal | None:
+    """A NAK that the requester has gone back for, and may go back for another time."""
+    run = requests.retransmission
+    obeyed = [] if run is None else [each for each in run.obeyed if each.psn <= psn]
+    return obeyed[-1] if obeyed else None
+
+
+def _repeated_by(
+    requests: TrackedRequests, psn: int, packet: TransportPacket
+) -> TransportPacket | None:
+    """An equal packet that this may be a duplicate of, unless a NAK asks for it."""
+    before = requests.recent_requests.get(psn)
+    if before is None or requests.connection.identities[requests.end].decides(packet):
+        return None
+    asked = requests.refusals.of(psn)
+    if asked is not None and asked.cause in (Cause.NAK, Cause.RNR):
+        return None
+    is_equal = before.icrc == packet.icrc and before.opcode == packet.opcode
+    is_soon = packet.time_ns - before.time_ns < DUPLICATE_NS
+    return before if is_equal and is_soon else None
 
 
 def may_be_late(requests: TrackedRequests, run: Retransmission) -> bool:
@@ -173,7 +211,7 @@ def _refusal_before(requests: TrackedRequests, psn: int) -> Refusal | None:
     before = requests.recent_requests.get(psn)
     since = (-1, 0) if before is None else before.place
     for each in reversed(list(requests.refusals)):
-        if each.cause in (Cause.NAK, Cause.RNR) and requests.acked < each.psn < psn:
+        if each.cause in (Cause.NAK, Cause.RNR) and each.psn < psn and requests.acked < psn:
             return each if each.place > since else None
     return None
 
@@ -209,7 +247,8 @@ def count_late(requests: TrackedRequests, psn: int, packet: TransportPacket) -> 
     run = requests.retransmission
     if run is None:
         return Cause.UNKNOWN
-    if not requests.is_retransmitting or psn >= run.end:
+    first = run.end - 1 - (run.event.last_psn - run.event.psn & MASK)
+    if not requests.is_retransmitting or not first <= psn < run.end:
         return run.event.cause
     run.event.count += 1
     run.event.last_number = packet.number
@@ -228,5 +267,28 @@ def _note_unseen_ids(
 def end_run(requests: TrackedRequests) -> None:
     """Report the retransmission that was going on."""
     run = requests.run
-    if run is not None:
+    if run is not None and run.event.count == 1 and run.repeats is not None:
+        _take_for_repeated(requests, run, run.repeats)
+    elif run is not None:
         requests.reports.event(run.event)
+
+
+def _take_for_repeated(
+    requests: TrackedRequests, run: Retransmission, first: TransportPacket
+) -> None:
+    """The only packet of a retransmission may be a duplicate, or late, as well."""
+    counts = requests.connection.directions[requests.end]
+    counts.increase(run.counted, -1)
+    counts.retransmitted -= 1
+    counts.repeated += 1
+    requests.unseen.fill_request(run.psn, run.end)
+    requests.reports.event(
+        replace(
+            run.event,
+            kind=FlowEventKind.REPEATED,
+            cause=None,
+            cause_number=first.number,
+            delay_ns=None,
+            is_timeout=False,
+        )
+    )

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ibwire.connections.ending import Trouble
 from ibwire.connections.events import FlowEvent
@@ -43,6 +43,12 @@ class Retransmission:
     """PSN after its newest packet."""
     obeyed: list[Refusal]
     """The refusals that were open before it."""
+    ip_id: int = -1
+    """IP identification of the newest request before it; -1 without one."""
+    repeats: TransportPacket | None = None
+    """The same packet seen shortly before its first one, which may be a duplicate of that."""
+    counted: list[str] = field(default_factory=list)
+    """The counts of the direction that it has increased."""
 
 
 class TrackedRequests:
@@ -61,6 +67,7 @@ class TrackedRequests:
         "disturbed_ns",
         "end",
         "last_ns",
+        "last_place",
         "messages",
         "next",
         "old_naks",
@@ -130,6 +137,8 @@ class TrackedRequests:
         self.recent_responses = Recent()
         self.last_ns = 0
         """When the last request or response was seen."""
+        self.last_place = (-1, 0)
+        """File and number of the last request or response."""
 
     @property
     def next_psn(self) -> int | None:

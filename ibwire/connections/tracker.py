@@ -27,6 +27,7 @@ from typing import Protocol, runtime_checkable
 
 from ibwire.connections.connection import MTUS, Connection
 from ibwire.connections.events import Cause, FlowEventKind, Observer
+from ibwire.connections.identity import KEEP
 from ibwire.connections.naks import refuse
 from ibwire.connections.opcode_sets import ACKNOWLEDGE, READ, STARTS
 from ibwire.connections.open_message import (
@@ -175,7 +176,7 @@ class RequestTracker(TrackedRequests):
         else:
             self.recent_requests.add(psn, packet)
         self._age()
-        self.last_ns = packet.time_ns
+        self.last_ns, self.last_place = packet.time_ns, packet.place
         return status
 
     def _restart(self, packet: TransportPacket) -> None:
@@ -308,7 +309,7 @@ class RequestTracker(TrackedRequests):
         else:
             self.recent_responses.add(psn, packet)
         self._age()
-        self.last_ns = packet.time_ns
+        self.last_ns, self.last_place = packet.time_ns, packet.place
         return status
 
     def _acknowledge(self, psn: int, packet: TransportPacket) -> PacketStatus:
@@ -357,7 +358,8 @@ class RequestTracker(TrackedRequests):
         self.connection.directions[self.end].coalesced += 1
         if self.connection.identities[direction].high < 0:
             # Before the first packet of the responder it is not known what it sent.
-            self.connection.directions[direction].skipped_ids += 1
+            responder = self.connection.directions[direction]
+            responder.skipped_ids += KEEP if responder.damaged else 1
 
     def _oldest_progress(self) -> Progress:
         """How far the oldest message is."""
@@ -394,7 +396,10 @@ class RequestTracker(TrackedRequests):
                 assert message is not None
                 if status is PacketStatus.AFTER_GAP:
                     self._miss_responses(message, psn, packet)
-                self.connection.directions[1 - self.end].doubtful += message.is_doubtful
+                counts = self.connection.directions[1 - self.end]
+                counts.doubtful += message.is_doubtful
+                was_damaged = packet.psn in self.connection.damaged_answers[1 - self.end]
+                counts.retransmitted += was_damaged
                 message.next_response = psn + 1
                 self._settle(psn, packet)
             case PacketStatus.RETRANSMITTED:

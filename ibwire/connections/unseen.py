@@ -87,7 +87,14 @@ class Unseen:
     def fill_request(self, psn: int, end: int) -> bool:
         """A missing request has arrived late; returns whether no other of its PSN was seen."""
         gaps = self.unsettled.skipped, self.unsettled.requests, self.requests
-        return _fill(gaps, psn, end) is self.requests
+        if _fill(gaps, psn, end) is self.requests:
+            return True
+        # What is still missing of it is the packet that was sent before.
+        return self.retransmit_request(psn, end)
+
+    def was_skipped(self, psn: int) -> bool:
+        """Whether a request was left out where those around it were retransmitted."""
+        return within(self.unsettled.skipped, psn) is not None
 
     def fill_response(self, psn: int) -> bool:
         """A response has arrived late; returns whether it had been missing."""
@@ -167,7 +174,8 @@ class Unseen:
         """
         connection = self._reports.connection
         psn = gap.first & MASK
-        count = connection.count_lost(direction, psn=psn, count=gap.packets)
+        span = gap.end - gap.first
+        count = connection.count_lost(direction, psn=psn, count=gap.packets, span=span)
         if count:
             self._reports.event(
                 FlowEvent(
@@ -180,6 +188,7 @@ class Unseen:
                     last_psn=gap.end - 1 & MASK,
                     count=count,
                     cause=cause,
+                    is_response=direction != self._end,
                 )
             )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ibwire.connections.events import FlowEvent, FlowEventKind
-from ibwire.connections.opcode_sets import RESPONSES
+from ibwire.connections.opcode_sets import ACKNOWLEDGE, RESPONSES
 from ibwire.diagnosis.record import Incident
 from ibwire_layers.psn import HALF, MASK
 
@@ -29,16 +29,58 @@ class Facts:
         if self._before is not None:
             yield from self._before.events
 
+    def is_retransmitted(self, psn: int) -> bool:
+        """Whether the request with this PSN, or for a response with it, was retransmitted."""
+        return any(_covers(event, psn) for event in self.retransmissions)
+
+    def late(self, nak: FlowEvent) -> FlowEvent | None:
+        """The reordered packet that a NAK asks for, as far as it may be the one sent before."""
+        for event in self._of(FlowEventKind.REORDERED):
+            if event.opcode in RESPONSES or event.psn != nak.psn:
+                continue
+            if event.number < nak.number or event.cause_number < nak.number:
+                return event
+        return None
+
+    def was_refused_unseen(self, nak: FlowEvent) -> bool:
+        """Whether another response about the PSN of a NAK arrived here damaged."""
+        return any(
+            event.opcode in ACKNOWLEDGE and event.psn == nak.psn
+            for event in self._of(FlowEventKind.ICRC_BAD)
+        )
+
     def requests(self, kind: FlowEventKind) -> set[int]:
         """PSNs of the requests with an event of this kind."""
         return {event.psn for event in self._of(kind) if event.opcode not in RESPONSES}
 
-    def is_lost(self, psn: int) -> bool:
-        """Whether a request with this PSN was never seen here, at least once."""
+    def is_lost(self, psn: int, before: int | None = None) -> bool:
+        """Whether a request with this PSN was never seen here, at least once.
+
+        before: the number of a packet before which that showed.
+        """
         return any(
             _covers(event, psn)
             for event in self._of(FlowEventKind.LOST)
-            if event.direction == self._incident.end
+            if event.direction == self._incident.end and (before is None or event.number < before)
+        )
+
+    def was_damaged(self, psn: int, before: int) -> bool:
+        """Whether the newest request with this PSN before a packet arrived here damaged."""
+        found = [
+            event.number
+            for event in self._of(FlowEventKind.ICRC_BAD)
+            if event.opcode not in RESPONSES and event.psn == psn and event.number < before
+        ]
+        clue = self._incident.clues.get(before)
+        return bool(found) and (clue is None or clue.sent is None or found[-1] > clue.sent.number)
+
+    def damaged_within(self, retransmission: FlowEvent) -> bool:
+        """Whether a retransmitted request had arrived here damaged before."""
+        return any(
+            event.opcode not in RESPONSES
+            and event.number < retransmission.number
+            and _covers(retransmission, event.psn)
+            for event in self._of(FlowEventKind.ICRC_BAD)
         )
 
     def is_refused(self, loss: FlowEvent) -> bool:
@@ -47,13 +89,15 @@ class Facts:
 
     def lost_between(self, number: int, retransmission: FlowEvent) -> int:
         """How many of the retransmitted packets were lost or damaged here since a packet."""
-        return sum(
-            event.count
+        found = [
+            event
             for event in (*self._of(FlowEventKind.LOST), *self._of(FlowEventKind.ICRC_BAD))
             if event.direction == self._incident.end
             and number <= event.number < retransmission.number
             and _covers(retransmission, event.psn)
-        )
+        ]
+        lost = sum(event.count for event in found if event.kind is FlowEventKind.LOST)
+        return lost + len({event.psn for event in found if event.kind is FlowEventKind.ICRC_BAD})
 
     def responses_missing(self, retransmission: FlowEvent) -> bool:
         """Whether responses to retransmitted requests were missing, reordered or damaged here."""
@@ -62,6 +106,8 @@ class Facts:
             if event.kind is FlowEventKind.LOST:
                 is_answer = event.direction != self._incident.end
             elif event.kind not in (FlowEventKind.ICRC_BAD, FlowEventKind.REORDERED):
+                continue
+            if event.kind is FlowEventKind.ICRC_BAD and event.number > retransmission.number:
                 continue
             if is_answer and _covers(retransmission, event.psn):
                 return True
@@ -101,7 +147,7 @@ class Facts:
         if any(nak.psn - first & MASK < HALF for first, _ in incident.gaps):
             return any(first != nak.psn for first, _ in incident.gaps)
         clue = incident.clues.get(nak.number)
-        if clue is not None and clue.was_before_older:
+        if clue is not None and (clue.was_before_older or clue.was_busy):
             return True
         sent = clue.sent if clue is not None else None
         before = self._before
@@ -116,14 +162,26 @@ class Facts:
         )
         clue = self._incident.clues.get(nak.number)
         is_old = clue is not None and clue.is_old
-        return not retransmitted or is_old or before.psn in self.requests(FlowEventKind.REORDERED)
+        if before.psn in self.requests(FlowEventKind.REORDERED):
+            return True
+        if any(
+            _covers(each, nak.psn) and each.last_psn != nak.psn and each.last_number < nak.number
+            for each in self.retransmissions
+        ):
+            return False
+        return not retransmitted or is_old
 
     def rnr_before(self, retransmission: FlowEvent) -> FlowEvent | None:
         """The RNR NAK that refused the first retransmitted packet."""
         found = [
             e for e in self.rnrs if e.psn == retransmission.psn and e.number < retransmission.number
         ]
-        return found[-1] if found else None
+        is_obeyed = found and any(
+            found[-1].number < each.number < retransmission.number
+            for each in self.retransmissions
+            if each.psn == retransmission.psn
+        )
+        return found[-1] if found and not is_obeyed else None
 
     def nak_before(self, retransmission: FlowEvent) -> FlowEvent | None:
         """A NAK for the retransmitted packets that had caused no retransmission yet."""
@@ -133,10 +191,11 @@ class Facts:
             for e in (*old, *self.naks)
             if e.psn == retransmission.psn and e.number < retransmission.number
         ]
+        before = [event for event in self._old() if event.kind is FlowEventKind.RETRANSMISSION]
         if found and not any(
             found[-1].number < each.number < retransmission.number
             and (each.psn == retransmission.psn or each.cause_number == found[-1].number)
-            for each in self.retransmissions
+            for each in (*before, *self.retransmissions)
         ):
             return found[-1]
         return None

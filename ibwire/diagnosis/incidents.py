@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from ibwire.connections.events import Cause, FlowEvent, FlowEventKind
 from ibwire.connections.opcode_sets import ANSWERED, RESPONSES
+from ibwire.connections.packets import TransportPacket
 from ibwire.connections.retransmissions import SILENCE_NS
 from ibwire.diagnosis.facts import Facts
 from ibwire.diagnosis.incident_text import IncidentText, Step, summed_up
@@ -138,10 +139,12 @@ class _Describer:
             self.result.reasons[Reason.REORDERED_BEFORE] += 1
         self.result.retransmitted += event.cause is not None
         again = ", retransmitted," if event.cause is not None else ""
+        what = f"{again} is reordered: packets sent after it arrived here before it."
+        if not event.cause_number and self.facts.is_retransmitted(event.psn):
+            what = " arrives twice: one of the two is late, or a duplicate."
         self._step(
             event,
-            f"{self._owner(event)}'s {opcode(event.opcode)} with PSN {event.psn}{again} is "
-            "reordered: packets sent after it arrived here before it.",
+            f"{self._owner(event)}'s {opcode(event.opcode)} with PSN {event.psn}{what}",
             many=f"{{n}} packets of {self._owner(event)} are reordered: {{p}}.",
         )
 
@@ -154,6 +157,19 @@ class _Describer:
             f"PSN {event.psn}), made by the network or by the capture.",
             many=f"{{n}} duplicates of {self._owner(event)}'s packets, made by the network or by "
             "the capture: {p}.",
+        )
+
+    def repeated(self, event: FlowEvent) -> None:
+        """A packet that arrived again, and nothing shows why."""
+        if event.opcode not in RESPONSES:
+            self.result.reasons[Reason.REPEATED] += 1
+        first = f" (first as #{event.cause_number})" if event.cause_number else ""
+        self._step(
+            event,
+            f"{self._owner(event)}'s {opcode(event.opcode)} with PSN {event.psn} arrives again"
+            f"{first}: a duplicate made by the network or by the capture, late, or retransmitted.",
+            many=f"{{n}} packets of {self._owner(event)} arrive again ({{p}}): duplicates made by "
+            "the network or by the capture, late, or retransmitted.",
         )
 
     def damaged(self, event: FlowEvent) -> None:
@@ -209,19 +225,30 @@ class _Describer:
     def _why_missing(self, event: FlowEvent) -> str:
         """What happened to the packet that a NAK asks for."""
         clue = self.incident.clues.get(event.number)
-        if event.psn in self.facts.requests(FlowEventKind.ICRC_BAD):
+        if self.facts.was_damaged(event.psn, before=event.number):
             return "That packet was damaged, see above."
-        if event.psn in self.facts.requests(FlowEventKind.REORDERED):
-            return "That packet was reordered, not lost."
-        if clue is not None and clue.was_late and not self._has_resent(event):
-            return "That packet was reordered, not lost."
+        late = self.facts.late(event)
+        if late is not None and (late.cause_number or late.number < event.number):
+            return f"That packet was reordered before this point (#{late.number})."
+        if late is not None:
+            return (
+                "That packet was late, or lost and its retransmission was late or duplicated "
+                f"(#{late.number})."
+            )
+        if clue is not None and clue.sent and clue.was_late and not self._has_resent(event):
+            return f"That packet was reordered before this point (#{clue.sent.number})."
         named_before = any(
             each.psn == event.psn and each.number < event.number for each in self.facts.naks
         )
-        was_lost = self.facts.is_lost(event.psn) and not named_before
+        was_lost = self.facts.is_lost(event.psn, before=event.number) and not named_before
         if was_lost or (clue is not None and clue.was_missing):
             if clue is not None and clue.sent is not None:
-                self.result.reasons[Reason.LOST_BEFORE] += not self.facts.is_lost(event.psn)
+                if not self.facts.is_lost(event.psn):
+                    self.result.reasons[Reason.REORDERED_BEFORE] += 1
+                    return (
+                        f"It had passed here before (#{clue.sent.number}), but its retransmission "
+                        "had not arrived here: late or lost before this point."
+                    )
                 return (
                     f"It had passed here before (#{clue.sent.number}), but its retransmission did "
                     "not arrive here: lost before this point."
@@ -235,6 +262,12 @@ class _Describer:
         if later and self.facts.follows(event, later[0]):
             self.result.reasons[Reason.REORDERED_AFTER] += 1
             return f"{passed}it was reordered after this point, as the next NAK shows."
+        if self.facts.was_refused_unseen(event):
+            self.result.reasons[Reason.LOST_OR_DISCARDED] += 1
+            return (
+                f"{passed}it was {AFTER}, or {self.s} refused it with a response that arrived here "
+                "damaged."
+            )
         if self.facts.may_be_discarded(event):
             self.result.reasons[Reason.LOST_OR_DISCARDED] += 1
             return (
@@ -311,7 +344,10 @@ class _Describer:
                 f"{asked / 1e6:g} ms that the RNR NAK asks for."
             )
         if waited >= asked:
-            return f"{self._retransmits(event)} after {duration(waited)}, as the RNR NAK asks."
+            naks = [e for e in self.facts.naks if rnr.number < e.number < event.number]
+            is_nak = any(nak.psn == rnr.psn for nak in naks) and waited < SILENCE_NS
+            who = "the RNR NAK, or the NAK after it, asks" if is_nak else "the RNR NAK asks"
+            return f"{self._retransmits(event)} after {duration(waited)}, as {who}."
         return (
             f"{self._retransmits(event)} after only {duration(waited)}, although the RNR NAK asks "
             f"to wait {asked / 1e6:g} ms."
@@ -362,16 +398,19 @@ class _Describer:
             if clue is not None and event.is_timeout:
                 return self._timer(event, clue)
             return f"{self._retransmits(event)}; the capture does not show why."
+        if clue.sent is not None and clue.sent.number > clue.answered.number:
+            return self._after_no_answer(event, clue.sent)
         since = event.time_ns - clue.answered.time_ns
         answered = f"although {self.s} had responded (#{clue.answered.number}, "
         answered += f"{duration(since)} before)"
-        if event.opcode in ANSWERED or since >= SILENCE_NS:
+        was_restarting = self.facts.was_restarting(event, clue.answered.number)
+        if event.opcode in ANSWERED or since >= SILENCE_NS or was_restarting:
             is_sure = since >= SILENCE_NS
             why = Reason.RESPONSE_LOST_AFTER if is_sure else Reason.RESPONSE_OR_LATE
             lost = f"that response passed here and was {AFTER}, on its way to {self.r}"
             if not is_sure:
                 lost += f", or {self.r} had not waited for it"
-            if self.facts.was_restarting(event, clue.answered.number):
+            if was_restarting or clue.was_busy:
                 why = Reason.RESPONSE_OR_DISCARDED if is_sure else why
                 lost += f", or {self.r} dropped it because an earlier one was missing"
             self.result.reasons[why] += 1
@@ -382,6 +421,18 @@ class _Describer:
     def _expired(self, event: FlowEvent) -> str:
         """A timer, where the sentence before does not name it."""
         return f" {self.r}'s ACK timer had expired." if event.is_timeout else ""
+
+    def _after_no_answer(self, event: FlowEvent, sent: TransportPacket) -> str:
+        """A retransmission after one that no response seen here had answered."""
+        self.result.reasons[Reason.EITHER_LOST_AFTER] += 1
+        since = event.time_ns - sent.time_ns
+        text = (
+            f"{self._retransmits(event)}, {duration(since)} after #{sent.number}, to which no "
+            "response passed here: one of them was lost, damaged or delayed between this point and "
+            f"{self.s}"
+        )
+        late = "" if since >= SILENCE_NS else f", or {self.r} had not waited for it"
+        return f"{text}{late}.{self._expired(event)}"
 
     def _spurious(self, event: FlowEvent) -> None:
         self.result.reasons[Reason.STALE_TIMER] += 1
@@ -403,13 +454,16 @@ class _Describer:
 
     def _timer(self, event: FlowEvent, clue: Clue) -> str:
         """A timer that expired, and since when it ran."""
-        since = f"{duration(clue.idle_ns)} after the last packet"
+        since = f" {duration(clue.idle_ns)} after the last packet" if clue.idle_ns else ""
         if clue.sent is not None:
             waited = duration(event.time_ns - clue.sent.time_ns)
-            since = f"{waited} after PSN {event.psn} was sent (#{clue.sent.number})"
-        return f"{self.r}'s ACK timer expires {since}: {self._retransmits(event)}."
+            since = f" {waited} after PSN {event.psn} was sent (#{clue.sent.number})"
+        return f"{self.r}'s ACK timer expires{since}: {self._retransmits(event)}."
 
     def _why_timeout(self, event: FlowEvent, clue: Clue) -> str:
+        if self.facts.damaged_within(event):
+            text = f"{self.s} lacked what was lost or damaged before this point"
+            return f"{text}{self._no_nak(event)}."
         if not clue.ack_due and clue.idle_ns < SILENCE_NS:
             self._spurious(event)
             return (
@@ -427,9 +481,7 @@ class _Describer:
             )
         if clue.was_missing or self.incident.gaps:
             text = f"{self.s} lacked what was lost or damaged before this point"
-            if any(each.number < event.number for each in self.facts.naks):
-                return f"{text}."
-            return f"{text}, and no NAK arrived here."
+            return f"{text}{self._no_nak(event)}."
         if text := self._acknowledged_again(event, clue):
             return text
         if self.result.incident.recovered is None:
@@ -437,18 +489,15 @@ class _Describer:
         self.result.reasons[Reason.EITHER_LOST_AFTER] += 1
         return (
             f"The request passed here and no response came back: one of them was lost, damaged or "
-            f"delayed between this point and {self.s}."
+            f"delayed between this point and {self.s}{self._or_discarded(event)}."
         )
 
     def _acknowledged_again(self, event: FlowEvent, clue: Clue) -> str:
         """What several acknowledgements of one request show; empty if there is one at most."""
-        most = max(clue.acks.values(), default=0)
-        answers = sum(
-            number
-            for psn, number in clue.acks.items()
-            if psn - event.psn & MASK <= (event.last_psn - event.psn & MASK)
-        )
-        if most == event.count > 1 and answers > event.count:
+        width = event.last_psn - event.psn & MASK
+        acks = {p: n for p, n in clue.acks.items() if (p - event.psn & MASK) <= width}
+        most = max(acks.values(), default=0)
+        if most == event.count > 1 and sum(acks.values()) > event.count:
             self._spurious(event)
             return (
                 f"{self.s} responds to their first transmission as well: nothing was lost, "
@@ -467,7 +516,7 @@ class _Describer:
                 "short."
             )
         if most > 1:
-            had = max(clue.acks, key=lambda psn: clue.acks[psn]) & MASK
+            had = max(acks, key=lambda psn: acks[psn]) & MASK
             self.result.reasons[Reason.LOST_AFTER] += 1
             self.result.needless += most
             rest = event.count - most
@@ -477,6 +526,19 @@ class _Describer:
                 f"them already: {which} had been {AFTER}."
             )
         return ""
+
+    def _or_discarded(self, event: FlowEvent) -> str:
+        """A responder sends one NAK for a gap, and no other while packets after it come."""
+        facts = self.facts
+        earlier = (*facts.naks, *facts.rnrs, *facts.retransmissions)
+        if not any(each.number < event.number for each in earlier):
+            return ""
+        return f", or {self.s} discarded the request because an earlier packet was missing"
+
+    def _no_nak(self, event: FlowEvent) -> str:
+        if any(each.number < event.number for each in self.facts.naks):
+            return ""
+        return ", and no NAK arrived here"
 
     def after_nothing(self, event: FlowEvent) -> str:
         """A retransmission without a visible reason."""
@@ -640,6 +702,7 @@ _DESCRIBE: dict[FlowEventKind, Callable[[_Describer, FlowEvent], None]] = {
     FlowEventKind.LOST: _Describer.loss,
     FlowEventKind.REORDERED: _Describer.late,
     FlowEventKind.DUPLICATE: _Describer.copy,
+    FlowEventKind.REPEATED: _Describer.repeated,
     FlowEventKind.ICRC_BAD: _Describer.damaged,
     FlowEventKind.RNR_NAK: _Describer.rnr,
     FlowEventKind.NAK: _Describer.nak,

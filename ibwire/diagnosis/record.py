@@ -55,6 +55,9 @@ class Clue:
     """Of a NAK: the packet that it asks for was sent once, and passed here after later ones."""
     was_before_older: bool = False
     """Of a NAK: an older packet passed here after the one that it asks for."""
+    was_busy: bool = False
+    """Of a NAK: its sender sent responses of READs after the packet that it asks for passed here,
+    so the NAK may have waited. Of a retransmission: such responses passed after its request."""
     acks: dict[int, int] = field(default_factory=dict)
     """How often each PSN was acknowledged afterwards; the first `ACKS` PSNs."""
     resumes_read: bool = False
@@ -341,7 +344,16 @@ class _Watch:
                 self._asked > tracker.acked,
                 bool(tracker.messages) and not tracker.messages[-1].is_whole,
                 resumes_read=tracker.resumes_read(psn),
+                was_busy=self._was_busy(psn, self._sent.get(psn)),
             )
+
+    def _was_busy(self, psn: int, sent: TransportPacket | None) -> bool:
+        """Whether responses of earlier READs or atomics passed here after a request."""
+        since = 0 if sent is None else sent.number
+        return any(
+            each < psn and answer.opcode not in ACKNOWLEDGE and answer.number > since
+            for each, answer in self._answers.items()
+        )
 
     def _answer_to(
         self, tracker: RequestTracker, psn: int, packet: TransportPacket
@@ -350,7 +362,9 @@ class _Watch:
         if packet.opcode in ANSWERED:
             return self._answers.get(psn)
         found = [each for each in self._answers if psn <= each <= tracker.acked]
-        return self._answers[min(found)] if found else None
+        sent = self._sent.get(psn)
+        newer = [each for each in found if sent and self._answers[each].number > sent.number]
+        return self._answers[min(newer or found)] if found else None
 
     def response(
         self, tracker: RequestTracker, packet: TransportPacket, status: PacketStatus
@@ -408,8 +422,11 @@ class _Watch:
             and any(p > psn and each.number < sent.number for p, each in self._sent.items()),
             was_before_older=sent is not None
             and any(p < psn and each.number > sent.number for p, each in self._sent.items()),
+            was_busy=self._was_busy(psn, sent),
         )
         self._refused_psn = psn
+        if psn - 1 > tracker.acked:
+            _keep(self._answers, psn - 1, packet)  # it acknowledges all before that
 
     def _is_over(self, tracker: RequestTracker, incident: Incident, psn: int) -> bool:
         """Whether a response with this PSN answers all affected requests."""
@@ -546,10 +563,11 @@ def _repairs(incident: Incident, event: FlowEvent) -> bool:
 def _ends_of(event: FlowEvent) -> tuple[int, ...]:
     """The ends whose requests an event may be about."""
     if event.kind is FlowEventKind.LOST:
-        return 0, 1
+        return (1 - event.direction if event.is_response else event.direction,)
     if event.kind in (
         FlowEventKind.REORDERED,
         FlowEventKind.DUPLICATE,
+        FlowEventKind.REPEATED,
         FlowEventKind.ICRC_BAD,
     ):
         return (1 - event.direction if event.opcode in RESPONSES else event.direction,)

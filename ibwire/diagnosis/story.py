@@ -521,6 +521,7 @@ _COUNTS = {
     "naks": "NAKs",
     "rnr_naks": "RNR NAKs",
     "implied_naks": "implied NAKs",
+    "duplicate_packets": "duplicates",
 }
 """Counts of `Connection.not_observable` in words, where more than the underscores differ."""
 
@@ -544,6 +545,11 @@ _SMALL = (
         FlowEventKind.DUPLICATE,
         "duplicate",
         "{what} of {r}{where}: made by the network or by the capture; {s} drops the duplicate.",
+    ),
+    (
+        FlowEventKind.REPEATED,
+        "repeated",
+        "{what} of {r}{where}: duplicated by the network or by the capture, or retransmitted.",
     ),
     (
         FlowEventKind.ICRC_BAD,

@@ -330,6 +330,12 @@ def _fine(case: Case) -> str:
             f"Nothing was lost. {count(number, 'packet')} arrived twice: the network or the "
             "capture duplicates packets; the receivers drop the duplicates."
         )
+    if FlowEventKind.REPEATED in small:
+        number = sum(each.repeated for each in both)
+        return (
+            f"Nothing is missing. {count(number, 'packet')} arrived twice: duplicated by the "
+            "network or by the capture, or retransmitted; the capture does not show which."
+        )
     if FlowEventKind.REORDERED in small:
         number = sum(each.reordered for each in both)
         return f"Nothing was lost. {count(number, 'packet')} arrived out of order, without effect."

@@ -32,6 +32,7 @@ class Reason(StrEnum):
     EITHER_LOST_AFTER = "either_lost_after"
     AFTERMATH = "aftermath"
     OLD_NAK = "old_nak"
+    REPEATED = "repeated"
     STALE_TIMER = "stale_timer"
     NOT_CAPTURED = "not_captured"
     RESPONSE_NOT_CAPTURED = "response_not_captured"
@@ -146,6 +147,11 @@ PHRASES = {
     Reason.OLD_NAK: Phrase(
         "{r} retransmits for an outdated NAK",
         "{r} retransmitted {t} for an outdated NAK: the packet it asks for had arrived meanwhile.",
+    ),
+    Reason.REPEATED: Phrase(
+        "{n} from {r} to {s} repeated",
+        "{n} from {r} to {s} arrived here again: duplicated by the network or by the capture, "
+        "late, or retransmitted; the capture does not show which.",
     ),
     Reason.STALE_TIMER: Phrase(
         "{r} retransmits without need",

@@ -44,6 +44,7 @@ MARKS: dict[Role | FlowEventKind, Mark] = {
     FlowEventKind.ICRC_BAD: Mark("wrong ICRC", "star", 11),
     FlowEventKind.REORDERED: Mark("reordered", "triangle-left", 10),
     FlowEventKind.DUPLICATE: Mark("duplicate", "circle-open", 11),
+    FlowEventKind.REPEATED: Mark("repeated", "circle-open-dot", 11),
     FlowEventKind.RETRY_EXCEEDED: Mark("retries exceeded", "octagon", 14),
     FlowEventKind.RESTART: Mark("PSNs restart", "star-triangle-up", 12),
 }

@@ -75,6 +75,11 @@ def _duplicate(event: FlowEvent) -> str:
     return f"duplicate{of}: made by the network or the capture, not retransmitted"
 
 
+def _repeated(event: FlowEvent) -> str:
+    of = f" as packet {event.cause_number}" if event.cause_number else ""
+    return f"seen before{of}: a duplicate made by the network or the capture, or retransmitted"
+
+
 def _retry_exceeded(event: FlowEvent) -> str:
     why = {Cause.RETRIES: "no response arrived", Cause.RNR_RETRIES: "the receiver stayed not ready"}
     reason = f": {why[event.cause]}" if event.cause in why else ""
@@ -92,6 +97,7 @@ _SHOWN: dict[FlowEventKind, Callable[[FlowEvent], str]] = {
         "reordered: packets that were sent after this one arrived before it"
     ),
     FlowEventKind.DUPLICATE: _duplicate,
+    FlowEventKind.REPEATED: _repeated,
     FlowEventKind.RETRANSMISSION: _retransmitted,
     FlowEventKind.NAK: _refused,
     FlowEventKind.RNR_NAK: _not_ready,

@@ -433,6 +433,7 @@ def _value(point: Point) -> int:
 _OF_A_PACKET = (
     FlowEventKind.REORDERED,
     FlowEventKind.DUPLICATE,
+    FlowEventKind.REPEATED,
     FlowEventKind.ICRC_BAD,
 )
 

@@ -15,7 +15,7 @@ from typing import Any
 from emulated_traffic import feed
 from ibwire.base.units import MS
 from ibwire.connections.analysis import Analysis
-from ibwire.connections.opcode_sets import ACKNOWLEDGE
+from ibwire.connections.opcode_sets import ACKNOWLEDGE, ANSWERED
 from ibwire.diagnosis.incident_text import IncidentText, Step
 from ibwire.diagnosis.record import Recorder
 from ibwire.diagnosis.story import Frames, Story
@@ -128,6 +128,12 @@ class _Judge:
             return check(sent)
         return any(check(e) for e in self.truth.sent if e.captured and e.packet == sent.packet)
 
+    def is_captured_before(self, sent: Sent, other: Sent) -> bool:
+        """Whether a frame passed the point of capture, undamaged, before another one."""
+        if not sent.captured or not other.captured or sent.is_damaged_before:
+            return False
+        return sent.captured[0] < other.captured[0]
+
     def arrives_by(self, sent: Sent, other: Sent) -> bool:
         """Whether a frame arrived, or should have, before its receiver sent another one."""
         return sent.time + self.truth.scenario.delay < other.time
@@ -224,6 +230,30 @@ def lost_response(judge: _Judge, match: re.Match[str], step: Step, incident: Inc
     must(len(lost) >= _missing_count(match), f"{len(lost)} were lost before this point")
 
 
+def twice(judge: _Judge, match: re.Match[str], step: Step, incident: IncidentText) -> None:
+    one = judge.frame(step.numbers[0])
+    alike = [
+        each
+        for each in judge.truth.sent
+        if each.sender == one.sender
+        and (each.psn, each.is_response) == (one.psn, one.is_response)
+        and each.captured
+    ]
+    must(len(alike) > 1 or len(one.captured) > 1, "it does not")
+    must(
+        any(number in judge.truth.was_copied for each in alike for number in each.captured)
+        or any(
+            other.sender == one.sender
+            and other.time > each.time
+            and other.captured
+            and other.captured[0] < each.captured[0]
+            for each in alike
+            for other in judge.truth.sent
+        ),
+        "none of them is reordered",
+    )
+
+
 def reordered(judge: _Judge, match: re.Match[str], step: Step, incident: IncidentText) -> None:
     number = step.numbers[0]
     late = judge.frame(number)
@@ -246,6 +276,20 @@ def duplicate(judge: _Judge, match: re.Match[str], step: Step, incident: Inciden
     first = judge.frame(match["first"]) if match["first"] else judge.frame(number)
     is_copy = first is judge.frame(number) and number in judge.truth.was_copied
     must(is_copy, "they are two frames of the sender")
+
+
+def repeated(judge: _Judge, match: re.Match[str], step: Step, incident: IncidentText) -> None:
+    number = step.numbers[0]
+    again = judge.frame(number)
+    must(
+        any(
+            each.sender == again.sender
+            and (each.psn, each.is_response) == (again.psn, again.is_response)
+            and any(captured < number for captured in each.captured)
+            for each in judge.truth.sent
+        ),
+        "nothing like it was seen before",
+    )
 
 
 def damaged(judge: _Judge, match: re.Match[str], step: Step, incident: IncidentText) -> None:
@@ -275,9 +319,21 @@ def nak(judge: _Judge, match: re.Match[str], step: Step, incident: IncidentText)
     newest = due[-1] if due else None
     if why == "That packet was damaged, see above.":
         must(newest is not None and newest.is_damaged_before, f"it was not: {newest}")
-    elif why == "That packet was reordered, not lost.":
-        must(newest is not None and Harm.DELAY in newest.harms_before, f"it was not: {newest}")
-        must(newest and not newest.is_lost_before and newest.arrived, f"it was lost: {newest}")
+    elif found := re.fullmatch(r"That packet was reordered before this point \(#(\d+)\)\.", why):
+        late = judge.frame(found[1])
+        must(late in due and Harm.DELAY in late.harms_before, f"it was not: {late}")
+        must(late is newest, f"a later one was sent: {newest}")
+    elif found := re.fullmatch(
+        r"That packet was late, or lost and its retransmission was late or duplicated \(#(\d+)\)\.",
+        why,
+    ):
+        late = judge.frame(found[1])
+        must(late.psn in {each.psn for each in due}, f"it is another packet: {late}")
+        must(newest is not None, "it had passed")
+        must(
+            Harm.DELAY in newest.harms_before if newest.captured else newest.is_lost_before,
+            f"it was not: {newest}",
+        )
     elif why == "That packet was never seen here.":
         seen = [each for each in due if each.captured and min(each.captured) < step.numbers[0]]
         must(not seen, f"it was: {[str(each) for each in seen]}")
@@ -288,6 +344,15 @@ def nak(judge: _Judge, match: re.Match[str], step: Step, incident: IncidentText)
     ):
         must(judge.frame(found[1]) in due, f"#{found[1]} is another packet")
         must(newest is not None and newest.is_lost_before, f"it was not: {newest}")
+    elif found := re.fullmatch(
+        r"It had passed here before \(#(\d+)\), but its retransmission had not arrived here: late "
+        "or lost before this point.",
+        why,
+    ):
+        must(judge.frame(found[1]) in due, f"#{found[1]} is another packet")
+        is_missing = newest is not None and newest.is_lost_before
+        is_missing |= newest is not None and min(newest.captured, default=0) > step.numbers[0]
+        must(is_missing, f"it was not: {newest}")
     elif why == "Whether it passed here is unknown: no packet with this PSN was captured.":
         must(not any(min(e.captured) < step.numbers[0] for e in due if e.captured), "one was")
     elif found := re.fullmatch(r"That packet passed here as #(\d+): it was (.*)\.", why):
@@ -299,6 +364,8 @@ def nak(judge: _Judge, match: re.Match[str], step: Step, incident: IncidentText)
         elif found[2] == (
             f"{AFTER}, or {match['s']} discarded it because an earlier packet was missing "
             "(go-back-N)"
+        ) or found[2] == (
+            f"{AFTER}, or {match['s']} refused it with a response that arrived here damaged"
         ):
             must(not any(t < sent.time and o is Outcome.TAKEN for t, o in passed.arrived), "taken")
         else:
@@ -414,8 +481,13 @@ def _why_again(
             ),
             "it had not arrived",
         )
-    elif re.fullmatch(rf" after {TIME}, as the RNR NAK asks\.", why):
-        must(head.cause == "rnr", f"the requester went back because of {head.cause}")
+    elif found := re.fullmatch(
+        rf" after {TIME}, as the RNR NAK(, or the NAK after it,)? asks\.", why
+    ):
+        must(
+            head.cause == "rnr" or (found[1] and head.cause == "nak"),
+            f"the requester went back because of {head.cause}",
+        )
     elif re.fullmatch(
         rf" after {TIME}, much later than the [\d.e-]+ ms that the RNR NAK asks for\.", why
     ) or re.fullmatch(rf" after only {TIME}, although the RNR NAK asks to wait [\d.e-]+ ms\.", why):
@@ -469,6 +541,31 @@ def _why_again(
             or (found[2] and not any(time < head.time for time, _ in response.arrived))
             or (found[3] and _did_not_help(response)),
             f"it arrived: {response}",
+        )
+    elif found := re.fullmatch(
+        rf", {TIME} after #(\d+), to which no response passed here: one of them was lost, damaged "
+        r"or delayed between this point and [AB](, or [AB] had not waited for it)?\."
+        r"( [AB]'s ACK timer had expired\.)?",
+        why,
+    ):
+        sent = judge.frame(found[1])
+        must(not found[3] or head.cause == "timer", f"it went back because of {head.cause}")
+        responses = [
+            each
+            for each in judge.truth.sent
+            if each.is_response and each.sender != head.sender and each.psn >= head.psn
+        ]
+        if head.packet.bth.opcode in ANSWERED:  # only its own response is meant
+            responses = [each for each in responses if each.psn < head.psn + head.span]
+        must(
+            not any(sent.time < e.time and judge.is_captured_before(e, head) for e in responses),
+            "a response had passed",
+        )
+        must(
+            found[2]
+            or sent.harms_after
+            or any(e.harms_before for e in responses if sent.time < e.time < head.time),
+            "neither was",
         )
     elif found := re.fullmatch(
         rf", although [AB] had responded \(#(\d+), {TIME} before\): its timer expired just "
@@ -540,9 +637,10 @@ def timer(judge: _Judge, match: re.Match[str], step: Step, incident: IncidentTex
         why,
     ):
         must(any(e.harms_after for e in before), "none was")
-    elif re.fullmatch(
+    elif found := re.fullmatch(
         r"The request passed here and no response came back: one of them was lost, damaged or "
-        r"delayed between this point and [AB]\.",
+        r"delayed between this point and [AB](, or [AB] discarded the request because an earlier "
+        r"packet was missing)?\.",
         why,
     ):
         responses = [
@@ -551,7 +649,11 @@ def timer(judge: _Judge, match: re.Match[str], step: Step, incident: IncidentTex
             if e.is_response and e.sender != head.sender and e.psn >= head.psn
         ]
         must(
-            any(e.harms_after for e in before) or any(e.harms_before for e in responses),
+            any(e.harms_after for e in before)
+            or any(e.harms_before for e in responses)
+            or (
+                found[1] and any(o is Outcome.DISCARDED for each in before for _, o in each.arrived)
+            ),
             "neither was",
         )
     else:
@@ -593,8 +695,13 @@ STEPS = _table(
         r"capture missed (?:it|them))?\.": lost_response,
         r"[AB]'s [A-Z ]+ with PSN \d+(?:, retransmitted,)? is reordered: packets sent after it "
         r"arrived here before it\.": reordered,
+        r"[AB]'s [A-Z ]+ with PSN \d+ arrives twice: one of the two is late, or a duplicate\.": (
+            twice
+        ),
         r"A duplicate of (?:#(?P<first>\d+)|an earlier packet) \([AB]'s [A-Z ]+, PSN \d+\), made "
         r"by the network or by the capture\.": duplicate,
+        r"[AB]'s [A-Z ]+ with PSN \d+ arrives again(?: \(first as #\d+\))?: a duplicate made by "
+        r"the network or by the capture, late, or retransmitted\.": repeated,
         r"[AB]'s [A-Z ]+ with PSN \d+ has a wrong ICRC: damaged before this point, [AB] drops it "
         r"silently\.": damaged,
         r"[AB]: RNR NAK for PSN \d+, it has no receive buffer posted; [AB] must wait [\d.e-]+ "
@@ -606,8 +713,8 @@ STEPS = _table(
         rf"(?P<s>[AB]): NAK, out of sequence, expects {PSNS}\. (?P<why>.*)": nak,
         rf"(?P<r>[AB]) retransmits (?:[A-Z ]+ )?{PSNS}(?: \({COUNT} packets\))?"
         r"(?P<why>.*)": retransmission,
-        rf"(?P<r>[AB])'s ACK timer expires {TIME} after (?:the last packet|PSN \d+ was sent "
-        rf"\(#\d+\)): [AB] retransmits (?:[A-Z ]+ )?{PSNS}(?: \({COUNT} packets\))?\.\s?"
+        rf"(?P<r>[AB])'s ACK timer expires(?: {TIME} after (?:the last packet|PSN \d+ was sent "
+        rf"\(#\d+\)))?: [AB] retransmits (?:[A-Z ]+ )?{PSNS}(?: \({COUNT} packets\))?\.\s?"
         r"(?P<why>.*)": timer,
         r"[AB] restarts at PSN \d+\.": restart,
         r"Acknowledged.*": recovered,
@@ -631,6 +738,10 @@ def small_duplicate(judge: _Judge, match: re.Match[str], entry: Any) -> None:
     must(entry.numbers[0] in judge.truth.was_copied, f"#{entry.numbers[0]} is none")
 
 
+def small_repeated(judge: _Judge, match: re.Match[str], entry: Any) -> None:
+    repeated(judge, match, entry, None)
+
+
 def small_reordered(judge: _Judge, match: re.Match[str], entry: Any) -> None:
     reordered(judge, match, entry, None)
 
@@ -640,6 +751,7 @@ OTHERS = _table(
         rf"{COUNT} lost packets? from (?P<r>[AB]) to [AB] did not arrive here.*": small_lost,
         rf"{COUNT} reordered (?:packet|response)s? of (?P<r>[AB]).*": small_reordered,
         rf"{COUNT} duplicate (?:packet|response)s? of (?P<r>[AB]).*": small_duplicate,
+        rf"{COUNT} repeated (?:packet|response)s? of (?P<r>[AB]).*": small_repeated,
         rf"{COUNT} damaged (?:packet|response)s? of (?P<r>[AB]).*": small_damaged,
         r"[AB] restarts at PSN.*": restart,
         r"[\d,]+ (?:messages?|packets?) .*": fine,

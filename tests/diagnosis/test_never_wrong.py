@@ -114,7 +114,8 @@ def test_reordered_packet_is_not_lost(profile: str) -> None:
 
     assert story.connection.directions[0].lost == 0
     assert "1 packet from A to B reordered before this point" in text
-    assert " lost" not in text.split("Times are", 1)[1].split("Incident", 1)[1].split("not lost")[0]
+    incidents = text.split("Times are", 1)[1].split("Incident", 1)[1]
+    assert " lost" not in incidents.split("Cannot be counted")[0]
 
 
 @pytest.mark.parametrize("profile", ["rxe", "connectx", "spec"])
@@ -205,74 +206,6 @@ def test_packet_left_out_of_a_retransmission_is_lost_without_ip_identifications(
 
 # The law, on random scenarios.
 
-OPEN = frozenset(
-    {
-        26,
-        91,
-        104,
-        107,
-        116,
-        176,
-        220,
-        230,
-        235,
-        236,
-        268,
-        299,
-        308,
-        344,
-        345,
-        420,
-        421,
-        439,
-        446,
-        476,
-        484,
-        501,
-        508,
-        509,
-        517,
-        519,
-        536,
-        542,
-        588,
-        602,
-        605,
-        619,
-        634,
-        641,
-        647,
-        652,
-        664,
-        667,
-        688,
-        690,
-        714,
-        737,
-        748,
-        754,
-        767,
-        784,
-        799,
-        800,
-        818,
-        848,
-        873,
-        880,
-        889,
-        896,
-        900,
-        928,
-        939,
-        940,
-        964,
-        971,
-        981,
-    }
-)
-"""Seeds of scenarios of which something wrong is said still: most have several faults at once,
-or packets without IP identifications of which one is late and another one a duplicate."""
-
 
 def wrong(seed: int) -> list[str]:
     truth = Truth(random_scenario(seed))
@@ -280,7 +213,7 @@ def wrong(seed: int) -> list[str]:
 
 
 def wrong_in(seeds: range) -> dict[int, list[str]]:
-    return {seed: found for seed in seeds if seed not in OPEN and (found := wrong(seed))}
+    return {seed: found for seed in seeds if (found := wrong(seed))}
 
 
 @pytest.mark.parametrize("first", range(0, 80, 20))
@@ -298,10 +231,3 @@ def test_no_sentence_is_wrong_of_scenarios_that_had_one(seed: int) -> None:
 @pytest.mark.parametrize("first", range(80, 1000, 92))
 def test_no_sentence_is_wrong_of_many(first: int) -> None:
     assert wrong_in(range(first, first + 92)) == {}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", sorted(OPEN))
-def test_open_seeds_are_open(seed: int) -> None:
-    """A seed that is mended leaves the list."""
-    assert wrong(seed)
