@@ -30,6 +30,11 @@ NO_CHOICE = {
     "name": "is no behaviour",
     "rnr_timer_percent": "is 100 in every profile; another wait is found without a name",
     "controls_congestion": "emulated devices of the live programs set it, no device under test",
+    "places_early": "profiles with it are not in `PROFILES`; a device is judged by in-order rules",
+    "early_window": "matters with `places_early` only",
+    "nak_distance": "matters with `places_early` only",
+    "selective_repeat": "needs a peer that has it too, which no device under test says",
+    "cnp_scope": "cases send no CE marks over several queue pairs",
     "reset_discards_completions": "queues are empty whenever a case ends its connection",
 }
 

@@ -83,11 +83,14 @@ def packets(draw: st.DrawFn) -> tuple[h.BTH, tuple[Header, ...], bytes]:
 
 
 def numbers_of(packet: TransportPacket) -> dict[str, Any]:
-    """The fields of a packet, without those that its headers do not have."""
+    """The fields of a packet, without those that its headers do not have.
+
+    What follows its ICRC is not read with it.
+    """
     return {
         name: getattr(packet, name)
         for name in TransportPacket.__slots__
-        if hasattr(packet, name) and name not in ("arrival", "path")
+        if hasattr(packet, name) and name not in ("arrival", "path", "trailer")
     }
 
 
