@@ -6,6 +6,7 @@ Real programs on it: tests/interop/test_fabric.py.
 from __future__ import annotations
 
 import json
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,9 +24,16 @@ from ibwire.sm.management import Management
 
 
 @pytest.fixture
-def subnet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Subnet]:
-    """The subnet of a running fabric, with tables for its two hosts."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Where fabrics have their folders; a short name, as that of a socket has at most 107 bytes."""
+    with tempfile.TemporaryDirectory() as directory:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", directory)
+        yield directory
+
+
+@pytest.fixture
+def subnet(place: str) -> Iterator[Subnet]:
+    """The subnet of a running fabric."""
     subnet = read_topology(topology_path("star2"))
     folder = fabric_folder("fabric")
     folder.mkdir()
@@ -115,9 +123,7 @@ def test_errors_are_sentences(subnet: Subnet, arguments: tuple[str, ...], words:
     assert "Traceback" not in result.output
 
 
-def test_without_a_fabric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-
+def test_without_a_fabric(place: str) -> None:
     result = run("show")
 
     assert result.exit_code == 1
