@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,10 @@ pytest_plugins = ["ibwire.pytest_plugin"]  # *.drill files are tests, also where
 
 # Output is wrapped to the width of the terminal; commands that tests run shall not see one.
 os.environ.pop("COLUMNS", None)
+
+# A background job of a shell without job control ignores Ctrl-C, and so would what it starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No test fails because a machine is busy: no example has a deadline, and drawing the first ones may
 # take 30 s, which is what the health check `too_slow` allows then.
