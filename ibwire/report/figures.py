@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from ibwire.connections.events import FlowEventKind
 from ibwire.connections.pause import Interval
+from ibwire.report.panels import Panels
 from ibwire.report.series import Bins, Panel, PlottedEvent, Point, Role, Series, Spot, cause_of
 from ibwire_layers.psn import MASK
 
@@ -58,14 +59,8 @@ UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"), (1, "ns"))
 HEIGHTS = {"psn": 350, "latency": 170, "goodput": 150}
 """Pixels of the panels."""
 
-GAP = 44
-"""Pixels between panels: the title of the lower one."""
-
-BOTTOM = 52
-
 LANE = 26
-
-TOP = 4
+"""Pixels of a line of pauses."""
 
 
 class Pause(NamedTuple):
@@ -127,7 +122,7 @@ class Figure:
         self._axis = TimeAxis.of(start_ns, series.first_ns, series.last_ns)
         self._traces: list[dict[str, Any]] = []
         self._layout: dict[str, Any] = {}
-        self._panels: list[tuple[str, int, dict[str, Any]]] = []
+        self._panels = Panels()
         """Title, pixels and the options of the axis."""
         self._shown: set[str] = set()
         self._axis_of_end: dict[int, str] = {}
@@ -168,7 +163,7 @@ class Figure:
         if high - low < 12:
             options["dtick"] = 1
         # Digits as needed: whole numbers only would repeat on a stretched axis.
-        axis = self._add_panel(title, HEIGHTS["psn"], tickformat="~f", **options)
+        axis = self._panels.add(title, HEIGHTS["psn"], tickformat="~f", **options)
         self._axis_of_end[end] = axis
         events = [plotted for plotted in self._series.events if plotted.spot.end == end]
         retransmissions = sorted(
@@ -252,7 +247,7 @@ class Figure:
         # A latency of nothing, from a coarse clock, cannot stand on a logarithmic axis.
         floor = min((value for value in values if value), default=2) // 2 or 1
         ticks = _ticks([max(value, floor) for value in values])
-        axis = self._add_panel(title, HEIGHTS["latency"], type="log", **ticks)
+        axis = self._panels.add(title, HEIGHTS["latency"], type="log", **ticks)
         for end, (plain, slow) in enumerate(parts):
             way = f"{ENDS[end]} → {ENDS[1 - end]}"
             mark = Mark(f"message {way}", "circle", 5)
@@ -268,7 +263,7 @@ class Figure:
         size, unit = next(each for each in UNITS if step >= each[0])
         what = "completed messages" if self._series.by_messages else "packets, each once"
         title = f"Goodput: payload of {what}, per {step // size} {unit}"
-        axis = self._add_panel(
+        axis = self._panels.add(
             title, HEIGHTS["goodput"], tickformat="~s", ticksuffix="b/s", rangemode="tozero"
         )
         for end, role in enumerate(_WAYS):
@@ -303,7 +298,7 @@ class Figure:
             return
         title = "Congestion: CE marks, CNPs" + (" and pauses of the link" if held else "")
         names = [name for name, _, _ in rows] + [each.name for each, _ in held]
-        axis = self._add_panel(
+        axis = self._panels.add(
             title,
             LANE * len(names) + 10,
             type="category",
@@ -372,59 +367,14 @@ class Figure:
         self._traces.append({name: _packed(value) for name, value in trace.items()})
         self._shown.add(mark.label)
 
-    def _add_panel(self, title: str, height: int, **options: Any) -> str:
-        self._panels.append((title, height, options))
-        count = len(self._panels)
-        return "y" if count == 1 else f"y{count}"
-
     def _arrange(self) -> None:
-        """Stack the panels, as high in pixels as each shall be."""
-        total = sum(height + GAP for _, height, _ in self._panels)
-        layout: dict[str, Any] = {
-            "height": total + TOP + BOTTOM,
-            "margin": {"l": 96, "r": 16, "t": TOP, "b": BOTTOM},
-            "hovermode": "closest",
-            "dragmode": "zoom",
-            "annotations": [],
-        }
-        top = total
-        for count, (title, height, options) in enumerate(self._panels, 1):
-            top -= GAP
-            layout["annotations"].append(_title(title, top / total))
-            layout["yaxis" if count == 1 else f"yaxis{count}"] = {
-                "domain": [(top - height) / total, top / total],
-                "automargin": True,
-                "exponentformat": "none",
-                "zeroline": False,
-                **options,
-            }
-            top -= height
+        """Stack the panels above the time axis."""
         first, last = (
             self._axis.at(each) for each in (self._series.first_ns, self._series.last_ns)
         )
         margin = (last - first) * 0.02 or 0.5
-        layout["xaxis"] = {
-            "anchor": "y" if len(self._panels) < 2 else f"y{len(self._panels)}",
-            "title": {"text": f"time since the first packet of the capture ({self._axis.unit})"},
-            "range": [first - margin, last + margin],
-            "exponentformat": "none",
-            "zeroline": False,
-        }
-        self._layout = layout
-
-
-def _title(text: str, top: float) -> dict[str, Any]:
-    return {
-        "text": text,
-        "x": 0,
-        "xref": "paper",
-        "xanchor": "left",
-        "y": top,
-        "yref": "paper",
-        "yanchor": "bottom",
-        "showarrow": False,
-        "name": "title",
-    }
+        title = f"time since the first packet of the capture ({self._axis.unit})"
+        self._layout = self._panels.layout(title, (first - margin, last + margin))
 
 
 def _heights(panel: Panel, events: Sequence[PlottedEvent], end: int) -> npt.NDArray[np.int64]:

@@ -138,18 +138,7 @@ class Closer:
 
 def page(content: dict[str, Any]) -> Iterator[str]:
     """The page, in pieces of text."""
-    parts = {
-        "STYLE": template("page.css"),
-        "PLOTLY": plotly_script(),
-        "DATA": embedded(content),
-        "SCRIPT": template("page.js"),
-    }
-    rest = template("page.html")
-    for name, text in parts.items():
-        before, rest = rest.split(f"@{name}@")
-        yield before
-        yield text
-    yield rest
+    return filled("page", content)
 
 
 @dataclass(slots=True)
@@ -326,6 +315,22 @@ class _Page:
             more = surveyed.all_comments - len(surveyed.comments)
             found.append(f"{more:,} more comments are not shown.")
         return found
+
+
+def filled(name: str, content: dict[str, Any]) -> Iterator[str]:
+    """A page of the templates `name`.html and `name`.js with its data, in pieces of text."""
+    parts = {
+        "STYLE": template("page.css"),
+        "PLOTLY": plotly_script(),
+        "DATA": embedded(content),
+        "SCRIPT": template("common.js") + template(f"{name}.js"),
+    }
+    rest = template(f"{name}.html")
+    for part, text in parts.items():
+        before, rest = rest.split(f"@{part}@")
+        yield before
+        yield text
+    yield rest
 
 
 def template(name: str) -> str:

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from ibwire.report.figures import UNITS
+from ibwire.report.panels import Panels
 from ibwire.report.run_directory import Columns
 
 SERIES = 8
@@ -26,12 +27,8 @@ COLUMNS = 500
 MOST_SPANS = 1500
 """Most pauses that are drawn on one line."""
 
-GAP = 44
-"""Pixels between panels: the title of the lower one."""
-
 HEIGHT = 170
 LANE = 24
-TOP, BOTTOM = 4, 52
 
 
 class Line(NamedTuple):
@@ -49,7 +46,7 @@ class TimeFigure:
         end_ns = max(end_ps / 1000, 1)
         self.unit_ns, self.unit = next((each for each in UNITS if end_ns >= 2 * each[0]), UNITS[-1])
         self._end = end_ns / self.unit_ns
-        self._panels: list[tuple[str, int, dict[str, Any]]] = []
+        self._panels = Panels()
         self._traces: list[dict[str, Any]] = []
         self._roles: dict[str, int] = {}
         """Numbers of colours by name of a line, the same in all panels."""
@@ -64,7 +61,7 @@ class TimeFigure:
             return
         if more:
             title += f"; {len(lines)} of {len(lines) + more}"
-        name = self._add_panel(title, HEIGHT, **{"rangemode": "tozero", **axis})
+        name = self._panels.add(title, HEIGHT, **{"rangemode": "tozero", **axis})
         for line in lines:
             is_new = line.name not in self._roles
             number = self._roles.setdefault(line.name, len(self._roles))
@@ -92,7 +89,7 @@ class TimeFigure:
         if not lanes:
             return
         names = list(lanes)
-        axis = self._add_panel(
+        axis = self._panels.add(
             title,
             LANE * len(names) + 10,
             type="category",
@@ -121,51 +118,10 @@ class TimeFigure:
             )
 
     def to_json(self) -> dict[str, Any]:
-        """The figure as JSON for plotly.js, with its panels as high in pixels as each shall be."""
-        total = sum(height + GAP for _, height, _ in self._panels)
-        layout: dict[str, Any] = {
-            "height": total + TOP + BOTTOM,
-            "margin": {"l": 96, "r": 16, "t": TOP, "b": BOTTOM},
-            "hovermode": "closest",
-            "dragmode": "zoom",
-            "annotations": [],
-        }
-        top = total
-        for count, (title, height, options) in enumerate(self._panels, 1):
-            top -= GAP
-            layout["annotations"].append(
-                {
-                    "text": title,
-                    "x": 0,
-                    "xref": "paper",
-                    "xanchor": "left",
-                    "y": top / total,
-                    "yref": "paper",
-                    "yanchor": "bottom",
-                    "showarrow": False,
-                }
-            )
-            layout["yaxis" if count == 1 else f"yaxis{count}"] = {
-                "domain": [(top - height) / total, top / total],
-                "automargin": True,
-                "exponentformat": "none",
-                "zeroline": False,
-                **options,
-            }
-            top -= height
-        layout["xaxis"] = {
-            "anchor": "y" if len(self._panels) < 2 else f"y{len(self._panels)}",
-            "title": {"text": f"time since the start of the run ({self.unit})"},
-            "range": [-0.01 * self._end, 1.01 * self._end],
-            "exponentformat": "none",
-            "zeroline": False,
-        }
+        """The figure as JSON for plotly.js."""
+        title = f"time since the start of the run ({self.unit})"
+        layout = self._panels.layout(title, (-0.01 * self._end, 1.01 * self._end))
         return {"data": self._traces, "layout": layout}
-
-    def _add_panel(self, title: str, height: int, **options: Any) -> str:
-        self._panels.append((title, height, options))
-        count = len(self._panels)
-        return "y" if count == 1 else f"y{count}"
 
 
 def time_figure(tables: Mapping[str, Columns], end_ps: int) -> dict[str, Any] | None:

@@ -13,8 +13,7 @@ from typing import Any
 
 from ibwire.base.units import MS, NS, US, S
 from ibwire.report.amounts import metric_text
-from ibwire.report.figures import plotly_script
-from ibwire.report.html import embedded, template
+from ibwire.report.html import filled
 from ibwire.report.run_directory import Columns, RunDirectory
 from ibwire.report.run_figures import distribution, time_figure
 from ibwire.scenario.expect import METRICS
@@ -27,18 +26,7 @@ MOST_NODES = 400
 
 def run_page(run: RunDirectory) -> Iterator[str]:
     """The page, in pieces of text."""
-    parts = {
-        "STYLE": template("page.css"),
-        "PLOTLY": plotly_script(),
-        "DATA": embedded(content(run)),
-        "SCRIPT": template("run.js"),
-    }
-    rest = template("run.html")
-    for name, text in parts.items():
-        before, rest = rest.split(f"@{name}@")
-        yield before
-        yield text
-    yield rest
+    return filled("run", content(run))
 
 
 def content(run: RunDirectory) -> dict[str, Any]:

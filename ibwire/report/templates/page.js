@@ -1,26 +1,9 @@
 "use strict";
 (() => {
-  const data = JSON.parse(document.getElementById("data").textContent);
-  const root = document.documentElement;
-  const plot = document.getElementById("plot");
-  const byId = (id) => document.getElementById(id);
+  const { data, byId, make, grouped, colour, legendRows, themedAxes, themed, CONFIG, load, follow } = shared;
+  const plot = byId("plot");
   let shown = null; // number of the connection in the plot
 
-  // Elements. Texts of the capture are only ever set as text.
-
-  function make(tag, options = {}, ...children) {
-    const element = document.createElement(tag);
-    for (const [name, value] of Object.entries(options)) {
-      if (name === "role") element.style.setProperty("--role", `var(--${value})`);
-      else if (name === "onclick") element.addEventListener("click", value);
-      else if (name === "class") element.className = value;
-      else element.setAttribute(name, value);
-    }
-    element.append(...children);
-    return element;
-  }
-
-  const grouped = (value) => value.toLocaleString("en");
   const rounded = (value) => Number(value.toPrecision(3)).toLocaleString("en");
 
   function scaled(value, steps) {
@@ -42,80 +25,23 @@
     table.tHead.replaceChildren(make("tr", {}, ...names.map((name) => make("th", {}, name))));
   }
 
-  // Colours: the style sheet has one for each role and theme.
-
-  const probe = make("span", { hidden: "" });
-  document.body.append(probe);
-
-  function colour(name) {
-    probe.style.color = `var(--${name})`;
-    return getComputedStyle(probe).color;
-  }
-
   function painted(trace) {
     const own = colour(trace.meta.role);
     const line = { ...(trace.line || {}), color: own };
     return { ...trace, marker: { ...trace.marker, color: own }, line };
   }
 
-  function themed({ layout, data: traces }) {
-    const text = colour("text"), grid = colour("grid"), card = colour("card");
-    const axes = Object.fromEntries(Object.entries(layout)
-      .filter(([name]) => /^[xy]axis/.test(name))
-      .map(([name, axis]) => [name, { ...axis, gridcolor: grid, linecolor: colour("line") }]));
+  function inTheme({ layout, data: traces }) {
+    const axes = themedAxes(layout);
     const narrow = plot.clientWidth < 640;
     if (narrow) {
       const title = { text: layout.xaxis.title.text.replace(" since the first packet of the capture", "") };
       axes.xaxis = { ...axes.xaxis, title };
     }
     const left = narrow ? 64 : layout.margin.l;
-    const below = legendHeight(traces, plot.clientWidth - left - layout.margin.r);
-    return {
-      ...layout, ...axes,
-      paper_bgcolor: card, plot_bgcolor: card,
-      font: { color: text, size: narrow ? 11 : 12, family: getComputedStyle(document.body).fontFamily },
-      hoverlabel: { bgcolor: colour("hover"), bordercolor: colour("line"), font: { color: text } },
-      modebar: { color: colour("muted"), activecolor: colour("accent"), bgcolor: "rgba(0,0,0,0)" },
-      annotations: layout.annotations.map((each) => ({
-        ...each, text: wrapped(each.text, narrow ? 52 : 200), align: "left",
-        font: { size: narrow ? 11 : 13, color: text },
-      })),
-      height: layout.height + below,
-      margin: { ...layout.margin, l: left, b: layout.margin.b + below },
-      legend: { orientation: "h", y: 0, yref: "container", yanchor: "bottom", x: 0, font: { size: 12 } },
-    };
-  }
-
-  // Plotly would take the room for the legend from the panels.
-  function legendHeight(traces, width) {
-    let rows = 1, used = 0;
-    for (const { name, showlegend } of traces) {
-      if (!showlegend) continue;
-      const wide = 60 + 7.5 * name.length;
-      if (used && used + wide > width) [rows, used] = [rows + 1, 0];
-      used += wide;
-    }
-    return 12 + 20 * rows;
-  }
-
-  function wrapped(text, width) {
-    const lines = [""];
-    for (const word of text.split(" ")) {
-      const last = lines[lines.length - 1];
-      if (last && last.length + word.length >= width) lines.push(word);
-      else lines[lines.length - 1] = last ? `${last} ${word}` : word;
-    }
-    return lines.join("<br>");
-  }
-
-  // The library is compressed; the page is complete without it, but for the plots.
-  async function load() {
-    const packed = Uint8Array.from(atob(byId("plotly").textContent), (each) => each.charCodeAt(0));
-    const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
-    const script = make("script");
-    script.textContent = await new Response(stream).text();
-    document.head.append(script);
-    draw();
+    const names = traces.filter(({ showlegend }) => showlegend).map(({ name }) => name);
+    const rows = Math.max(1, legendRows(names, plot.clientWidth - left - layout.margin.r));
+    return themed(layout, axes, { narrow, left, below: 12 + 20 * rows, wide: 52 });
   }
 
   function draw() {
@@ -128,10 +54,7 @@
     }
     const traces = figure.data.map((trace) => painted(
       trace.text ? { ...trace, text: trace.text.map((index) => data.words[index]) } : trace));
-    Plotly.newPlot(plot, traces, themed(figure), {
-      responsive: true, displaylogo: false,
-      modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
-    });
+    Plotly.newPlot(plot, traces, inTheme(figure), CONFIG);
     plot.removeAllListeners("plotly_click");
     plot.on("plotly_click", ({ points: [point] }) => point.customdata && pick(point.customdata[0]));
   }
@@ -406,43 +329,14 @@
       make("tr", {}, make("td", {}, `${number}`), make("td", { class: "wide" }, text))));
   }
 
-  // Theme: that of the system until the button is used; print is always light.
-
-  const system = matchMedia("(prefers-color-scheme: dark)");
-  const isDark = () => (root.dataset.theme || (system.matches ? "dark" : "light")) === "dark";
-
-  function retheme() {
-    byId("theme").textContent = isDark() ? "Light" : "Dark";
-    draw();
-  }
-
-  byId("theme").addEventListener("click", () => {
-    root.dataset.theme = isDark() ? "light" : "dark";
-    retheme();
-  });
-  system.addEventListener("change", retheme);
-  let before = null;
-  addEventListener("beforeprint", () => {
-    before = root.dataset.theme || "";
-    root.dataset.theme = "light";
-    plot.style.width = "680px"; // of a page: plotly does not follow the width of paper
-    draw();
-  });
-  addEventListener("afterprint", () => {
-    if (before) root.dataset.theme = before;
-    else delete root.dataset.theme;
-    plot.style.width = "";
-    draw();
-  });
-
   headline();
   summary();
   overview();
   findings();
   pauses();
   comments();
-  byId("theme").textContent = isDark() ? "Light" : "Dark";
+  follow(draw, (width) => { plot.style.width = width; });
   const first = data.rows.find((row) => data.connections[row.number]);
   if (first) select(first.number);
-  load();
+  load(draw);
 })();

@@ -1,22 +1,7 @@
 "use strict";
 (() => {
-  const data = JSON.parse(document.getElementById("data").textContent);
-  const root = document.documentElement;
-  const byId = (id) => document.getElementById(id);
+  const { data, byId, make, grouped, colour, legendRows, themedAxes, themed, CONFIG, load, follow } = shared;
   const SVG = "http://www.w3.org/2000/svg";
-
-  // Elements. Texts of the run are only ever set as text.
-
-  function make(tag, options = {}, ...children) {
-    const element = document.createElement(tag);
-    for (const [name, value] of Object.entries(options)) {
-      if (name === "role") element.style.setProperty("--role", `var(--${value})`);
-      else if (name === "class") element.className = value;
-      else element.setAttribute(name, value);
-    }
-    element.append(...children);
-    return element;
-  }
 
   function shape(tag, options, ...children) {
     const element = document.createElementNS(SVG, tag);
@@ -25,7 +10,6 @@
     return element;
   }
 
-  const grouped = (value) => value.toLocaleString("en");
   const percent = (share) => `${share && share < 0.01 ? "<1" : Math.round(100 * share)} %`;
 
   function table(section, names, rows) {
@@ -35,64 +19,17 @@
       ...cells.map((cell, index) => make("td", { class: names[index][1] }, cell)))));
   }
 
-  // Colours: the style sheet has one for each role and theme.
-
-  const probe = make("span", { hidden: "" });
-  document.body.append(probe);
-
-  function colour(name) {
-    probe.style.color = `var(--${name})`;
-    return getComputedStyle(probe).color;
-  }
-
-  function wrapped(text, width) {
-    const lines = [""];
-    for (const word of text.split(" ")) {
-      const last = lines[lines.length - 1];
-      if (last && last.length + word.length >= width) lines.push(word);
-      else lines[lines.length - 1] = last ? `${last} ${word}` : word;
-    }
-    return lines.join("<br>");
-  }
-
-  // Plotly would take the room for the legend from the panels.
-  function legendHeight(traces, width) {
-    let rows = 1, used = 0;
-    for (const { name, showlegend } of traces) {
-      if (showlegend === false) continue;
-      const wide = 60 + 7.5 * name.length;
-      if (used && used + wide > width) [rows, used] = [rows + 1, 0];
-      used += wide;
-    }
-    return used ? 22 * rows + 10 : 0;
-  }
-
-  function themed({ layout, data: traces }, plot) {
-    const text = colour("text"), card = colour("card");
-    const axes = Object.fromEntries(Object.entries(layout)
-      .filter(([name]) => /^[xy]axis/.test(name))
-      .map(([name, axis]) => [name, { ...axis, gridcolor: colour("grid"), linecolor: colour("line") }]));
+  function inTheme({ layout, data: traces }, plot) {
+    const axes = themedAxes(layout);
     const narrow = plot.clientWidth < 640;
-    const left = narrow ? Math.min(64, layout.margin.l) : layout.margin.l;
-    const below = legendHeight(traces, plot.clientWidth - left - layout.margin.r);
     if (narrow && axes.xaxis.tickvals) {
       const kept = (_, index) => index % 2 === 0;
       axes.xaxis = { ...axes.xaxis, tickvals: axes.xaxis.tickvals.filter(kept), ticktext: axes.xaxis.ticktext.filter(kept) };
     }
-    return {
-      ...layout, ...axes,
-      paper_bgcolor: card, plot_bgcolor: card,
-      font: { color: text, size: narrow ? 11 : 12, family: getComputedStyle(document.body).fontFamily },
-      hoverlabel: { bgcolor: colour("hover"), bordercolor: colour("line"), font: { color: text } },
-      modebar: { color: colour("muted"), activecolor: colour("accent"), bgcolor: "rgba(0,0,0,0)" },
-      annotations: layout.annotations.map((each) => ({
-        ...each, text: wrapped(each.text, narrow ? 48 : 200), align: "left",
-        font: { size: narrow ? 11 : 13, color: text },
-      })),
-      height: layout.height + below,
-      margin: { ...layout.margin, l: left, b: layout.margin.b + below },
-      legend: { orientation: "h", y: 0, yref: "container", yanchor: "bottom", x: 0, font: { size: 12 } },
-    };
+    const left = narrow ? Math.min(64, layout.margin.l) : layout.margin.l;
+    const names = traces.filter(({ showlegend }) => showlegend !== false).map(({ name }) => name);
+    const rows = legendRows(names, plot.clientWidth - left - layout.margin.r);
+    return themed(layout, axes, { narrow, left, below: rows ? 22 * rows + 10 : 0, wide: 48 });
   }
 
   function draw() {
@@ -103,21 +40,8 @@
       if (!figure) continue;
       const plot = byId(id).querySelector(".plot");
       const traces = figure.data.map((trace) => ({ ...trace, line: { ...trace.line, color: colour(trace.meta.role) } }));
-      Plotly.newPlot(plot, traces, themed(figure, plot), {
-        responsive: true, displaylogo: false,
-        modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
-      });
+      Plotly.newPlot(plot, traces, inTheme(figure, plot), CONFIG);
     }
-  }
-
-  // The library is compressed; the page is complete without it, but for the plots.
-  async function load() {
-    const packed = Uint8Array.from(atob(byId("plotly").textContent), (each) => each.charCodeAt(0));
-    const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
-    const script = make("script");
-    script.textContent = await new Response(stream).text();
-    document.head.append(script);
-    draw();
   }
 
   // The network: hosts below, switches above, links as thick and warm as they were busy.
@@ -214,40 +138,12 @@
     for (const id of ["times", "fct", "slowdown"]) byId(id).hidden = !data[id];
   }
 
-  // Theme: that of the system until the button is used; print is always light.
-
-  const system = matchMedia("(prefers-color-scheme: dark)");
-  const isDark = () => (root.dataset.theme || (system.matches ? "dark" : "light")) === "dark";
-
-  function retheme() {
-    byId("theme").textContent = isDark() ? "Light" : "Dark";
-    draw();
-  }
-
-  byId("theme").addEventListener("click", () => {
-    root.dataset.theme = isDark() ? "light" : "dark";
-    retheme();
-  });
-  system.addEventListener("change", retheme);
   addEventListener("resize", network);
-  let before = null;
-  const paper = (width) => document.querySelectorAll("#times .plot").forEach((plot) => { plot.style.width = width; });
-  addEventListener("beforeprint", () => {
-    before = root.dataset.theme || "";
-    root.dataset.theme = "light";
-    paper("680px"); // of a page: plotly does not follow the width of paper
-    draw();
-  });
-  addEventListener("afterprint", () => {
-    if (before) root.dataset.theme = before;
-    else delete root.dataset.theme;
-    paper("");
-    draw();
-  });
 
   summary();
   expectations();
   tables();
-  retheme();
-  load();
+  follow(draw, (width) => document.querySelectorAll("#times .plot").forEach((plot) => { plot.style.width = width; }));
+  draw();
+  load(draw);
 })();
