@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ibwire_layers.mad import MAD_SIZE, STATUS_CODE_MASK, Method, MgmtClass
+from ibwire_layers.mad import MAD_SIZE, Method, MgmtClass
 
 MGMT_CLASS = 1
 METHOD = 3
@@ -61,11 +61,6 @@ class Datagram:
         return self.mad[MGMT_CLASS] == MgmtClass.SUBN_DIRECTED_ROUTE
 
     @property
-    def is_smp(self) -> bool:
-        """Whether it is a subnet management packet."""
-        return self.mad[MGMT_CLASS] in SMP_CLASSES
-
-    @property
     def is_response(self) -> bool:
         """Whether it answers another: a response, or TrapRepress."""
         method = self.mad[METHOD]
@@ -99,13 +94,3 @@ class Datagram:
 def attribute_of(mad: bytes | bytearray) -> int:
     """AttributeID."""
     return mad[16] << 8 | mad[17]
-
-
-def modifier_of(mad: bytes | bytearray) -> int:
-    """AttributeModifier."""
-    return int.from_bytes(mad[MODIFIER], "big")
-
-
-def status_code(mad: bytes | bytearray) -> int:
-    """The code in Status that says whether a field was invalid; 0 for success."""
-    return mad[5] & STATUS_CODE_MASK

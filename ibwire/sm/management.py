@@ -11,7 +11,7 @@ from collections import deque
 from typing import Protocol
 
 from ibwire.base.units import Time
-from ibwire.fabric.infiniband.subnet import PERMISSIVE_LID, Node, Port, Subnet
+from ibwire.fabric.infiniband.subnet import PERMISSIVE_LID, Port, Subnet
 from ibwire.sm.mads import (
     GRH_WORDS,
     METHOD,
@@ -112,7 +112,7 @@ class Management:
                 if out == DISCARD and arrived is not None and node.is_switch:
                     arrived.counters.port_rcv_switch_relay_errors += 1
             if out == DELIVER or (out == 0 and node.is_switch):
-                return _destination(node, arrived, start)
+                return start if arrived is None else arrived
             if not 0 < out < len(node.ports):
                 return None
             leaving = node.ports[out]
@@ -151,8 +151,3 @@ class Management:
     def _to_programs(self, datagram: Datagram, arrived: Port, now: Time) -> bool:
         programs = self.programs.get(arrived.management)
         return programs is not None and programs.deliver(datagram, now)
-
-
-def _destination(node: Node, arrived: Port | None, start: Port) -> Port:
-    """The port at which a MAD for a node has arrived."""
-    return start if arrived is None else arrived

@@ -35,9 +35,6 @@ RETRIES = 3
 MAXIMUM_SEGMENTS = 100_000
 """Of a message that is received: 20 MB."""
 
-STATUS_TIME = 118
-STATUS_RETRIES = 126
-
 
 def header_size(mgmt_class: int) -> int:
     """Bytes of each segment that are headers: up to the end of the SA or vendor header."""
@@ -178,14 +175,3 @@ class Receiving:
         ack[SEGMENT] = (self.next - 1).to_bytes(4, "big")
         ack[LENGTH] = max(self.window, self.next - 1).to_bytes(4, "big")
         return ack
-
-
-def refusal(mad: bytes | bytearray, status: int) -> bytearray:
-    """The ABORT that answers a segment."""
-    abort = bytearray(mad[: header_size(mad[1])].ljust(MAD_SIZE, b"\0"))
-    abort[METHOD] ^= RESPONSE
-    abort[24] = VERSION
-    abort[TYPE_AT] = RMPPType.ABORT
-    abort[FLAGS_AT] = abort[FLAGS_AT] & 0xF8 | RMPP_ACTIVE
-    abort[STATUS_AT] = status
-    return abort

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from ibwire.fabric.infiniband.stored import mask_of
 from ibwire.fabric.infiniband.subnet import (
     ATTRIBUTE_SIZE,
-    FIRST_MULTICAST_LID,
     Node,
     Port,
     Subnet,
@@ -26,7 +25,6 @@ BLOCK = 64
 """LIDs of a block of the linear forwarding table."""
 PKEY_BLOCK = 64
 """Bytes of a block of the P_Key table: 32 entries."""
-MULTICAST_BLOCKS = (0x10000 - FIRST_MULTICAST_LID) // 32
 
 _INVALID = int(Status.INVALID_ATTRIBUTE_VALUE)
 _UNKNOWN = int(Status.METHOD_ATTRIBUTE_NOT_SUPPORTED)
@@ -179,12 +177,12 @@ class SMA:
         now = PortInfo.unpack(port.info)
         if not _is_valid(port, written, now):
             return _INVALID
-        mask = _WRITABLE[kind_of(port)]
+        mask = _WRITABLE[port.kind]
         old = int.from_bytes(port.info, "big")
         port.info[:] = (old & ~mask | int.from_bytes(data, "big") & mask).to_bytes(
             ATTRIBUTE_SIZE, "big"
         )
-        if kind_of(port) != "management":
+        if port.kind != "management":
             self._set_link(port, written, now)
         return 0
 
@@ -294,13 +292,6 @@ DEFAULT_ARBITRATION = {1: _LOW, 2: bytes(ATTRIBUTE_SIZE), 3: _HIGH, 4: bytes(ATT
 """VL arbitration after power-on: lane 0 with high priority, the others share the rest."""
 
 
-def kind_of(port: Port) -> str:
-    """Which fields of PortInfo a port uses."""
-    if not port.node.is_switch:
-        return "adapter"
-    return "external" if port.number else "management"
-
-
 def _enabled(written: PortInfo) -> tuple[tuple[str, str, int, int], ...]:
     """Fields that enable widths and speeds: name, the supported ones, value, value for all."""
     return (
@@ -322,7 +313,7 @@ def _enabled(written: PortInfo) -> tuple[tuple[str, str, int, int], ...]:
 
 def _is_valid(port: Port, written: PortInfo, now: PortInfo) -> bool:
     """Whether a Set has only values that the port supports (IBA 14.2.5.6)."""
-    if kind_of(port) == "management":
+    if port.kind == "management":
         return True
     moves = {
         PortState.NO_CHANGE: True,

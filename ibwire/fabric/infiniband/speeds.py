@@ -55,10 +55,6 @@ class Speed(Enum):
             return self.lane_bps
         return round(self.lane_bps * self.encoding / 10**9) * 10**9
 
-    def data_bps(self, width: Width) -> int:
-        """Data bits a second of a link."""
-        return int(self.lane_bps * self.encoding * width.lanes)
-
 
 class Width(Enum):
     """A width: lanes, and the bit in PortInfo."""

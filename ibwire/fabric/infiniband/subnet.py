@@ -28,7 +28,6 @@ ATTRIBUTE_SIZE = 64
 LINEAR_FDB_CAP = 0xC000
 MULTICAST_FDB_CAP = 0x400
 PERMISSIVE_LID = 0xFFFF
-FIRST_MULTICAST_LID = 0xC000
 NO_PORT = 0xFF
 """Entry of a linear forwarding table that drops."""
 
@@ -136,7 +135,7 @@ class Port:
         self.arbitration: dict[int, bytes] = {}
         """VL arbitration: 1 and 2 low, 3 and 4 high priority."""
         self.counters = Counters()
-        self.info[:] = _INITIAL[_kind(node, number)]
+        self.info[:] = _INITIAL[self.kind]
 
     lid = Stored(PortInfo, "lid")
     lmc = Stored(PortInfo, "lmc")
@@ -158,6 +157,13 @@ class Port:
     operational_vls = Stored(PortInfo, "operational_vls")
     subnet_timeout = Stored(PortInfo, "subnet_timeout")
     gid_prefix = Stored(PortInfo, "gid_prefix")
+
+    @property
+    def kind(self) -> str:
+        """Which fields of PortInfo it uses: `adapter`, `external` or `management` of a switch."""
+        if not self.node.is_switch:
+            return "adapter"
+        return "external" if self.number else "management"
 
     @property
     def is_up(self) -> bool:
@@ -444,12 +450,6 @@ def rate_name(port: Port) -> str:
     """The same as text, like `4xEDR`."""
     found = rate_of(port)
     return f"{found[1].lanes}x{found[0].label}" if found is not None else ""
-
-
-def _kind(node: Node, number: int) -> str:
-    if not node.is_switch:
-        return "adapter"
-    return "external" if number else "management"
 
 
 def _initial(**values: int) -> bytes:
