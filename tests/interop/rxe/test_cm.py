@@ -274,7 +274,7 @@ def test_guest_that_vanishes_is_noticed(rping: RPing) -> None:
 
     assert own.status == 1
     gone = f"{THEIRS[4]} port 7174: no longer acknowledges (RETRY_EXC_ERR)"
-    silent = f"no answer from {THEIRS[4]} port 7174 for 20 s"
+    silent = f"no response from {THEIRS[4]} port 7174 for 20 s"
     assert own.errors.splitlines()[-1] in (f"error: {gone}", f"error: {silent}")
 
 
