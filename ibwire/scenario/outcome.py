@@ -10,7 +10,6 @@ from ibwire.base.units import S, Time
 from ibwire.rc.congestion import RateControl
 from ibwire.rc.work import WCStatus
 from ibwire.scenario.expect import METRICS, NETWORK, SPREAD, Expectation
-from ibwire.scenario.series import Series
 from ibwire.scenario.workload import Tally
 
 Metrics = dict[str, int]
@@ -114,8 +113,6 @@ class Outcome:
     """Wire and sender, rule, and number of frames it applied to."""
     ports: list[PortOutcome] = field(default_factory=list)
     """Ports of switches, and of hosts at switches."""
-    series: Series | None = None
-    """Queues, pauses and rates over time, of a network with switches."""
     standstill: list[str] = field(default_factory=list)
     """Who waits for whom, where messages are unfinished: a sentence each."""
 

@@ -101,7 +101,7 @@ class Network:
         if recording is not None:
             self._attach(recording)
         if self.switched is not None:
-            self.switched.sample(self.hosts.values(), self._is_over)
+            self.switched.sample_queues(self._is_over)
         ended = simulator.run(
             until=scenario.limit,
             max_frames=scenario.max_frames,
@@ -329,7 +329,6 @@ class Network:
         fabric = dict.fromkeys(FABRIC, 0)
         if self.switched is not None:
             outcome.ports = self.switched.ports()
-            outcome.series = self.switched.series
             tallies = [flow.tally for flow in self.flows.values() if flow.tally.started is not None]
             start = min((tally.started or 0 for tally in tallies), default=0)
             end = max((tally.ended for tally in tallies), default=0)

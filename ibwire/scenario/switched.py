@@ -19,7 +19,7 @@ from ibwire.fabric.waiting import explain
 from ibwire.peer import Host
 from ibwire.scenario.expect import DROP_REASONS, NEVER
 from ibwire.scenario.outcome import Metrics, PortOutcome, percentile
-from ibwire.scenario.series import Sampler, Series
+from ibwire.scenario.queue_lengths import QueueKey, QueueSampler
 from ibwire.scenario.specs import FabricSpec, SwitchSpec, WireSpec
 from ibwire.scenario.switches import rules_of
 
@@ -47,7 +47,7 @@ class SwitchedNetwork:
         self.topology: Topology = spec.topology
         self._spec = spec
         self._simulator = simulator
-        self._sampler: Sampler | None = None
+        self._sampler: QueueSampler | None = None
         self._hops: Mapping[str, Mapping[str, Sequence[int]]] | None = None
         """Ports on shortest ways, once they were needed."""
         self._overhead = {wire.between: wire.overhead for wire in wires}
@@ -95,11 +95,6 @@ class SwitchedNetwork:
         for (name, number), line in self._lines.items():
             found.setdefault((name, self.topology.ports(name)[number][1]), []).append(line)
         return found
-
-    @property
-    def series(self) -> Series | None:
-        """What has been sampled."""
-        return self._sampler.series if self._sampler else None
 
     def _watch(self, name: str, switch: Switch, observers: Sequence[Observer]) -> None:
         """Report what a switch sends and receives; pause frames do not reach it."""
@@ -210,48 +205,30 @@ class SwitchedNetwork:
         ]
         largest, port, lane = max(queues, key=lambda each: each[0], default=(0, None, 0))
         values: list[int] = []
-        series = self.series
-        if port is not None and series is not None:
-            name = _queue_name(port.node, port.peer, lane)
-            sampled = series.values.get(("queue", name), ())
-            values = sorted(
-                value
-                for time, value in zip(series.times, sampled, strict=False)
-                if start <= time <= end
-            )
+        if port is not None and self._sampler is not None:
+            key = QueueKey(port.node, port.port, lane)
+            values = sorted(self._sampler.lengths.between(key, start, end))
         return {
             "queue.max": largest,
             "queue.p50": percentile(values, 50),
             "queue.p99": percentile(values, 99),
         }
 
-    def sample(self, hosts: Iterable[Host], is_over: Callable[[], bool]) -> None:
-        """Sample queues, pauses and rates during the run."""
-        devices = [host.device for host in hosts]
+    def sample_queues(self, is_over: Callable[[], bool]) -> None:
+        """Sample the queues of switches during the run."""
 
-        def read(now: Time) -> list[tuple[tuple[str, str], int]]:
-            found: list[tuple[tuple[str, str], int]] = []
-            for (name, number), line in self._lines.items():
-                switch = self.switches.get(name)
-                peer = line.far.node
-                label = f"{name} to {getattr(peer, 'name', '')}"
-                if switch is not None and switch.queued(number):
-                    for lane in range(LANES):
-                        size = switch.queued(number, lane)
-                        if size:
-                            found.append((("queue", f"{label}, {lane}"), size))
-                if line.pause is not None and line.pause.paused:
-                    found.append((("paused", label), line.pause.paused))
-            for device in devices:
-                if device.rate_control is None:
-                    continue
-                for number, qp in device.qps.items():
-                    rate = getattr(qp.rate, "rate", None)
-                    if rate is not None and qp.counters.packets_sent:
-                        found.append((("rate", f"{device.name} {number:#x}"), int(rate)))
+        def read() -> dict[QueueKey, int]:
+            found = {}
+            for name, switch in self.switches.items():
+                for port in range(len(switch.counters)):
+                    if switch.queued(port):
+                        for lane in range(LANES):
+                            size = switch.queued(port, lane)
+                            if size:
+                                found[QueueKey(name, port, lane)] = size
             return found
 
-        self._sampler = Sampler(read, is_over)
+        self._sampler = QueueSampler(read, is_over)
         self._simulator.kick(self._sampler)
 
     def ideal(self, source: str, target: str, sizes: Sequence[int], mtu: int) -> Time:
@@ -291,10 +268,6 @@ class SwitchedNetwork:
 
 def _first(times: Iterable[Time | None]) -> Time:
     return min((time for time in times if time is not None), default=NEVER)
-
-
-def _queue_name(node: str, peer: str, lane: int) -> str:
-    return f"{node} to {peer}, {lane}"
 
 
 def _settings(spec: SwitchSpec, fabric: FabricSpec) -> SwitchSettings:

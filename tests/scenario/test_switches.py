@@ -18,6 +18,8 @@ from ibwire.cli import main
 from ibwire.fabric.pause import is_mac_control
 from ibwire.scenario import read_scenario, run
 from ibwire.scenario.effort import announcement
+from ibwire.scenario.queue_lengths import FIRST_INTERVAL, QueueKey, QueueLengths
+from ibwire.scenario.recording import Recording
 
 STAR = """# Two hosts send to one.
 [topology]
@@ -348,25 +350,31 @@ timeout = 4
     assert metrics["retransmitted"] > 0
 
 
-def test_series_follow_the_queue_and_the_rates(outcome: Any) -> None:
-    series = outcome.series
-    queue = series.of("queue", "s0 to h0, 3")
+def test_percentiles_of_the_fullest_queue_are_those_of_its_recording() -> None:
+    recording = Recording()
+    metrics = run(read(STAR.replace("[cc]\n", "")), recording=recording).metrics
+    of_port = {time: size for time, key, size in recording.queues.rows() if key[1] == "h0"}
+    # Both sample every microsecond; a recording takes the first event after it.
+    sizes = sorted(of_port.values())
 
-    assert list(series.times[:3]) == [0, US, 2 * US]
-    assert 0 < max(queue) <= outcome.metrics["queue.max"]
-    assert outcome.metrics["queue.p50"] <= outcome.metrics["queue.p99"] <= max(queue)
-    rates = series.of("rate", "h1 0x20001")
-    assert min(rate for rate in rates if rate) < 100 * GBPS
-    assert {what for what, _ in series.values} == {"queue", "paused", "rate"}
+    assert 0 < metrics["queue.p50"] < metrics["queue.p99"] <= metrics["queue.max"]
+    assert metrics["queue.p50"] == pytest.approx(sizes[len(sizes) // 2], rel=0.1)
+    assert metrics["queue.p99"] == pytest.approx(sizes[len(sizes) * 99 // 100], rel=0.1)
 
 
-def test_long_run_keeps_few_samples_at_equal_intervals() -> None:
-    text = TWO + 'delay = "10ms"\n' + "[switch]\nbuffer = '2 GiB'\n" + FLOW
-    series = run(read(text)).series
-    steps = {b - a for a, b in zip(series.times, series.times[1:], strict=False)}
+def test_many_samples_of_queues_become_fewer_at_equal_intervals() -> None:
+    lengths, first, late = QueueLengths(), QueueKey("s0", 0, 3), QueueKey("s0", 1, 3)
+    now = 0
+    for number in range(10_000):
+        now += lengths.interval
+        lengths.add(now, {first: now} | ({late: 7} if number >= 9_990 else {}))
+    steps = {b - a for a, b in zip(lengths.times, lengths.times[1:], strict=False)}
 
-    assert 2000 < len(series.times) <= 4100
-    assert steps == {series.interval}
+    assert 2000 < len(lengths.times) <= 4100
+    assert steps == {lengths.interval} != {FIRST_INTERVAL}
+    assert lengths.between(first, 0, now) == list(lengths.times)
+    assert lengths.between(late, 0, now)[-11:] == [0, *[7] * 10]
+    assert lengths.between(QueueKey("s1", 0, 3), 0, now) == []
 
 
 @pytest.mark.parametrize("algorithm", ["dctcp", "hpcc", "timely", "swift", "none"])

@@ -1,9 +1,13 @@
-"""Values of a run over time: queues of switches, pauses and rates, sampled in bounded memory."""
+"""Lengths of the queues of switches, sampled at equal intervals in bounded memory for percentiles.
+
+What a run writes to a directory is in `ibwire.scenario.recording`, which samples after events.
+"""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from ibwire.base.node import OPEN, Frame, Grant
 from ibwire.base.units import US, Time
@@ -11,30 +15,38 @@ from ibwire.base.units import US, Time
 FIRST_INTERVAL: Time = 1 * US
 
 MOST_SAMPLES = 4096
-"""Samples of a series, at most: then every second one is forgotten, and the interval doubles."""
+"""Samples of a queue, at most: then every second one is removed, and the interval doubles."""
 
 MOST_VALUES = 1 << 22
-"""Values of all series together."""
+"""Values of all queues together."""
 
 
-class Series:
-    """Samples at equal intervals: `times`, and as many `values` of each name."""
+class QueueKey(NamedTuple):
+    """A queue of a switch."""
+
+    switch: str
+    port: int
+    priority: int
+
+
+class QueueLengths:
+    """Samples at equal intervals: `times`, and as many `values` of each queue, in bytes."""
 
     def __init__(self) -> None:
         self.interval: Time = FIRST_INTERVAL
         self.times = array("q")
-        self.values: dict[tuple[str, str], array[int]] = {}
-        """By what it is (`queue`, `paused`, `rate`, `sent`) and of what (`s0 to h1`)."""
+        self.values: dict[QueueKey, array[int]] = {}
 
-    def of(self, what: str, name: str) -> Sequence[int]:
-        """The values of one series; `KeyError` if there is none."""
-        return self.values[what, name]
+    def between(self, key: QueueKey, start: Time, end: Time) -> list[int]:
+        """The values of one queue from start to end; none if it has always been empty."""
+        found = zip(self.times, self.values.get(key, ()), strict=False)
+        return [value for time, value in found if start <= time <= end]
 
-    def add(self, now: Time, found: Sequence[tuple[tuple[str, str], int]]) -> None:
-        """Take one sample of each; a name that was not there yet had the value 0 before."""
+    def add(self, now: Time, found: Mapping[QueueKey, int]) -> None:
+        """Take one sample of each queue; one that is not in `found` is empty."""
         count = len(self.times)
         self.times.append(now)
-        for key, value in found:
+        for key, value in found.items():
             values = self.values.get(key)
             if values is None:
                 values = self.values[key] = array("q", bytes(8 * count))
@@ -53,19 +65,17 @@ class Series:
         self.values = {key: values[::2] for key, values in self.values.items()}
 
 
-class Sampler:
-    """A node without ports that samples a network until it has nothing more to do.
+class QueueSampler:
+    """A node without ports that samples queues until the network has nothing more to do.
 
-    read: the values now. is_over: whether to stop.
+    read: the queues now. is_over: whether to stop.
     """
 
     def __init__(
-        self,
-        read: Callable[[Time], Sequence[tuple[tuple[str, str], int]]],
-        is_over: Callable[[], bool],
+        self, read: Callable[[], Mapping[QueueKey, int]], is_over: Callable[[], bool]
     ) -> None:
         self.name = "sampler"
-        self.series = Series()
+        self.lengths = QueueLengths()
         self._read = read
         self._is_over = is_over
         self._due: Time | None = 0
@@ -83,5 +93,5 @@ class Sampler:
 
     def handle_timeout(self, now: Time) -> None:
         """Take a sample."""
-        self.series.add(now, self._read(now))
-        self._due = None if self._is_over() else now + self.series.interval
+        self.lengths.add(now, self._read())
+        self._due = None if self._is_over() else now + self.lengths.interval
