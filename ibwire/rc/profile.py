@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from ibwire.base.units import MS, Time
+from ibwire.base.units import MS, US, Time
 from ibwire.rc.congestion.notification import Scope
 from ibwire.rc.work import WCFlags, WCStatus
 from ibwire_layers.syndrome import RNR_TIMER_US, NakCode
@@ -123,6 +123,13 @@ class Profile:
     """Whether the reliable queue pairs towards a peer share a window that shrinks after a loss,
     and their ACK timeout follows the measured round trip (a choice of this emulator:
     `ibwire.rc.congestion.window`; `pingpong`, `perf` and `rping` set it)."""
+    timeout_low: Time = 0
+    """ACK timeout while few packets are unacknowledged, in place of that of the `timeout`
+    attribute; 0 for none (IRN: docs/reference/transport.md#irn-timeouts)."""
+    timeout_high: Time = 0
+    """ACK timeout beside `timeout_low` while more packets are unacknowledged."""
+    few_unacked_psns: int = 3
+    """Unacknowledged PSNs up to which `timeout_low` applies."""
     restarts_on_read_gap: bool = True
     """Whether a gap in the responses of a READ restarts it at once (rxe:
     drop-read-response)."""
@@ -365,6 +372,8 @@ IRN = replace(
     selective_repeat=True,
     ack_request_interval=1,
     max_unacked_psns=98,
+    timeout_low=454 * US,
+    timeout_high=1350 * US,
 )
 """Improved RoCE NIC (SIGCOMM 2018): selective repeat, 100 KB on the way at path MTU 1024."""
 
@@ -378,3 +387,6 @@ HNS = Profile(
 
 PROFILES: dict[str, Profile] = {p.name: p for p in (SPEC, RDMAVT, RXE, CONNECTX, HNS)}
 """By name."""
+
+NETWORK_PROFILES: dict[str, Profile] = PROFILES | {p.name: p for p in (CONNECTX_AR, IRN)}
+"""By name, with those whose order of packets both ends have to agree on: for whole networks."""

@@ -161,6 +161,7 @@ class SendQueue(SendState):
 
     def arm(self, now: Time) -> None:
         """Restart the ACK timer, or stop it when nothing is outstanding."""
+        self.is_extended = False
         if self.una != self.next_psn:
             self.timers.ack = None if self.ack_wait is None else now + self.ack_wait
         else:
@@ -174,6 +175,8 @@ class SendQueue(SendState):
             self.restart(self.una)
         if timers.ack is not None and timers.ack <= now:
             timers.ack = None
+            if self._extend(now):
+                return
             if not self.outstanding:
                 if self._habits.oldest_read_incomplete(self):
                     self.use_up_retry()  # although there is nothing to send
@@ -187,6 +190,17 @@ class SendQueue(SendState):
                 self.recover = self.next_psn
                 self.restart(self.una)
                 self.probe = self.qp.profile.timeout_sends_one
+
+    def _extend(self, now: Time) -> bool:
+        """Wait longer once, because many packets are on the way (IRN)."""
+        profile = self.qp.profile
+        in_flight = (self.next_psn - self.una) & MASK
+        if not profile.timeout_low or self.is_extended or in_flight <= profile.few_unacked_psns:
+            self.is_extended = False
+            return False
+        self.is_extended = True
+        self.timers.ack = now + max(profile.timeout_high - profile.timeout_low, 0)
+        return True
 
     def use_up_retry(self) -> bool:
         """Count one retry; `False` if none was left, and then the queue pair has failed."""

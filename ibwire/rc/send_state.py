@@ -95,6 +95,7 @@ class SendState:
         "credits",
         "cursor",
         "exact",
+        "is_extended",
         "next_psn",
         "probe",
         "probing",
@@ -154,6 +155,8 @@ class SendState:
         """Whether that packet is sent and unacknowledged."""
         self.since_ack_request = 0
         """Packets sent since one asked for an ACK."""
+        self.is_extended = False
+        """Whether the ACK timer waits for the rest of a longer timeout (IRN)."""
         self.stalled = False
         """Whether the next message waits for credits."""
         self.resend: deque[int] = deque()

@@ -19,7 +19,7 @@ from ibwire.fabric.pause import LANES, LONGEST
 from ibwire.fabric.topology import Link, Topology
 from ibwire.impair import PlanError, build_pipe
 from ibwire.rc.device import gid_of
-from ibwire.rc.profile import PROFILES, SPEC, Profile
+from ibwire.rc.profile import NETWORK_PROFILES, SPEC, Profile
 from ibwire.scenario.specs import ClassSpec, FabricSpec, NodeSpec, WireSpec
 from ibwire.scenario.switches import (
     DEFAULT_CLASSES,
@@ -273,7 +273,7 @@ def _node(table: Table, hosts: int) -> NodeSpec:
 
 
 def _host(table: Table, name: str, address: str) -> NodeSpec:
-    profile = PROFILES[table.take_name("profile", SPEC.name, PROFILES)]
+    profile = NETWORK_PROFILES[table.take_name("profile", SPEC.name, NETWORK_PROFILES)]
     changes = table.table("override")
     if changes is not None:
         profile = _changed(profile, changes)
@@ -291,7 +291,7 @@ def _changed(profile: Profile, table: Table) -> Profile:
             changes[each.name] = table.take_bool(each.name, value)
         elif each.name in _TIMES:
             changes[each.name] = table.take_time(each.name, value)
-            if not changes[each.name]:
+            if value and not changes[each.name]:
                 raise table.error(each.name, "expected a time above 0")
         elif type(value) is int:  # and no member of an enumeration
             highest = _PROFILE_BITS.get(each.name, (1 << 23) - 1)
@@ -383,4 +383,4 @@ def _address(host: int) -> str:
 _PROFILE_BITS = {"mig_req": 1, "request_reserved": 0x3F}
 """Highest value of profile fields that stand in packets."""
 
-_TIMES = ("timer_granularity", "rnr_granularity")
+_TIMES = ("timer_granularity", "rnr_granularity", "timeout_low", "timeout_high")

@@ -197,6 +197,34 @@ def test_nak_names_what_has_arrived_and_a_peer_without_it_goes_back() -> None:
     assert counts["spec"] > 3
 
 
+@pytest.mark.parametrize(
+    ("lost", "timeout"), [((10,), 454 * US), (tuple(range(1, 11)), 1350 * US)], ids=["few", "many"]
+)
+def test_irn_waits_longer_where_many_packets_are_on_the_way(
+    lost: tuple[int, ...], timeout: Time
+) -> None:
+    """reference/transport#irn-timeouts."""
+    pair = Pair(profile=IRN)
+    times: list[Time] = []
+
+    def note(frame: bytes, now: Time) -> list[tuple[Time, bytes]]:
+        times.append(now)
+        return [(0, frame)]
+
+    pair.add_stage("a", note)
+    pair.drop("a", *lost)
+    pair.a.write(0, bytes(10240))
+    pair.a.post_send(WROpcode.RDMA_WRITE, 10240)
+
+    pair.run()
+
+    # The timer starts with a packet, or with the last ACK that arrives: ten packets take less
+    # than a microsecond, a round trip a few.
+    assert timeout <= times[10] < timeout + 6 * US
+    assert pair.a.qp.counters.timeouts == 1
+    assert pair.b.read(0, 10240) == pair.a.read(0, 10240)
+
+
 def test_packet_too_far_ahead_is_refused() -> None:
     pair = reordering(replace(CONNECTX_AR, early_window=2), {100: 50 * US})
     pair.a.write(0, b"y" * 8192)
