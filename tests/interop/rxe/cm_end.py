@@ -17,7 +17,7 @@ from ibwire.rc.qp import QPInit
 from ibwire.rc.work import SGE, RecvWR, SendFlags, SendWR, WCOpcode
 from ibwire_layers import cm
 
-SECONDS = 20
+SECONDS = 60
 
 MESSAGES, SIZE = 10, 100
 """What ucmatose sends (cmatose.c)."""

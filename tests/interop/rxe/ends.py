@@ -19,9 +19,9 @@ USUAL: dict[str, Any] = {
     # The region: its size in bytes, and whether there is something in it.
     "size": SIZE,
     "is_filled": False,
-    # Of the queue pair.
+    # Of the queue pair. The timeout is 1.07 s: a slow guest does not cause retransmissions.
     "path_mtu": 3,
-    "timeout": 14,
+    "timeout": 18,
     "retry_cnt": 3,
     "rnr_retry": 7,
     "min_rnr_timer": 12,
@@ -29,7 +29,7 @@ USUAL: dict[str, Any] = {
     "receives": [],
     "sends": [],
     "completions": 0,
-    "seconds": 15,
+    "seconds": 60,
     # Commands around all that.
     "before": "",
     "after": "",

@@ -123,32 +123,48 @@ def test_peer_on_a_dead_link_is_abandoned_in_time(
     more is over it has failed."""
     retry_cnt = 3
     request: dict[str, Any] = {
+        "timeout": 14,
         "retry_cnt": retry_cnt,
         "sends": [{"opcode": "SEND", "length": 100}],
         "completions": 1,
     }
-    response: dict[str, Any] = {"receives": [100]}
+    response: dict[str, Any] = {"timeout": 14, "receives": [100]}
     down, up = (f"ip link set {peers.tap} {state}" for state in ("down", "up"))
-    # The commands are for our end, which runs where the link is.
+    # The commands are for our end, which runs where the link is. The guest gives it time to take
+    # the link down, and has given up when the link is up again.
     if requester == "ours":
         request |= {"before": down, "after": up}
     else:
-        request |= {"before": "sleep 0.5"}
-        response |= {"before": f"{down}; sleep 2.5; {up}"}
+        request |= {"before": "sleep 2"}
+        response |= {"before": f"{down}; sleep 8; {up}"}
+    seen = []
+    for attempt in range(ATTEMPTS):
+        directory = tmp_path / str(attempt)
+        directory.mkdir()
 
-    ends = Ends(peers, tmp_path, requester, request, response, profile=profile)
+        ends = Ends(peers, directory, requester, request, response, profile=profile)
 
-    assert statuses(ends.requester) == [RETRY_EXC_ERR]
-    assert statuses(ends.responder) == []
-    # What has left is only seen on the requester's side of the link.
-    sent = ends.tap if requester == "ours" else ends.wire
-    times = [packet.time_ns / 1e9 for packet in sent.of(is_ours=requester == "ours")]
-    assert len(times) == retry_cnt + 1
-    # A busy machine may be late, also with the message that the next is measured from.
-    late = 0.5
-    waits = [after - before for before, after in pairwise(times)]
-    assert all(least - 0.005 <= wait <= most + late for wait in waits), waits
-    assert least * (retry_cnt + 1) <= ends.requester["seconds"] <= (most + late) * (retry_cnt + 1)
+        assert statuses(ends.requester) == [RETRY_EXC_ERR]
+        assert statuses(ends.responder) == []
+        # What has left is only seen on the requester's side of the link.
+        sent = ends.tap if requester == "ours" else ends.wire
+        times = [packet.time_ns / 1e9 for packet in sent.of(is_ours=requester == "ours")]
+        assert len(times) == retry_cnt + 1
+        seconds = ends.requester["seconds"]
+        assert least * (retry_cnt + 1) <= seconds
+        waits = [after - before for before, after in pairwise(times)]
+        seen.append((waits, seconds))
+        # A busy machine may be late, also with the message that the next is measured from.
+        late = 0.5
+        if seconds <= (most + late) * (retry_cnt + 1) and all(
+            least - 0.005 <= wait <= most + late for wait in waits
+        ):
+            return
+    pytest.fail(f"waits and seconds: {seen}")
+
+
+ATTEMPTS = 4
+"""Measurements, of which a busy machine does not disturb every one."""
 
 
 @pytest.mark.parametrize(
@@ -233,17 +249,18 @@ def test_terminated_command_reports_what_it_has_done(
 
 
 @pytest.mark.parametrize(
-    ("test", "is_client", "reason"),
+    ("test", "is_client", "reasons"),
     [
         # Its queue pair is gone, and our request is given up after eight timeouts: from 67 ms on
         # each twice as long as the one before, 1 s at most.
-        ("send", True, "RETRY_EXC_ERR: the peer has stopped responding"),
-        ("read", True, "RETRY_EXC_ERR: the peer has stopped responding"),
-        ("write", False, "has closed its connection"),
+        ("send", True, ["RETRY_EXC_ERR: the peer has stopped responding"]),
+        ("read", True, ["RETRY_EXC_ERR: the peer has stopped responding"]),
+        # The kernel resets the connection where the tool has not read everything.
+        ("write", False, ["has closed its connection", "Connection reset by peer"]),
     ],
 )
 def test_peer_that_is_killed_in_the_middle_is_missed(
-    peers: Peers, tmp_path: Path, test: str, is_client: bool, reason: str
+    peers: Peers, tmp_path: Path, test: str, is_client: bool, reasons: list[str]
 ) -> None:
     with peers.together(
         ["perf", test, "-n", "1000000", "-s", "1000"],
@@ -253,7 +270,7 @@ def test_peer_that_is_killed_in_the_middle_is_missed(
     ) as (own, other):
         peers.wait_for_traffic()
         other.kill()
-        ended = own.wait(20)
+        ended = own.wait()
 
-    assert ended.status == 1
-    assert reason in ended.errors.splitlines()[-1]
+    assert ended.status == 1, ended
+    assert any(reason in ended.errors.splitlines()[-1] for reason in reasons), ended.errors

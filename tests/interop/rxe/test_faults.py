@@ -80,13 +80,15 @@ def test_memory_of_rxe_holds_what_was_written_and_read(
 ) -> None:
     """No tool looks at it. We write to its first half while it reads ours to the second."""
     size = 50 * 1024 + 1
+    # A loss costs 67 ms.
+    common = {"timeout": 14, "retry_cnt": 7, "completions": 1}
 
     ends = Ends(
         peers,
         tmp_path,
         "ours",
-        {"size": size, "retry_cnt": 7, "sends": [write(size)], "completions": 1},
-        {"size": 2 * size, "retry_cnt": 7, "sends": [read(size)], "completions": 1},
+        common | {"size": size, "sends": [write(size)]},
+        common | {"size": 2 * size, "sends": [read(size)]},
         faults=plan(tmp_path, fault),
     )
 

@@ -96,10 +96,12 @@ def test_script_over_its_limit_is_killed_with_what_it_started(
 ) -> None:
     guest, _ = guests
 
-    with pytest.raises(GuestError, match=r"(?s)took more than 0\.5 s.*begun"):
-        guest.run("echo begun; sleep 1000 & sleep 1000", limit=0.5)
+    # Within the limit also a slow guest has begun.
+    with pytest.raises(GuestError, match=r"(?s)took more than 5 s.*begun"):
+        guest.run("echo begun; sleep 1000 & sleep 1000", limit=5)
 
-    assert guest.run("pidof sleep") == (1, "")
+    # What is killed may take a moment to be gone.
+    guest.check("while pidof sleep; do :; done", 30)
 
 
 @live
@@ -184,7 +186,8 @@ def test_incomplete_guest_is_not_used(tmp_path: Path, monkeypatch: pytest.Monkey
 @live
 def test_guest_that_died_is_an_error() -> None:
     with Guest() as guest:
-        with pytest.raises(GuestError, match="died"):
+        # QEMU has closed the connection, or it was reset.
+        with pytest.raises(GuestError, match=r"died: |lost \("):
             guest.run("poweroff -f")
         with pytest.raises(GuestError):
             guest.run("true")
@@ -215,7 +218,7 @@ def test_guest_ends_with_the_program_that_made_it() -> None:
     program.communicate()
 
     for handle in handles:
-        assert select.select([handle], [], [], 30)[0]
+        assert select.select([handle], [], [], 120)[0]
         os.close(handle)
 
 

@@ -58,6 +58,8 @@ def test_plan_happens_and_is_survived(
         "-o",
         str(captures[1]),
     )
+    # Before that nothing passes, not even the question for a MAC address.
+    tap.wait_for_words("passing between")
 
     meeting = peers.meet(ours, theirs, is_client=role == "client", directory=tmp_path)
     tap.process.send_signal(signal.SIGINT)

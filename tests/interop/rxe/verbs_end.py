@@ -126,10 +126,10 @@ class Peer:
     @staticmethod
     def _connected(*address):
         """The other end may still be starting."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while True:
             try:
-                return socket.create_connection(address, 10)
+                return socket.create_connection(address, 60)
             except ConnectionRefusedError:
                 if time.monotonic() > deadline:
                     raise
