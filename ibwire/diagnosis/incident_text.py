@@ -6,14 +6,41 @@ end with a retransmission.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from itertools import groupby
 from typing import NamedTuple
 
+from ibwire.diagnosis.causes import FoundCause, Reason
 from ibwire.diagnosis.record import Incident
-from ibwire.diagnosis.wording import PHRASES, Reason, count, duration, packets, span, times
+from ibwire.diagnosis.wording import PHRASES, count, duration, packets, span, times
+
+
+class IncidentEnd(StrEnum):
+    """How an incident ended."""
+
+    OPEN = "open"
+    """Not before the capture ended."""
+    RECOVERED = "recovered"
+    HARMLESS = "harmless"
+    """It delayed nothing."""
+    REFUSED = "refused"
+    """A NAK ended the connection."""
+    GIVEN_UP = "given_up"
+    """The requester stopped."""
+    RESET = "reset"
+    """The queue pair was reset, or its number used again."""
+
+
+_ENDS = {
+    IncidentEnd.OPEN: "not resolved when the capture ends",
+    IncidentEnd.RECOVERED: "recovered after {took}",
+    IncidentEnd.HARMLESS: "harmless",
+    IncidentEnd.REFUSED: "the connection ends",
+    IncidentEnd.GIVEN_UP: "{r} gives up",
+    IncidentEnd.RESET: "cut short: {r} restarted",
+}
 
 
 class Step(NamedTuple):
@@ -35,8 +62,8 @@ class IncidentText:
     """An incident in words."""
 
     incident: Incident
-    reasons: Counter[Reason] = field(default_factory=Counter)
-    """How many packets each cause affected, or how often it occurred."""
+    causes: list[FoundCause] = field(default_factory=list)
+    """In the order in which they showed."""
     steps: list[Step] = field(default_factory=list)
     retransmitted: int = 0
     needless: int = 0
@@ -56,18 +83,36 @@ class IncidentText:
     names: tuple[str, str] = ("A", "B")
     """Requester and responder."""
 
+    def because(self, name: Reason, number: int, count: int = 1) -> None:
+        """Note a cause; number: of the packet that shows it."""
+        cause = self.cause(name)
+        if cause is None:
+            cause = FoundCause(name)
+            self.causes.append(cause)
+        cause.count += count
+        cause.frames.append(number)
+
+    def cause(self, name: Reason) -> FoundCause | None:
+        """The cause of this name, if it is one."""
+        return next((each for each in self.causes if each.name is name), None)
+
+    @property
+    def names_of_causes(self) -> frozenset[Reason]:
+        """Its causes."""
+        return frozenset(each.name for each in self.causes)
+
     @property
     def kind(self) -> tuple[object, ...]:
         """Equal for incidents that have the same description."""
-        return self.incident.end, frozenset(self.reasons), self.incident.recovered is None
+        return self.incident.end, self.names_of_causes, self.incident.recovered is None
 
     @property
     def title(self) -> str:
         """What happened and how it ended."""
         parts = [
-            phrase(why, number, self.names, is_most=self.may_be_cut)
-            for why, number in self.reasons.items()
-            if why is not Reason.GIVEN_UP
+            phrase(each.name, each.count, self.names, is_most=self.may_be_cut)
+            for each in self.causes
+            if each.name is not Reason.GIVEN_UP
         ]
         if self.retransmitted:
             parts.append(f"{count(self.retransmitted, 'packet')} retransmitted")
@@ -77,23 +122,32 @@ class IncidentText:
     def is_harmless(self) -> bool:
         """Whether it delayed nothing."""
         return self.incident.recovered is not None and (
-            not self.retransmitted or set(self.reasons) == {Reason.STALE_TIMER}
+            not self.retransmitted or self.names_of_causes == {Reason.STALE_TIMER}
         )
 
     @property
-    def outcome(self) -> str:
+    def end(self) -> IncidentEnd:
         """How it ended."""
         if self.refusal:
-            return "the connection ends"
+            return IncidentEnd.REFUSED
         if self.given_up:
-            return f"{self.names[0]} gives up"
+            return IncidentEnd.GIVEN_UP
         if self.incident.is_cut:
-            return f"cut short: {self.names[0]} restarted"
+            return IncidentEnd.RESET
         if self.stall_ns is None:
-            return "not resolved when the capture ends"
-        if self.is_harmless:
-            return "harmless"
-        return f"recovered after {duration(self.stall_ns)}"
+            return IncidentEnd.OPEN
+        return IncidentEnd.HARMLESS if self.is_harmless else IncidentEnd.RECOVERED
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was not resolved when the capture ended."""
+        return self.end is IncidentEnd.OPEN
+
+    @property
+    def outcome(self) -> str:
+        """How it ended, in words."""
+        took = duration(self.stall_ns or 0)
+        return _ENDS[self.end].format(r=self.names[0], took=took)
 
 
 def phrase(

@@ -16,13 +16,13 @@ from ibwire.connections.events import Cause, FlowEvent, FlowEventKind
 from ibwire.connections.opcode_sets import ANSWERED, RESPONSES
 from ibwire.connections.packets import TransportPacket
 from ibwire.connections.retransmissions import SILENCE_NS
+from ibwire.diagnosis.causes import Reason
 from ibwire.diagnosis.facts import Facts
 from ibwire.diagnosis.incident_text import IncidentText, Step, summed_up
 from ibwire.diagnosis.record import Clue, Incident, PacketTime
 from ibwire.diagnosis.wording import (
     REFUSALS,
     VERBS,
-    Reason,
     amount,
     count,
     duration,
@@ -53,7 +53,7 @@ def describe(incident: Incident, context: Context, before: Incident | None = Non
     """An incident in words; before: the previous one of the same requester."""
     describer = _Describer(incident, context, before)
     for event in incident.events:
-        _DESCRIBE[event.kind](describer, event)
+        describer.take(event)
     describer.change()
     describer.end()
     describer.result.steps.sort(key=lambda step: (step.time_ns, not step.numbers[0], step.numbers))
@@ -75,6 +75,20 @@ class _Describer:
         """The limit at which the requester gave up, if it did."""
         self.resent_at = 0
         """The packet that began the last retransmission."""
+        self._number = 0
+        """The packet of the event that is described."""
+
+    def take(self, event: FlowEvent) -> None:
+        """Describe an event; the sentence about it is the evidence of the causes that it adds."""
+        self._number = event.number
+        known = len(self.result.steps)
+        _DESCRIBE[event.kind](self, event)
+        text = " ".join(step.text for step in self.result.steps[known:]) or self.result.given_up
+        for cause in self.result.causes:
+            cause.evidence = cause.evidence or text
+
+    def _because(self, name: Reason, count: int = 1) -> None:
+        self.result.because(name, self._number, count)
 
     # Events, by kind.
 
@@ -86,13 +100,13 @@ class _Describer:
             return
         is_over = self.incident.recovered is not None
         if is_over and not self.facts.retransmissions and not self.facts.naks:
-            self.result.reasons[Reason.NOT_CAPTURED] += event.count
+            self._because(Reason.NOT_CAPTURED, event.count)
             where = "It is acknowledged nevertheless: the capture missed it."
         elif event.cause is Cause.UNKNOWN and not self.facts.is_refused(event):
-            self.result.reasons[Reason.NOT_SEEN] += event.count
+            self._because(Reason.NOT_SEEN, event.count)
             where = f"{_lost(event)} before this point, or the capture missed {_it(event)}."
         else:
-            self.result.reasons[Reason.LOST_BEFORE] += event.count
+            self._because(Reason.LOST_BEFORE, event.count)
             where = f"{_lost(event)} before this point{self._or_cut(event)}."
         self._step(
             event,
@@ -118,7 +132,7 @@ class _Describer:
         elif event.cause is Cause.UNKNOWN:
             why = Reason.RESPONSE_NOT_SEEN
             where += f", or the capture missed {_it(event)}"
-        self.result.reasons[why] += event.count
+        self._because(why, event.count)
         if why is Reason.RESPONSE_LOST_BEFORE:
             many = f"lost before this point{self._or_cut(event)}"
         else:
@@ -134,9 +148,9 @@ class _Describer:
     def late(self, event: FlowEvent) -> None:
         """A packet that was reordered."""
         if event.opcode in RESPONSES:
-            self.result.reasons[Reason.RESPONSE_REORDERED] += 1
+            self._because(Reason.RESPONSE_REORDERED)
         else:
-            self.result.reasons[Reason.REORDERED_BEFORE] += 1
+            self._because(Reason.REORDERED_BEFORE)
         self.result.retransmitted += event.cause is not None
         again = ", retransmitted," if event.cause is not None else ""
         what = f"{again} is reordered: packets sent after it arrived here before it."
@@ -162,7 +176,7 @@ class _Describer:
     def repeated(self, event: FlowEvent) -> None:
         """A packet that arrived again, and nothing shows why."""
         if event.opcode not in RESPONSES:
-            self.result.reasons[Reason.REPEATED] += 1
+            self._because(Reason.REPEATED)
         first = f" (first as #{event.cause_number})" if event.cause_number else ""
         self._step(
             event,
@@ -175,7 +189,7 @@ class _Describer:
     def damaged(self, event: FlowEvent) -> None:
         """A packet with a wrong ICRC."""
         answer = event.opcode in RESPONSES
-        self.result.reasons[Reason.RESPONSE_DAMAGED if answer else Reason.DAMAGED] += 1
+        self._because(Reason.RESPONSE_DAMAGED if answer else Reason.DAMAGED)
         reader = self.r if answer else self.s
         self._step(
             event,
@@ -187,7 +201,7 @@ class _Describer:
 
     def rnr(self, event: FlowEvent) -> None:
         """A receiver that is not ready."""
-        self.result.reasons[Reason.NO_BUFFER] += 1
+        self._because(Reason.NO_BUFFER)
         self.result.rnr_naks += 1
         self._step(
             event,
@@ -244,7 +258,7 @@ class _Describer:
         if was_lost or (clue is not None and clue.was_missing):
             if clue is not None and clue.sent is not None:
                 if not self.facts.is_lost(event.psn):
-                    self.result.reasons[Reason.REORDERED_BEFORE] += 1
+                    self._because(Reason.REORDERED_BEFORE)
                     return (
                         f"It had passed here before (#{clue.sent.number}), but its retransmission "
                         "had not arrived here: late or lost before this point."
@@ -255,26 +269,26 @@ class _Describer:
                 )
             return "That packet was never seen here."
         if clue is None or clue.sent is None:
-            self.result.reasons[Reason.UNCLEAR] += 1
+            self._because(Reason.UNCLEAR)
             return "Whether it passed here is unknown: no packet with this PSN was captured."
         later = [each for each in self.facts.naks if each.number > event.number]
         passed = f"That packet passed here as #{clue.sent.number}: "
         if later and self.facts.follows(event, later[0]):
-            self.result.reasons[Reason.REORDERED_AFTER] += 1
+            self._because(Reason.REORDERED_AFTER)
             return f"{passed}it was reordered after this point, as the next NAK shows."
         if self.facts.was_refused_unseen(event):
-            self.result.reasons[Reason.LOST_OR_DISCARDED] += 1
+            self._because(Reason.LOST_OR_DISCARDED)
             return (
                 f"{passed}it was {AFTER}, or {self.s} refused it with a response that arrived here "
                 "damaged."
             )
         if self.facts.may_be_discarded(event):
-            self.result.reasons[Reason.LOST_OR_DISCARDED] += 1
+            self._because(Reason.LOST_OR_DISCARDED)
             return (
                 f"{passed}it was {AFTER}, or {self.s} discarded it because an earlier packet was "
                 "missing (go-back-N)."
             )
-        self.result.reasons[Reason.LOST_AFTER] += 1
+        self._because(Reason.LOST_AFTER)
         return f"{passed}it was {AFTER}."
 
     def _has_resent(self, event: FlowEvent) -> bool:
@@ -283,7 +297,7 @@ class _Describer:
 
     def _fatal(self, event: FlowEvent) -> None:
         known = REFUSALS.get(NakCode(code(event.code))) if code(event.code) in _NAK_CODES else None
-        self.result.reasons[Reason.REFUSED] += 1
+        self._because(Reason.REFUSED)
         if known is None:
             self.result.refusal = f"NAK with the reserved code {code(event.code)}"
             self._step(event, f"{self.s}: NAK with the reserved code {code(event.code)}.")
@@ -330,7 +344,7 @@ class _Describer:
 
     def _after_old_nak(self, event: FlowEvent, nak: FlowEvent) -> str:
         self.result.needless += event.count
-        self.result.reasons[Reason.OLD_NAK] += 1
+        self._because(Reason.OLD_NAK)
         return (
             f"{self._retransmits(event)}, {duration(event.time_ns - nak.time_ns)} after NAK "
             f"#{nak.number}, although the packet it asks for had arrived meanwhile."
@@ -379,7 +393,7 @@ class _Describer:
     def after_implied_nak(self, event: FlowEvent) -> str:
         """A response to a later request showed that one was missing."""
         if not self.facts.responses_missing(event):
-            self.result.reasons[Reason.RESPONSE_MISSING] += 1
+            self._because(Reason.RESPONSE_MISSING)
         return (
             f"{self._retransmits(event)}, {duration(event.delay_ns or 0)} after "
             f"#{event.cause_number}, a response to a later request: an earlier response is "
@@ -390,11 +404,11 @@ class _Describer:
         """A retransmission of a request whose response was seen here."""
         clue = self.incident.clues.get(event.number)
         if self.facts.responses_missing(event):
-            if not self.result.reasons:
-                self.result.reasons[Reason.AFTERMATH] += 1
+            if not self.result.causes:
+                self._because(Reason.AFTERMATH)
             return self.after_gap(event)
         if clue is None or clue.answered is None:
-            self.result.reasons[Reason.UNCLEAR] += 1
+            self._because(Reason.UNCLEAR)
             if clue is not None and event.is_timeout:
                 return self._timer(event, clue)
             return f"{self._retransmits(event)}; the capture does not show why."
@@ -413,7 +427,7 @@ class _Describer:
             if was_restarting or clue.was_busy:
                 why = Reason.RESPONSE_OR_DISCARDED if is_sure else why
                 lost += f", or {self.r} dropped it because an earlier one was missing"
-            self.result.reasons[why] += 1
+            self._because(why)
             return f"{self._retransmits(event)}, {answered}: {lost}.{self._expired(event)}"
         self._spurious(event)
         return f"{self._retransmits(event)}, {answered}: its timer expired just before."
@@ -424,7 +438,7 @@ class _Describer:
 
     def _after_no_answer(self, event: FlowEvent, sent: TransportPacket) -> str:
         """A retransmission after one that no response seen here had answered."""
-        self.result.reasons[Reason.EITHER_LOST_AFTER] += 1
+        self._because(Reason.EITHER_LOST_AFTER)
         since = event.time_ns - sent.time_ns
         text = (
             f"{self._retransmits(event)}, {duration(since)} after #{sent.number}, to which no "
@@ -435,19 +449,20 @@ class _Describer:
         return f"{text}{late}.{self._expired(event)}"
 
     def _spurious(self, event: FlowEvent) -> None:
-        self.result.reasons[Reason.STALE_TIMER] += 1
+        self._because(Reason.STALE_TIMER)
         self.result.needless += event.count
 
     def after_timeout(self, event: FlowEvent) -> str:
         """A retransmission after no response arrived."""
         clue = self.incident.clues.get(event.number)
         if clue is None:
-            self.result.reasons[Reason.UNCLEAR] += 1
+            self._because(Reason.UNCLEAR)
             return f"{self.r}'s ACK timer expires: {self._retransmits(event)}."
         if not self.context.is_paired and (
             self.incident.gaps or self.incident.recovered is not None
         ):
-            self.result.reasons[Reason.UNCLEAR] += not self.incident.gaps
+            if not self.incident.gaps:
+                self._because(Reason.UNCLEAR)
             return f"{self._timer(event, clue)}{self._resumes(event)}"
         text = f"{self._timer(event, clue)}{self._resumes(event)}"
         return f"{text} {self._why_timeout(event, clue)}".rstrip()
@@ -474,7 +489,7 @@ class _Describer:
             return f"A response of {self.s} was damaged, see above."
         if clue.is_broken_off and not clue.ack_due:
             if not self.incident.gaps:
-                self.result.reasons[Reason.LOST_BEFORE] += 1
+                self._because(Reason.LOST_BEFORE)
             return (
                 "The message is incomplete here: at least its end was lost before this point, "
                 f"so {self.s} had nothing to acknowledge."
@@ -486,7 +501,7 @@ class _Describer:
             return text
         if self.result.incident.recovered is None:
             return ""
-        self.result.reasons[Reason.EITHER_LOST_AFTER] += 1
+        self._because(Reason.EITHER_LOST_AFTER)
         return (
             f"The request passed here and no response came back: one of them was lost, damaged or "
             f"delayed between this point and {self.s}{self._or_discarded(event)}."
@@ -504,7 +519,7 @@ class _Describer:
                 f"{self.s} was slow or the timeout too short."
             )
         if most == event.count > 1:
-            self.result.reasons[Reason.RESPONSE_LOST_BEFORE] += 1
+            self._because(Reason.RESPONSE_LOST_BEFORE)
             return (
                 f"{self.s} acknowledges each of them, because it had them already: its first "
                 "response was lost before this point."
@@ -517,7 +532,7 @@ class _Describer:
             )
         if most > 1:
             had = max(acks, key=lambda psn: acks[psn]) & MASK
-            self.result.reasons[Reason.LOST_AFTER] += 1
+            self._because(Reason.LOST_AFTER)
             self.result.needless += most
             rest = event.count - most
             which = "the other" if rest == 1 else f"of the other {rest:,} the first"
@@ -543,10 +558,10 @@ class _Describer:
     def after_nothing(self, event: FlowEvent) -> str:
         """A retransmission without a visible reason."""
         if self.context.is_paired:
-            self.result.reasons[Reason.UNCLEAR] += 1
+            self._because(Reason.UNCLEAR)
             return f"{self._retransmits(event)}; the capture does not show why."
         if not self.incident.gaps:
-            self.result.reasons[Reason.UNCLEAR] += 1
+            self._because(Reason.UNCLEAR)
         clue = self.incident.clues.get(event.number)
         why = "a NAK or its timer"
         if clue is not None and clue.resumes_read:
@@ -568,7 +583,7 @@ class _Describer:
         if self.incident.recovered is not None:
             return
         result = self.result
-        result.reasons[Reason.GIVEN_UP] += 1
+        self._because(Reason.GIVEN_UP)
         self.limit = event.cause or Cause.RETRIES
         if self.limit is Cause.RNR_RETRIES:
             naks = sum(each.psn == event.psn for each in self.facts.rnrs)

@@ -16,9 +16,10 @@ from ibwire.connections.ending import Ending, Trouble
 from ibwire.connections.events import FlowEventKind
 from ibwire.connections.retransmissions import SILENCE_NS
 from ibwire.connections.status import ConnectionStatus, Status
+from ibwire.diagnosis.causes import OF_RESPONSES, Reason
 from ibwire.diagnosis.incident_text import IncidentText, phrase
 from ibwire.diagnosis.record import Record
-from ibwire.diagnosis.wording import OF_RESPONSES, Reason, count, duration, listed, sentence
+from ibwire.diagnosis.wording import count, duration, listed, sentence
 from ibwire_layers.opcodes import Service
 
 LETTERS = "A", "B"
@@ -199,10 +200,10 @@ def _causes(case: Case) -> Iterator[str]:
         for described in case.incidents:
             if described.incident.end != end:
                 continue
-            for why, number in described.reasons.items():
+            for cause in described.causes:
                 # A needless retransmission is harmless once it is answered.
-                if why is not Reason.STALE_TIMER or described.incident.recovered is not None:
-                    total[why] += number
+                if cause.name is not Reason.STALE_TIMER or described.incident.recovered is not None:
+                    total[cause.name] += cause.count
         for why, number in sorted(total.items(), key=lambda item: list(Reason).index(item[0])):
             sender = 1 - end if why in OF_RESPONSES else end
             is_least = case.connection.may_miss_losses(sender)

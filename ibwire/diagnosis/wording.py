@@ -3,58 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import StrEnum
 from typing import NamedTuple
 
+from ibwire.diagnosis.causes import Reason
 from ibwire_layers.opcodes import name_of
 from ibwire_layers.syndrome import NakCode
-
-
-class Reason(StrEnum):
-    """The cause of an incident."""
-
-    REFUSED = "refused"
-    GIVEN_UP = "given_up"
-    NO_BUFFER = "no_buffer"
-    LOST_BEFORE = "lost_before"
-    LOST_AFTER = "lost_after"
-    LOST_OR_DISCARDED = "lost_or_discarded"
-    DAMAGED = "damaged"
-    REORDERED_BEFORE = "reordered_before"
-    REORDERED_AFTER = "reordered_after"
-    RESPONSE_LOST_BEFORE = "response_lost_before"
-    RESPONSE_MISSING = "response_missing"
-    RESPONSE_LOST_AFTER = "response_lost_after"
-    RESPONSE_OR_LATE = "response_or_late"
-    RESPONSE_OR_DISCARDED = "response_or_discarded"
-    RESPONSE_DAMAGED = "response_damaged"
-    RESPONSE_REORDERED = "response_reordered"
-    EITHER_LOST_AFTER = "either_lost_after"
-    AFTERMATH = "aftermath"
-    OLD_NAK = "old_nak"
-    REPEATED = "repeated"
-    STALE_TIMER = "stale_timer"
-    NOT_CAPTURED = "not_captured"
-    RESPONSE_NOT_CAPTURED = "response_not_captured"
-    NOT_SEEN = "not_seen"
-    RESPONSE_NOT_SEEN = "response_not_seen"
-    UNCLEAR = "unclear"
-
-
-OF_RESPONSES = frozenset(
-    {
-        Reason.RESPONSE_LOST_BEFORE,
-        Reason.RESPONSE_MISSING,
-        Reason.RESPONSE_LOST_AFTER,
-        Reason.RESPONSE_DAMAGED,
-        Reason.RESPONSE_REORDERED,
-        Reason.RESPONSE_OR_LATE,
-        Reason.RESPONSE_OR_DISCARDED,
-        Reason.RESPONSE_NOT_CAPTURED,
-        Reason.RESPONSE_NOT_SEEN,
-    }
-)
-"""Causes that are about packets of the responder."""
 
 
 class Phrase(NamedTuple):

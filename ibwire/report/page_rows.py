@@ -9,8 +9,8 @@ from typing import Any
 from ibwire.base.histogram import Histogram
 from ibwire.connections.connection import Connection
 from ibwire.connections.status import MEANINGS, Status
+from ibwire.diagnosis.causes import Reason
 from ibwire.diagnosis.story import Story
-from ibwire.diagnosis.wording import Reason
 from ibwire.report.figures import ENDS
 from ibwire.report.flows import Row, is_unsure, marked
 from ibwire.report.page_survey import Surveyed
@@ -125,10 +125,11 @@ def totals(surveyed: Surveyed, stories: Mapping[int, Story]) -> list[tuple[str, 
     A count that may be too low is marked as in the table of `ibwire flows`.
     """
     after = sum(
-        incident.reasons[why]
+        cause.count
         for story in stories.values()
         for incident in story.incidents
-        for why in _AFTER
+        for cause in incident.causes
+        if cause.name in _AFTER
     )
     rows = [row_of(each) for each in surveyed.summary.connections]
     ways = [Row(each, way) for each in surveyed.summary.connections for way in (0, 1)]

@@ -83,7 +83,7 @@ def contradictions(story: Story) -> list[str]:
     found = []
     status = story.connection.status.status
     verdict = story.verdict
-    is_open = any(each.outcome.startswith("not resolved") for each in story.incidents)
+    is_open = any(each.is_open for each in story.incidents)
     is_reset = any(each.incident.is_cut for each in story.incidents)
     if status in FINE and (is_open or is_reset):
         found.append(f"{status} beside an open incident")

@@ -171,7 +171,7 @@ def test_sequence_naks_after_an_rnr_nak_are_not_losses() -> None:
     result = story("rnr-multi-packet")
 
     assert result.incidents[0].rnr_naks == 9
-    assert set(result.incidents[0].reasons) == {"no_buffer"}
+    assert result.incidents[0].names_of_causes == {"no_buffer"}
 
 
 @pytest.mark.parametrize(
