@@ -18,6 +18,7 @@ RANKS: list[list[str]] = [
     ["ibwire.connections", "ibwire.peer", "ibwire.sm"],
     ["ibwire.diagnosis", "ibwire.rules", "ibwire.compare", "ibwire.verbs", "ibwire.link"],
     [
+        "ibwire.query",
         "ibwire.replay",
         "ibwire.traffic",
         "ibwire.tap",

@@ -96,7 +96,7 @@ def _tables(
     style: str | None,
 ) -> list[CaptureError]:
     """Write all captures into a directory; returns the errors."""
-    from ibwire.connections.export import CaptureTables, export
+    from ibwire.query.export import CaptureTables, export
 
     if os.path.exists(output) and not os.path.isdir(output):
         reason = f"{output} is not a directory; a capture with comments is named FILE.pcapng"

@@ -28,7 +28,7 @@ from ibwire.cli.tables import format_of, table_options
 from ibwire.cli.terminal import console, style
 
 if TYPE_CHECKING:
-    from ibwire.connections.database import Database, Result
+    from ibwire.query.database import Database, Result
 
 WRONG_SQL = 2
 INTERRUPTED = 128
@@ -119,8 +119,8 @@ def _ending_at_once() -> Iterator[None]:
 
 
 def _open(stack: ExitStack, names: Sequence[str], directory: str, memory: str) -> Database:
-    from ibwire.connections.database import Database
-    from ibwire.connections.export import CaptureTables
+    from ibwire.query.database import Database
+    from ibwire.query.export import CaptureTables
 
     bar = stack.enter_context(progress(wanted=not sys.stdout.isatty()))
     captures, parquet = [], []

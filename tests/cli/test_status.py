@@ -10,14 +10,14 @@ from click.testing import CliRunner, Result
 
 from ibwire.cli import main
 from ibwire.connections import Status
-from ibwire.connections.export import CaptureTables
+from ibwire.query.export import CaptureTables
 from shipped_captures import each_capture
 
 pytest.importorskip("pyarrow")
 
 import pyarrow.parquet as pq
 
-from ibwire.connections.export import export
+from ibwire.query.export import export
 
 CAPTURES = Path(__file__).parents[2] / "captures"
 NAMES = sorted(path.name for path in CAPTURES.glob("*.pcap*"))

@@ -24,11 +24,11 @@ from ibwire.base.errors import CaptureError, QueryError  # noqa: E402
 from ibwire.base.output import Output  # noqa: E402
 from ibwire.connections.arrow import ROW_GROUP, TableFile, places_of, schema_of  # noqa: E402
 from ibwire.connections.connection import Connection, End  # noqa: E402
-from ibwire.connections.database import Database  # noqa: E402
-from ibwire.connections.export import CaptureTables, export  # noqa: E402
 from ibwire.connections.flow import FlowKey  # noqa: E402
 from ibwire.connections.tables import EVENTS, PACKETS, TABLES, Type  # noqa: E402
 from ibwire.dissect import FIELDS  # noqa: E402
+from ibwire.query.database import Database  # noqa: E402
+from ibwire.query.export import CaptureTables, export  # noqa: E402
 from ibwire_layers.opcodes import Service  # noqa: E402
 
 CAPTURES = Path(__file__).parents[2] / "captures"

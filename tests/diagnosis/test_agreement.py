@@ -15,12 +15,12 @@ from diagnosis.test_story import Everything
 from ibwire.connections.analysis import Analysis
 from ibwire.connections.connection import Connection
 from ibwire.connections.counts import DirectionCounts
-from ibwire.connections.database import Database
 from ibwire.connections.events import FlowEvent, FlowEventKind
-from ibwire.connections.export import CaptureTables
 from ibwire.diagnosis.record import Record, Recorder
 from ibwire.diagnosis.story import Frames, Story
 from ibwire.dissect import read
+from ibwire.query.database import Database
+from ibwire.query.export import CaptureTables
 
 CAPTURES = Path(__file__).parents[2] / "captures"
 NAMES = sorted(path.name for path in CAPTURES.glob("*.pcap*"))

@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 from ibwire.base.closing import Closing
 from ibwire.base.errors import CaptureError, IbwireError, MissingExtra, QueryError
 from ibwire.base.output import Output
-from ibwire.connections.export import ANALYSED, CaptureTables
 from ibwire.connections.tables import PACKETS, TABLES, TableSpec
+from ibwire.query.export import ANALYSED, CaptureTables
 
 try:
     import duckdb
