@@ -36,7 +36,7 @@ COMMANDS = {
     "flows": "List connections, worst first: lost, retransmitted, refused and marked packets.",
     "explain": "Explain in words what happened to one connection.",
     "check": "Find packets that break the rules of the protocol.",
-    "query": "Run SQL over the packets, messages, events and connections of captures.",
+    "query": "Run SQL over the packets, messages, events, incidents and connections of captures.",
     "export": "Write these tables as Parquet, or a capture with comments on its packets.",
     "report": "Write an HTML page about a capture, in one file.",
     "run": "Run a scenario in virtual time: network, faults, traffic and expectations.",

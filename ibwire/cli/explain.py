@@ -25,6 +25,7 @@ from ibwire.connections.events import Observer
 from ibwire.connections.ranking import worst_first
 from ibwire.connections.status import Status
 from ibwire.connections.summary import Summary
+from ibwire.diagnosis.incident_rows import incidents_of
 from ibwire.diagnosis.one_line import summary
 from ibwire.diagnosis.record import Record, Recorder
 from ibwire.diagnosis.story import Story, frames_of
@@ -56,7 +57,7 @@ OTHERS = 20
 @click.option(
     "--all", "every", is_flag=True, help="Explain every incident, including similar ones."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the events, one JSON object per line.")
+@click.option("--json", "as_json", is_flag=True, help="Print events, status and incidents as JSON.")
 @fail_on_option
 def command(
     captures: tuple[str, ...],
@@ -71,7 +72,8 @@ def command(
     Several captures are read as parts of one, in the order of their first packets:
     frames are numbered through all of them, and the story says where a file begins.
     Without --qpn or --connection it is the connection with the worst status; the
-    others are listed.
+    others are listed. --json prints one object per line: each event, then the connection
+    with its status, verdict and incidents; each cause of an incident has its evidence.
 
     \b
     ibwire explain capture.pcap
@@ -97,6 +99,7 @@ def command(
     for record in recorder.records(again.connections):
         if as_json:
             _write_events(record)
+            _write_connection(Story(record, frames, every))
         else:
             _write(Story(record, frames, every))
     if not as_json and qpn is None and number is None:
@@ -170,3 +173,16 @@ def _write_events(record: Record) -> None:
     for event in record.events:
         fields = asdict(event) | {"incident": incidents.get(id(event))}
         click.echo(json.dumps(fields))
+
+
+def _write_connection(story: Story) -> None:
+    connection = story.connection
+    fields = {
+        "kind": "connection",
+        "connection": connection.number,
+        "status": connection.status.status,
+        "status_detail": connection.status.detail,
+        "verdict": story.verdict,
+        "incidents": incidents_of(story),
+    }
+    click.echo(json.dumps(fields))

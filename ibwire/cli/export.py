@@ -52,8 +52,8 @@ def command(captures: tuple[str, ...], output: str, style: str | None) -> None:
     """Write captures as tables, or a copy of one capture with comments.
 
     With a directory, each capture becomes one Parquet file in each of its folders
-    `packets`, `messages`, `events` and `connections`; `ibwire query` and other
-    programs read them. Several machines may write to the same directory. --csv and
+    `packets`, `messages`, `events`, `incidents` and `connections`; `ibwire query` and
+    other programs read them. Several machines may write to the same directory. --csv and
     --json write text instead.
 
     With FILE.pcapng, every packet at which something happened gets a comment: losses,

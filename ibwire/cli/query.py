@@ -56,8 +56,8 @@ def command(
     """Run SQL over captures.
 
     SOURCE is a capture, a directory written by `ibwire export`, or a Parquet file.
-    The tables are `packets`, `messages`, `events` and `connections`; only the columns
-    that the query uses are computed. The dialect is that of DuckDB. The SQL can read
+    The tables are `packets`, `messages`, `events`, `incidents` and `connections`; only
+    the columns that the query uses are computed. The dialect is that of DuckDB. The SQL can read
     only these sources.
 
     \b

@@ -53,6 +53,7 @@ _ARROW = {
     Type.REAL: pa.float64(),
     Type.TEXT: pa.string(),
     Type.NUMBERS: pa.list_(pa.int32()),
+    Type.BIGS: pa.list_(pa.int64()),
     Type.TEXTS: pa.list_(pa.string()),
     Type.COUNTS: pa.map_(pa.string(), pa.int64()),
 }
@@ -201,9 +202,13 @@ class Exporter:
         self._source = source
         self._messages = messages
         self._events = events
+        self.disturbed: set[int] = set()
+        """Numbers of the connections with events that incidents are made of."""
 
     def event(self, event: FlowEvent) -> None:
         """Append an event."""
+        if event.kind not in (FlowEventKind.ECN_CE, FlowEventKind.CNP):
+            self.disturbed.add(event.connection)
         self._events.add(_event_row(self._source, event))
 
     def message(self, message: Message) -> None:

@@ -28,6 +28,7 @@ class Type(Enum):
     REAL = "DOUBLE"
     TEXT = "VARCHAR"
     NUMBERS = "INTEGER[]"
+    BIGS = "BIGINT[]"
     TEXTS = "VARCHAR[]"
     COUNTS = "MAP(VARCHAR, BIGINT)"
     """How many by name."""
@@ -184,6 +185,39 @@ EVENTS = TableSpec(
     ),
 )
 
+INCIDENTS = TableSpec(
+    "incidents",
+    "One row for each cause of an incident, as `explain` describes them.",
+    (
+        _FILE,
+        _CONNECTION,
+        TableColumn("direction", Type.SMALL, "of the requests that are affected"),
+        TableColumn("incident", Type.INTEGER, "number of the incident in its connection, from 1"),
+        TableColumn(
+            "outcome",
+            Type.TEXT,
+            "how it ended: `open`, `recovered`, `harmless`, `refused`, `given_up`, `reset`",
+        ),
+        TableColumn("is_open", Type.FLAG, "not resolved when the capture ended"),
+        TableColumn("first_number", Type.BIG, "packet number of its first sign"),
+        TableColumn("last_number", Type.BIG, "its last packet"),
+        TableColumn("first_ns", Type.BIG, "time of its first sign, ns since 1970"),
+        TableColumn("last_ns", Type.BIG, "time of its last packet, ns since 1970"),
+        TableColumn(
+            "stall_ns", Type.BIG, "from the first transmission of what is affected to its response"
+        ),
+        TableColumn("retransmitted_packets", Type.BIG, "request packets that were retransmitted"),
+        TableColumn("title", Type.TEXT, "what happened and how it ended, in words"),
+        TableColumn("cause", Type.TEXT, "the cause; null where the capture shows none yet"),
+        TableColumn(
+            "possible", Type.TEXTS, "what the cause may be; several if the capture does not decide"
+        ),
+        TableColumn("count", Type.BIG, "packets that the cause affects, or how often it occurred"),
+        TableColumn("frames", Type.BIGS, "numbers of the packets that show it"),
+        TableColumn("evidence", Type.TEXT, "what the first of them shows, in words"),
+    ),
+)
+
 CONNECTIONS = TableSpec(
     "connections",
     "One row for each direction of a connection; requests are counted where they are sent.",
@@ -236,4 +270,4 @@ CONNECTIONS = TableSpec(
     ),
 )
 
-TABLES = {table.name: table for table in (PACKETS, MESSAGES, EVENTS, CONNECTIONS)}
+TABLES = {table.name: table for table in (PACKETS, MESSAGES, EVENTS, INCIDENTS, CONNECTIONS)}

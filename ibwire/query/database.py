@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from ibwire.base.closing import Closing
 from ibwire.base.errors import CaptureError, IbwireError, MissingExtra, QueryError
 from ibwire.base.output import Output
-from ibwire.connections.tables import PACKETS, TABLES, TableSpec
+from ibwire.connections.tables import INCIDENTS, PACKETS, TABLES, TableSpec
 from ibwire.query.export import ANALYSED, CaptureTables
 
 try:
@@ -266,6 +266,8 @@ class _Analysed(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
     def scanner(self, **options: Any) -> Any:
         """A scan, see `pyarrow.dataset.Dataset.scanner`."""
         _analyse(self._captures, self._state, self._directory)
+        if self._table is INCIDENTS:
+            _diagnose(self._captures, self._state, self._directory)
         paths = [
             _path(self._directory, number, self._table.name)
             for number in range(len(self._captures))
@@ -287,6 +289,20 @@ def _analyse(captures: Sequence[CaptureTables], state: _State, directory: str) -
                                 for name, path in paths.items()
                             }
                         )
+        except IbwireError as failure:
+            state.failure = failure
+            raise
+
+
+def _diagnose(captures: Sequence[CaptureTables], state: _State, directory: str) -> None:
+    """Describe the incidents of all captures, unless that was done; `_analyse` was called."""
+    with state.lock:
+        try:
+            for number, capture in enumerate(captures):
+                if not capture.is_diagnosed:
+                    path = _path(directory, number, INCIDENTS.name)
+                    with Output(path, keeps_name=True) as output:
+                        capture.diagnose(output)
         except IbwireError as failure:
             state.failure = failure
             raise

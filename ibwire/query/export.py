@@ -14,11 +14,20 @@ from ibwire.capture import CaptureReader, open_capture
 from ibwire.connections.analysis import Analysis
 from ibwire.connections.arrow import Exporter, PacketBatches, Places, TableFile, connection_rows
 from ibwire.connections.arrow import places_of as _places_of
-from ibwire.connections.tables import CONNECTIONS, EVENTS, MESSAGES, PACKETS, TABLES, TableSpec
+from ibwire.connections.tables import (
+    CONNECTIONS,
+    EVENTS,
+    INCIDENTS,
+    MESSAGES,
+    PACKETS,
+    TABLES,
+    TableSpec,
+)
+from ibwire.diagnosis.incident_rows import incident_rows
 from ibwire.dissect import Columns
 
-ANALYSED = tuple(name for name in TABLES if name != PACKETS.name)
-"""Tables that need the connections to be followed."""
+ANALYSED = MESSAGES.name, EVENTS.name, CONNECTIONS.name
+"""Tables that are made together, when the connections are followed."""
 
 
 class CaptureTables:
@@ -44,6 +53,10 @@ class CaptureTables:
         self.is_rdma = False
         """Whether `analyse` has found an RDMA packet."""
         self._places: Places | None = None
+        self._disturbed: set[int] = set()
+        """Connections that may have incidents, once the capture is analysed."""
+        self.is_diagnosed = False
+        """Whether `diagnose` has been called."""
 
     @property
     def is_analysed(self) -> bool:
@@ -71,6 +84,23 @@ class CaptureTables:
             for row in connection_rows(self.shown, connections):
                 files[CONNECTIONS.name].add(row)
         self._places = _places_of(connections)
+        self._disturbed = exporter.disturbed
+
+    def diagnose(
+        self,
+        output: Output,
+        new_file: Callable[[Output, TableSpec], TableFile] = TableFile,
+    ) -> None:
+        """Write the table `incidents`; `analyse` was called before.
+
+        Connections with events are followed packet by packet, which takes longer than to count
+        them. A capture without such connections is not read again.
+        """
+        with new_file(output, INCIDENTS) as file:
+            if self._disturbed:
+                for row in incident_rows(self.shown, self._read(), self._disturbed):
+                    file.add(row)
+        self.is_diagnosed = True
 
     def packets(self, names: Sequence[str] | None = None) -> Iterator[Any]:
         """Batches (`pyarrow.RecordBatch`) of the table `packets`, or of these columns of it.
@@ -113,6 +143,7 @@ def export(
             path = os.path.join(place, f"{name}.{ending}")
             outputs[table] = stack.enter_context(Output(path))
         capture.analyse({table: outputs[table] for table in ANALYSED}, new_file)
+        capture.diagnose(outputs[INCIDENTS.name], new_file)
         with new_file(outputs[PACKETS.name], PACKETS) as file:
             for batch in capture.packets():
                 file.write(batch)

@@ -96,14 +96,23 @@ def test_wrong_choice_is_wrong_usage(captures: Path, arguments: list[str], said:
     assert said in " ".join(result.stderr.split())
 
 
-def test_json_has_one_event_a_line(captures: Path) -> None:
+def test_json_has_one_event_a_line_and_the_connection_in_the_last(captures: Path) -> None:
+    """PSN 103 is lost on the link (drop-one-middle.wire.json), and 7 packets follow the NAK."""
     lines = explain("--json", captures / "drop-one-middle.b.pcap").stdout.splitlines()
 
-    events = [json.loads(line) for line in lines]
+    *events, connection = [json.loads(line) for line in lines]
     assert [event["kind"] for event in events] == ["lost", "nak", "retransmission"]
     assert [event["number"] for event in events] == [13, 19, 20]
     assert [event["psn"] for event in events] == [103, 103, 103]
     assert {event["incident"] for event in events} == {1}
+    assert (connection["kind"], connection["status"]) == ("connection", "recovered")
+    (incident,) = connection["incidents"]
+    assert (incident["outcome"], incident["is_open"]) == ("recovered", False)
+    assert (incident["first_number"], incident["retransmitted_packets"]) == (13, 7)
+    (cause,) = incident["causes"]
+    assert (cause["name"], cause["possible"]) == ("lost_before", ["lost_before"])
+    assert (cause["count"], cause["frames"]) == (1, [13])
+    assert cause["evidence"].startswith("A's request with PSN 103 did not arrive here")
 
 
 def test_connection_management_alone_is_told_as_well(captures: Path) -> None:

@@ -20,7 +20,7 @@ from ibwire.rules.findings import Finding, Location, Rule, Severity
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "layers")])}
 TSHARK = shutil.which("tshark")
-TABLES = {"packets", "messages", "events", "connections"}
+TABLES = {"packets", "messages", "events", "incidents", "connections"}
 
 
 def run(*arguments: object) -> Result:

@@ -91,7 +91,7 @@ def test_export_writes_the_tables_as_text(chaos: Path, tmp_path: Path, style: st
 
     assert result.exit_code == 0, result.output
     counts = {}
-    for table in ("packets", "messages", "events", "connections"):
+    for table in ("packets", "messages", "events", "incidents", "connections"):
         text = (tmp_path / table / f"chaos.b.pcap.{style}").read_text()
         counts[table] = len(rows(text)) if style == "csv" else len(text.splitlines())
     assert counts["packets"] == 574  # tshark: all frames

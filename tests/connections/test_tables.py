@@ -327,6 +327,52 @@ def test_messages_have_the_time_to_their_answer(ask: Any) -> None:
     assert found == [("RDMA_WRITE", 10000, 10, 28, 9656000), ("SEND", 10, 29, 30, 1015000)]
 
 
+def test_incidents_have_their_causes_and_what_they_may_be(ask: Any) -> None:
+    """tshark: A sends frame 13 (PSN 103), frame 20 is a NAK of it, 21 to 27 are retransmitted; at
+    the other end PSN 103 is missing, so it passed one end and was lost behind it."""
+    sql = """
+    SELECT outcome, is_open, first_number, retransmitted_packets, cause, possible, frames,
+      substr(evidence, 1, 31)
+    FROM incidents
+    """
+    before, after = (
+        ask(sql, captures=[CAPTURES / f"drop-one-middle.{end}.pcap"]) for end in ("b", "a")
+    )
+
+    assert before == [
+        (
+            "recovered",
+            False,
+            13,
+            7,
+            "lost_before",
+            ["lost_before"],
+            [13],
+            "A's request with PSN 103 did no",
+        )
+    ]
+    assert after == [
+        (
+            "recovered",
+            False,
+            20,
+            7,
+            "lost_after",
+            ["lost_after"],
+            [20],
+            "B: NAK, out of sequence, expect",
+        )
+    ]
+
+
+def test_a_capture_without_events_is_not_followed_for_incidents(
+    ask: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ibwire.query.export.incident_rows", None)
+
+    assert ask("SELECT * FROM incidents", captures=[CAPTURES / "rcx-all-ops.pcap"]) == []
+
+
 # SQL.
 
 

@@ -1,0 +1,1 @@
+"""Captures as tables: SQL over them, and Parquet files of them."""
