@@ -20,8 +20,9 @@ from ibwire.base.output import STANDARD_OUTPUT, Output
 from ibwire.cli.paths import InputPath
 from ibwire.cli.tables import format_of, table_options, write_rows
 from ibwire.cli.terminal import console
-from ibwire.fabric.infiniband import Subnet, read_topology
-from ibwire.fabric.infiniband.shipped import topology_names, topology_path
+from ibwire.fabric.infiniband import Subnet
+from ibwire.fabric.infiniband.generated import topology_keys
+from ibwire.fabric.infiniband.shipped import find_topology, topology_names
 from ibwire.link import umad_client
 from ibwire.link.umad_client import DEFAULT_NAME, ask, fabric_folder
 from ibwire.link.umad_server import UmadServer, remove_folder
@@ -69,10 +70,18 @@ def _named(function: Decorated) -> Decorated:
 @click.argument("topology", type=InputPath())
 @_named
 def run(topology: str, name: str) -> None:
-    """Run the fabric of a TOPOLOGY until Ctrl-C: a file, or the name of a shipped one.
+    """Run the fabric of a TOPOLOGY until Ctrl-C: a file, a shipped one, or a key with values.
 
     Shipped are star2, ring6 and fattree32. All links come up in the state Initialize; a subnet
     manager on one of the hosts brings them to Active.
+
+    \b
+    Keys with their values; rate=4xEDR is one of all:
+      star:hosts=8
+      ring:switches=6,hosts=2
+      torus:size=4x4,hosts=1      also mesh:, with up to six dimensions
+      fattree:ports=8,levels=2    or levels=3; leaves= and pods= for a part of it
+      dragonfly:groups=5,leaves=4,spines=4,hosts=4,links=1
     """
     with _reported_errors():
         subnet = _read(topology)
@@ -231,10 +240,13 @@ def _reported_errors() -> Iterator[None]:
 
 def _read(topology: str) -> Subnet:
     try:
-        return read_topology(topology_path(topology))
+        return find_topology(topology)
     except OSError as error:
         shipped = ", ".join(topology_names())
-        raise click.ClickException(f"{topology}: {error.strerror}; shipped are {shipped}") from None
+        keys = ", ".join(key.split(":")[0] for key in topology_keys())
+        raise click.ClickException(
+            f"{topology}: {error.strerror}; shipped are {shipped}; keys are {keys}"
+        ) from None
 
 
 def _make_room(folder: Path) -> None:

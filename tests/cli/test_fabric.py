@@ -128,3 +128,17 @@ def test_without_a_fabric(place: str) -> None:
 
     assert result.exit_code == 1
     assert "no fabric is running" in result.output
+
+
+def test_an_unknown_topology_says_what_there_is() -> None:
+    result = run("run", "circle")
+
+    assert result.exit_code == 1
+    assert "shipped are fattree32, ring6, star2; keys are star, ring, torus" in result.output
+
+
+def test_a_wrong_value_of_a_key_is_an_error() -> None:
+    result = run("run", "ring:switches=none")
+
+    assert result.exit_code == 1
+    assert "'none' is not a number from 1 on" in result.output

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ibwire.base.errors import EncodeError, IbwireError
 from ibwire.fabric.infiniband.speeds import Speed, Width, read_rate
-from ibwire.fabric.infiniband.subnet import Node, Subnet, rate_name
+from ibwire.fabric.infiniband.subnet import Node, Port, Subnet, rate_name
 
 MAXIMUM_NODES = 100_000
 
@@ -52,6 +52,7 @@ class _Written:
 @dataclass(slots=True, frozen=True)
 class _Link:
     line: int
+    column: int
     port: int
     peer: str
     peer_port: int
@@ -91,8 +92,17 @@ class _Reader:
             raise TopologyError(f'{self.source}: no node; expected lines like Switch 8 "sw0"')
         subnet = Subnet()
         guids: dict[int, _Written] = {}
+        port_guids: dict[int, Port] = {}
         for written in self.nodes:
-            self._add(subnet, written, guids)
+            node = self._add(subnet, written, guids)
+            for port in node.ports[:1] if node.is_switch else node.external_ports():
+                other = port_guids.setdefault(port.guid, port)
+                if other is not port:
+                    raise self._error(
+                        written.line,
+                        f"GUID 0x{port.guid:x} of {node.name}[{port.number}] is that of "
+                        f"{other.node.name}[{other.number}]",
+                    )
         for written in self.nodes:
             for link in written.links:
                 self._connect(subnet, written, link)
@@ -152,7 +162,7 @@ class _Reader:
                 rate = read_rate(found[1])
             except EncodeError as error:
                 raise self._error(number, str(error), column + found.start()) from None
-        node.links.append(_Link(number, port, matched[3], peer_port, rate))
+        node.links.append(_Link(number, column, port, matched[3], peer_port, rate))
 
     def _close(self) -> None:
         node, self.open = self.open, None
@@ -166,7 +176,7 @@ class _Reader:
             raise self._error(node.line, f"more than {MAXIMUM_NODES:,} nodes")
         self.nodes.append(node)
 
-    def _add(self, subnet: Subnet, written: _Written, guids: dict[int, _Written]) -> None:
+    def _add(self, subnet: Subnet, written: _Written, guids: dict[int, _Written]) -> Node:
         is_switch = written.kind == "switch"
         numbers = written.numbers
         guid = numbers.get("switchguid", numbers.get("caguid", numbers.get("rtguid", 0)))
@@ -182,7 +192,7 @@ class _Reader:
         guids[guid] = written
         if written.name in subnet.nodes:
             raise self._error(written.line, f"a second node {written.name!r}")
-        subnet.add(
+        return subnet.add(
             Node(
                 written.name,
                 is_switch=is_switch,
@@ -199,10 +209,12 @@ class _Reader:
     def _connect(self, subnet: Subnet, written: _Written, link: _Link) -> None:
         peer = subnet.nodes.get(link.peer)
         if peer is None:
-            raise self._error(link.line, f"no node {link.peer!r}")
+            raise self._error(link.line, f"no node {link.peer!r}", link.column)
         if not 1 <= link.peer_port <= peer.num_ports:
             raise self._error(
-                link.line, f"port {link.peer_port} of {link.peer!r}: 1 to {peer.num_ports}"
+                link.line,
+                f"port {link.peer_port} of {link.peer!r}: 1 to {peer.num_ports}",
+                link.column,
             )
         near = subnet.nodes[written.name].ports[link.port]
         far = peer.ports[link.peer_port]
@@ -215,6 +227,7 @@ class _Reader:
                     link.line,
                     f"{port.node.name}[{port.number}] is connected to "
                     f"{other.node.name}[{other.number}]",
+                    link.column,
                 )
         subnet.connect(near, far, *link.rate)
 

@@ -8,10 +8,11 @@ by a subnet manager (IBA 14.2.5).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 
 from ibwire.base.errors import EncodeError
 from ibwire.fabric.infiniband.speeds import Speed, Width
-from ibwire.fabric.infiniband.stored import Stored
+from ibwire.fabric.infiniband.stored import Stored, mask_of
 from ibwire_layers.attributes import (
     MTUCode,
     NodeInfo,
@@ -413,6 +414,13 @@ class Subnet:
 
 def _limit(port: Port, width: Width, speed: Speed) -> None:
     """Let a port support what its link has and everything below: tools warn if it could be more."""
+    kept = int.from_bytes(port.info, "big") & ~_RATES
+    port.info[:] = (kept | _rates(width, speed)).to_bytes(ATTRIBUTE_SIZE, "big")
+
+
+@cache
+def _rates(width: Width, speed: Speed) -> int:
+    """The fields of PortInfo for a link and everything below, as one number."""
     widths = sum(each.code for each in Width if each.lanes <= width.lanes)
     slower = [each for each in Speed if each.lane_bps <= speed.lane_bps]
     speeds = extended = extended2 = 0
@@ -420,20 +428,31 @@ def _limit(port: Port, width: Width, speed: Speed) -> None:
         speeds |= each.code
         extended |= each.extended
         extended2 |= each.extended2
-    port.info[: PortInfo.SIZE] = (
-        PortInfo.unpack(port.info)
-        .altered(
-            link_width_supported=widths,
-            link_width_enabled=widths,
-            link_speed_supported=speeds,
-            link_speed_enabled=speeds,
-            link_speed_ext_supported=extended,
-            link_speed_ext_enabled=extended,
-            link_speed_ext_supported2=extended2,
-            link_speed_ext_enabled2=extended2,
-        )
-        .pack()
+    info = PortInfo(
+        link_width_supported=widths,
+        link_width_enabled=widths,
+        link_speed_supported=speeds,
+        link_speed_enabled=speeds,
+        link_speed_ext_supported=extended,
+        link_speed_ext_enabled=extended,
+        link_speed_ext_supported2=extended2,
+        link_speed_ext_enabled2=extended2,
     )
+    return int.from_bytes(info.pack().ljust(ATTRIBUTE_SIZE, b"\0"), "big") & _RATES
+
+
+_RATES = mask_of(
+    PortInfo,
+    "link_width_supported",
+    "link_width_enabled",
+    "link_speed_supported",
+    "link_speed_enabled",
+    "link_speed_ext_supported",
+    "link_speed_ext_enabled",
+    "link_speed_ext_supported2",
+    "link_speed_ext_enabled2",
+    size=ATTRIBUTE_SIZE,
+)
 
 
 def rate_of(port: Port) -> tuple[Speed, Width] | None:

@@ -1,0 +1,230 @@
+"""Routing engines: every pair is reached, by the paths that the engine promises."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from ibwire.fabric.infiniband import read_topology
+from ibwire.fabric.infiniband.credit_loops import find_credit_loop
+from ibwire.fabric.infiniband.generated import generate
+from ibwire.fabric.infiniband.netfile import parse_topology
+from ibwire.fabric.infiniband.routing import (
+    Engine,
+    RoutingError,
+    Tables,
+    assign_lids,
+    bring_up,
+    routes,
+)
+from ibwire.fabric.infiniband.shipped import topology_path
+from ibwire.fabric.infiniband.subnet import Node, Port, Subnet
+
+DATA = Path(__file__).parent / "data"
+SMALL = ["star", "ring", "torus", "mesh:size=3x3x2", "fattree:ports=4,levels=3", "dragonfly"]
+TREES = ["fattree:ports=8", "fattree:ports=4,levels=3", "fattree:ports=8,levels=3,pods=4"]
+
+
+def adapters(subnet: Subnet) -> list[Port]:
+    return [
+        port
+        for node in subnet.nodes.values()
+        if not node.is_switch
+        for port in node.external_ports()
+        if port.peer is not None
+    ]
+
+
+def path(tables: Tables, start: Port, lid: int) -> list[Port]:
+    """Output ports of switches from an adapter to a LID; fails if it leads nowhere."""
+    assert start.peer is not None
+    passed: list[Port] = []
+    node = start.peer.node
+    while node.is_switch:
+        out = tables[node][lid]
+        assert 0 < out <= node.num_ports, (node.name, lid)
+        passed.append(node.ports[out])
+        peer = node.ports[out].peer
+        assert peer is not None
+        assert len(passed) < 20, "a loop"
+        node = peer.node
+        if not node.is_switch:
+            assert peer.has_lid(lid)
+    return passed
+
+
+def least_hops(start: Node) -> dict[Node, int]:
+    """Links from a switch to each other one: searched here in another way, level by level."""
+    found, level, hops = {start: 0}, {start}, 0
+    while level:
+        hops += 1
+        level = {
+            port.peer.node
+            for node in level
+            for port in node.external_ports()
+            if port.peer is not None and port.peer.node.is_switch
+        } - set(found)
+        found |= dict.fromkeys(level, hops)
+    return found
+
+
+@pytest.mark.parametrize("engine", [Engine.MINHOP, Engine.DOR])
+@pytest.mark.parametrize("topology", SMALL)
+def test_shortest_paths_are_shortest(topology: str, engine: Engine) -> None:
+    subnet = generate(topology)
+    assign_lids(subnet)
+
+    tables = routes(subnet, engine)
+
+    for start in adapters(subnet):
+        assert start.peer is not None
+        hops = least_hops(start.peer.node)
+        for end in adapters(subnet):
+            assert end.peer is not None
+            if start is not end:
+                assert len(path(tables, start, end.lid)) == hops[end.peer.node] + 1
+
+
+@pytest.mark.parametrize("topology", [*SMALL, "ring6", "fattree32"])
+def test_up_down_reaches_every_adapter_without_a_credit_loop(topology: str) -> None:
+    shipped = topology in ("ring6", "fattree32")
+    subnet = read_topology(topology_path(topology)) if shipped else generate(topology)
+    assign_lids(subnet, lmc=1)
+
+    tables = routes(subnet, Engine.UPDN)
+
+    for start in adapters(subnet):
+        for end in adapters(subnet):
+            if start is not end:
+                path(tables, start, end.lid)
+                path(tables, start, end.lid + 1)
+    assert find_credit_loop(subnet, tables) == []
+
+
+@pytest.mark.parametrize("topology", TREES)
+def test_shifts_have_every_link_of_a_full_fat_tree_to_themselves(topology: str) -> None:
+    """Each host sends to the host a fixed number of places further; no link has two of them."""
+    subnet = generate(topology)
+    assign_lids(subnet)
+
+    tables = routes(subnet, Engine.FTREE)
+
+    ends = adapters(subnet)
+    for shift in range(1, len(ends), 1 if len(ends) < 40 else 7):
+        used = Counter(
+            port
+            for place, start in enumerate(ends)
+            for port in path(tables, start, ends[(place + shift) % len(ends)].lid)
+        )
+        assert max(used.values()) == 1, shift
+    assert find_credit_loop(subnet, tables) == []
+
+
+def test_dimension_order_has_credit_loops_on_rings_only() -> None:
+    mesh, ring = generate("mesh:size=5x4"), generate("ring:switches=6")
+    for subnet in (mesh, ring):
+        bring_up(subnet, Engine.DOR)
+
+    assert find_credit_loop(mesh) == []
+    assert len(find_credit_loop(ring)) == 6
+
+
+def test_shortest_paths_use_all_spines_evenly() -> None:
+    subnet = generate("fattree:ports=8")
+    assign_lids(subnet)
+
+    tables = routes(subnet, Engine.MINHOP)
+
+    lids = {end.lid: end.peer.node for end in adapters(subnet) if end.peer is not None}
+    for leaf in dict.fromkeys(lids.values()):
+        used = Counter(tables[leaf][lid] for lid, node in lids.items() if node is not leaf)
+        assert set(used.values()) == {7}  # 28 hosts elsewhere, 4 ports up
+
+
+def test_several_lids_of_a_port_take_different_spines() -> None:
+    subnet = generate("fattree:ports=8")
+    assign_lids(subnet, lmc=2)
+
+    tables = routes(subnet, Engine.MINHOP)
+
+    start, end = adapters(subnet)[0], adapters(subnet)[-1]
+    assert end.lid % 4 == 0
+    assert len({path(tables, start, end.lid + each)[0] for each in range(4)}) == 4
+
+
+def test_links_that_are_down_are_not_used() -> None:
+    subnet = generate("ring")
+    subnet.disconnect(subnet.nodes["sw0"].ports[1])
+    assign_lids(subnet)
+
+    tables = routes(subnet, Engine.MINHOP)
+
+    lids = subnet.nodes["node-0-0"].ports[1], subnet.nodes["node-1-0"].ports[1].lid
+    assert len(path(tables, *lids)) == 6
+
+
+def test_roots_that_cannot_work_are_refused() -> None:
+    subnet = generate("ring:switches=8")
+    assign_lids(subnet)
+
+    with pytest.raises(RoutingError, match="no path from sw"):
+        routes(subnet, Engine.UPDN, roots=("sw0", "sw4"))
+    with pytest.raises(RoutingError, match="root 'sw9': no such switch"):
+        routes(subnet, Engine.UPDN, roots=("sw9",))
+
+
+def test_what_is_no_tree_is_refused() -> None:
+    subnet = generate("ring")
+    assign_lids(subnet)
+
+    with pytest.raises(RoutingError, match="sw0 and sw1 have a link and are on one level"):
+        routes(subnet, Engine.FTREE)
+
+
+def test_lids_are_kept_and_duplicates_replaced() -> None:
+    subnet = generate("star:hosts=3")
+    ports = adapters(subnet)
+    ports[1].lid, ports[2].lid = 7, 7
+
+    assign_lids(subnet)
+
+    assert [port.lid for port in ports] == [2, 7, 3]
+    assert subnet.nodes["sw0"].ports[0].lid == 1
+
+
+def test_a_subnet_without_switches_is_routed() -> None:
+    subnet = parse_topology('Ca 1 "a"\n[1] "b"[1]\n\nCa 1 "b"\n')
+
+    bring_up(subnet, Engine.UPDN)
+
+    assert [port.lid for port in adapters(subnet)] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("recording", "is_loop"),
+    [("ring6-minhop", True), ("ring6-updn", False), ("fattree32-minhop", False)],
+)
+def test_credit_loops_are_found_where_ibdmchk_found_them(recording: str, is_loop: bool) -> None:
+    """Tables of opensm 3.3.23 as ibdiagnet wrote them, and the verdict of ibdmchk 1.5.7 on them."""
+    subnet = read_topology(topology_path(recording.split("-")[0]))
+    by_guid = {node.guid: node for node in subnet.nodes.values()}
+    tables: Tables = {}
+    for line in gzip.decompress((DATA / f"{recording}.fdbs.gz").read_bytes()).decode().splitlines():
+        if found := re.search(r"Switch 0x(\w+)", line):
+            table = tables[by_guid[int(found[1], 16)]] = bytearray(b"\xff" * 0x100)
+        elif found := re.match(r"0x(\w+) : (\d+)", line):
+            table[int(found[1], 16)] = int(found[2])
+    for node, table in tables.items():
+        for lid, out in enumerate(table):
+            peer = node.ports[out].peer if out < 0xFF else None
+            if out == 0:
+                node.ports[0].lid = lid
+            elif peer is not None and not peer.node.is_switch:
+                peer.lid = lid
+    assert len({port.lid for port in adapters(subnet)} - {0}) == len(adapters(subnet))
+
+    assert bool(find_credit_loop(subnet, tables)) == is_loop
