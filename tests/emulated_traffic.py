@@ -144,7 +144,7 @@ def run(
     receives: int | None = None,
     depth: int = 16,
 ) -> Traffic:
-    """Let `a` do the work, a few requests at a time, over a wire that does what it is told.
+    """Let `a` do the work, a few requests at a time, over a wire that follows a plan.
 
     receives: posted at the other end; as many as are needed by default.
     """

@@ -435,7 +435,7 @@ def credits_never_run_out_where_receives_wait(run: Run) -> None:
 
 def a_requester_goes_back_no_more_than_it_may(run: Run) -> None:
     """Restarts without progress are at most retry_cnt (7 is for ever in rxe); failing so is only
-    for who has used them up."""
+    for a requester without credits."""
     retries = run.schedule.retry_cnt
     for flow in views(run):
         view = RequesterView(flow)

@@ -273,7 +273,7 @@ class Run:
     """A schedule that has been carried out."""
 
     MAXIMUM_FRAMES = 20_000
-    """No schedule here needs a tenth of them: whoever sends more will never stop."""
+    """No schedule here needs a tenth of them: an end that sends more will never stop."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
@@ -291,7 +291,7 @@ class Run:
         self.receives = sum(count for _, count in schedule.receives)
         self.ends = {name: self._end(name) for name in ("a", "b")}
         self.limits: dict[str, list[int]] = {"a": [], "b": []}
-        """The credit limit of each requester after every event, which nobody outside can see."""
+        """The credit limit of each requester after every event, which is not visible outside."""
         self.windows: dict[tuple[str, int], MemoryWindow] = {}
         """The window that a work request of that end binds or invalidates."""
         self.initial = {name: bytes(end.mr.buffer) for name, end in self.ends.items()}

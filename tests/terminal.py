@@ -40,7 +40,7 @@ def output(command: Sequence[str], cwd: Path, environment: Mapping[str, str] | N
         while data := os.read(master, 1 << 16):
             said += data
     except OSError:
-        pass  # EIO: nobody has the other end open any more
+        pass  # EIO: the other end is closed
     finally:
         os.close(master)
         process.wait()

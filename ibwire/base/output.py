@@ -10,7 +10,7 @@ No output takes the place of an input: a command enters what it reads and writes
 `CommandFiles`, and `Output` asks there.
 
 A process holds a lock on its unfinished files and its temporary directories, which ends with
-the process however that ends. What nobody holds a lock on is removed by the next command that
+the process however that ends. What is not locked is removed by the next command that
 writes to the same place.
 """
 
@@ -349,7 +349,7 @@ def remove_unfinished() -> None:
 def lock(descriptor: int) -> bool:
     """Lock a file until it is closed everywhere; whether the file system has locks.
 
-    Raises `BlockingIOError` if somebody else has locked it.
+    Raises `BlockingIOError` if another process has locked it.
     """
     try:
         import fcntl

@@ -64,7 +64,7 @@ _GOOD = STATUS_WORDS.index(CrcStatus.GOOD)
 _CE = 3
 """ECN field: congestion experienced (RFC 3168)."""
 
-# Odd random numbers, so that nobody can construct frames whose fingerprints collide.
+# Odd random numbers, so that frames whose fingerprints collide cannot be constructed.
 _FACTORS = tuple(np.uint64(secrets.randbits(64) | 1) for _ in range(8))
 
 

@@ -147,7 +147,7 @@ class Tallies:
             found = alone.frames[rows[covered]][["number", "opcode", "psn", "twin", "kind"]]
             tally.keep(
                 tally.singles[side],
-                [Single._make((*told, kind == Kind.BAD)) for *told, kind in found.tolist()],
+                [Single._make((*frame, kind == Kind.BAD)) for *frame, kind in found.tolist()],
             )
 
     def jumped(self, side: int, number: int, by_ns: int) -> None:

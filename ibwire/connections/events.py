@@ -44,7 +44,7 @@ class FlowEventKind(StrEnum):
 
 
 class Cause(StrEnum):
-    """Why requests were retransmitted, which limit was reached, or who has missed a packet."""
+    """Why requests were retransmitted, which limit was reached, or which end missed a packet."""
 
     NAK = "nak"
     """The responder named the first PSN that it missed."""

@@ -98,7 +98,7 @@ class Flows:
 
 _SLOTS = 1 << 16
 
-# Odd random numbers, so that nobody can construct packets whose flows collide.
+# Odd random numbers, so that packets whose flows collide cannot be constructed.
 _FACTORS = np.array([secrets.randbits(64) | 1 for _ in range(10)], np.uint64)
 
 _SERVICES = np.zeros(256, np.uint64)

@@ -153,7 +153,7 @@ def _quoted(columns: Columns, row: int) -> Iterator[tuple[Destination, Refusal]]
         return
     bth = packet[udp + 8 : udp + 20]
     if bth[:1] == bytes([OpCode.CNP]):
-        return  # nobody waits for an answer to it
+        return  # no response is expected
     qpn = int.from_bytes(bth[5:8]) if len(bth) >= 8 else None
     psn = int.from_bytes(bth[9:12]) if len(bth) >= 12 else None
     is_response = len(bth) > 0 and bth[0] in RESPONSES

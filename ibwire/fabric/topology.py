@@ -1,4 +1,4 @@
-"""Networks of hosts and switches: who is linked to whom, and which ports lead where.
+"""Networks of hosts and switches: which are linked, and which ports lead where.
 
 A `Topology` is names and links. It can be given link by link or made by a function for one of
 the usual forms. Ports of a node are numbered in the order of its links, from 0.

@@ -1,4 +1,4 @@
-"""Who waits for whom in a network that stands still, and whether they wait in a circle.
+"""Which queues wait for which in a network that stands still, and whether in a circle.
 
 A queue that may not send waits for its neighbour: for a host that pauses it, or for the queues
 of a switch in which the frames lie for which that switch pauses it. Queues that wait in a circle
@@ -93,7 +93,7 @@ def deadlock(found: Sequence[Wait]) -> list[Wait]:
 
 
 def explain(network: LosslessNetwork) -> str:
-    """Who waits for whom, one line a queue, the circle of a deadlock first; empty if none does."""
+    """What waits for what, one line a queue, the circle of a deadlock first; empty if none does."""
     found = waits(network)
     circle = deadlock(found)
     lines = []

@@ -37,9 +37,9 @@ def mac_towards(name: str, address: str, *, seconds: float = 3.0) -> bytes:
             _provoke(name, index, str(ipaddress.ip_address(hop)))
             asked = True
         if time.monotonic() >= end:
-            who = ipaddress.ip_address(hop)
+            next_hop = ipaddress.ip_address(hop)
             router = "" if hop == target.packed else f", the router to {address},"
-            raise NoResponse(name, f"{who}{router} has not answered for {seconds:g} s")
+            raise NoResponse(name, f"{next_hop}{router} has not answered for {seconds:g} s")
         time.sleep(_STEP)
     return mac
 

@@ -28,7 +28,7 @@ def fabric_folder(name: str) -> Path:
     """The folder of a fabric with this name, which only this user can access.
 
     Raises `LinkError` if the name has other signs than letters, digits, `_` and `-`, or the folder
-    above belongs to somebody else.
+    above belongs to another program.
     """
     if not name or len(name) > 32 or not all(sign.isalnum() or sign in "_-" for sign in name):
         raise LinkError(name, "invalid name: 1 to 32 letters, digits, _ and - are allowed")

@@ -1,7 +1,7 @@
 """Connections to a server that have not begun as a client yet: many at a time, none for long.
 
 A server of pingpong or perf serves one client, and the protocols of these tools have no password.
-So whoever connects and sends nothing must not keep the client out.
+So a program that connects and sends nothing must not keep the client out.
 """
 
 from __future__ import annotations

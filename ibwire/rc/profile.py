@@ -78,7 +78,7 @@ class Profile:
     that of the specification."""
 
     cnp_scope: Scope = Scope.QUEUE_PAIR
-    """For whom the interval between two CNPs counts, unless the notification point says so itself
+    """What the interval between two CNPs applies to, unless the notification point says so itself
     (docs/reference/congestion.md#cnp-pacing)."""
 
     # Headers.

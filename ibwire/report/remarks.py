@@ -37,8 +37,8 @@ def of_finding(finding: Finding) -> Iterator[Remark]:
 
 def _lost(event: FlowEvent) -> str:
     packets = _count(event.count, "packet was", "packets were")
-    who = _MISSED.get(event.cause, "")
-    return f"{packets} not seen here before this one{who}: {_psns(event)}"
+    reason = _MISSED.get(event.cause, "")
+    return f"{packets} not seen here before this one{reason}: {_psns(event)}"
 
 
 def _retransmitted(event: FlowEvent) -> str:

@@ -1,4 +1,4 @@
-"""How much work a scenario is, as far as can be told before it runs."""
+"""How much work a scenario is, as far as is known before it runs."""
 
 from __future__ import annotations
 

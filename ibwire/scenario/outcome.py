@@ -114,7 +114,7 @@ class Outcome:
     ports: list[PortOutcome] = field(default_factory=list)
     """Ports of switches, and of hosts at switches."""
     standstill: list[str] = field(default_factory=list)
-    """Who waits for whom, where messages are unfinished: a sentence each."""
+    """Which ports wait for which, where messages are unfinished: a sentence each."""
 
     @property
     def passed(self) -> bool:

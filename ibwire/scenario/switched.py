@@ -262,7 +262,7 @@ class SwitchedNetwork:
         return way
 
     def standstill(self) -> list[str]:
-        """Who waits for whom: the ports with frames that may not leave."""
+        """Which ports wait for which: those with frames that may not leave."""
         return explain(self._lossless).splitlines()
 
 

@@ -83,7 +83,7 @@ class Management:
         return self.traps.poll_timeout()
 
     def handle_timeout(self, now: Time) -> None:
-        """Repeat traps that nobody has repressed."""
+        """Repeat traps that were not repressed."""
         self.traps.handle_timeout(now)
         self.run(now)
 

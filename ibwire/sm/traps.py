@@ -18,7 +18,7 @@ CA, SWITCH = 1, 2
 LEAST_WAIT: Time = 100_000 * US
 """Before a trap is repeated, however short the port's SubnetTimeOut."""
 REPEATS = 100
-"""Times that a trap is sent when nobody answers."""
+"""Times that a trap is sent without a response."""
 
 
 @dataclass(slots=True)

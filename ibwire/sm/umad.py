@@ -233,7 +233,7 @@ class UmadFile:
         return min(dues, default=None)
 
     def handle_timeout(self, now: Time) -> None:
-        """Repeat requests that nobody has answered, and give up the others."""
+        """Repeat requests without a response, until they are given up."""
         for key, request in list(self._requests.items()):
             if request.due > now:
                 continue

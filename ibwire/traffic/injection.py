@@ -63,7 +63,7 @@ class Injection:
         return self._builder.templates()
 
     def queue_pairs(self) -> list[QueuePairTraffic]:
-        """The packets by queue pair; `EncodeError` if their responses could not be told apart."""
+        """The packets by queue pair; `EncodeError` if their responses cannot be distinguished."""
         return split_by_queue_pair(
             self.streams, self._builder, count=self.count, pace=self.pace, seed=self.seed
         )

@@ -69,7 +69,7 @@ def split_by_queue_pair(
     """The queue pairs of streams, in the order of their first packets.
 
     count, pace: of all queue pairs together. Raises `EncodeError` for two with the same own QP
-    number towards the same address, whose responses could not be told apart.
+    number towards the same address, whose responses could not be distinguished.
     """
     cycle = builder.cycle
     first, turns = _members(cycle)

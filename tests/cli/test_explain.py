@@ -20,7 +20,7 @@ def explain(*arguments: object, status: int = 0, **options: Any) -> Result:
 
 
 def heads(text: str) -> list[int]:
-    """The connections that are told, by number."""
+    """The connections that have a story, by number."""
     return [int(number) for number in re.findall(r", connection (\d+): ", text)]
 
 

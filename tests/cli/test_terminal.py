@@ -237,7 +237,7 @@ def test_standard_error_is_escaped_in_a_file_too(place: Path) -> None:
 
 @pytest.fixture
 def answering() -> Iterator[Callable[[bytes], int]]:
-    """A TCP server that gives whoever connects an answer; its port."""
+    """A TCP server that answers every client; its port."""
     with ExitStack() as stack:
 
         def serve(answer: bytes) -> int:

@@ -267,7 +267,7 @@ def test_wireshark_is_started_with_the_profile_and_the_comments(
 def test_wireshark_uses_the_configuration_that_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str | None
 ) -> None:
-    """Where it is told to, by the variable of wireshark(1), although it may start elsewhere."""
+    """In the folder that the variable of wireshark(1) names, although it may start elsewhere."""
     program_of_wireshark(tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     if before is None:

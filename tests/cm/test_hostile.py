@@ -1,4 +1,4 @@
-"""What a peer can say and do: nothing raises, nothing grows without bound, nobody else is hurt."""
+"""Hostile peers: nothing raises, nothing grows without bound, no other connection is affected."""
 
 from __future__ import annotations
 

@@ -219,7 +219,7 @@ def test_half_a_connection_ends_with_the_first_thing_that_is_said_over_it(
     assert {each.state for each in ups} <= {State.ESTABLISHED, State.IDLE}
     both = is_up(active) and sum(map(is_up, net.b.connections)) == 1
     if not both:
-        # Whoever is left alone says something: it is answered, and that is the end.
+        # The end that is left sends a message: it is answered, and that is the end.
         net.fates = fates([], [])
         for end, connection in (("a", active), *(("b", each) for each in net.b.connections)):
             if is_up(connection):

@@ -278,7 +278,7 @@ def test_other_datagrams_of_rxe_do_not_ask_for_an_ack() -> None:
 
 
 def test_server_answers_to_the_mac_address_that_asked() -> None:
-    """It knows nobody's: without an ARP of its own it takes the way back."""
+    """It knows no address: without an ARP of its own it takes the way back."""
     net = Network(*ADDRESSES[0])
     net.connect()
     net.run(lambda: net.both_are_up)
@@ -290,7 +290,7 @@ def test_server_answers_to_the_mac_address_that_asked() -> None:
 
 
 def test_data_stands_for_an_rtu_that_is_lost() -> None:
-    """COMM_EST: the server's queue pair is in RTR until somebody says that the client is there."""
+    """COMM_EST: the server's queue pair is in RTR until a message shows the client is there."""
     lost = lambda packet: packet.bth.dest_qp == 1 and packet.payload[17] == 0x14  # noqa: E731
     net = Network(*ADDRESSES[0], lose=lost, server_state=QPState.RTR)
     server = net.server
@@ -364,7 +364,7 @@ def test_floods_of_mads_leave_qp1_working() -> None:
 
 
 def ask(asker: ManagedDevice, server: Device) -> Frame:
-    """A request for a service that nobody listens for."""
+    """A request for a service without a listener."""
     asked = request(
         service_id=99,
         source=asker.device.gids[0],
@@ -399,7 +399,7 @@ def test_peers_that_ask_by_turns_have_their_own_answers() -> None:
 
 
 def test_nobody_can_post_to_qp1() -> None:
-    """Its completion queue is polled by nobody, and would overrun."""
+    """Its completion queue is never polled, and would overrun."""
     node = Network(*ADDRESSES[0]).client.node
 
     with pytest.raises(VerbsError) as sending:

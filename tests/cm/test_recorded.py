@@ -227,7 +227,7 @@ def take_part(path: Path, ports: set[int], *, stop: int | None = None) -> dict[i
 def test_messages_are_those_of_linux(name: str) -> None:
     hosts = take_part(CAPTURES / f"{name}.pcap", PORTS[name])
 
-    # Whoever has ended a connection lingers and then has none.
+    # An end that has closed a connection lingers and then has none.
     for host in hosts.values():
         while (due := host.manager.poll_timeout()) is not None:
             host.manager.handle_timeout(due)

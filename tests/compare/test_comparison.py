@@ -1,6 +1,6 @@
 """Two captures of one path: every loss, copy, swap and flipped bit between them is named.
 
-What happened is told by the wire that did it (`*.wire.json`), or by the test that
+What happened is recorded by the wire that did it (`*.wire.json`), or by the test that
 did it to the frames of a clean capture.
 """
 
@@ -214,7 +214,7 @@ def in_order(frames: Iterable[Frame]) -> list[Frame]:
 
 
 def of_way(way: str) -> list[int]:
-    """Frames of one direction between others of it, at which nobody can look past the ends."""
+    """Frames of one direction between others of it, where the ends cannot be seen."""
     return [at for at in ROCE if SENT[at].sender == way][3:-3]
 
 

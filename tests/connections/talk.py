@@ -20,7 +20,7 @@ Change = Callable[[Packet], Packet]
 
 
 class Talk:
-    """End 0 asks and end 1 answers, unless told otherwise; 10 us between packets."""
+    """End 0 asks and end 1 answers, unless stated otherwise; 10 us between packets."""
 
     def __init__(self, counts_ids: bool = True) -> None:
         self.frames: list[tuple[int, bytes]] = []

@@ -1,4 +1,4 @@
-"""Flows are told apart by both addresses, the destination queue pair and the service."""
+"""Flows are distinguished by both addresses, the destination queue pair and the service."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ def check_counts(traffic: Traffic) -> int:
 
 @pytest.mark.slow
 # The same examples every time: what a wire can do to make one side alone believe something
-# false has no end, and a new way to do it is no reason to fail somebody else's build.
+# false has no end, and a new way to do it is no reason to fail a build.
 @settings(max_examples=60, derandomize=True)
 @given(work=WORK, acts=ACTS)
 def test_each_side_alone_tells_what_the_wire_did(work: list[Work], acts: Acts) -> None:

@@ -349,7 +349,7 @@ def one_by_one(beats: list[tuple[int, int]], storm_ns: int) -> list[Any]:
     return [lengths, sum(length > storm_ns for _, length in lengths)]
 
 
-# Who sat still meanwhile.
+# Which connections were silent meanwhile.
 
 
 def spans(*pairs: tuple[int, int]) -> list[Interval]:
@@ -371,7 +371,7 @@ def spans(*pairs: tuple[int, int]) -> list[Interval]:
     ],
 )
 def test_a_silence_is_held_as_far_as_pauses_cover_it(silence: tuple[int, int], held: int) -> None:
-    """Held from 100 to 200 (twice told), 300 to 350 and 400 to 500."""
+    """Held from 100 to 200 (paused twice), 300 to 350 and 400 to 500."""
     pauses = spans((400, 450), (100, 200), (120, 150), (300, 350), (450, 500))
 
     assert still(pauses, np.array([silence])).tolist() == [held]

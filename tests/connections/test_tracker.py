@@ -60,7 +60,7 @@ class Watcher:
 
 
 def heard(talk: Talk | list[Stamped]) -> tuple[Connection, Watcher]:
-    """The one connection of a conversation, and what was told of it."""
+    """The one connection of a conversation, and its events."""
     watcher = Watcher()
     found = analysed(talk.frames if isinstance(talk, Talk) else talk, watcher)
     (connection,) = found.connections

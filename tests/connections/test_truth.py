@@ -25,7 +25,7 @@ from ibwire_layers.opcodes import Service
 CAPTURES = Path(__file__).parents[2] / "captures"
 NAMES = sorted(path.name.split(".")[0] for path in CAPTURES.glob("*.wire.json"))
 SENDERS = {"ab": bytes((10, 77, 0, 1)), "ba": bytes((10, 77, 0, 2))}
-"""Who sends the packets of each direction."""
+"""The sender of each direction."""
 ADDRESSES = {"ab": "10.77.0.1", "ba": "10.77.0.2"}
 
 COUNTS = ("lost_packets", "duplicate_packets", "reordered_packets", "retransmitted_packets")

@@ -171,7 +171,7 @@ def test_a_library_without_flush_has_plain_queue_pairs(
 def test_a_device_without_extended_queue_pairs_has_plain_ones(
     agent: Any, ask: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """libibverbs says EOPNOTSUPP (`ibv_create_qp_ex`); here for an operation that nobody has."""
+    """libibverbs says EOPNOTSUPP (`ibv_create_qp_ex`); here for an unknown operation."""
     monkeypatch.setattr(
         importlib.import_module("ibwire.drill.agent.agent"), "EXTENDED", {14: 1 << 40}
     )
@@ -336,7 +336,7 @@ def test_the_addresses_of_a_device_are_those_of_its_gids(agent: Any) -> None:
 
 @pytest.mark.parametrize(("offset", "length"), [(65536, 1), (1, 65536), (0, 65537)])
 def test_what_is_outside_of_a_region_is_not_touched(ask: Answer, offset: int, length: int) -> None:
-    """pyverbs reads and writes wherever it is told to."""
+    """pyverbs reads and writes at any address."""
     remote(ask)
 
     answer = ask({"do": "read", "region": 0, "offset": offset, "len": length})

@@ -350,7 +350,7 @@ def test_of_a_peer_that_is_not_found_nothing_is_left(host: SimpleNamespace) -> N
 def test_requests_beyond_what_is_kept_are_refused(
     host: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is kept: connections until they are over, and what was told until it is asked for."""
+    """What is kept: connections until they are over, and events until they are asked for."""
     monkeypatch.setattr(host.module, "MAXIMUM_KEPT", 2)
     for connection in (0x71, 0x72, 0x73):
         host.library.tell(CONNECT_REQUEST, connection)

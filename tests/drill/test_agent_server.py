@@ -1,4 +1,4 @@
-"""Who may use an agent, and how much of it: real sockets, and a clock that is told the time."""
+"""Access to an agent, and its limits: real sockets, and a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Host:
         self.server.handle()
 
     def accept_all(self) -> None:
-        """Let the server take everybody who has connected, and notice who has closed."""
+        """Let the server take all new connections, and notice closed ones."""
         while self.server.prepare() == 0 or select.select([self.server], [], [], 0)[0]:
             self.server.handle()
 

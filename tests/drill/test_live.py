@@ -47,7 +47,7 @@ from ibwire_layers.opcodes import OpCode
         ("+ack_timeout(14) > any", 67_108_864_000),
         ("for i in 1..3 {\n+1s silence\n}", 3 * S),
         ("+1ms unordered {\n> any\n}", MS),
-        # What it will be nobody knows yet.
+        # Its value is not known yet.
         ("> ACK psn=?p\n+$p*1ms silence\n+1ms silence", MS),
     ],
 )
@@ -183,7 +183,7 @@ def test_messages_to_qp1_are_the_scripts_when_it_is_about_them() -> None:
 
 
 def test_messages_about_exchanges_that_are_over_are_the_nodes() -> None:
-    """It answers who disconnects."""
+    """It answers a request to disconnect."""
     node = Other()
     diverted = Diverted(node, MAC, PEER)
     diverted.forget(0x66, {5, 9})
@@ -435,7 +435,7 @@ def test_a_source_without_numbers_is_reported(tmp_path: Path) -> None:
 
 
 class Deep:
-    """A channel to somebody who answers with brackets."""
+    """A channel to an agent that answers with brackets."""
 
     peer = "10.0.0.2:18516"
     waiting = b"[" * 100_000 + b"\n"

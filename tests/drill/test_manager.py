@@ -1,4 +1,4 @@
-"""Connection management in scripts: what is right by itself, what is told, what is refused."""
+"""Connection management in scripts: what is filled in, what is reported, what is refused."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_target_without_a_manager_to_command_leaves_the_case_out() -> None:
 
 
 class Slow(Emulated):
-    """A device whose manager needs 50 ms to do something, in which nobody looks at the clock."""
+    """A device whose manager needs 50 ms to do something, in which the clock is not read."""
 
     slack = MS
 

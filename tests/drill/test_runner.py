@@ -1,4 +1,4 @@
-"""What each line of a script asks for, and how a device that does otherwise is told."""
+"""What each line of a script asks for, and how a device that does otherwise is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pause storms, the watchdog, and who waits for whom (reference/fabric#watchdog, #deadlock)."""
+"""Pause storms, the watchdog, and which queues wait (reference/fabric#watchdog, #deadlock)."""
 
 from typing import Any
 
@@ -126,7 +126,7 @@ def test_short_pauses_are_no_storm() -> None:
     assert len(run.hosts[8].got) == 1600
 
 
-# Who waits for whom.
+# Which queues wait for which.
 
 
 def ring(watchdog: Watchdog | None = None) -> Network:

@@ -300,7 +300,7 @@ def test_what_takes_many_connections_is_found_with_few_steps_carried_out() -> No
 
 
 class Once(Emulation):
-    """Fails once in its life, whoever asks."""
+    """Fails once, at the first call."""
 
     left = 1
 

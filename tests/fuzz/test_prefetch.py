@@ -308,7 +308,7 @@ def test_a_device_on_a_link_has_no_processes_that_work_ahead() -> None:
 def test_ctrl_c_leaves_no_processes_and_no_tracebacks(tmp_path: Path) -> None:
     """As a terminal does: every process of the group gets the signal.
 
-    Whoever still ran would keep its end of stderr open, and there would be no end to it.
+    A process that still ran would keep its end of stderr open, and there would be no end to it.
     """
     arguments = ["--target", "emu:rxe", "--budget", "1h", "--jobs", "2", "-o", tmp_path / "out"]
     # A job in the background of a shell ignores it, and so would all that it starts.

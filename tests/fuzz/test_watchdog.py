@@ -77,7 +77,7 @@ def test_device_seen_twice_in_one_call_is_endless() -> None:
 
 
 def test_message_has_the_time_that_was_waited() -> None:
-    """Whoever has not come back once is given a tenth of a second."""
+    """A target that has not come back once is given a tenth of a second."""
     pair = duel(nothing, looks(2, Watch(3)))
 
     found = [pair.step(WRITE) for _ in range(2)]

@@ -209,7 +209,7 @@ def test_answers_that_wait_are_bounded() -> None:
     assert node.counters == {"echo": node.LIMIT_ANSWERS, "not_answered": 10}
 
 
-# What nobody answers.
+# What is not answered.
 
 
 BROKEN = {

@@ -20,9 +20,9 @@ OWN_PORT = 50_000
 
 
 class Obeying:
-    """Accepts whoever asks, and calls who asks for it, unless something else is wished for.
+    """Accepts every request, and connects back when asked to, unless a wish says otherwise.
 
-    obeys: whether it looks at wishes; else it accepts everybody and calls nobody. A wish to
+    obeys: whether it looks at wishes; else it accepts every request and never connects. A wish to
     wait is never decided.
     """
 

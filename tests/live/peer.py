@@ -73,7 +73,7 @@ class End:
         self.done = []
 
     def connect(self):
-        """Find the peer, if nobody else does, and bring the queue pair up."""
+        """Find the peer, if nothing else does, and bring the queue pair up."""
         if self.responder:
             asked = self.responder.resolve(gid_of(self.wanted["peer"]))
             self.live.run(stop=lambda: asked.mac or asked.failed, seconds=SECONDS)

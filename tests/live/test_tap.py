@@ -251,7 +251,7 @@ kinds = [each.data for each in strategies.HANDMADE if each.link_type == 1 and le
 frames = []
 for number in range(2000):
     data = rng.choice(kinds) if rng.random() < 0.5 else rng.randbytes(rng.randrange(14, 9000))
-    # Numbered by their source address, and for nobody: kernels let them be.
+    # Numbered by their source address, and without a receiver: kernels ignore them.
     head = b"\x02\xff\0\0\0\1" + number.to_bytes(6)
     frames.append((head + data[12:]).ljust(60, b"\0"))
     if rng.random() < 0.2:

@@ -108,7 +108,7 @@ class Total:
     faults: int
     found: int
     by_crash: int
-    """Faults that a monitor of crashes and hangs alone would have told of as soon."""
+    """Faults that a monitor of crashes and hangs alone would have found as soon."""
     findings: int
     short: int
     """Findings whose minimised case has `SHORT` packets or fewer."""

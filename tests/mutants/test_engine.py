@@ -305,7 +305,7 @@ def connection_manager(modules: Modules, end: End, seed: int) -> Any:
 
 
 def converse(sides: tuple[tuple[End, Any], tuple[End, Any]]) -> None:
-    """Carry MADs to and fro until nobody has anything to say."""
+    """Deliver MADs in both directions until none is left."""
     for _ in range(8):
         for (end, manager), (peer, other) in (sides, sides[::-1]):
             while (message := manager.poll_transmit(0)) is not None:

@@ -1,4 +1,4 @@
-"""Who connects to a server and does not begin as a client, and what that costs the others."""
+"""Programs that connect to a server and are no clients, and what that costs the others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def unpack(data: bytes) -> bytes:
 
 
 class Server:
-    """A listener, its candidates, and a clock that is told the time."""
+    """A listener, its candidates, and a clock that the test sets."""
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack

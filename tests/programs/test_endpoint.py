@@ -12,7 +12,7 @@ MAC = bytes.fromhex("0200000000aa")
 
 
 def test_own_address_is_not_asked_for_as_that_of_the_peer() -> None:
-    """Such a question, from whom it is about, would tell the link that it is ours (RFC 5227 3)."""
+    """A probe with its own address as the sender would claim that address (RFC 5227 3)."""
     port, other = ports()
     with port, other, Endpoint(port, addresses=["10.0.0.2"], mac=MAC) as own:
         with pytest.raises(LinkError, match=r"10\.0\.0\.2 is both the peer's and our own address"):

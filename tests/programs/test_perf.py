@@ -254,7 +254,7 @@ def test_server_rejects_a_path_mtu_that_it_cannot_receive() -> None:
 
 
 def test_stranger_gets_no_queue_pair_of_a_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One who asks just when the queue pairs of the traffic are connected."""
+    """A request that comes just when the queue pairs of the traffic are connected."""
     a, b = endpoints()
     own, other = a.device.gids[1], b.device.gids[1]
     ready = threading.Event()
@@ -498,7 +498,7 @@ def _nobody_may_wait(port: int) -> None:
 
 
 def answer(*words: bytes, keep: bool = False) -> tuple[socket.socket, threading.Thread]:
-    """A server that says its words whenever it is told something, then closes, or is silent."""
+    """A server that sends its lines whenever it receives something, then closes, or is silent."""
     listening = socket.create_server(("127.0.0.1", 0))
 
     def run() -> None:
@@ -562,7 +562,7 @@ def test_server_that_falls_silent_is_given_up(monkeypatch: pytest.MonkeyPatch) -
     "plan", [Plan(Verb.WRITE, timeout=8), Plan(Verb.SEND, timeout=8, both=True)]
 )
 def test_queue_pair_that_nobody_has_ends_in_its_status(plan: Plan) -> None:
-    """The exchange is right, and nobody acknowledges; flushed receives are not the reason."""
+    """The exchange is right, and no ACK comes; flushed receives are not the reason."""
     a, b = endpoints(spin=True)
     listening, thread = answer(*OPENING, *[NOBODY.pack_text()] * (4 if plan.both else 3), keep=True)
     over = threading.Event()

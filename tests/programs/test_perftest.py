@@ -167,7 +167,7 @@ def test_binary_record_is_that_of_the_capture() -> None:
     record = Record.unpack_binary(BINARY)
 
     assert record == Record(0x9A, 0xFA164C, gid_of("10.77.0.1"), vaddr=0x55C54B5D6000)
-    # We have no index of the GID to tell, and nobody asks.
+    # We have no index of the GID to send, and no peer needs it.
     assert record.pack_binary() == BINARY[:-1] + b"\0"
 
 

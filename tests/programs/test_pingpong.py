@@ -212,7 +212,7 @@ def test_rounds_take_eight_bytes_each() -> None:
 
 
 def test_peer_that_falls_silent_is_given_up() -> None:
-    """The client is told of a queue pair that nobody has."""
+    """The client is given the number of a queue pair that does not exist."""
     a, b = endpoints()
 
     def answer(listening: TCPListener) -> None:

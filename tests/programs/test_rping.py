@@ -1,4 +1,4 @@
-"""The two sides of rping in virtual time: as captured, with each other, with who breaks rules."""
+"""The two sides of rping in virtual time: as captured, with each other, with a wrong peer."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class Hall:
         thread.join()
 
     def idle(self) -> None:
-        """A host on which nobody listens."""
+        """A host without a listener."""
         while not self.over.is_set():
             self.server.live.run(seconds=0.02)
 
@@ -213,7 +213,7 @@ def test_nobody_there_is_a_sentence(hall: Hall, monkeypatch: pytest.MonkeyPatch)
         hall.ask(count=1)
 
     assert told == ["no response from 10.0.0.2 port 7174 yet; retrying for 0.05 s"]
-    # The peer would be told that nobody waits any more.
+    # The peer would get a message that the client no longer waits.
     last = [mad[16:18] for mad in mads_to(hall)]
     assert last == [b"\x00\x10", b"\x00\x12"]
 

@@ -191,7 +191,7 @@ def test_unreliable_queue_pairs_take_no_response(qp_type: QPType) -> None:
 
 @every_state
 def test_timeout(qp_type: QPType, state: QPState) -> None:
-    """Nothing is due in a queue pair that has sent nothing, whoever asks."""
+    """Nothing is due in a queue pair that has sent nothing."""
     lone = in_state(qp_type, state)
 
     assert lone.qp.poll_timeout() is None

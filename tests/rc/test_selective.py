@@ -136,7 +136,7 @@ def test_early_middle_of_a_write_whose_first_packet_is_missing_waits() -> None:
     placed = pair.b.read(0, 3000)
     pair.run()
 
-    assert placed == bytes(3000)  # nobody knows its address yet
+    assert placed == bytes(3000)  # its address is not known yet
     assert pair.b.read(0, 3000) == b"x" * 3000
 
 

@@ -69,7 +69,7 @@ def test_the_requester_of_a_run_is_reproduced(tmp_path: Path, scenario: Any) -> 
 
 
 def test_an_ack_that_only_gives_credits_is_inferred_as_posted_receives(tmp_path: Path) -> None:
-    """Each of the eight connections is refused until its owner posts, and then told so."""
+    """Each of the eight connections is refused until its owner posts a receive; an ACK follows."""
     reports = reports_at(tapped(tmp_path, "rnr-storm", "b"), "responder", "10.0.0.2")
 
     inferred = [{i["what"]: i["count"] for i in each["inferred"]} for each in reports]

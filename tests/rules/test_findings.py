@@ -1,4 +1,4 @@
-"""Findings: how grave they are for whom, in which order they come, and how much is kept."""
+"""Findings: severity by profile, their order, and how much is kept."""
 
 from dataclasses import replace
 

@@ -1,7 +1,7 @@
 """What opensm and the tools asked a fabric of ibsim, asked again here: the answers agree.
 
 The recordings are of ibsim 0.10 with opensm 3.3.23 and infiniband-diags 44. Compared is what a
-node must answer in the same way: not GUIDs that nobody gave, capabilities or vendor numbers.
+node must answer in the same way: not GUIDs that were generated, capabilities or vendor numbers.
 """
 
 from __future__ import annotations

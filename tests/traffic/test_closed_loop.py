@@ -117,7 +117,7 @@ class Talk:
 
 
 def packets_of(injection: Injection) -> list[Frame]:
-    """The frames as they are without anybody who answers."""
+    """The frames as they are without a responder."""
     found = []
     for frames, lengths in injection.blocks(64):
         found += [

@@ -1,4 +1,4 @@
-"""Who sends when: turns by weight, by message and by packet."""
+"""Which stream sends when: turns by weight, by message and by packet."""
 
 from collections import Counter
 from typing import Any

@@ -21,7 +21,7 @@ LINK = "lo"
 
 
 class Clock(transmission.Clock):
-    """Moves when somebody waits, or when a call takes time."""
+    """Advances when a call waits or takes time."""
 
     def __init__(self) -> None:
         self.now = 7 * MS

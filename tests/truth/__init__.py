@@ -1,4 +1,4 @@
-"""Numbers of simulators that nobody in this project wrote, and runs of the same networks here.
+"""Numbers of simulators from outside this project, and runs of the same networks here.
 
 The files in `data/` are results of ns-3 HPCC (alibaba-edu/High-Precision-Congestion-Control) and
 tables of switch vendors; each says where it comes from.

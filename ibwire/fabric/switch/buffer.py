@@ -1,4 +1,4 @@
-"""The shared buffer of a switch: who may keep a frame, when to pause, when to resume.
+"""The shared buffer of a switch: which frames are kept, when to pause, when to resume.
 
 Each ingress port and priority has an account. Its first bytes come from a reserve of its own,
 the next from the shared part, up to a dynamic threshold: a share `alpha` of what is free there

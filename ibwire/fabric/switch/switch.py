@@ -131,7 +131,7 @@ class _Port:
         self.waiting = 0
         """Priorities with frames in their queue, as bits."""
         self.paused = 0
-        """Priorities that the neighbour was told to stop, as bits."""
+        """Priorities that this switch has paused at the neighbour, as bits."""
         self.announce: dict[int, int] = {}
         """Quanta by priority that the next PFC frame tells the neighbour."""
         self.refresh_at: list[Time] = [0] * LANES
@@ -233,7 +233,7 @@ class Switch:
         return sum(waiting) if priority is None else waiting[priority]
 
     def is_pausing(self, port: int, priority: int) -> bool:
-        """Whether the neighbour at a port was told to stop a priority."""
+        """Whether this switch has paused a priority of the neighbour at a port."""
         return bool(self._ports[port].paused >> priority & 1)
 
     def receive(self, frame: Frame, now: Time, port: int = 0) -> None:

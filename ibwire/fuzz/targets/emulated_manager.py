@@ -241,7 +241,7 @@ class CommandedConsumer:
         return {}
 
     def events(self) -> list[int]:
-        """How many queue pairs its connections and the device have, and who waits for it."""
+        """How many queue pairs its connections and the device have, and what waits for it."""
         return [
             len(self._queue_pairs),
             len(self._emulation.device.qps),

@@ -12,7 +12,7 @@ from ibwire.base.units import US, Time
 
 
 class Scope(StrEnum):
-    """For whom the interval between two CNPs counts."""
+    """What the interval between two CNPs applies to."""
 
     QUEUE_PAIR = "queue-pair"
     DESTINATION = "destination"

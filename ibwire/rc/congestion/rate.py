@@ -1,4 +1,4 @@
-"""The interface of congestion control: what it is told of, and what it is asked.
+"""The interface of congestion control: what it is notified of, and what it decides.
 
 The requester knows nothing of its formulas. A control of one's own is a class with these
 methods, and a function that makes one for each queue pair: `Device(rate_control=...)`. Most

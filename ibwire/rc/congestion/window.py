@@ -13,7 +13,7 @@ when many queue pairs wait for it. A profile with `controls_congestion` therefor
 - takes packets out of the window that have no response after the measured timeout: they are no
   longer on the way, although the configured timeout has not passed;
 - lets the queue pairs take turns. A turn is a part of one message whose last packet requests
-  an ACK; otherwise nobody could send once packets without that request fill the window.
+  an ACK; otherwise nothing could be sent once packets without that request fill the window.
 
 Source: RFC 6298 2, 5; RFC 5681 3.1; the turns are a choice of this emulator.
 """

@@ -58,7 +58,7 @@ NOT_NEEDED = (
     "debconf",
     "libcap2-bin",
 )
-"""Dependencies that apt is told are there already."""
+"""Dependencies that apt takes as installed."""
 
 NEEDED_TOOLS = ("apt-get", "dpkg-deb")
 
@@ -182,7 +182,7 @@ def build() -> Image:
 
 
 def _build_in(cache: Path) -> None:
-    # Whoever was killed at it held the lock that is now ours.
+    # A killed process held the lock that is now ours.
     for left in cache.glob("making-rxe-*"):
         shutil.rmtree(left)
     with tempfile.TemporaryDirectory(prefix="making-rxe-", dir=cache) as work:
@@ -227,7 +227,7 @@ def _download(work: Path) -> list[Path]:
         "APT::Architecture": "amd64",
         "APT::Architectures": "amd64",
         "APT::Install-Recommends": "false",
-        # The directory is nobody else's, so apt's own user could not write there.
+        # Only this user may write to the directory, so apt's own user could not write there.
         "APT::Sandbox::User": "",
         "Acquire::Languages": "none",
         "Acquire::Retries": "3",
@@ -277,7 +277,7 @@ def _make(packages: Iterable[Path], directory: Path) -> None:
         tree[name] = Member(TYPE_DIRECTORY | 0o755, b"")
     # Not the shell of busybox: that prefers its own ip and tc to those of iproute2.
     tree["bin/sh"] = Member(TYPE_LINK | 0o777, b"dash")
-    # Whom the kernel asks for a module.
+    # What the kernel starts to load a module.
     tree["sbin/modprobe"] = Member(TYPE_LINK | 0o777, b"/bin/busybox")
     with (directory / "initramfs").open("wb") as file:
         _write_cpio(tree, file)
@@ -303,7 +303,7 @@ def _unpack(package: Path, tree: Tree, modules: dict[str, bytes]) -> None:
                 if target := tree.get(entry.linkname.removeprefix("./")):
                     tree[path] = target
             elif entry.isfile():
-                # Nobody in the guest is anybody else, so special bits mean nothing.
+                # The guest has one user, so special bits mean nothing.
                 mode = TYPE_FILE | entry.mode & 0o777
                 tree[path] = Member(mode, _content(archive, entry))
     if run.returncode:

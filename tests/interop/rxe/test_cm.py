@@ -289,7 +289,7 @@ def test_several_clients_of_one_server_are_served_at_once(rping: RPing) -> None:
 
 
 def test_guest_that_vanishes_is_noticed(rping: RPing) -> None:
-    """Its cable is pulled; ours gives up, whoever's turn it was."""
+    """Its cable is pulled; ours gives up, whichever end had to send."""
     peers = rping.peers
     job = peers.guest.start(f"rping -s -a {ANY[4]}")
     wait_for_listener(peers.guest)

@@ -22,7 +22,7 @@ FAULTS = {
 
 NOT_THE_LAST = "burst = { count = 480 }"
 """Which frames: ping-pong has 540 at least. A tool that has all it wants is gone with its queue
-pair, and nobody can ask it again for an acknowledgement that was lost."""
+pair, and no retransmission can ask it again for a lost acknowledgement."""
 
 FACTORS = {
     "fault": tuple(FAULTS),

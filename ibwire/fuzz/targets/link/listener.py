@@ -147,7 +147,7 @@ class Listener:
         """Requests of others that are not over."""
 
     def serve(self) -> None:
-        """Accept whoever asks; without end."""
+        """Accept every request; without end."""
         while True:
             if select.select([self._fd], [], [], DECISION_SECONDS / 5)[0]:
                 self._handle()

@@ -74,8 +74,8 @@ def seeded(seeds: Seeds, seed: int, role: Role, ops: Sequence[str] = ()) -> Make
     menu, roles = Menu(ops), seeds.roles(role)
 
     def make(number: int) -> Generator:
-        whom = roles[number % len(roles)]
-        return Seeded(Random(f"{seed}:{whom}:{number}"), whom, menu, seeds)
+        chosen = roles[number % len(roles)]
+        return Seeded(Random(f"{seed}:{chosen}:{number}"), chosen, menu, seeds)
 
     return make
 
