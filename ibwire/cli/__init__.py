@@ -29,34 +29,47 @@ if TYPE_CHECKING:
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
-COMMANDS = {
-    "dissect": "Print packets: a line, a JSON object or a table row for each.",
-    "show": "Show one packet of a capture as a tree, with every bit explained.",
-    "fields": "List the fields that can be printed and filtered by.",
-    "flows": "List connections, worst first: lost, retransmitted, refused and marked packets.",
-    "explain": "Explain in words what happened to one connection.",
-    "check": "Find packets that break the rules of the protocol.",
-    "query": "Run SQL over the packets, messages, events, incidents and connections of captures.",
-    "export": "Write these tables as Parquet, or a capture with comments on its packets.",
-    "report": "Write an HTML page about a capture, in one file.",
-    "run": "Run a scenario in virtual time: network, faults, traffic and expectations.",
-    "sweep": "Run a scenario with several values of its keys and several seeds.",
-    "pingpong": "Exchange messages with ibv_rc_pingpong, uc, ud, on a real link.",
-    "perf": "Measure with ib_send_bw, ib_write_lat and others of perftest, on a real link.",
-    "rping": "Exchange pings with rping over the RDMA connection manager, on a real link.",
-    "inject": "Send RDMA test traffic, correct or wrong on purpose, to an interface or a capture.",
-    "tap": "Apply faults in the path, between two interfaces or from capture to capture.",
-    "drill": "Run conformance scripts against a device, and report each difference.",
-    "fuzz": "Attack a device, and report where it breaks the specification.",
-    "agent": "Serve an emulated device on a link, as a target for drill and fuzz.",
-    "lab": "Create a virtual link between two namespaces; needs no root.",
-    "fabric": "Run an InfiniBand fabric for real subnet managers and tools; needs no root.",
-    "wireshark": "Open a capture in Wireshark with the findings as comments, or set Wireshark up.",
-    "extcap": "Serve emulations and annotated captures to Wireshark, which runs this itself.",
-    "completion": "Print or install the completion of a shell.",
-    "man": "Print or install the manual pages.",
-    "respond": "Replay recorded connections against an emulated peer.",
+SECTIONS = {
+    "Captures": {
+        "flows": "List connections, worst first: lost, retransmitted, refused and marked packets.",
+        "explain": "Explain in words what happened to one connection.",
+        "check": "Find packets that break the rules of the protocol.",
+        "report": "Write an HTML page about a capture or a run, in one file.",
+        "dissect": "Print packets: a line, a JSON object or a table row for each.",
+        "show": "Show one packet of a capture as a tree, with every bit explained.",
+        "fields": "List the fields that can be printed and filtered by.",
+        "query": "Run SQL over the packets, messages, events, incidents and connections of captures.",
+        "export": "Write these tables as Parquet, or a capture with comments on its packets.",
+        "respond": "Replay recorded connections against an emulated peer.",
+        "wireshark": "Open a capture in Wireshark with the findings as comments, or set it up.",
+    },
+    "Emulated networks": {
+        "run": "Run a scenario in virtual time: network, faults, traffic and expectations.",
+        "sweep": "Run a scenario with several values of its keys and several seeds.",
+        "fabric": "Run an InfiniBand fabric for real subnet managers and tools; needs no root.",
+    },
+    "Conformance and fuzzing": {
+        "drill": "Run conformance scripts against a device, and report each difference.",
+        "fuzz": "Attack a device, and report where it breaks the specification.",
+        "agent": "Serve an emulated device on a link, as a target for drill and fuzz.",
+    },
+    "Real links": {
+        "pingpong": "Exchange messages with ibv_rc_pingpong, uc, ud, on a real link.",
+        "perf": "Measure with ib_send_bw, ib_write_lat and others of perftest, on a real link.",
+        "rping": "Exchange pings with rping over the RDMA connection manager, on a real link.",
+        "inject": "Send RDMA test traffic, correct or wrong on purpose, to a link or a capture.",
+        "tap": "Apply faults in the path, between two interfaces or from capture to capture.",
+        "lab": "Create a virtual link between two namespaces; needs no root.",
+    },
+    "Set up": {
+        "completion": "Print or install the completion of a shell.",
+        "man": "Print or install the manual pages.",
+        "extcap": "Serve emulations and annotated captures to Wireshark, which runs this itself.",
+    },
 }
+"""The commands by what they are for, as `ibwire --help` lists them."""
+
+COMMANDS = {name: text for section in SECTIONS.values() for name, text in section.items()}
 
 
 LONGEST_NAME = 64
@@ -84,8 +97,11 @@ class _Lazy(click.Group):
             raise click.NoSuchCommand(error.command_name, possibilities=known, ctx=ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        width = max(map(len, COMMANDS))
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                rows = [(name.ljust(width), text) for name, text in commands.items()]
+                formatter.write_dl(rows)
 
 
 UNREADABLE = 3
@@ -219,7 +235,15 @@ def _discard_output() -> None:
 @click.group(cls=_Main, context_settings={"help_option_names": ["--help", "-h"]})
 @click.version_option(package_name="ibwire", prog_name="ibwire")
 def main() -> None:
-    """Read, check and imitate RDMA packets: InfiniBand, RoCEv1 and RoCEv2.
+    """Find out what went wrong on an RDMA network, and reproduce it.
+
+    ibwire reads captures of InfiniBand, RoCEv1 and RoCEv2, and emulates devices in
+    virtual time or on a real interface.
+
+    \b
+    ibwire flows capture.pcap
+    ibwire explain capture.pcap
+    ibwire run one-lost-packet
 
     Results go to standard output, everything else to standard error. Exit status:
     0 done, 1 findings or a result that could not be written, 2 wrong usage,

@@ -14,7 +14,7 @@ from ibwire.capture import CaptureReader, RecordBatch
 from ibwire.cli.paths import captures_argument
 from ibwire.cli.sources import UNREADABLE, Sources
 from ibwire.cli.status import exit_if, statuses_of
-from ibwire.cli.terminal import style
+from ibwire.cli.terminal import hanging, style
 from ibwire.cli.values import RuleName, did_you_mean
 from ibwire.connections.status import Status
 from ibwire.dissect import Columns
@@ -79,7 +79,8 @@ def _list_rules(context: click.Context, option: click.Parameter, wanted: bool) -
         for rule in RULES.values():
             if rule.family == family:
                 severity = style(f"{rule.severity.word:7}", fg=COLOURS[rule.severity])
-                click.echo(f"  {severity}  {rule.id:{width}}  {rule.sentence}{_about(rule)}")
+                line = f"  {severity}  {rule.id:{width}}  {rule.sentence}{_about(rule)}"
+                click.echo(hanging(line, 11))
     context.exit()
 
 
@@ -155,6 +156,7 @@ def command(
         worst = max([worst, *(finding.severity for finding in findings)])
         statuses.update(each.status.status for each in judged.summary.connections)
         for line in _json(findings) if as_json else _text(name, judged, findings, several):
+            line = line if as_json else hanging(line, 9)
             if waits:
                 waiting.append(line)
             else:

@@ -47,10 +47,10 @@ def command() -> None:
 
     \b
     ibwire fabric run ring6
-    ibwire fabric exec node-0 -- opensm -o
-    ibwire fabric exec node-1 -- iblinkinfo
+    ibwire fabric exec node-0-0 -- opensm -o
+    ibwire fabric exec node-1-0 -- iblinkinfo
     ibwire fabric show
-    ibwire fabric route node-0 node-1
+    ibwire fabric route node-0-0 node-3-1
     ibwire fabric fail sw0[7]
     """
 

@@ -24,6 +24,7 @@ from ibwire.cli.rereading import progress
 from ibwire.cli.sources import UNREADABLE, expand
 from ibwire.cli.status import exit_if, fail_on_option
 from ibwire.cli.tables import format_of, table_options, write_rows
+from ibwire.cli.terminal import hanging
 from ibwire.cli.values import MOST_JOBS, Rate
 from ibwire.connections import merge
 from ibwire.connections.connection import Connection
@@ -199,7 +200,8 @@ def _write_table(
         rest = len(shown) - SHOWN
         shown = shown[:SHOWN]
     lines = report.lines(shown, width) if shown else []
-    lines += report.summary_lines(summary, shown, rest)
+    notes = report.summary_lines(summary, shown, rest)
+    lines += [hanging(note, 0) for note in notes] if on_terminal else notes
     if between is not None:
         lines += ["", *report.between_in_words(between)]
     if lines:

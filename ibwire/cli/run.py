@@ -26,6 +26,7 @@ from ibwire.capture.erf import erf_record
 from ibwire.capture.writer import format_of
 from ibwire.cli.messages import print_error, print_note
 from ibwire.cli.paths import InputPath, OutputPath
+from ibwire.cli.terminal import hanging
 from ibwire.cli.values import Number, completions
 from ibwire.report.amounts import count_text, metric_text, rate_text, time_text
 from ibwire.report.switches import switch_lines
@@ -114,7 +115,7 @@ def command(
     """
     if listed:
         for name, each in shipped().items():
-            click.echo(f"{name:24}{each.description.partition(chr(10))[0]}")
+            click.echo(hanging(f"{name:24}{each.description.partition(chr(10))[0]}", 24))
         return
     if scenario is None:
         raise click.UsageError("which scenario? `ibwire run --list` names those that are shipped")

@@ -15,6 +15,7 @@ from ibwire.base.output import Output
 from ibwire.cli.messages import print_error, print_note
 from ibwire.cli.paths import InputPath, OutputPath
 from ibwire.cli.sources import UNREADABLE
+from ibwire.cli.terminal import hanging
 from ibwire.tap.bridge import Side, notes
 from ibwire.tap.captures import FileTap
 from ibwire.tap.live import LiveTap
@@ -89,7 +90,7 @@ def command(
     """
     if listed:
         for name, description in shipped().items():
-            click.echo(f"{name:24}{description}")
+            click.echo(hanging(f"{name:24}{description}", 24))
         return
     if (capture is None) == (between is None):
         raise click.UsageError("one of CAPTURE and --between is required")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import re
 import secrets
+import shutil
 import sys
 from collections.abc import Iterable
 from typing import IO, TYPE_CHECKING, Any, NoReturn, cast
@@ -65,6 +66,15 @@ def style(text: str, **styles: Any) -> str:
     """Text in a colour or bold on a terminal, as `click.style`; the text itself is escaped."""
     styled = click.style(printable(text), **styles)
     return _STYLE.sub(lambda found: f"\x1b[{_KEY};{found[1]}m", styled)
+
+
+def hanging(line: str, indent: int) -> str:
+    """A line that continues behind `indent` spaces where a terminal is too narrow for it."""
+    if not sys.stdout.isatty():
+        return line
+    width = shutil.get_terminal_size().columns
+    whole = line.replace("-", "\1")  # names with hyphens stay whole
+    return click.wrap_text(whole, width, subsequent_indent=" " * indent).replace("\1", "-")
 
 
 def console(*, stderr: bool = False, **options: Any) -> Console:

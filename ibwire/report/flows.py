@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -101,7 +102,7 @@ def lines(shown: Sequence[Row], width: int | None) -> list[str]:
             cells = [column.title, *(cell or "-" for cell in cells)]
             columns.append((column.is_number, cells, max(map(len, cells))))
     if width is not None and sum(size + 2 for _, _, size in columns) > width + 2:
-        return [line for row in shown for line in _block(row)]
+        return [line for row in shown for line in _block(row, width)]
     return [
         "  ".join(
             cell.rjust(size) if is_number else cell.ljust(size)
@@ -111,8 +112,11 @@ def lines(shown: Sequence[Row], width: int | None) -> list[str]:
     ]
 
 
-def _block(row: Row) -> list[str]:
+def _block(row: Row, width: int) -> list[str]:
     """One direction in a few short lines: ends, traffic, and what went wrong."""
+    wrap = textwrap.TextWrapper(
+        width, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False
+    )
     parts: dict[int, list[str]] = {0: [], 1: [], 2: []}
     for column in _COLUMNS:
         cell = column.show(row)
@@ -120,7 +124,9 @@ def _block(row: Row) -> list[str]:
             text = column.block.format(cell)
             parts[column.line].append(text.removesuffix("s") if cell == "1" else text)
     head, done, troubles = parts.values()
-    return [" ".join(head), *(f"    {', '.join(each)}" for each in (done, troubles) if each)]
+    kept = [[each.replace(" ", "\0") for each in part] for part in (done, troubles)]
+    below = [line.replace("\0", " ") for part in kept for line in wrap.wrap(", ".join(part))]
+    return [" ".join(head), *below]
 
 
 def notes(shown: Sequence[Row]) -> list[str]:

@@ -73,7 +73,7 @@ def test_wrong_option_of_the_program_is_an_error_message() -> None:
 def test_missing_command_shows_the_help() -> None:
     result = CliRunner().invoke(main, [], prog_name="ibwire")
 
-    assert "Commands:" in result.output
+    assert "Captures:\n  flows " in result.output
     assert "error: " not in result.output
 
 
