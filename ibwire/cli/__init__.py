@@ -38,7 +38,7 @@ SECTIONS = {
         "dissect": "Print packets: a line, a JSON object or a table row for each.",
         "show": "Show one packet of a capture as a tree, with every bit explained.",
         "fields": "List the fields that can be printed and filtered by.",
-        "query": "Run SQL over the packets, messages, events, incidents and connections of captures.",
+        "query": "Run SQL over packets, messages, events, incidents and connections of captures.",
         "export": "Write these tables as Parquet, or a capture with comments on its packets.",
         "respond": "Replay recorded connections against an emulated peer.",
         "wireshark": "Open a capture in Wireshark with the findings as comments, or set it up.",
