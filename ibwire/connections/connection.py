@@ -221,6 +221,7 @@ class Connection:
             "retransmitted_packets": counts.retransmitted,
             "lost_packets": counts.lost,
             "duplicate_packets": counts.duplicates,
+            "repeated_packets": counts.repeated,
             "reordered_packets": counts.reordered,
             "naks": counts.naks,
             "rnr_naks": counts.rnr_naks,

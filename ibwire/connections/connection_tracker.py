@@ -119,7 +119,9 @@ class ConnectionTracker:
         psns[packet.psn] = psns.pop(packet.psn, 0) + 1
         if len(psns) > KEEP:
             del psns[next(iter(psns))]
-        if packet.opcode in RESPONSES and packet.opcode not in ACKNOWLEDGE:
+        if packet.opcode not in RESPONSES:
+            self.requests[direction].note_damaged(packet)
+        elif packet.opcode not in ACKNOWLEDGE:
             answers = self.connection.damaged_answers[direction]
             answers[packet.psn] = None
             if len(answers) > KEEP:

@@ -62,7 +62,7 @@ class DirectionCounts:
     """READs that were retransmitted from a later PSN on: the requester has responses before it."""
     disturbances: int = 0
     """Times that its requests were missing, refused or retransmitted, each until a response
-    answered all of them."""
+    answered all of them; without a timer that repeated one request and was only too early."""
     retries_exceeded: int = 0
     """Times that its requester gave up, because no response came."""
     rnr_retries_exceeded: int = 0

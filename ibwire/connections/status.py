@@ -67,7 +67,8 @@ MEANINGS = {
     ),
     Status.DEGRADED: Meaning(
         "It works, but is disturbed again and again, or loses messages.",
-        "As `recovered`, three times or more, with 1 % of the packets retransmitted or more; "
+        "As `recovered`, three times or more, with 1 % of the packets retransmitted or more, and "
+        "not only by timers that expired too early; "
         "or packets have CE marks, or CNPs slow a sender; or packets of a service that does not "
         "retransmit (UC) were lost or damaged.",
     ),

@@ -247,6 +247,11 @@ CONNECTIONS = TableSpec(
         TableColumn("retransmitted_packets", Type.BIG, "packets that were retransmitted"),
         TableColumn("lost_packets", Type.BIG, "packets that were never seen here"),
         TableColumn("duplicate_packets", Type.BIG, "duplicates made by the network or the capture"),
+        TableColumn(
+            "repeated_packets",
+            Type.BIG,
+            "packets that arrived again, as duplicates, late or retransmitted: nothing shows which",
+        ),
         TableColumn("reordered_packets", Type.BIG, "packets that arrived after later ones"),
         TableColumn("naks", Type.COUNTS, "NAKs of these requests, by kind"),
         TableColumn("rnr_naks", Type.BIG, "RNR NAKs of these requests"),

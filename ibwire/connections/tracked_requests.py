@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from ibwire.connections.ending import Trouble
 from ibwire.connections.events import FlowEvent
-from ibwire.connections.identity import Recent
+from ibwire.connections.identity import KEEP, Recent
 from ibwire.connections.opcode_sets import ENDS, READ, VERB
 from ibwire.connections.open_message import OpenMessage, add_request
 from ibwire.connections.packets import TransportPacket
@@ -49,6 +49,8 @@ class Retransmission:
     """The same packet seen shortly before its first one, which may be a duplicate of that."""
     counted: list[str] = field(default_factory=list)
     """The counts of the direction that it has increased."""
+    is_needless: bool = False
+    """Both transmissions of its only packet were acknowledged."""
 
 
 class TrackedRequests:
@@ -63,6 +65,8 @@ class TrackedRequests:
         "answered_end",
         "attempts",
         "connection",
+        "damaged_end",
+        "damaged_next",
         "disturbed_end",
         "disturbed_ns",
         "end",
@@ -119,6 +123,10 @@ class TrackedRequests:
         self.repeated_reads: list[tuple[int, int]] = []
         """First PSN, and PSN after the last, of READs and atomics that were retransmitted; the
         newest."""
+        self.damaged_next: dict[int, None] = {}
+        """PSNs of damaged requests that were the next ones."""
+        self.damaged_end = -1
+        """PSN after the newest of them."""
         self.answered_again: dict[int, int] = {}
         """How often responses were retransmitted, by PSN; the newest."""
         self.replay_end: int | None = None
@@ -218,7 +226,17 @@ class TrackedRequests:
 
     def was_damaged(self, psn: int) -> bool:
         """Whether the next new request was seen damaged, so that this is its retransmission."""
-        return self.connection.is_reliable and psn in self.connection.damaged_psns[self.end]
+        return self.connection.is_reliable and psn in self.damaged_next
+
+    def note_damaged(self, packet: TransportPacket) -> None:
+        """A request was seen damaged. Its PSN is right if it is the next one, or follows one that
+        was damaged as well; a PSN further ahead may itself be damaged."""
+        is_next = self.next is None or packet.psn == self.next & MASK
+        if is_next or packet.psn == self.damaged_end:
+            self.damaged_next[packet.psn] = None
+            self.damaged_end = packet.psn + self.span(packet) & MASK
+            if len(self.damaged_next) > KEEP:
+                del self.damaged_next[next(iter(self.damaged_next))]
 
     def span(self, packet: TransportPacket) -> int:
         """PSNs that a request takes (IBA 9.7.3: a READ as many as it has responses)."""

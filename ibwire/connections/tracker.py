@@ -322,9 +322,23 @@ class RequestTracker(TrackedRequests):
         note_order(self, 1 - self.end, psn, packet, status)
         if status is PacketStatus.NEW:
             self._settle(upto, packet)
+        elif status is PacketStatus.STALE:
+            self._note_needless(psn)
         if not is_ack and status is not PacketStatus.DUPLICATE:
             refuse(self, psn, packet)
         return status
+
+    def _note_needless(self, psn: int) -> None:
+        """An ACK again: if a timer repeated one request, both transmissions of it had arrived."""
+        run = self.retransmission
+        if run is None or run.is_needless or run.event.cause is not Cause.TIMEOUT:
+            return
+        before = self.recent_responses.get(psn)
+        is_only = run.event.count == 1 and (run.psn, run.end) == (psn, psn + 1)
+        is_alone = self.disturbed_ns == run.event.time_ns and not self.disturbed_end
+        if is_only and is_alone and before is not None and before.place > run.place:
+            run.is_needless = True
+            self.connection.directions[self.end].disturbances -= 1
 
     def _settle(self, upto: int, packet: TransportPacket) -> None:
         """Everything up to this PSN is acknowledged, except READs and atomics."""

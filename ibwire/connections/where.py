@@ -37,6 +37,7 @@ _NUMBERS = (
     "retransmitted_packets",
     "lost_packets",
     "duplicate_packets",
+    "repeated_packets",
     "reordered_packets",
     "naks",
     "rnr_naks",

@@ -42,6 +42,16 @@ class Facts:
                 return event
         return None
 
+    def repeated(self, nak: FlowEvent, since: int) -> FlowEvent | None:
+        """The packet that a NAK asks for, if it arrived again after a packet and before the NAK,
+        and nothing shows why."""
+        found = [
+            event
+            for event in self._of(FlowEventKind.REPEATED)
+            if event.psn == nak.psn and since < event.number < nak.number
+        ]
+        return found[-1] if found and found[-1].opcode not in RESPONSES else None
+
     def was_refused_unseen(self, nak: FlowEvent) -> bool:
         """Whether another response about the PSN of a NAK arrived here damaged."""
         return any(
@@ -88,7 +98,15 @@ class Facts:
         return any(_covers(loss, nak.psn) for nak in (*self.naks, *self.rnrs))
 
     def lost_between(self, number: int, retransmission: FlowEvent) -> int:
-        """How many of the retransmitted packets were lost or damaged here since a packet."""
+        """How many of the retransmitted packets were lost or damaged here since a packet.
+
+        Those that were lost or damaged again in this retransmission are not among its packets.
+        """
+        again = {
+            event.psn
+            for event in self._of(FlowEventKind.ICRC_BAD)
+            if retransmission.number <= event.number <= retransmission.last_number
+        }
         found = [
             event
             for event in (*self._of(FlowEventKind.LOST), *self._of(FlowEventKind.ICRC_BAD))
@@ -97,7 +115,8 @@ class Facts:
             and _covers(retransmission, event.psn)
         ]
         lost = sum(event.count for event in found if event.kind is FlowEventKind.LOST)
-        return lost + len({event.psn for event in found if event.kind is FlowEventKind.ICRC_BAD})
+        damaged = {event.psn for event in found if event.kind is FlowEventKind.ICRC_BAD}
+        return lost + len(damaged - again)
 
     def responses_missing(self, retransmission: FlowEvent) -> bool:
         """Whether responses to retransmitted requests were missing, reordered or damaged here."""
@@ -105,6 +124,8 @@ class Facts:
             is_answer = event.opcode in RESPONSES
             if event.kind is FlowEventKind.LOST:
                 is_answer = event.direction != self._incident.end
+                # What shows after the retransmission may be a response to it.
+                is_answer &= event.number < (retransmission.last_number or retransmission.number)
             elif event.kind not in (FlowEventKind.ICRC_BAD, FlowEventKind.REORDERED):
                 continue
             if event.kind is FlowEventKind.ICRC_BAD and event.number > retransmission.number:

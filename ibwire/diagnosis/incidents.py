@@ -245,10 +245,10 @@ class _Describer:
         if late is not None and (late.cause_number or late.number < event.number):
             return f"That packet was reordered before this point (#{late.number})."
         if late is not None:
-            return (
-                "That packet was late, or lost and its retransmission was late or duplicated "
-                f"(#{late.number})."
-            )
+            return _WAS_LATE.format(number=late.number)
+        late = self.facts.repeated(event, self.resent_at)
+        if late is not None:
+            return _WAS_LATE.format(number=late.number)
         if clue is not None and clue.sent and clue.was_late and not self._has_resent(event):
             return f"That packet was reordered before this point (#{clue.sent.number})."
         named_before = any(
@@ -685,6 +685,10 @@ def _lost(event: FlowEvent) -> str:
 def _it(event: FlowEvent) -> str:
     return "it" if event.count == 1 else "them"
 
+
+_WAS_LATE = (
+    "That packet was late, or lost and its retransmission was late or duplicated (#{number})."
+)
 
 AFTER = "lost, damaged or delayed after this point"
 """What may have happened to a packet that passed here and is missing at its receiver: a capture

@@ -192,10 +192,17 @@ class _Judge:
         """The counts of a direction as the capture should show them."""
         sent = [each for each in self.truth.sent if each.sender == sender]
         damaged = sum(len(each.captured) for each in sent if each.is_damaged_before)
+        mine = [n for n, each in self.truth.by_number.items() if each.sender == sender]
         copies = [
             number
             for number in self.truth.was_copied
-            if self.frame(number).sender == sender and not self.frame(number).is_damaged_before
+            if number in mine
+            and not self.frame(number).is_damaged_before
+            # With one packet nothing shows yet that IP identifications count up.
+            and (
+                not self.has_identifications
+                or any(n < number and self.frame(n) is not self.frame(number) for n in mine)
+            )
         ]
         return {
             "lost_packets": sum(each.is_lost_before for each in sent),
@@ -417,7 +424,7 @@ def retransmission(judge: _Judge, match: re.Match[str], step: Step, incident: In
         and not each.is_response
         and not each.is_damaged_before
         and number not in judge.truth.was_copied
-        and each.is_again
+        and judge.may_be(each, lambda one: one.is_again)
     ]
     n = _missing_count(match)
     first, last = _psns(match["psns"])
@@ -425,6 +432,9 @@ def retransmission(judge: _Judge, match: re.Match[str], step: Step, incident: In
     must(len(inside) >= n, f"{len(inside)} of these packets are retransmitted")
     head = judge.frame(step.numbers[0])
     must(judge.may_be(head, lambda each: each.is_again), "its first packet is not retransmitted")
+    if not head.is_again:
+        alike = [e for e in judge.truth.sent if e.captured and e.packet == head.packet]
+        head = next((each for each in alike if each.is_again), head)  # which of them does not show
     _why_again(judge, match, step, head, inside)
 
 

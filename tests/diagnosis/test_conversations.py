@@ -1,0 +1,149 @@
+"""Hand-made conversations whose cause is known, each with what is said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from connections.talk import Talk
+from diagnosis.test_cut_captures import Everything
+from emulated_traffic import feed
+from ibwire.connections.analysis import Analysis
+from ibwire.diagnosis.record import Recorder
+from ibwire.diagnosis.story import Frames, Story
+from ibwire_layers.opcodes import OpCode
+
+
+def story_of(talk: Talk) -> Story:
+    recorder = Recorder(Everything())
+    analysis = Analysis(recorder)
+    feed(analysis, talk.frames)
+    analysis.finish()
+    (record,) = recorder.records()
+    return Story(record, Frames("x", talk.frames[0][0], talk.frames[-1][0]), True)
+
+
+def text_of(story: Story) -> str:
+    return " ".join(" ".join(line.text for line in story.lines(100)).split())
+
+
+def timers_that_expire_early(number: int, *, acks: int) -> Talk:
+    """A request every 3 ms; the first ones are repeated 1 ms later, and each ACK comes after
+    that: `acks` of them for both transmissions."""
+    talk = Talk()
+    for psn in range(10):
+        talk.ask(OpCode.RC_SEND_ONLY, psn, 64, ack_req=1)
+        if psn < number:
+            talk.wait(1000)
+            talk.ask(OpCode.RC_SEND_ONLY, psn, 64, ack_req=1)
+        for _ in range(acks if psn < number else 1):
+            talk.answer(psn, psn + 1)
+        talk.wait(2000)
+    return talk
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 5])
+def test_timers_that_expire_too_early_are_harmless_however_many(number: int) -> None:
+    story = story_of(timers_that_expire_early(number, acks=2))
+
+    assert len(story.incidents) == number
+    assert all(each.is_harmless for each in story.incidents)
+    assert {each.names_of_causes for each in story.incidents} == {frozenset({"stale_timer"})}
+    assert text_of(story).count("nothing was lost, the timeout was too short") == number
+    assert story.connection.status.status == "recovered"
+
+
+def test_timers_after_which_one_response_is_missing_are_not_harmless() -> None:
+    story = story_of(timers_that_expire_early(3, acks=1))
+
+    assert not any(each.is_harmless for each in story.incidents)
+    assert "the timeout was too short" not in text_of(story)
+    assert story.connection.status.status == "degraded"
+
+
+def test_timer_that_expires_when_no_request_has_asked_for_a_response_is_an_old_one() -> None:
+    """The first packets of a message are repeated before its last, which asks for the ACK."""
+    talk = Talk()
+    talk.sends(0, 1)
+    talk.ask(OpCode.RC_SEND_FIRST, 1, 256)
+    talk.ask(OpCode.RC_SEND_MIDDLE, 2, 256)
+    talk.wait(700)
+    talk.ask(OpCode.RC_SEND_FIRST, 1, 256)
+    talk.ask(OpCode.RC_SEND_MIDDLE, 2, 256)
+    talk.ask(OpCode.RC_SEND_LAST, 3, 64, ack_req=1)
+    talk.answer(3, 2)
+
+    story = story_of(talk)
+
+    assert "No response was due yet, because no request had asked for one" in text_of(story)
+    assert story.incidents[0].names_of_causes == {"stale_timer"}
+
+
+def test_timer_that_expires_just_before_the_response_arrives_at_the_requester() -> None:
+    """The ACK passes here 10 us before the retransmission, and is acknowledged again."""
+    talk = Talk()
+    talk.sends(0, 2)
+    talk.ask(OpCode.RC_SEND_ONLY, 2, 64, ack_req=1)
+    talk.wait(1000)
+    talk.answer(2, 3)
+    talk.ask(OpCode.RC_SEND_ONLY, 2, 64, ack_req=1)
+    talk.answer(2, 3)
+    talk.sends(3, 2)
+
+    story = story_of(talk)
+
+    assert "its timer expired just before" in text_of(story)
+    assert story.incidents[0].is_harmless
+    assert story.connection.status.status == "recovered"
+
+
+def with_a_damaged_psn(flip: int) -> Callable[[Talk], None]:
+    def damage(talk: Talk) -> None:
+        time_ns, frame = talk.frames[-1]
+        changed = bytearray(frame)
+        changed[14 + 20 + 8 + 11] ^= flip  # last byte of the PSN
+        talk.frames[-1] = time_ns, bytes(changed)
+
+    return damage
+
+
+@pytest.mark.parametrize("counts_ids", [True, False])
+def test_a_damaged_packet_that_names_a_later_psn_makes_no_retransmission_of_that(
+    counts_ids: bool,
+) -> None:
+    """PSN 2 is damaged to 6; the NAK asks for 2; 6 is then sent for the first time."""
+    talk = Talk(counts_ids)
+    talk.sends(0, 2)
+    talk.ask(OpCode.RC_SEND_ONLY, 2, 64, ack_req=1)
+    with_a_damaged_psn(4)(talk)
+    talk.ask(OpCode.RC_SEND_ONLY, 3, 64, ack_req=1)
+    talk.answer(2, 2, 0x60)
+    for psn in (2, 3):
+        talk.ask(OpCode.RC_SEND_ONLY, psn, 64, ack_req=1)
+        talk.answer(psn, psn + 1)
+    talk.sends(4, 5)
+
+    story = story_of(talk)
+
+    counts = story.connection.directions[0]
+    assert (counts.retransmitted, counts.damaged) == (2, 1)
+    assert len(story.incidents) == 1
+    assert story.connection.status.status == "recovered"
+
+
+def test_a_damaged_packet_at_the_end_of_a_burst_is_retransmitted_by_the_timer() -> None:
+    talk = Talk()
+    talk.sends(0, 2)
+    for psn in (2, 3):
+        talk.ask(OpCode.RC_SEND_ONLY, psn, 64, ack_req=1)
+        time_ns, frame = talk.frames[-1]
+        talk.frames[-1] = time_ns, frame[:-1] + bytes([frame[-1] ^ 1])
+    talk.wait(67_000)
+    for psn in (2, 3):
+        talk.ask(OpCode.RC_SEND_ONLY, psn, 64, ack_req=1)
+        talk.answer(psn, psn + 1)
+
+    counts = story_of(talk).connection.directions[0]
+
+    assert (counts.retransmitted, counts.damaged, counts.lost) == (2, 2, 0)
