@@ -144,7 +144,7 @@ def totals(surveyed: Surveyed, stories: Mapping[int, Story]) -> list[tuple[str, 
     )
     return [
         ("lost before this point", "?" if may_be_cut else total("lost"), "lost"),
-        ("missing after it", marked(after, after > 0 or "lost_packets" in unsure), "lost"),
+        ("missing after this point", marked(after, after > 0 or "lost_packets" in unsure), "lost"),
         (f"retransmitted{_by_way(ways)}", total("retransmitted"), "retransmission"),
         ("NAKs", total("naks"), "nak"),
         ("RNR NAKs", total("rnr"), "rnr_nak"),
