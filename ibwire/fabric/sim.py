@@ -3,7 +3,8 @@
 One heap holds all future events, ordered by time and then by the order in which they were
 scheduled, so runs with the same nodes are identical. An event is one of three:
 
-- a frame arrives whole at the far end of a wire;
+- a frame arrives at the far end of a wire: whole, or its first bytes where that end forwards
+  them before the rest is there (cut-through);
 - a line has become free, or a pause on it has ended, and its port may be polled for the next
   frame;
 - a node is woken: its timeout is due, or its application has called it.
@@ -121,6 +122,7 @@ class Direction:
         "free_at",
         "free_order",
         "grant",
+        "head",
         "is_awaited",
         "lost",
         "name",
@@ -149,6 +151,7 @@ class Direction:
         delay: Time,
         overhead: int,
         stage: Stage | None,
+        head: int,
     ) -> None:
         self.name = name
         self.near = near
@@ -162,7 +165,9 @@ class Direction:
         self.rate_bps = rate_bps
         self.delay = delay
         self.overhead = overhead
-        self.stage = stage
+        self.head = head
+        """Bytes with which a frame is given to the far end; 0 for whole frames."""
+        self.stage = stage if stage is not None or not head else _unchanged
         """Called for each frame when it starts to leave; may be changed at any time, for frames
         that have not left yet."""
         self.free_at: Time = -1
@@ -195,6 +200,10 @@ class Direction:
     def is_cut(self) -> bool:
         """Whether its wire is cut."""
         return self.free_at == _NEVER
+
+    def time_of(self, size: int) -> Time:
+        """How long a number of bytes takes."""
+        return -(-size * self.numerator // self.denominator)
 
     def poll_first(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
         """The next frame of the MAC; stands in for that of the node while there is one."""
@@ -259,6 +268,7 @@ class Simulator:
         b_to_a: Stage | None = None,
         overhead: int = ETHERNET_OVERHEAD,
         flow_control: bool = False,
+        head: int | tuple[int, int] = 0,
         name: str = "",
     ) -> Wire:
         """Put a wire between two ports, of one node or of two.
@@ -267,6 +277,8 @@ class Simulator:
         overhead: bytes of line time that each frame costs besides its own.
         flow_control: whether both ends obey pause and PFC frames (IEEE 802.3 annex 31B, IEEE
         802.1Q 36). Such frames end at the line: the nodes do not see them.
+        head: bytes of a frame at whose arrival the far end is given all of it, as it forwards a
+        frame before the rest is there; 0 for whole frames. Of both directions, or a pair.
 
         A frame that starts to leave at t arrives, and the line is free, after the
         time of its bytes and the overhead; the frame needs `delay` in addition.
@@ -275,8 +287,7 @@ class Simulator:
         overhead that is invalid, and for a port that has a wire.
         """
         name = name or f"wire{len(self.wires)}"
-        rates = rate_bps if isinstance(rate_bps, tuple) else (rate_bps, rate_bps)
-        delays = delay if isinstance(delay, tuple) else (delay, delay)
+        rates, delays, heads = _both(rate_bps), _both(delay), _both(head)
         _check_wire(rates, delays, overhead)
         self._take_ports((a, port_a), (b, port_b))
         ends = (self._station(a), port_a), (self._station(b), port_b)
@@ -291,10 +302,11 @@ class Simulator:
                 delay=wait,
                 overhead=overhead,
                 stage=stage,
+                head=first,
             )
-            for way, stage, near, far, rate, wait in (
-                ("a_to_b", a_to_b, ends[0], ends[1], rates[0], delays[0]),
-                ("b_to_a", b_to_a, ends[1], ends[0], rates[1], delays[1]),
+            for way, stage, near, far, rate, wait, first in (
+                ("a_to_b", a_to_b, ends[0], ends[1], rates[0], delays[0], heads[0]),
+                ("b_to_a", b_to_a, ends[1], ends[0], rates[1], delays[1], heads[1]),
             )
         )
         if flow_control:
@@ -476,6 +488,8 @@ class Simulator:
         """Send a frame through the stage of a direction."""
         assert line.stage is not None
         arrival = line.free_at + line.delay
+        if 0 < line.head < len(frame) + line.overhead:
+            arrival = now + line.time_of(line.head) + line.delay
         for extra, out in line.stage(frame, now):
             if extra < 0:
                 raise EncodeError(f"{line.name}: delay of a stage", extra, "0 or above")
@@ -534,6 +548,11 @@ def _obey_pauses(there: Direction, back: Direction) -> None:
         line.back = other
 
 
+def _both(value: int | tuple[int, int]) -> tuple[int, int]:
+    """A value for each direction."""
+    return value if isinstance(value, tuple) else (value, value)
+
+
 def _check_wire(rates: tuple[int, int], delays: tuple[Time, Time], overhead: int) -> None:
     """Raise `EncodeError` for a rate, delay or overhead that is out of range."""
     if min(rates) <= 0:
@@ -546,6 +565,11 @@ def _check_wire(rates: tuple[int, int], delays: tuple[Time, Time], overhead: int
 
 def _always() -> bool:
     return True
+
+
+def _unchanged(frame: Frame, now: Time) -> tuple[tuple[Time, Frame], ...]:
+    """The stage of a line that gives the far end the first bytes of a frame."""
+    return ((0, frame),)
 
 
 _Event = tuple[Time, int, Station, Direction | None, Frame | None]

@@ -704,3 +704,17 @@ def test_as_many_frames_arrive_as_the_stage_lets_out_and_time_never_goes_back(
     assert len(b.got) == sum(map(len, fates))
     assert b.times == sorted(b.times)
     assert sim.pending == 0
+
+
+def test_a_head_arrives_before_the_rest_of_its_frame() -> None:
+    """8 Gb/s: a nanosecond a byte. The line is free when all 1000 bytes have left."""
+    a, b = Host(bytes(1000), bytes(4)), Host()
+    simulator = Simulator()
+    simulator.connect(a, b, rate_bps=8 * GBPS, delay=50 * NS, overhead=2, head=(8, 0))
+
+    simulator.run()
+
+    assert [(now, len(frame)) for now, _, frame in b.got] == [
+        (58 * NS, 1000),
+        ((1002 + 6 + 50) * NS, 4),  # shorter than a head, so it arrives whole
+    ]
