@@ -11,6 +11,7 @@ from ibwire.fabric.infiniband.subnet import (
     Port,
     Subnet,
 )
+from ibwire.fabric.infiniband.tables import DEFAULT_ARBITRATION, DEFAULT_SL_TO_VL
 from ibwire.sm.mads import ATTRIBUTE, METHOD, MKEY, MODIFIER, SMP_DATA, Datagram
 from ibwire_layers.attributes import (
     PortInfo,
@@ -282,14 +283,6 @@ class SMA:
 
 
 _LOCAL_PORT = next(field.offset // 8 for field in PortInfo.FIELDS if field.name == "local_port_num")
-
-DEFAULT_SL_TO_VL = bytes.fromhex("0123456701234567")
-"""SL to VL mapping after power-on, with eight lanes."""
-
-_LOW = b"".join(bytes((vl, 4 if vl else 0)) for vl in range(8)).ljust(ATTRIBUTE_SIZE, b"\0")
-_HIGH = b"".join(bytes((vl, 0 if vl else 4)) for vl in range(8)).ljust(ATTRIBUTE_SIZE, b"\0")
-DEFAULT_ARBITRATION = {1: _LOW, 2: bytes(ATTRIBUTE_SIZE), 3: _HIGH, 4: bytes(ATTRIBUTE_SIZE)}
-"""VL arbitration after power-on: lane 0 with high priority, the others share the rest."""
 
 
 def _enabled(written: PortInfo) -> tuple[tuple[str, str, int, int], ...]:

@@ -29,6 +29,10 @@ ATTRIBUTE_SIZE = 64
 LINEAR_FDB_CAP = 0xC000
 MULTICAST_FDB_CAP = 0x400
 PERMISSIVE_LID = 0xFFFF
+FIRST_MULTICAST = 0xC000
+"""The lowest multicast LID."""
+MULTICAST_BLOCK = 32
+"""LIDs of a block of the multicast forwarding table."""
 NO_PORT = 0xFF
 """Entry of a linear forwarding table that drops."""
 
@@ -41,6 +45,9 @@ CAPABILITIES2 = 0x0430
 """CapabilityMask2: width 2x, speeds HDR and NDR."""
 IS_SM = 0x2
 """Bit of CapabilityMask: a subnet manager runs here."""
+
+HEADERS_SIZE = 124
+"""Bytes of a packet besides its payload, at most, that do not count against the MTU (IBA 7.7.8)."""
 
 _VLS = 4
 """VLCap: VL0 to VL7."""
@@ -156,6 +163,11 @@ class Port:
     mtu_cap = Stored(PortInfo, "mtu_cap")
     vl_cap = Stored(PortInfo, "vl_cap")
     operational_vls = Stored(PortInfo, "operational_vls")
+    vl_high_limit = Stored(PortInfo, "vl_high_limit")
+    vl_stall_count = Stored(PortInfo, "vl_stall_count")
+    hoq_life = Stored(PortInfo, "hoq_life")
+    enforces_pkeys_inbound = Stored(PortInfo, "partition_enforcement_inbound")
+    enforces_pkeys_outbound = Stored(PortInfo, "partition_enforcement_outbound")
     subnet_timeout = Stored(PortInfo, "subnet_timeout")
     gid_prefix = Stored(PortInfo, "gid_prefix")
 
@@ -175,6 +187,20 @@ class Port:
     def management(self) -> Port:
         """The port whose LID stands for this one: port 0 of a switch."""
         return self.node.ports[0] if self.node.is_switch else self
+
+    @property
+    def largest_packet(self) -> int:
+        """Bytes of the largest packet from the LRH to the ICRC, by NeighborMTU."""
+        return (128 << self.neighbor_mtu) + HEADERS_SIZE
+
+    def accepts_pkey(self, pkey: int) -> bool:
+        """Whether the table has the partition, with a full member on one side (IBA 10.9.3)."""
+        table = self.pkeys
+        for at in range(0, len(table), 2):
+            own = table[at] << 8 | table[at + 1]
+            if own & 0x7FFF == pkey & 0x7FFF and own & 0x7FFF and (own | pkey) & 0x8000:
+                return True
+        return False
 
     def has_lid(self, lid: int) -> bool:
         """Whether a LID is one of the port's 2^LMC."""
@@ -272,6 +298,18 @@ class Node:
         if lid > self.linear_fdb_top or lid >= len(self.lft):
             return NO_PORT
         return self.lft[lid]
+
+    def multicast_ports(self, lid: int) -> int:
+        """The output ports of a multicast LID on a switch, as bits."""
+        index = lid - FIRST_MULTICAST
+        block, entry = divmod(index, MULTICAST_BLOCK)
+        ports = 0
+        for position in range(self.num_ports // 16 + 1):
+            table = self.mft.get((block, position))
+            if table is not None:
+                mask = table[2 * entry] << 8 | table[2 * entry + 1]
+                ports |= mask << 16 * position
+        return ports
 
     def node_info(self, arrived: int) -> NodeInfo:
         """NodeInfo, as asked through port `arrived`."""

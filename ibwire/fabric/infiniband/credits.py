@@ -1,0 +1,124 @@
+"""Credits of a link: what a receiver has room for, and the flow-control packets that say so.
+
+Each virtual lane but VL15 has its own. A sender counts the blocks of 64 bytes that it has sent; a
+receiver says up to which count it may send. Counts are absolute and modulo 4096, so a
+flow-control packet that is lost costs time and nothing else.
+
+Source: IBA 7.9; docs/reference/infiniband.md#credits.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from ibwire.base.node import Frame
+from ibwire_layers import crc
+
+BLOCK = 64
+"""Bytes of a block."""
+MODULUS = 4096
+LARGEST_GRANT = 2048
+"""Blocks that a receiver grants at most."""
+FCP_SIZE = 6
+"""Bytes of a flow-control packet; every other packet is longer."""
+NORMAL, INITIALIZING = 0, 1
+"""Operation codes of a flow-control packet."""
+
+_MASK = MODULUS - 1
+
+
+def blocks_of(size: int) -> int:
+    """The blocks of a packet, given its bytes from the LRH to the VCRC."""
+    return -(-size // BLOCK)
+
+
+class SendCredits:
+    """What the sender of a direction knows, by virtual lane."""
+
+    __slots__ = ("limits", "sent")
+
+    def __init__(self, lanes: int) -> None:
+        self.sent = [0] * lanes
+        """FCTBS: blocks sent since the link came up."""
+        self.limits: list[int | None] = [None] * lanes
+        """FCCL as received last; `None` before the first, when nothing may be sent."""
+
+    def allows(self, vl: int, cost: int) -> bool:
+        """Whether a packet of so many blocks may leave: all of it has credits."""
+        limit = self.limits[vl]
+        return limit is not None and (limit - self.sent[vl] - cost) & _MASK <= LARGEST_GRANT
+
+    def left(self, vl: int) -> int:
+        """Blocks that may still be sent."""
+        limit = self.limits[vl]
+        return 0 if limit is None else (limit - self.sent[vl]) & _MASK
+
+    def spend(self, vl: int, cost: int) -> None:
+        """Count a packet that leaves."""
+        self.sent[vl] = self.sent[vl] + cost & _MASK
+
+
+class ReceiveBuffer:
+    """The buffer of a receiver, by virtual lane.
+
+    size: blocks of each lane. step: a new limit is sent when it is higher than the last one by so
+    many blocks.
+    """
+
+    __slots__ = ("accepted", "announced", "held", "most", "size", "step")
+
+    def __init__(self, lanes: int, size: int, step: int) -> None:
+        self.size = size
+        self.step = step
+        self.accepted = [0] * lanes
+        """ABR: blocks received since the link came up."""
+        self.held = [0] * lanes
+        """Blocks in the buffer."""
+        self.announced = [0] * lanes
+        """FCCL as sent last."""
+        self.most = 0
+        """The largest number of blocks that any lane has held."""
+
+    def take(self, vl: int, cost: int) -> bool:
+        """Put a packet in; `False` if it does not fit."""
+        held = self.held[vl] + cost
+        if held > self.size:
+            return False
+        self.held[vl] = held
+        self.most = max(self.most, held)
+        self.accepted[vl] = self.accepted[vl] + cost & _MASK
+        return True
+
+    def free(self, vl: int, cost: int) -> bool:
+        """Take a packet out; whether the sender should be given the new limit."""
+        self.held[vl] -= cost
+        return (self.limit(vl) - self.announced[vl]) & _MASK >= self.step
+
+    def limit(self, vl: int) -> int:
+        """FCCL: up to which count the other end may send now."""
+        free = min(self.size - self.held[vl], LARGEST_GRANT)
+        return self.accepted[vl] + free & _MASK
+
+    def restart(self) -> None:
+        """Begin to count from 0, as the link has come up again; packets stay."""
+        lanes = len(self.accepted)
+        self.accepted, self.announced = [0] * lanes, [0] * lanes
+
+
+def flow_control_packet(vl: int, *, sent: int, limit: int, operation: int = NORMAL) -> Frame:
+    """A flow-control packet, with its LPCRC."""
+    return _packed(operation << 28 | sent << 16 | vl << 12 | limit)
+
+
+def read_flow_control(frame: Frame) -> tuple[int, int, int, int] | None:
+    """Operation, VL, FCTBS and FCCL; `None` for a damaged packet."""
+    word = int.from_bytes(frame[:4])
+    if _packed(word) != frame:
+        return None
+    return word >> 28, word >> 12 & 15, word >> 16 & _MASK, word & _MASK
+
+
+@lru_cache(maxsize=1 << 14)
+def _packed(word: int) -> Frame:
+    data = word.to_bytes(4)
+    return data + crc.lpcrc(data)

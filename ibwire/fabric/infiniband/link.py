@@ -1,0 +1,248 @@
+"""One end of a link: its credits, its flow-control packets, and what it counts.
+
+`LinkEnd` is the part of a port that adapters and switches have in common. It does not know what
+waits to be sent, only whether it may leave, and keeps the counters that the performance agent of
+its node reads.
+"""
+
+from __future__ import annotations
+
+from ibwire.base.node import Frame
+from ibwire.base.units import S, Time
+from ibwire.fabric.infiniband.arbitration import Arbiter, read_table
+from ibwire.fabric.infiniband.credits import (
+    FCP_SIZE,
+    INITIALIZING,
+    NORMAL,
+    ReceiveBuffer,
+    SendCredits,
+    blocks_of,
+    flow_control_packet,
+    read_flow_control,
+)
+from ibwire.fabric.infiniband.lrh import (
+    MANAGEMENT_VL,
+    SHORTEST,
+    VCRC_SIZE,
+    AbortedFrame,
+    DamagedFrame,
+    dlid_of,
+    has_good_vcrc,
+    vl_of,
+    words_of,
+)
+from ibwire.fabric.infiniband.settings import FabricSettings
+from ibwire.fabric.infiniband.subnet import FIRST_MULTICAST, Port, rate_of
+from ibwire.fabric.infiniband.tables import DEFAULT_ARBITRATION, DEFAULT_SL_TO_VL
+from ibwire.fabric.sim import Direction
+from ibwire_layers.attributes import PortState
+
+LANES = 15
+"""Data lanes: VL0 to VL14."""
+
+LANES_OF_CODE = {1: 1, 2: 2, 3: 4, 4: 8, 5: 15}
+"""Data lanes by code of OperationalVLs (IBA 14.2.5.6)."""
+_WORD = 4
+
+
+class LinkEnd:
+    """One end of a link.
+
+    port: whose tables it goes by and whose counters it changes. `connect` gives it its lines.
+    """
+
+    __slots__ = (
+        "arbiter",
+        "buffer",
+        "counters",
+        "credits",
+        "due",
+        "errors",
+        "incoming",
+        "lanes",
+        "line",
+        "next_update",
+        "period",
+        "port",
+        "sl2vl",
+        "state",
+        "tick",
+        "verifies",
+        "wait_since",
+    )
+
+    def __init__(self, port: Port, settings: FabricSettings) -> None:
+        self.port = port
+        self.counters = port.counters
+        self.credits = SendCredits(LANES)
+        self.buffer = ReceiveBuffer(LANES, settings.buffer, settings.step)
+        self.line: Direction
+        """To the other end."""
+        self.incoming: Direction
+        """From the other end."""
+        self.verifies = False
+        """Whether packets may be damaged on the way here, so that their VCRC is checked."""
+        self.due = 0
+        """Bits of the lanes whose limit is to be sent."""
+        self.errors = 0
+        """Damaged flow-control packets, which no counter of a port has."""
+        self.wait_since: Time | None = None
+        """Since when packets wait here and none may leave."""
+        self.period: Time = settings.update_symbols
+        """Between flow-control packets that say nothing new; symbol times until `connect`."""
+        self.next_update: Time | None = None
+        self.tick: Time = 1
+        """Of PortXmitWait: the time of 4 bytes."""
+        self.read_tables()
+
+    def read_tables(self) -> None:
+        """Take over what a subnet manager has written into the tables of the port."""
+        port = self.port
+        self.state = port.state
+        self.lanes = LANES_OF_CODE.get(port.operational_vls, 1)
+        parts = [port.arbitration.get(part, DEFAULT_ARBITRATION[part]) for part in (1, 2, 3, 4)]
+        self.arbiter = Arbiter(read_table(*parts[2:]), read_table(*parts[:2]), port.vl_high_limit)
+        self.sl2vl = {came: _nibbles(table) for came, table in port.sl2vl.items()}
+
+    def connect(self, line: Direction, incoming: Direction) -> None:
+        """Take its two lines; the link comes up with `start`."""
+        self.line, self.incoming = line, incoming
+        self.tick = line.time_of(_WORD)
+        found = rate_of(self.port)
+        if found is not None and self.period:
+            speed, _ = found
+            lane = speed.lane_bps * speed.encoding
+            # A symbol carries 8 bits of data on one lane, whatever the encoding.
+            self.period = int(self.period * 8 * S / lane)
+
+    def start(self, now: Time) -> None:
+        """The link has come up: all counts begin at 0, and all limits are sent."""
+        self.read_tables()
+        self.credits = SendCredits(LANES)
+        self.buffer.restart()
+        self.wait_since = None
+        self.due = (1 << self.lanes) - 1
+        self.next_update = now + self.period if self.period else None
+
+    def stop(self) -> None:
+        """The link has gone down."""
+        self.state = PortState.DOWN
+        self.due, self.next_update, self.wait_since = 0, None, None
+
+    # What leaves.
+
+    def vl_for(self, came: int, sl: int) -> int:
+        """The lane by which packets of a service level leave; 15 if they are discarded.
+
+        came: the port of the switch by which they came in; 0 on an adapter.
+        """
+        table = self.sl2vl.get(came, _DEFAULT)
+        vl = table[sl]
+        return vl if vl < self.lanes else MANAGEMENT_VL
+
+    def update(self, now: Time) -> None:
+        """Send all limits again if it is time."""
+        if self.next_update is not None and now >= self.next_update:
+            self.due = (1 << self.lanes) - 1
+            self.next_update = now + self.period
+
+    def poll_flow_control(self) -> Frame:
+        """The next flow-control packet; one is due."""
+        vl = (self.due & -self.due).bit_length() - 1
+        self.due &= self.due - 1
+        limit = self.buffer.announced[vl] = self.buffer.limit(vl)
+        operation = INITIALIZING if self.state < PortState.ARMED else NORMAL
+        return flow_control_packet(vl, sent=self.credits.sent[vl], limit=limit, operation=operation)
+
+    def sent(self, frame: Frame, cost: int, now: Time) -> None:
+        """Count a packet that leaves, and its credits."""
+        vl = vl_of(frame)
+        if vl != MANAGEMENT_VL:
+            self.credits.spend(vl, cost)
+        counters = self.counters
+        counters.port_xmit_pkts += 1
+        counters.port_xmit_data += words_of(frame)
+        if dlid_of(frame) >= FIRST_MULTICAST:
+            counters.port_multicast_xmit_pkts += 1
+        self.end_wait(now)
+
+    def begin_wait(self, now: Time) -> None:
+        """Packets wait and none may leave: PortXmitWait counts from now on."""
+        if self.wait_since is None:
+            self.wait_since = now
+
+    def end_wait(self, now: Time) -> None:
+        """A packet leaves, or none waits any more."""
+        if self.wait_since is not None:
+            self.counters.port_xmit_wait += (now - self.wait_since) // self.tick
+            self.wait_since = None
+
+    # What arrives.
+
+    def take_flow_control(self, frame: Frame) -> None:
+        """Read a flow-control packet: a new limit, and blocks that were lost on the way."""
+        found = read_flow_control(frame)
+        if found is None:
+            self.errors += 1
+            return
+        operation, vl, sent, limit = found
+        if operation in (NORMAL, INITIALIZING) and vl < self.lanes:
+            self.credits.limits[vl] = limit
+            self.buffer.accepted[vl] = sent
+
+    def take(self, frame: Frame) -> bool:
+        """Count a packet that arrives; `False` if it is dropped here.
+
+        The packet is then in the buffer until `free`, unless it is on VL15.
+        """
+        counters = self.counters
+        counters.port_rcv_pkts += 1
+        counters.port_rcv_data += words_of(frame) if len(frame) >= FCP_SIZE else 0
+        if type(frame) is DamagedFrame:
+            counters.symbol_error_counter += 1
+        if len(frame) < SHORTEST or words_of(frame) * _WORD + VCRC_SIZE != len(frame):
+            counters.port_rcv_errors += 1
+            return False
+        vl = vl_of(frame)
+        least = PortState.INIT if vl == MANAGEMENT_VL else PortState.ARMED
+        if self.state < least:
+            return False
+        if dlid_of(frame) >= FIRST_MULTICAST:
+            counters.port_multicast_rcv_pkts += 1
+        if vl == MANAGEMENT_VL:
+            return True
+        if vl >= self.lanes:
+            counters.port_rcv_errors += 1
+            return False
+        if not self.buffer.take(vl, blocks_of(len(frame))):
+            counters.excessive_buffer_overrun_errors += 1
+            return False
+        return True
+
+    def is_bad(self, frame: Frame) -> bool:
+        """Whether a packet turns out to be damaged at its end; counts it then."""
+        if type(frame) is AbortedFrame:
+            self.counters.port_rcv_remote_physical_errors += 1
+            return True
+        if (self.verifies or type(frame) is DamagedFrame) and not has_good_vcrc(frame):
+            self.counters.port_rcv_errors += 1
+            return True
+        return False
+
+    def free(self, vl: int, cost: int) -> bool:
+        """Take a packet out of the buffer; whether a flow-control packet has become due."""
+        if self.buffer.free(vl, cost) and self.state >= PortState.INIT and vl < self.lanes:
+            self.due |= 1 << vl
+            return True
+        return False
+
+    def __repr__(self) -> str:
+        return f"<end of the link at {self.port.node.name}[{self.port.number}]>"
+
+
+def _nibbles(table: bytes) -> list[int]:
+    """A lane for each of 16 service levels."""
+    return [nibble for byte in table[:8] for nibble in (byte >> 4, byte & 15)]
+
+
+_DEFAULT = _nibbles(DEFAULT_SL_TO_VL)

@@ -1,0 +1,196 @@
+"""A subnet in virtual time: packets move over its links, with credits, by its tables.
+
+`PacketFabric` puts the nodes of a `Subnet` and the links between them into a simulator. The
+subnet stays what subnet managers and tools see: its tables say how packets move, and its counters
+count them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ibwire.base.errors import EncodeError
+from ibwire.base.node import Node as NetworkNode
+from ibwire.fabric.infiniband.adapter import AdapterPort
+from ibwire.fabric.infiniband.link import LANES_OF_CODE, LinkEnd
+from ibwire.fabric.infiniband.lrh import LRH_SIZE
+from ibwire.fabric.infiniband.settings import FabricSettings
+from ibwire.fabric.infiniband.subnet import Port, Subnet, rate_of
+from ibwire.fabric.infiniband.switch import CutThroughSwitch
+from ibwire.fabric.sim import Direction, Simulator, Wire
+from ibwire.fabric.timetable import Timetable
+from ibwire_layers.attributes import PortState
+
+DELIMITERS = 2
+"""Bytes of the start and the end of a packet on a link (IBA 7.2)."""
+
+FOREVER = 20
+"""A HOQLife or LifeTimeValue that does not end."""
+
+PortKey = tuple[str, int]
+"""Name of a node and number of its port."""
+
+
+class PacketFabric:
+    """The nodes and links of a subnet in a simulator.
+
+    devices: what sends and receives at the ports of adapters; a port without one takes what it
+    receives and sends nothing. Links that are down, and ports without one, are left out.
+    """
+
+    def __init__(
+        self,
+        simulator: Simulator,
+        subnet: Subnet,
+        devices: Mapping[Port, NetworkNode],
+        settings: FabricSettings | None = None,
+    ) -> None:
+        self.simulator = simulator
+        self.subnet = subnet
+        self.settings = settings or FabricSettings()
+        self.switches: dict[str, CutThroughSwitch] = {}
+        self.adapters: dict[PortKey, AdapterPort] = {}
+        self.wires: dict[PortKey, Wire] = {}
+        """The wire of each port, the same one at both of its ends."""
+        self.peers: dict[PortKey, Port] = {}
+        """The port at the other end of each link, also while it is down."""
+        self.timetable = Timetable("fabric")
+        """Functions that are called at times of the run."""
+        for node in subnet.nodes.values():
+            if node.is_switch:
+                self.switches[node.name] = CutThroughSwitch(node, self.settings)
+        for a, b in subnet.links():
+            self._connect(a, b, devices)
+        simulator.kick(self.timetable)
+
+    def _connect(self, a: Port, b: Port, devices: Mapping[Port, NetworkNode]) -> None:
+        found = rate_of(a)
+        if found is None:
+            raise EncodeError("link", f"{a.node.name}[{a.number}]", "one with a width and a speed")
+        speed, width = found
+        nodes: list[NetworkNode] = []
+        for port in (a, b):
+            node = port.node
+            if node.is_switch:
+                nodes.append(self.switches[node.name])
+                continue
+            adapter = AdapterPort(port, devices.get(port), self.settings)
+            self.adapters[key_of(port)] = adapter
+            nodes.append(adapter)
+        links = []
+        for port in (a, b):
+            if port.node.is_switch:
+                links.append(self.switches[port.node.name].add(port.number))
+            else:
+                links.append(self.adapters[key_of(port)].link)
+        wire = self.simulator.connect(
+            nodes[0],
+            nodes[1],
+            a.number,
+            b.number,
+            rate_bps=int(speed.lane_bps * speed.encoding * width.lanes),
+            delay=self.settings.delay,
+            overhead=DELIMITERS,
+            head=(_head(b), _head(a)),
+            name=f"{a.node.name}[{a.number}]-{b.node.name}[{b.number}]",
+        )
+        links[0].connect(wire.a_to_b, wire.b_to_a)
+        links[1].connect(wire.b_to_a, wire.a_to_b)
+        for port, peer in ((a, b), (b, a)):
+            self.wires[key_of(port)] = wire
+            self.peers[key_of(port)] = peer
+        self._start(a, b)
+
+    def _start(self, *ports: Port) -> None:
+        for port in ports:
+            if port.node.is_switch:
+                self.switches[port.node.name].link_up(port.number, self.simulator.now)
+            else:
+                self.adapters[key_of(port)].link.start(self.simulator.now)
+
+    def link(self, port: Port) -> LinkEnd:
+        """The end of the link at a port."""
+        if port.node.is_switch:
+            return self.switches[port.node.name].links[port.number]
+        return self.adapters[key_of(port)].link
+
+    def links(self) -> list[LinkEnd]:
+        """The ends of all links."""
+        ends = [link for switch in self.switches.values() for link in switch.links.values()]
+        return ends + [adapter.link for adapter in self.adapters.values()]
+
+    def line(self, port: Port) -> Direction:
+        """The line that leaves a port."""
+        return self.link(port).line
+
+    def read_tables(self) -> None:
+        """Take over what a subnet manager has written since the beginning."""
+        for switch in self.switches.values():
+            switch.read_tables()
+        for adapter in self.adapters.values():
+            adapter.link.read_tables()
+
+    def fail(self, port: Port) -> None:
+        """Take the link of a port down: what is on it and what waits for it is lost."""
+        peer = port.peer
+        if peer is None:
+            return
+        self.subnet.disconnect(port)
+        self.simulator.cut(self.wires[key_of(port)])
+        for end in (port, peer):
+            node: NetworkNode
+            if end.node.is_switch:
+                switch = self.switches[end.node.name]
+                switch.link_down(end.number, self.simulator.now)
+                node = switch
+            else:
+                adapter = self.adapters[key_of(end)]
+                adapter.link_down()
+                node = adapter
+            self.simulator.kick(node)
+
+    def restore(self, port: Port, *, activate: bool = True) -> None:
+        """Let the link of a port come up again.
+
+        activate: bring it to Active at once, as its subnet manager would do after a while.
+        """
+        if port.peer is not None:
+            return
+        peer = self.peers[key_of(port)]
+        self.subnet.reconnect(port, peer)
+        if activate:
+            port.state = peer.state = PortState.ACTIVE
+        self._start(port, peer)
+        self.simulator.mend(self.wires[key_of(port)])
+
+
+def set_limits(
+    subnet: Subnet, *, lanes: int = 1, hoq_life: int = FOREVER, life_time: int = FOREVER
+) -> None:
+    """Write into all ports and switches what a subnet manager takes from its options.
+
+    lanes: data lanes of every link: 1, 2, 4, 8 or 15. hoq_life, life_time: exponents of HOQLife and
+    LifeTimeValue; above 19 packets live for ever. Raises `EncodeError` for other values.
+    """
+    if lanes not in LANES_OF_CODE.values():
+        raise EncodeError("lanes", lanes, "1, 2, 4, 8 or 15")
+    for name, value in (("hoq_life", hoq_life), ("life_time", life_time)):
+        if not 0 <= value <= 31:
+            raise EncodeError(name, value, "0 to 31")
+    code = next(code for code, count in LANES_OF_CODE.items() if count == lanes)
+    for node in subnet.nodes.values():
+        if node.is_switch:
+            node.life_time = life_time
+        for port in node.external_ports():
+            port.operational_vls = code
+            port.hoq_life = hoq_life
+
+
+def key_of(port: Port) -> PortKey:
+    """The name of a port's node, and its number."""
+    return port.node.name, port.number
+
+
+def _head(port: Port) -> int:
+    """The bytes after which a node acts: a switch has read the LRH, an adapter waits for all."""
+    return LRH_SIZE + 1 if port.node.is_switch else 0

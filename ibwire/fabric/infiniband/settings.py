@@ -1,0 +1,45 @@
+"""What links and switches are like, as far as no table of a subnet manager says it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ibwire.base.errors import EncodeError
+from ibwire.base.units import NS, Time
+from ibwire.fabric.infiniband.credits import LARGEST_GRANT
+
+UPDATE_SYMBOLS = 65_536
+"""Symbol times after which a limit is sent again (IBA 7.9.4)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FabricSettings:
+    """Settings of all links and switches of a fabric."""
+
+    buffer: int = 256
+    """Blocks of 64 bytes for each data lane of a port."""
+    delay: Time = 10 * NS
+    """Of each link: 2 m of cable."""
+    latency: Time = 130 * NS
+    """From the first bit in to the first bit out of a switch that has nothing else to send."""
+    update_symbols: int = UPDATE_SYMBOLS
+    """Symbol times between flow-control packets that say nothing new; 0 for none."""
+    update_step: int | None = None
+    """Blocks by which a limit grows before it is sent; by default an eighth of the buffer."""
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.buffer <= LARGEST_GRANT:
+            raise EncodeError("buffer", self.buffer, f"2 to {LARGEST_GRANT} blocks of 64 bytes")
+        if self.delay < 0:
+            raise EncodeError("delay", self.delay, "0 or above")
+        if self.latency < 0:
+            raise EncodeError("latency", self.latency, "0 or above")
+        if self.update_symbols < 0:
+            raise EncodeError("update_symbols", self.update_symbols, "0 or above")
+        if self.update_step is not None and not 1 <= self.update_step <= self.buffer:
+            raise EncodeError("update_step", self.update_step, f"1 to {self.buffer}")
+
+    @property
+    def step(self) -> int:
+        """Blocks by which a limit grows before it is sent."""
+        return self.update_step or max(1, self.buffer // 8)

@@ -1,0 +1,445 @@
+"""A switch in the fabric: it forwards packets by the tables of its node.
+
+A packet is in the buffer of the port by which it came until it has left, and is in a queue of the
+port by which it leaves, one queue for each virtual lane. Ports of origin take turns in a queue.
+It may leave before it is there whole (cut-through), if all of it has credits.
+
+Source: IBA 18.2.5; docs/reference/infiniband.md#switches.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
+
+from ibwire.base.node import OPEN, Frame, Grant
+from ibwire.base.units import US, Time
+from ibwire.fabric.infiniband.credits import FCP_SIZE, blocks_of
+from ibwire.fabric.infiniband.link import LANES, LinkEnd
+from ibwire.fabric.infiniband.lrh import (
+    MANAGEMENT_VL,
+    VCRC_SIZE,
+    aborted,
+    dlid_of,
+    on_lane,
+    pkey_of,
+    sl_of,
+    vl_of,
+)
+from ibwire.fabric.infiniband.settings import FabricSettings
+from ibwire.fabric.infiniband.subnet import FIRST_MULTICAST, NO_PORT, PERMISSIVE_LID, Node
+from ibwire_layers.attributes import PortState
+
+LIFE_UNIT: Time = 4096 * US // 1000
+"""Of HOQLife and LifeTimeValue: 4.096 us times a power of two."""
+LONGEST_LIFE = 19
+"""The largest exponent; above it packets live for ever."""
+STALL_LIVES = 8
+"""Lifetimes for which a stalled lane discards (IBA 18.2.5.4)."""
+
+
+class Transit:
+    """A packet in a switch."""
+
+    __slots__ = ("arrived", "came", "copies", "cost", "frame", "is_bad", "tail", "vl")
+
+    def __init__(self, frame: Frame, came: int, arrived: Time, tail: Time) -> None:
+        self.frame = frame
+        self.came = came
+        """The port by which it came."""
+        self.vl = vl_of(frame)
+        """The lane on which it came, whose buffer it is in."""
+        self.cost = blocks_of(len(frame))
+        self.arrived = arrived
+        self.tail = tail
+        """When its last byte is there."""
+        self.copies = 0
+        """Ports by which it has still to leave."""
+        self.is_bad = False
+
+
+class Lane:
+    """What waits at a port for one virtual lane: a queue for each port of origin."""
+
+    __slots__ = ("count", "queues", "since", "stalled_until", "stalls", "timed", "turns")
+
+    def __init__(self) -> None:
+        self.queues: dict[int, deque[tuple[Time, Transit]]] = {}
+        """Packets with the time from which each may leave, by port of origin."""
+        self.turns: deque[int] = deque()
+        """Ports of origin that have packets, the next one first."""
+        self.count = 0
+        self.since: Time = 0
+        """Since when its first packet is the first."""
+        self.timed: Time = -1
+        """The time at which its first packet is discarded, if an event is planned for it."""
+        self.stalls = 0
+        """Packets discarded in a row."""
+        self.stalled_until: Time = 0
+
+    def add(self, ready: Time, transit: Transit) -> None:
+        """Put a packet at the end."""
+        queue = self.queues.get(transit.came)
+        if queue is None:
+            queue = self.queues[transit.came] = deque()
+        if not queue:
+            self.turns.append(transit.came)
+        queue.append((ready, transit))
+        self.count += 1
+
+    def first(self, now: Time) -> Transit | None:
+        """The packet whose turn it is, of those that may leave by now."""
+        for _ in range(len(self.turns)):
+            ready, transit = self.queues[self.turns[0]][0]
+            if ready <= now:
+                return transit
+            self.turns.rotate(-1)
+        return None
+
+    def pop(self, now: Time) -> Transit:
+        """Take the packet that `first` gave."""
+        came = self.turns[0]
+        queue = self.queues[came]
+        _, transit = queue.popleft()
+        self.turns.popleft()
+        if queue:
+            self.turns.append(came)
+        self.count -= 1
+        self.since, self.timed = now, -1
+        return transit
+
+    def packets(self) -> Iterator[Transit]:
+        """All packets."""
+        for queue in self.queues.values():
+            for _, transit in queue:
+                yield transit
+
+    def clear(self) -> list[Transit]:
+        """Take all packets out."""
+        found = list(self.packets())
+        self.queues.clear()
+        self.turns.clear()
+        self.count = 0
+        return found
+
+
+class Output:
+    """The sending half of a port of a switch."""
+
+    __slots__ = ("lanes", "sending", "sizes", "vl15", "waiting")
+
+    def __init__(self) -> None:
+        self.lanes = [Lane() for _ in range(LANES)]
+        self.vl15: deque[Frame] = deque()
+        """Packets of subnet management, which need no credits."""
+        self.waiting = 0
+        """Bits of the lanes with packets."""
+        self.sizes = [0] * LANES
+        """Bytes of the packet whose turn it is, by lane."""
+        self.sending: Transit | None = None
+        """The packet on the line; in the buffer until its end."""
+
+
+class CutThroughSwitch:
+    """The switch of a node of a subnet.
+
+    to_management: called with a packet for port 0 and the port by which it came.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        settings: FabricSettings,
+        to_management: Callable[[Frame, int, Time], None] | None = None,
+    ) -> None:
+        self.name = node.name
+        self.node = node
+        self.latency = settings.latency
+        self.links: dict[int, LinkEnd] = {}
+        """By port, of those that have a link."""
+        self.outputs: dict[int, Output] = {}
+        self.ready_ports: list[int] = []
+        self._settings = settings
+        self._to_management = to_management
+        self._due: list[tuple[Time, int]] = []
+        """Ports to ask, and when."""
+        self._life: Time | None = None
+        self._hoq: dict[int, Time | None] = {}
+        self.read_tables()
+
+    def add(self, number: int) -> LinkEnd:
+        """The end of the link of a port, which is new."""
+        link = self.links[number] = LinkEnd(self.node.ports[number], self._settings)
+        self.outputs[number] = Output()
+        self._hoq[number] = _life_of(link.port.hoq_life)
+        return link
+
+    def read_tables(self) -> None:
+        """Take over what a subnet manager has written, besides the forwarding tables."""
+        self._life = _life_of(self.node.life_time)
+        for number, link in self.links.items():
+            link.read_tables()
+            self._hoq[number] = _life_of(link.port.hoq_life)
+
+    def link_up(self, number: int, now: Time) -> None:
+        """A link has come up."""
+        link = self.links[number]
+        link.start(now)
+        if link.next_update is not None:
+            heappush(self._due, (link.next_update, number))
+        self.ready_ports.append(number)
+
+    def link_down(self, number: int, now: Time) -> None:
+        """A link has gone down: what waits for it and what has not yet come whole is lost."""
+        link, output = self.links[number], self.outputs[number]
+        link.stop()
+        for lane in output.lanes:
+            for transit in lane.clear():
+                link.counters.port_xmit_discards += 1
+                self._release(transit)
+        output.vl15.clear()
+        output.waiting = 0
+        self._finish(output)
+        for other in self.outputs.values():
+            for lane in other.lanes:
+                for transit in lane.packets():
+                    if transit.came == number and transit.tail > now:
+                        transit.is_bad = True
+                        transit.tail = now
+
+    def discards(self, number: int) -> bool:
+        """Whether packets for a port are discarded when they have become too old."""
+        return self._life is not None or self._hoq[number] is not None
+
+    # As a node.
+
+    def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
+        """Take a packet whose first bytes have arrived."""
+        link = self.links[port]
+        if len(frame) == FCP_SIZE:
+            link.take_flow_control(frame)
+            if self.outputs[port].waiting:
+                self.ready_ports.append(port)
+            return
+        if not link.take(frame):
+            return
+        line = link.incoming
+        tail = now
+        if len(frame) + line.overhead > line.head:
+            tail += line.time_of(len(frame) + line.overhead - line.head)
+        transit = Transit(frame, port, now, tail)
+        transit.is_bad = link.is_bad(frame)
+        outputs = self._route(frame, port)
+        if transit.vl == MANAGEMENT_VL:
+            self._forward_management(frame, outputs, now)
+            return
+        pkey = pkey_of(frame)
+        if outputs and not self._admits(link, pkey, inbound=True):
+            outputs = []
+        transit.copies = 1
+        for out in outputs:
+            if out == 0:
+                if self._to_management is not None and not transit.is_bad:
+                    self._to_management(frame, port, now)
+            else:
+                self._enqueue(transit, out, pkey, now)
+        self._release(transit)
+
+    def poll_transmit(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
+        """The next packet of a port."""
+        link, output = self.links[port], self.outputs[port]
+        self._finish(output)
+        if output.vl15 and link.state >= PortState.INIT:
+            self.ready_ports.append(port)
+            frame = output.vl15.popleft()
+            link.sent(frame, 0, now)
+            return frame
+        if link.due:
+            self.ready_ports.append(port)
+            return link.poll_flow_control()
+        if not output.waiting:
+            return None
+        vl = self._choose(link, output, now)
+        if vl < 0:
+            return None
+        lane = output.lanes[vl]
+        transit = lane.pop(now)
+        lane.stalls = 0
+        if not lane.count:
+            output.waiting &= ~(1 << vl)
+        frame = on_lane(transit.frame, vl)
+        if transit.is_bad:
+            frame = aborted(frame)
+        link.sent(frame, transit.cost, now)
+        output.sending = transit
+        self.ready_ports.append(port)
+        return frame
+
+    def poll_timeout(self) -> Time | None:
+        """When a packet may leave, is too old, or a limit is to be sent again."""
+        return self._due[0][0] if self._due else None
+
+    def handle_timeout(self, now: Time) -> None:
+        """Ask the ports for which something is due."""
+        due = self._due
+        while due and due[0][0] <= now:
+            _, port = heappop(due)
+            link = self.links[port]
+            if link.next_update is not None and now >= link.next_update:
+                link.update(now)
+                assert link.next_update is not None
+                heappush(due, (link.next_update, port))
+            self.ready_ports.append(port)
+
+    # Where a packet goes.
+
+    def _route(self, frame: Frame, came: int) -> list[int]:
+        """The ports by which a packet leaves; counts one that leaves by none."""
+        lid = dlid_of(frame)
+        if FIRST_MULTICAST <= lid != PERMISSIVE_LID:
+            mask = self.node.multicast_ports(lid) & ~(1 << came)
+            return [port for port in range(mask.bit_length()) if mask >> port & 1]
+        out = self.node.route(lid)
+        # A packet does not leave by the port by which it came (IBA 18.2.4.3).
+        if out in (NO_PORT, came) or (out and out not in self.links):
+            self.links[came].counters.port_rcv_switch_relay_errors += 1
+            return []
+        return [out]
+
+    def _admits(self, link: LinkEnd, pkey: int | None, *, inbound: bool) -> bool:
+        """Whether the P_Key table of a port lets a packet pass; counts it if not."""
+        port = link.port
+        enforces = port.enforces_pkeys_inbound if inbound else port.enforces_pkeys_outbound
+        if not enforces or pkey is None or port.accepts_pkey(pkey):
+            return True
+        if inbound:
+            link.counters.port_rcv_constraint_errors += 1
+        else:
+            link.counters.port_xmit_constraint_errors += 1
+        return False
+
+    def _enqueue(self, transit: Transit, out: int, pkey: int | None, now: Time) -> None:
+        """Put a packet into the queue of a port."""
+        link = self.links[out]
+        size = len(transit.frame)
+        if link.state != PortState.ACTIVE or size > link.port.largest_packet + VCRC_SIZE:
+            link.counters.port_xmit_discards += 1
+            return
+        vl = link.vl_for(transit.came, sl_of(transit.frame))
+        if vl == MANAGEMENT_VL:
+            self.links[transit.came].counters.port_rcv_switch_relay_errors += 1
+            return
+        if not self._admits(link, pkey, inbound=False):
+            return
+        output = self.outputs[out]
+        lane = output.lanes[vl]
+        if now < lane.stalled_until:
+            link.counters.port_xmit_discards += 1
+            return
+        transit.copies += 1
+        ready = self._ready(transit, link)
+        if not lane.count:
+            lane.since, lane.timed = ready, -1
+        lane.add(ready, transit)
+        output.waiting |= 1 << vl
+        heappush(self._due, (ready, out))
+
+    def _ready(self, transit: Transit, link: LinkEnd) -> Time:
+        """From when a packet may leave: its last byte must be there when it is sent."""
+        came = self.links[transit.came].incoming
+        start = transit.arrived - came.time_of(came.head) + self.latency
+        size = len(transit.frame) + came.overhead
+        return max(start, transit.tail + self.latency - link.line.time_of(size), transit.arrived)
+
+    def _forward_management(self, frame: Frame, outputs: list[int], now: Time) -> None:
+        for out in outputs:
+            if out == 0:
+                if self._to_management is not None:
+                    self._to_management(frame, 0, now)
+            else:
+                self.outputs[out].vl15.append(frame)
+                self.ready_ports.append(out)
+
+    # What leaves.
+
+    def _choose(self, link: LinkEnd, output: Output, now: Time) -> int:
+        """The lane that sends now; -1 if none may."""
+        sendable = waits = 0
+        for vl in range(LANES):
+            if not output.waiting >> vl & 1:
+                continue
+            transit = self._first(link, output, vl, now)
+            if transit is None:
+                continue
+            if link.credits.allows(vl, transit.cost):
+                sendable |= 1 << vl
+                output.sizes[vl] = len(transit.frame)
+            else:
+                waits = 1
+        vl = link.arbiter.choose(sendable, output.sizes) if sendable else -1
+        if vl < 0 and waits:
+            link.begin_wait(now)
+        elif not output.waiting:
+            link.end_wait(now)
+        return vl
+
+    def _first(self, link: LinkEnd, output: Output, vl: int, now: Time) -> Transit | None:
+        """The packet of a lane whose turn it is; those before it that are too old are discarded."""
+        lane = output.lanes[vl]
+        hoq = self._hoq[link.port.number]
+        while (transit := lane.first(now)) is not None:
+            if transit.is_bad and transit.tail <= now:
+                self._release(lane.pop(now))
+                continue
+            end = self._end_of(lane, transit, hoq)
+            if end is None or now < end:
+                if end is not None and lane.timed != end:
+                    lane.timed = end
+                    heappush(self._due, (end, link.port.number))
+                return transit
+            self._discard(link, lane, hoq, now)
+        if not lane.count:
+            output.waiting &= ~(1 << vl)
+        return None
+
+    def _end_of(self, lane: Lane, transit: Transit, hoq: Time | None) -> Time | None:
+        """When a packet that is first is too old: at the head of its queue, or in the switch."""
+        ends = []
+        if hoq is not None:
+            ends.append(lane.since + hoq)
+        if self._life is not None:
+            ends.append(transit.arrived + self._life)
+        return min(ends, default=None)
+
+    def _discard(self, link: LinkEnd, lane: Lane, hoq: Time | None, now: Time) -> None:
+        """Discard the first packet of a lane, which is too old; the lane may stall."""
+        self._release(lane.pop(now))
+        link.counters.port_xmit_discards += 1
+        lane.stalls += 1
+        if hoq is None or not 0 < link.port.vl_stall_count <= lane.stalls:
+            return
+        lane.stalls = 0
+        lane.stalled_until = now + STALL_LIVES * hoq
+        for transit in lane.clear():
+            link.counters.port_xmit_discards += 1
+            self._release(transit)
+
+    def _finish(self, output: Output) -> None:
+        """Release the packet that has left the line."""
+        transit, output.sending = output.sending, None
+        if transit is not None:
+            self._release(transit)
+
+    def _release(self, transit: Transit) -> None:
+        """Free the buffer of a packet, if this was its last copy."""
+        transit.copies -= 1
+        if transit.copies:
+            return
+        if self.links[transit.came].free(transit.vl, transit.cost):
+            self.ready_ports.append(transit.came)
+
+
+def _life_of(exponent: int) -> Time | None:
+    """The time of HOQLife or LifeTimeValue; `None` for ever."""
+    return LIFE_UNIT << exponent if exponent <= LONGEST_LIFE else None

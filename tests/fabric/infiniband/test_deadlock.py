@@ -1,0 +1,69 @@
+"""Credit loops: tables with a circle stop under load and are named, others never stop."""
+
+from __future__ import annotations
+
+from fabric.infiniband.test_network import assert_nothing_lost, fabric_of, hosts_of
+from ibwire.base.units import MS, S
+from ibwire.fabric.infiniband.credit_loops import find_credit_loop
+from ibwire.fabric.infiniband.generated import generate
+from ibwire.fabric.infiniband.network import set_limits
+from ibwire.fabric.infiniband.routing import Engine, bring_up
+from ibwire.fabric.infiniband.settings import FabricSettings
+from ibwire.fabric.infiniband.waiting import explain
+from ibwire.scenario.infiniband import FabricTraffic
+
+SMALL = FabricSettings(buffer=132)
+"""Room for two packets of 4 KiB."""
+
+
+def shifted(traffic: FabricTraffic, by: int, size: int = 100_000) -> None:
+    """A transfer from every host to that which is so many further."""
+    hosts = hosts_of(traffic.subnet)
+    for number, host in enumerate(hosts):
+        traffic.add(host, hosts[(number + by) % len(hosts)], size)
+
+
+def test_a_ring_with_shortest_paths_stops() -> None:
+    traffic = fabric_of("ring:switches=5,hosts=1", Engine.MINHOP, SMALL)
+    shifted(traffic, 2)
+
+    traffic.run(5 * MS)
+
+    assert find_credit_loop(traffic.subnet)
+    assert len(traffic.deadlock) == 5
+    sentence = explain(traffic.deadlock)
+    assert sentence.startswith("deadlock: sw0[")
+    assert sentence.count(" VL0 waits for sw") == 5
+    assert {wait.queue.node for wait in traffic.deadlock} == {f"sw{n}" for n in range(5)}
+    for wait, following in zip(traffic.deadlock, traffic.deadlock[1:], strict=False):
+        assert following.queue in wait.reasons
+    assert not any(transfer.end for transfer in traffic.transfers)
+    assert_nothing_lost(traffic)
+
+
+def test_the_same_ring_with_up_down_does_not_stop() -> None:
+    traffic = fabric_of("ring:switches=5,hosts=1", Engine.UPDN, SMALL)
+    shifted(traffic, 2)
+
+    traffic.run(5 * MS)
+
+    assert not find_credit_loop(traffic.subnet)
+    assert traffic.deadlock == []
+    assert all(transfer.arrived for transfer in traffic.transfers)
+    assert_nothing_lost(traffic)
+
+
+def test_hoq_life_ends_a_deadlock_and_rc_gets_through() -> None:
+    """HOQLife of 4.096 us x 2^3: the switches discard, and queue pairs send again."""
+    subnet = generate("ring:switches=5,hosts=1")
+    bring_up(subnet, Engine.MINHOP)
+    set_limits(subnet, hoq_life=3)
+    traffic = FabricTraffic(subnet, SMALL)
+    shifted(traffic, 2, size=30_000)
+
+    traffic.run(2 * S)
+
+    discards = [link.counters.port_xmit_discards for link in traffic.fabric.links()]
+    assert sum(discards) > 0
+    assert (len(traffic.deadlock), traffic.has_stopped) == (5, False)
+    assert all(transfer.arrived for transfer in traffic.transfers)

@@ -1,0 +1,258 @@
+"""Packets over an InfiniBand fabric: when they arrive, what is counted, and what stops them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+
+from ibwire.base.units import MS, NS, US
+from ibwire.fabric.infiniband.generated import generate
+from ibwire.fabric.infiniband.lrh import words_of
+from ibwire.fabric.infiniband.network import set_limits
+from ibwire.fabric.infiniband.routing import Engine, bring_up
+from ibwire.fabric.infiniband.settings import FabricSettings
+from ibwire.fabric.infiniband.subnet import Port, Subnet
+from ibwire.fabric.infiniband.tap import tap
+from ibwire.rc.work import WCStatus
+from ibwire.scenario.infiniband import FabricTraffic, Operation
+from ibwire.sm.mads import Datagram
+from ibwire.sm.pma import PMA
+from ibwire_layers import crc
+from ibwire_layers.opcodes import OpCode
+from ibwire_layers.outer import LinkType
+from ibwire_layers.packet import Packet
+from ibwire_layers.performance import PortCountersExtended
+
+
+def fabric_of(
+    key: str,
+    engine: Engine = Engine.MINHOP,
+    settings: FabricSettings | None = None,
+    *,
+    lanes: int = 1,
+    seed: int = 0,
+) -> FabricTraffic:
+    """The fabric of a topology key, ready for traffic."""
+    subnet = generate(key)
+    bring_up(subnet, engine)
+    set_limits(subnet, lanes=lanes)
+    return FabricTraffic(subnet, settings, seed=seed)
+
+
+def hosts_of(subnet: Subnet) -> list[Port]:
+    return [node.ports[1] for node in subnet.nodes.values() if not node.is_switch]
+
+
+def port_at(host: Port) -> Port:
+    """The port of the switch of a host."""
+    assert host.peer is not None
+    return host.peer
+
+
+def assert_nothing_lost(traffic: FabricTraffic) -> None:
+    """The laws of links with credits, at the end of a run."""
+    for link in traffic.fabric.links():
+        counters = link.counters
+        assert counters.port_xmit_discards == counters.excessive_buffer_overrun_errors == 0
+        assert counters.port_rcv_errors == counters.port_rcv_switch_relay_errors == 0
+        assert link.buffer.most <= link.buffer.size
+        assert min(link.buffer.held) >= 0
+
+
+@pytest.mark.parametrize("operation", list(Operation))
+def test_a_transfer_arrives(operation: Operation) -> None:
+    traffic = fabric_of("star:hosts=2")
+    a, b = hosts_of(traffic.subnet)
+    transfer = traffic.add(a, b, 30_000, operation=operation)
+
+    traffic.run(10 * MS)
+
+    assert (transfer.status, transfer.arrived) == (WCStatus.SUCCESS, True)
+    assert_nothing_lost(traffic)
+
+
+def test_a_switch_sends_a_packet_on_before_it_is_there_whole() -> None:
+    """4xEDR is 100 Gb/s, 80 ps a byte. A WRITE Only of 4096 bytes has 8 + 12 + 16 + 4096 + 4 + 2
+    = 4138 bytes from LRH to VCRC, with its delimiters 4140: 331.2 ns. Cables 10 ns, switch 130 ns.
+    """
+    traffic = fabric_of("star:hosts=2")
+    a, b = hosts_of(traffic.subnet)
+    left: list[int] = []
+    there: list[int] = []
+    tap(traffic.fabric, a, lambda frame, now: left.append(now) if len(frame) > 100 else None)
+    tap(traffic.fabric, b, lambda frame, now: there.append(now) if len(frame) > 100 else None)
+    traffic.add(a, b, 4096)
+
+    traffic.run(1 * MS)
+
+    assert there == [left[0] + 331_200 + 2 * 10 * NS + 130 * NS]
+
+
+def test_a_faster_output_waits_until_the_end_of_a_packet_is_near() -> None:
+    """Into the switch at 4xEDR, out at 12xEDR: the packet must not run dry. So its last byte leaves
+    130 ns after it has come."""
+    subnet = generate("star:hosts=2")
+    a, b = hosts_of(subnet)
+    switch = port_at(b)
+    for port in (b, switch):
+        port.width = 8  # 12x
+    bring_up(subnet)
+    set_limits(subnet)
+    traffic = FabricTraffic(subnet)
+    left: list[int] = []
+    there: list[int] = []
+    tap(traffic.fabric, a, lambda frame, now: left.append(now) if len(frame) > 100 else None)
+    tap(traffic.fabric, b, lambda frame, now: there.append(now) if len(frame) > 100 else None)
+    traffic.add(a, b, 4096)
+
+    traffic.run(1 * MS)
+
+    assert there == [left[0] + 331_200 + 2 * 10 * NS + 130 * NS]
+
+
+def test_goodput_is_that_of_the_link() -> None:
+    """4096 of 4124 bytes of a packet with its delimiters are payload: 99.3 Gb/s at 4xEDR."""
+    traffic = fabric_of("star:hosts=2")
+    a, b = hosts_of(traffic.subnet)
+    transfer = traffic.add(a, b, 1 << 19)
+
+    traffic.run(10 * MS)
+
+    assert transfer.end is not None
+    assert (1 << 22) / (transfer.end / 1000) == pytest.approx(99.3, rel=0.02)
+
+
+def test_a_small_buffer_halts_the_sender_for_a_round_trip() -> None:
+    """In 66 blocks there is room for one packet of 65: the next one leaves when it has left the
+    switch and the new limit is here."""
+    traffic = fabric_of("star:hosts=2", settings=FabricSettings(buffer=66))
+    a, b = hosts_of(traffic.subnet)
+    transfer = traffic.add(a, b, 1 << 18)
+
+    traffic.run(10 * MS)
+
+    assert transfer.arrived
+    assert transfer.end is not None
+    assert (1 << 21) / (transfer.end / 1000) < 75
+    assert port_at(a).counters.port_xmit_wait == 0
+    assert a.counters.port_xmit_wait > 1000
+    assert_nothing_lost(traffic)
+
+
+def test_counters_are_the_sums_of_the_packets_on_the_link() -> None:
+    """PortXmitData counts words from the LRH to the ICRC, without flow-control packets."""
+    traffic = fabric_of("ring:switches=4,hosts=1")
+    hosts = hosts_of(traffic.subnet)
+    port = port_at(hosts[0])
+    words: list[int] = []
+    link_packets: list[bytes] = []
+
+    def record(frame: bytes, now: int) -> None:
+        if len(frame) == 6:
+            link_packets.append(frame)
+        else:
+            words.append(words_of(frame))
+
+    tap(traffic.fabric, port, record, arriving=False)
+    for source in hosts[1:]:
+        traffic.add(source, hosts[0], 50_000, message=10_000)
+
+    traffic.run(10 * MS)
+    traffic.simulator.run(traffic.simulator.now + 5 * US)
+
+    answer = PMA().answer(port.node, port.number, counters_request(port.number))
+    counters = PortCountersExtended.unpack(bytes(answer.mad[64:]))
+    assert (counters.port_xmit_data, counters.port_xmit_pkts) == (sum(words), len(words))
+    assert hosts[0].counters.port_rcv_data == sum(words)
+    assert len(words) > 39
+    assert link_packets
+
+
+def counters_request(port: int) -> Datagram:
+    """A Get of PortCountersExtended."""
+    mad = bytearray(256)
+    mad[:4] = bytes((1, 4, 1, 1))  # base version, PerfMgt, class version, Get
+    mad[16:18] = b"\0\x1d"
+    mad[65] = port
+    return Datagram(mad, slid=1, dlid=2, sqp=1, dqp=1)
+
+
+def test_flow_control_packets_come_every_65536_symbol_times() -> None:
+    """A symbol of a lane of EDR (25 Gb/s of data) takes 0.32 ns: 20.97152 us."""
+    traffic = fabric_of("star:hosts=2", lanes=2)
+    a, _ = hosts_of(traffic.subnet)
+    times: list[int] = []
+    tap(traffic.fabric, a, lambda frame, now: times.append(now), arriving=False)
+
+    traffic.simulator.run(100 * US)
+
+    starts = times[::2]
+    assert [later - earlier for earlier, later in pairwise(starts)] == [20_971_520] * 4
+    assert len(times) == 10
+
+
+@pytest.mark.parametrize("symbols", [0, 65_536])
+def test_lost_credits_come_back(symbols: int) -> None:
+    """A packet that is lost on the wire takes its blocks along until a flow-control packet says how
+    many were sent."""
+    settings = FabricSettings(buffer=66, update_symbols=symbols)
+    traffic = fabric_of("star:hosts=2", settings=settings)
+    a, b = hosts_of(traffic.subnet)
+    line = traffic.fabric.line(a)
+    lost: list[bytes] = []
+
+    def lose(frame: bytes, now: int) -> Sequence[tuple[int, bytes]]:
+        if len(frame) > 100 and not lost:
+            lost.append(frame)
+            return ()
+        return ((0, frame),)
+
+    line.stage = lose
+    transfer = traffic.add(a, b, 20_000, timeout=8)  # 1 ms
+
+    traffic.run(20 * MS)
+
+    assert (transfer.status == WCStatus.SUCCESS) == transfer.arrived == bool(symbols)
+
+
+def test_packets_of_two_lanes_pass_each_other() -> None:
+    """Service levels 0 and 1 are on lanes 0 and 1; the default tables give lane 0 the line first,
+    with a limit of one packet, so both share it."""
+    traffic = fabric_of("star:hosts=3", lanes=2)
+    a, b, c = hosts_of(traffic.subnet)
+    transfers = [traffic.add(a, c, 1 << 17, sl=0), traffic.add(b, c, 1 << 17, sl=1)]
+    lanes: list[int] = []
+    tap(
+        traffic.fabric,
+        port_at(c),
+        lambda frame, now: lanes.append(frame[0] >> 4) if len(frame) > 100 else None,
+        arriving=False,
+    )
+
+    traffic.run(10 * MS)
+
+    assert all(transfer.arrived for transfer in transfers)
+    assert lanes[4:40].count(0) == pytest.approx(18, abs=2)
+
+
+def test_what_leaves_is_a_packet_with_good_checksums() -> None:
+    traffic = fabric_of("star:hosts=2", lanes=2)
+    a, b = hosts_of(traffic.subnet)
+    frames: list[bytes] = []
+    tap(traffic.fabric, port_at(b), lambda frame, now: frames.append(frame), arriving=False)
+    traffic.add(a, b, 5000, sl=1)
+
+    traffic.run(10 * MS)
+
+    packets = [Packet.parse(frame, LinkType.INFINIBAND) for frame in frames if len(frame) > 6]
+    assert [packet.bth.opcode for packet in packets if packet.payload] == [
+        OpCode.RC_RDMA_WRITE_FIRST,
+        OpCode.RC_RDMA_WRITE_LAST,
+    ]
+    for packet in packets:
+        assert packet.icrc == packet.computed_icrc()
+    for frame in frames:
+        if len(frame) > 6:
+            assert frame[-2:] == crc.vcrc(frame[:-2])
