@@ -464,7 +464,9 @@ class PcapngWriter(Closing):
 
     nanosecond = True
 
-    def __init__(self, target: Target, link_type: int = 1, *, name: str = "") -> None:
+    def __init__(
+        self, target: Target, link_type: int = 1, *, name: str = "", description: str = ""
+    ) -> None:
         self.link_type = link_type
         self._interfaces = 0
         self._last_ns = 0
@@ -473,15 +475,17 @@ class PcapngWriter(Closing):
         application = _option(_SHB_USERAPPL, b"ibwire") + _option(_OPT_END, b"")
         section = _SECTION_BODY.pack(0x1A2B3C4D, 1, 0, -1) + application
         self._write_block(_SECTION_HEADER, section)
-        self.add_interface(link_type, name)
+        self.add_interface(link_type, name, description)
 
-    def add_interface(self, link_type: int, name: str = "") -> int:
+    def add_interface(self, link_type: int, name: str = "", description: str = "") -> int:
         """Describe one more interface; returns its number for `write`."""
         if not 0 <= link_type <= 0xFFFF:
             raise EncodeError("link_type", link_type, "a 16-bit number")
         body = _INTERFACE_BODY.pack(link_type, 0, 0)
         if name:
             body += _option(_IF_NAME, name.encode())
+        if description:
+            body += _option(_IF_DESCRIPTION, description.encode())
         body += _option(_IF_TSRESOL, b"\x09") + _option(_OPT_END, b"")
         self._write_block(_INTERFACE, body)
         self._interfaces += 1
@@ -573,6 +577,7 @@ _OPT_END = 0
 _OPT_COMMENT = 1
 _SHB_USERAPPL = 4
 _IF_NAME = 2
+_IF_DESCRIPTION = 3
 _IF_TSRESOL = 9
 _IF_TSOFFSET = 14
 

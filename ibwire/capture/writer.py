@@ -40,10 +40,15 @@ class CaptureWriter(Closing):
         self._closing = ExitStack()
 
     def interface(
-        self, key: Hashable = 0, link_type: int = LinkType.ETHERNET, name: str = ""
+        self,
+        key: Hashable = 0,
+        link_type: int = LinkType.ETHERNET,
+        name: str = "",
+        description: str = "",
     ) -> int:
         """The number of an interface in the file, which is described there when it is new.
 
+        A pcap has neither name nor description.
         Raises `CaptureError` when the file cannot be opened, `EncodeError` for a second link
         type in a pcap.
         """
@@ -53,9 +58,9 @@ class CaptureWriter(Closing):
         writer = self._writer
         number = 0
         if writer is None:
-            self._open(link_type, name)
+            self._open(link_type, name, description)
         elif isinstance(writer, PcapngWriter):
-            number = writer.add_interface(link_type, name)
+            number = writer.add_interface(link_type, name, description)
         elif link_type != writer.link_type:
             expected = f"{writer.link_type}, as in the first record: pcap holds one link type"
             raise EncodeError("link_type", link_type, expected)
@@ -106,10 +111,10 @@ class CaptureWriter(Closing):
             self._open(LinkType.ETHERNET, "")
         self._closing.close()
 
-    def _open(self, link_type: int, name: str) -> PcapWriter | PcapngWriter:
+    def _open(self, link_type: int, name: str, description: str = "") -> PcapWriter | PcapngWriter:
         writer: PcapWriter | PcapngWriter
         if self.file_format == "pcapng":
-            writer = PcapngWriter(self._target, link_type, name=name)
+            writer = PcapngWriter(self._target, link_type, name=name, description=description)
         else:
             writer = PcapWriter(self._target, link_type, nanosecond=self._nanosecond)
         self._closing.callback(writer.close)

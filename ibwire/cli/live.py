@@ -55,6 +55,7 @@ class LiveOptions:
     profile: str = "spec"
     faults: str | None = None
     tap: str | None = None
+    hardware_timestamps: bool = False
     spin: bool = False
 
     KEEPS_PRIVILEGES: ClassVar[bool] = False
@@ -116,6 +117,8 @@ class LiveOptions:
         return self.mac or mac_of(gid_of(self.address))
 
     def _port(self, has_own_mac: bool) -> Port:
+        if self.hardware_timestamps and (self.tap is None or self.via != VIAS[0]):
+            raise click.UsageError(f"--hardware-timestamps requires --tap and --via {VIAS[0]}")
         addresses = [self.address] if self.address else []
         if self.via == "udp":
             return UDPPort(self.dev, addresses=addresses, timed=self.tap is not None)
@@ -133,6 +136,7 @@ class LiveOptions:
             addresses=addresses,
             down_seconds=DOWN_SECONDS,
             timed=self.tap is not None,
+            hardware_stamps=self.hardware_timestamps,
         )
 
 
@@ -222,6 +226,12 @@ _OPTIONS = (
         help="Apply faults to sent and received frames, from TOML.",
     ),
     TAP,
+    click.option(
+        "--hardware-timestamps",
+        is_flag=True,
+        help="With --tap: the adapter notes when frames arrive. Its times are moved to the "
+        "system's clock.",
+    ),
     click.option("--spin", is_flag=True, help="Never sleep: less latency, one busy processor."),
 )
 

@@ -26,7 +26,18 @@ from struct import Struct
 
 from ibwire.base.errors import LinkError
 from ibwire.base.node import Frame
-from ibwire.link.arrival import TIME, TIMESTAMPNS
+from ibwire.link.arrival import (
+    ADAPTERS_TIME,
+    HARDWARE_STAMPS,
+    KERNELS_TIME,
+    TIME,
+    TIMES,
+    TIMESTAMPING,
+    TIMESTAMPNS,
+    control_messages,
+    stamps,
+)
+from ibwire.link.hardware_clock import HardwareClock, stamp_all_frames
 from ibwire.link.interface import Interface, OnInterface, interface, notes, too_long
 from ibwire.link.packet_filter import NOTHING, attach, interesting
 from ibwire.link.packet_socket import (
@@ -57,10 +68,12 @@ class AFPacketPort(OnInterface):
     own. hold_port: prevent ICMP errors of the kernel for RoCEv2. addresses: those of the node, by
     default all of the interface: another node may have others at the same time.
     receive_buffer: bytes of the kernel's buffer. down_seconds: how long the link may be down; its
-    frames are lost meanwhile. timed: have the kernel note when frames arrive.
+    frames are lost meanwhile. timed: have the kernel note when frames arrive. hardware_stamps: with
+    `timed`, have the adapter note it.
 
     Raises `LinkError` when there is no such interface, it is down, the right to open
-    packet sockets is missing, or another program uses the UDP port. Only `send` sends frames.
+    packet sockets is missing, another program uses the UDP port, or the adapter does not stamp
+    frames. Only `send` sends frames.
     """
 
     BATCH = 64
@@ -77,6 +90,7 @@ class AFPacketPort(OnInterface):
         receive_buffer: int = 8 << 20,
         down_seconds: float = 0,
         timed: bool = False,
+        hardware_stamps: bool = False,
     ) -> None:
         self.interface = interface(name)
         if not self.interface.is_up:
@@ -91,7 +105,8 @@ class AFPacketPort(OnInterface):
         self.counters: Counter[str] = Counter()
         """`received`, `sent`; `too_long`: received frames longer than the MTU; `not_sent`:
         frames refused by the queue of the interface; `no_room`: frames for which the kernel had
-        no room, when `notes` was last called."""
+        no room, when `notes` was last called; `not_stamped`: frames that have the kernel's time
+        instead of the adapter's."""
         with ExitStack() as opened:
             self._socket = opened.enter_context(packet_socket(name))
             program = interesting(neighbours=neighbours, foreign=promiscuous)
@@ -106,14 +121,13 @@ class AFPacketPort(OnInterface):
                 opened.enter_context(held_ports(self.interface, addresses))
             # The kernel then reports the VLAN tag that it has removed from a frame.
             self._socket.setsockopt(SOL_PACKET, AUXDATA, 1)
-            if timed:
-                self._socket.setsockopt(socket.SOL_SOCKET, TIMESTAMPNS, 1)
+            _ask_for_times(self._socket, name, timed=timed, hardware_stamps=hardware_stamps)
             # Receiving starts only now, with the filter in place.
             self._socket.bind((name, ETH_P_ALL))
             self._closing = opened.pop_all()
         # The kernel writes the time first.
         before = _TIME_SIZE if timed else 0
-        size = before + _CONTROL_SIZE
+        size = before + _CONTROL_SIZE + hardware_stamps * _TIMES_SIZE
         self._receiving = _Batch(self.BATCH, self.mtu + _ETHERNET_SIZE, size)
         words = self._receiving.control.cast("I")
         self._statuses = words[(before + _STATUS) // 4 :: size // 4]
@@ -122,6 +136,8 @@ class AFPacketPort(OnInterface):
         self._times = self._receiving.control.cast("L") if timed else None
         self.arrival_ns: Sequence[int] = ()
         """With `timed`, nanoseconds since the epoch for each frame of the last `receive`."""
+        self._clock = HardwareClock() if hardware_stamps else None
+        self.arrival_clock = ADAPTERS_TIME if hardware_stamps else KERNELS_TIME
         self._sending = _Batch(self.BATCH, 0)
 
     def receive(self) -> Sequence[Frame]:
@@ -135,11 +151,15 @@ class AFPacketPort(OnInterface):
                     check(self.name, code)
             return ()
         self._down_until = None
-        if self._times is not None:
+        statuses: Sequence[int] = self._statuses
+        tags: Sequence[int] = self._tags
+        if self._clock is not None:
+            statuses, tags = self._read_control(count, self._clock)
+        elif self._times is not None:
             self._note_times(count)
         frames = []
         for header, buffer, status, tag in zip(
-            batch.headers[:count], batch.buffers, self._statuses, self._tags, strict=False
+            batch.headers[:count], batch.buffers, statuses, tags, strict=False
         ):
             if header.message.flags & MSG_TRUNC:
                 self.counters["too_long"] += 1
@@ -162,6 +182,30 @@ class AFPacketPort(OnInterface):
             if not self._receiving.headers[row].message.flags & MSG_TRUNC
         ]
 
+    def _read_control(self, count: int, clock: HardwareClock) -> tuple[list[int], list[int]]:
+        """Read status and VLAN tag of each frame, and the times, of which some may be missing."""
+        batch, times = self._receiving, []
+        statuses, tags = [], []
+        size = len(batch.control) // self.BATCH
+        for row in range(count):
+            message = batch.headers[row].message
+            control = batch.control[row * size : row * size + message.control_length]
+            message.control_length = size
+            found = dict(control_messages(control))
+            status, tag = _AUXDATA.unpack_from(found.get((SOL_PACKET, AUXDATA), _NO_AUXDATA))
+            statuses.append(status)
+            tags.append(tag)
+            if message.flags & MSG_TRUNC:
+                continue
+            known = stamps(found)
+            time_ns = clock.system_ns(known)
+            if time_ns is None:
+                self.counters["not_stamped"] += 1
+                time_ns = known.kernel_ns or time.time_ns()
+            times.append(time_ns)
+        self.arrival_ns = times
+        return statuses, tags
+
     def send(self, frames: Sequence[Frame]) -> int:
         """Send frames without waiting; returns how many were accepted."""
         taken = 0
@@ -181,6 +225,11 @@ class AFPacketPort(OnInterface):
             if self.counters[counter]:
                 text = f"{self.counters[counter]} {reason.format(self.name)}"
                 sentences.append(f"{self.name}: {text}")
+        if self.counters["not_stamped"]:
+            sentences.append(
+                f"{self.name}: {self.counters['not_stamped']} received frames have no hardware "
+                "time stamp, and the kernel's time in the capture"
+            )
         return sentences
 
     def fileno(self) -> int:
@@ -281,6 +330,15 @@ class _Batch:
                 message.control_length = control_size
 
 
+def _ask_for_times(asked: socket.socket, name: str, *, timed: bool, hardware_stamps: bool) -> None:
+    """Have times of arrival come with the frames of an interface."""
+    if timed:
+        asked.setsockopt(socket.SOL_SOCKET, TIMESTAMPNS, 1)
+    if hardware_stamps:
+        stamp_all_frames(name)
+        asked.setsockopt(socket.SOL_SOCKET, TIMESTAMPING, HARDWARE_STAMPS)
+
+
 def _tagged(frame: Frame, status: int, tag: int) -> Frame:
     """A frame with the VLAN tag that the kernel has removed."""
     control, kind = _TAG_PARTS.unpack(tag.to_bytes(4, sys.byteorder))
@@ -371,11 +429,15 @@ _ETHERNET_SIZE = 14
 _WORD = TIME.size // 2
 _TIME_SIZE = socket.CMSG_SPACE(TIME.size)
 """Of a struct cmsghdr and a struct timespec."""
+_TIMES_SIZE = socket.CMSG_SPACE(TIMES.size)
 # What comes with each frame: a struct cmsghdr, then a struct tpacket_auxdata.
 _CONTROL_SIZE = socket.CMSG_SPACE(20)
 _STATUS = socket.CMSG_LEN(0)
 """Position of the status; its bits say whether there was a tag, and whether its type is given."""
 _TAG = _STATUS + 16
 """Where priority and VLAN ID stand, and then the type of the tag; 16 bits each."""
+_AUXDATA = Struct("=I12xI")
+"""Both in struct tpacket_auxdata."""
+_NO_AUXDATA = bytes(_AUXDATA.size)
 _TAG_PARTS = Struct("=HH")
 _TAG_BYTES = Struct(">HH")

@@ -80,6 +80,7 @@ class PcapPort(OnInterface):
         no room to keep, as `notes` has last found."""
         self.arrival_ns: list[int] = []
         """Nanoseconds since the epoch for each frame of the last `receive`."""
+        self.arrival_clock = "libpcap's, in microseconds"
         expression = with_tag(NEIGHBOURS if neighbours else ROCE) if filter is None else filter
         self._error: type[Exception] = library.PcapError
         with ExitStack() as opened:

@@ -72,3 +72,8 @@ class TimedPort(Protocol):
     def arrival_ns(self) -> Sequence[int]:
         """Nanoseconds since the epoch for each frame of the last `receive`; empty if unknown."""
         ...
+
+    @property
+    def arrival_clock(self) -> str:
+        """Whose times these are, as text."""
+        ...

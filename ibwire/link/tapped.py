@@ -26,8 +26,15 @@ class TappedPort(Closing):
         that writes, for one that cannot be written."""
         self.port = port
         self._writer = CaptureWriter(target, file_format="pcapng")
-        self._writer.interface(name=port.name)
         self._timed = port if isinstance(port, TimedPort) else None
+        received = "the system's, when they are taken"
+        if self._timed is not None:
+            received = self._timed.arrival_clock
+        self._writer.interface(
+            name=port.name,
+            description=f"times of received frames: {received}; of sent frames: the system's, "
+            "before they are sent",
+        )
         self._last_ns = 0
         """The time of the last frame."""
 

@@ -36,7 +36,7 @@ from typing import NamedTuple
 from ibwire.base.closing import Closing
 from ibwire.base.errors import LinkError
 from ibwire.base.node import Frame
-from ibwire.link.arrival import TIME, TIMESTAMPNS
+from ibwire.link.arrival import KERNELS_TIME, TIME, TIMESTAMPNS
 from ibwire.link.identification import icrc_change, two_bytes_behind
 from ibwire.link.interface import Interface, interface, notes, too_long
 from ibwire.link.packet_filter import NOTHING, attach
@@ -96,6 +96,7 @@ class UDPPort(Closing):
         self._timed = timed
         self.arrival_ns: list[int] = []
         """With `timed`, nanoseconds since the epoch for each frame of the last `receive`."""
+        self.arrival_clock = KERNELS_TIME
         self._paths: dict[tuple[object, ...], Path] = {}
         """Headers of received packets, by the information of the kernel."""
         self._ways: dict[bytes, _Way | None] = {}

@@ -1,6 +1,7 @@
 """A port whose frames are written: every frame is in the file before the next call."""
 
 import os
+import struct
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -65,6 +66,7 @@ class TimedLine(Line):
     """It knows when its frames have arrived."""
 
     arrival_ns: Sequence[int] = ()
+    arrival_clock = "a sundial's"
 
 
 def times(path: Path) -> list[int]:
@@ -94,6 +96,19 @@ def test_times_never_decrease(tmp_path: Path) -> None:
 
     sent, received = times(path)
     assert before <= sent == received
+
+
+def test_file_says_which_clock_its_times_are_of(tmp_path: Path) -> None:
+    """Option if_description, code 3, of the interface description block (pcapng 4.2)."""
+    path = tmp_path / "x.pcapng"
+    said = (
+        b"times of received frames: a sundial's; of sent frames: the system's, before they are sent"
+    )
+
+    with TappedPort(TimedLine(), path):
+        pass
+
+    assert struct.pack("<HH", 3, len(said)) + said in path.read_bytes()
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")

@@ -120,29 +120,34 @@ TELL_TIMES = (
     FRAMES
     + """
 import sys
+from ibwire.link import afpacket
 from ibwire.link.{module} import {name}
+afpacket.stamp_all_frames = lambda name: None
 with {name}("veth-b"{timed}) as port:
     print("ready", flush=True)
     sys.stdin.readline()
     received = port.receive()
     assert len(received) == 8
+    assert sum(frame[12:14] == bytes.fromhex("8100") for frame in received) == {tagged}
+    assert port.counters["not_stamped"] == (8 if "hardware" in "{timed}" else 0)
     print(*port.arrival_ns)
 """
 )
 
 
 @pytest.mark.parametrize(
-    ("module", "name", "tagged"),
+    ("module", "name", "tagged", "timed"),
     [
-        ("afpacket", "AFPacketPort", "vlan=5"),
-        ("udp", "UDPPort", ""),
-        pytest.param("pcap", "PcapPort", "vlan=5", marks=needs_pcapy),
+        ("afpacket", "AFPacketPort", "vlan=5", ", timed=True"),
+        # A veth gives no hardware stamps, so the kernel's times are taken.
+        ("afpacket", "AFPacketPort", "vlan=5", ", timed=True, hardware_stamps=True"),
+        ("udp", "UDPPort", "", ", timed=True"),
+        pytest.param("pcap", "PcapPort", "vlan=5", "", marks=needs_pcapy),
     ],
 )
-def test_kernel_knows_when_frames_have_arrived(lab, started, module, name, tagged):
+def test_kernel_knows_when_frames_have_arrived(lab, started, module, name, tagged, timed):
     """They are taken only later; a VLAN tag comes with the time."""
-    timed = "" if module == "pcap" else ", timed=True"
-    script = TELL_TIMES.format(module=module, name=name, timed=timed)
+    script = TELL_TIMES.format(module=module, name=name, timed=timed, tagged=4 if tagged else 0)
     taking = start(lab, started, "b", "-c", script)
     assert taking.stdout.readline() == "ready\n"
     before, after = inside(
