@@ -51,7 +51,7 @@ def command() -> None:
     ibwire fabric exec node-1-0 -- iblinkinfo
     ibwire fabric show
     ibwire fabric route node-0-0 node-3-1
-    ibwire fabric fail sw0[7]
+    ibwire fabric fail 'sw0[7]'
     """
 
 
