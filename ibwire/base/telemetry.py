@@ -69,9 +69,14 @@ def write_hop(frame: bytes, *, now: Time, sent: int, queued: int, rate_bps: int)
     end = _end_of_packet(frame)
     if end is None or len(frame) - end != SIZE:
         return frame
-    *hops, state = _RECORD.unpack_from(frame, end)
+    return frame[:end] + add_hop(frame[end:], now=now, sent=sent, queued=queued, rate_bps=rate_bps)
+
+
+def add_hop(record: bytes, *, now: Time, sent: int, queued: int, rate_bps: int) -> bytes:
+    """The record with one more hop; the same if it is one that a receiver returns."""
+    *hops, state = _RECORD.unpack(record)
     if state & _ECHOED:
-        return frame
+        return record
     count = state & _COUNT_MASK
     hops[count % MAXIMUM_HOPS] = (
         _code(rate_bps)
@@ -79,7 +84,7 @@ def write_hop(frame: bytes, *, now: Time, sent: int, queued: int, rate_bps: int)
         | (sent // SENT_UNIT & _SENT_MASK) << 27
         | min(queued // QUEUE_UNIT, _QUEUE_MASK) << 47
     )
-    return frame[:end] + _RECORD.pack(*hops, min(count + 1, _COUNT_MASK))
+    return _RECORD.pack(*hops, min(count + 1, _COUNT_MASK))
 
 
 def read_hops(record: bytes) -> tuple[Hop, ...]:

@@ -24,6 +24,7 @@ from itertools import count
 
 from ibwire.base.errors import EncodeError
 from ibwire.base.node import OPEN, Frame, Grant
+from ibwire.base.unbuilt import UnbuiltFrame
 from ibwire.base.units import NS, S, Time
 from ibwire.fabric.pause import is_mac_control
 from ibwire.fabric.sim import Direction, Simulator, Wire
@@ -187,6 +188,8 @@ class LinkEnd:
             grant = _CONTROL_ONLY
         while True:
             new = self._poll_node(now, port, grant)
+            if isinstance(new, UnbuiltFrame):
+                new = new.build()
             if new is None or is_mac_control(new):
                 return new
             if self.sending is Sending.ADVANCE:

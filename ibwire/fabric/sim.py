@@ -15,6 +15,9 @@ ports that may have a frame; then only these are polled, as soon as their line i
 that may have another frame after the one that was taken is added again. Events are not removed
 from the heap early. A timeout that has moved to a later time is detected at its old time: the
 node returns the new time and is not called until then.
+
+A node may have `poll_unbuilt` and `receive_unbuilt`: `poll_transmit` and `receive` with frames
+that need not be built. The bytes are made where a stage or the node at the far end needs them.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from math import gcd
 
 from ibwire.base.errors import EncodeError, IbwireError, TooManyFrames
 from ibwire.base.node import OPEN, Frame, Grant, Node, Stage
+from ibwire.base.unbuilt import UnbuiltFrame
 from ibwire.base.units import ETHERNET_OVERHEAD, GBPS, US, S, Time
 from ibwire.fabric.pause import PauseGrant
 from ibwire_layers.outer import EtherType
@@ -136,7 +140,9 @@ class Direction:
         "port",
         "rate_bps",
         "receive",
+        "receive_unbuilt",
         "stage",
+        "takes_unbuilt",
     )
 
     def __init__(
@@ -156,10 +162,16 @@ class Direction:
         self.name = name
         self.near = near
         self.port = port
-        self.poll_node = self.poll_transmit = near.node.poll_transmit
+        poll_node = getattr(near.node, "poll_unbuilt", near.node.poll_transmit)
+        self.poll_node: _Poll = poll_node
+        self.poll_transmit: _Poll = poll_node
         """Asked for the next frame: the node, or what stands between it and the line."""
         self.far = far
+        receive_unbuilt = getattr(far.node, "receive_unbuilt", None)
+        self.takes_unbuilt = receive_unbuilt is not None
+        """Whether the far end takes frames that are not built."""
         self.receive = far.receive
+        self.receive_unbuilt: Callable[[UnbuiltFrame, Time, int], None] | None = receive_unbuilt
         """Given each frame that has arrived: the node, or what stands before it."""
         self.far_port = far_port
         self.rate_bps = rate_bps
@@ -404,7 +416,7 @@ class Simulator:
             self.now = max(self.now, until)
         return outcome
 
-    def _loop(  # long: it runs for every frame, so nothing is a function of its own
+    def _loop(  # long: it runs for every frame  # noqa: C901 - nothing is a function of its own
         self, until: Time | None, stop: Callable[[], bool] | None, max_frames: int | None
     ) -> Outcome:
         heap, sequence, push, pop = self._heap, self._sequence, heappush, heappop
@@ -426,7 +438,10 @@ class Simulator:
             else:
                 self.frames += 1
                 left -= 1
-                if line.back is not None and frame[12:14] == _MAC_CONTROL:
+                if isinstance(frame, UnbuiltFrame):
+                    line.receive_unbuilt(frame, now, line.far_port)  # type: ignore[misc]
+                    lines = station.lines if station.ready is None else ()
+                elif line.back is not None and frame[12:14] == _MAC_CONTROL:
                     lines = self._obey(line.back, frame, now)
                 else:
                     line.receive(frame, now, line.far_port)
@@ -445,13 +460,21 @@ class Simulator:
                     frame = line.poll_transmit(now, line.port, line.grant)
                     if frame is None:
                         continue
-                    size = len(frame) + line.overhead
+                    if isinstance(frame, UnbuiltFrame):
+                        if line.stage is not None or not line.takes_unbuilt:
+                            frame = frame.build()
+                            size = len(frame) + line.overhead
+                        else:
+                            size = frame.size + line.overhead
+                    else:
+                        size = len(frame) + line.overhead
                     # At least a picosecond: otherwise empty frames could stop the clock.
                     free = now + (-(-size * line.numerator // line.denominator) or 1)
                     line.free_at = free
                     if line.stage is None:
                         push(heap, (free + line.delay, sequence(), line.far, line, frame))
                     else:
+                        assert not isinstance(frame, UnbuiltFrame)
                         self._pass(line, frame, now)
                     if line.polls_always:
                         push(heap, (free, sequence(), station, line, None))
@@ -572,7 +595,9 @@ def _unchanged(frame: Frame, now: Time) -> tuple[tuple[Time, Frame], ...]:
     return ((0, frame),)
 
 
-_Event = tuple[Time, int, Station, Direction | None, Frame | None]
+_Poll = Callable[[Time, int, Grant], Frame | UnbuiltFrame | None]
+
+_Event = tuple[Time, int, Station, Direction | None, Frame | UnbuiltFrame | None]
 """Time, order, station: a frame that arrives at the station along the direction; a direction
 of the station that is free (no frame); a wake (neither)."""
 

@@ -14,6 +14,7 @@ from enum import StrEnum
 
 from ibwire.base.errors import DecodeError, EncodeError
 from ibwire.base.node import Frame, Stage
+from ibwire.base.unbuilt import set_ce
 from ibwire.base.units import MS, Time
 from ibwire.impair.match import Pick, always, locate
 from ibwire_layers import headers as h
@@ -247,21 +248,10 @@ def mark_ce(frame: Frame, *, force: bool = False) -> Frame | None:
     at = _ip_header(frame)
     if at < 0:
         return None
-    is_ipv6 = frame[at] >> 4 == 6
-    # Traffic class: the second byte of IPv4, across the first two bytes of IPv6.
-    shift = 4 if is_ipv6 else 0
-    ecn = frame[at + 1] >> shift & 3
+    ecn = frame[at + 1] >> (4 if frame[at] >> 4 == 6 else 0) & 3
     if ecn == _CE or (ecn == _NOT_ECT and not force):
         return None
-    marked = bytearray(frame)
-    marked[at + 1] |= _CE << shift
-    if not is_ipv6:
-        # ~(~old checksum + ~old word + new word), in one's complement.
-        total = (marked[at + 10] << 8 | marked[at + 11]) ^ 0xFFFF
-        total += marked[at + 1] - frame[at + 1]
-        total = (total & 0xFFFF) + (total >> 16)
-        marked[at + 10 : at + 12] = (total ^ 0xFFFF).to_bytes(2)
-    return bytes(marked)
+    return set_ce(frame, at)
 
 
 class Repair(StrEnum):

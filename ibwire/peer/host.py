@@ -6,6 +6,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 
 from ibwire.base.node import OPEN, Frame, Grant
+from ibwire.base.unbuilt import UnbuiltFrame
 from ibwire.base.units import Time
 from ibwire.rc.device import Device
 from ibwire.rc.work import WC
@@ -34,6 +35,8 @@ class Host:
         # Bound once: they are called for every frame.
         self._receive = device.receive
         self._poll_transmit = device.poll_transmit
+        self._receive_unbuilt = device.receive_unbuilt
+        self._poll_unbuilt = device.poll_unbuilt
         self._poll_timeout = device.poll_timeout
 
     def add_handler(self, handle: Callable[[WC, Time], None]) -> int:
@@ -60,6 +63,23 @@ class Host:
             self.collect(now)
             if frame is None:
                 frame = self._poll_transmit(now, 0, grant)
+        return frame
+
+    def receive_unbuilt(self, frame: UnbuiltFrame, now: Time, port: int = 0) -> None:
+        """Take a frame whose bytes were not made, as `receive` does."""
+        self._receive_unbuilt(frame, now)
+        if self._events:
+            self.collect(now)
+
+    def poll_unbuilt(
+        self, now: Time, port: int = 0, grant: Grant = OPEN
+    ) -> Frame | UnbuiltFrame | None:
+        """As `poll_transmit`, but frames need not be built."""
+        frame = self._poll_unbuilt(now, 0, grant)
+        while self._events:
+            self.collect(now)
+            if frame is None:
+                frame = self._poll_unbuilt(now, 0, grant)
         return frame
 
     def poll_timeout(self) -> Time | None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from ibwire.base import telemetry
 from ibwire.base.errors import VerbsError
 from ibwire.base.node import OPEN, Frame, Grant
+from ibwire.base.unbuilt import UnbuiltFrame
 from ibwire.base.units import ETHERNET_OVERHEAD, Time
 from ibwire.rc import sack
 from ibwire.rc.attributes import AddressVector, AsyncEvent, QPType
@@ -27,9 +28,10 @@ from ibwire.rc.cq import CompletionChannel, CompletionQueue
 from ibwire.rc.habits import habits_of
 from ibwire.rc.limits import DeviceLimits
 from ibwire.rc.memory import KeyTable, ProtectionDomain
-from ibwire.rc.packet import FORMS, TransportPacket, decode, encode
+from ibwire.rc.packet import FORMS, TransportPacket, decode
 from ibwire.rc.path import (
     V4_MAPPED,
+    Arrival,
     Arrivals,
     Headers,
     Path,
@@ -51,6 +53,9 @@ MULTICAST_QPN = 0xFFFFFF
 CNP_FORM = FORMS[OpCode.CNP]
 ECT_0 = 2
 """The ECN field of CNPs (RFC 3168 5; a ConnectX sets it: docs/reference/wire-formats.md#cnp)."""
+
+MAXIMUM_ARRIVALS = 1 << 15
+"""Flows whose headers a device keeps, of frames that are not built."""
 
 MAXIMUM_ROUTES = 1024
 """Routes and datagram paths that a device caches."""
@@ -125,10 +130,12 @@ class Device:
         self._largest = self.limits.port_mtu + 128
         """Bytes of the largest frame, with all headers."""
         self._arrivals = Arrivals(LinkType.INFINIBAND if link == "ib" else LinkType.ETHERNET)
+        self._unbuilt_arrivals: dict[bytes, Arrival] = {}
+        """By `flow_key`; only lengths, checksum and identification differ between frames."""
         self._lanes: dict[int, deque[QueuePair]] = {}
         self._timers: list[tuple[Time, int, QueuePair]] = []
         self._timer_number = 0
-        self._cnps: deque[Frame] = deque()
+        self._cnps: deque[TransportPacket] = deque()
         self._paced: list[tuple[Time, int, QueuePair]] = []
         """When queue pairs may send again that their congestion control holds back."""
         self._next_qpn = first_qpn
@@ -257,6 +264,39 @@ class Device:
 
     # As a node.
 
+    def receive_unbuilt(self, packet: UnbuiltFrame, now: Time, port: int = 0) -> None:
+        """Process a received frame whose bytes were not made, as `receive` does."""
+        arrival = self._unbuilt_arrivals.get(packet.flow_key)
+        if arrival is None:
+            arrival = self._arrivals.read(packet.build())
+            if arrival is None:
+                self.counters["not_for_rdma"] += 1
+                return
+            if len(self._unbuilt_arrivals) >= MAXIMUM_ARRIVALS:
+                self._unbuilt_arrivals.clear()
+            self._unbuilt_arrivals[packet.flow_key] = arrival
+        qp = self.qps.get(packet.dest_qp) if isinstance(packet, TransportPacket) else None
+        if qp is None or arrival.destination not in self._own:
+            self.receive(packet.build(), now)
+            return
+        assert isinstance(packet, TransportPacket)
+        packet.arrival = arrival
+        packet.pad_count = -len(packet.payload) & 3
+        if packet.trailer:
+            self._read_trailer(packet, qp)
+        qp.handle_packet(packet, now)
+        if qp.scheduled:
+            self.note_timer(qp)
+
+    def _read_trailer(self, packet: TransportPacket, qp: QueuePair) -> None:
+        """Look at what follows a received packet."""
+        if len(packet.trailer) not in _TRAILERS:
+            packet.trailer = b""
+            return
+        is_new = not packet.form.is_response and not telemetry.is_echoed(packet.trailer)
+        if is_new and len(packet.trailer) == telemetry.SIZE:
+            qp.telemetry = packet.trailer
+
     def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
         """Process a received frame."""
         arrival = self._arrivals.read(frame)
@@ -278,17 +318,29 @@ class Device:
         if qp is None:
             self._receive_other(packet.dest_qp, frame, now)
             return
-        if len(frame) - arrival.end in _TRAILERS and self.link != "ib":
+        if len(frame) != arrival.end and self.link != "ib":
             packet.trailer = frame[arrival.end :]
-            is_new = not packet.form.is_response and not telemetry.is_echoed(packet.trailer)
-            if is_new and len(packet.trailer) == telemetry.SIZE:
-                qp.telemetry = packet.trailer
+            self._read_trailer(packet, qp)
         qp.handle_packet(packet, now)
         if qp.scheduled:
             self.note_timer(qp)
 
     def poll_transmit(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
         """The next frame to send: CNPs first, then lanes and queue pairs in turn."""
+        packet = self._poll_packet(now, grant)
+        return None if packet is None else packet.build()
+
+    def poll_unbuilt(
+        self, now: Time, port: int = 0, grant: Grant = OPEN
+    ) -> Frame | UnbuiltFrame | None:
+        """The next frame, not built yet if it is a packet of a connection over plain IPv4."""
+        packet = self._poll_packet(now, grant)
+        if packet is None or (packet.flow_key and packet.form.service is not Service.UD):
+            return packet
+        return packet.build()
+
+    def _poll_packet(self, now: Time, grant: Grant) -> TransportPacket | None:
+        """The packet of the next frame, with what `build` needs."""
         if self._cnps and grant.allows(self._cnp_lane, self._largest):
             self._note_ready()
             return self._cnps.popleft()
@@ -318,17 +370,17 @@ class Device:
                     self._lanes[lane] = self._lanes.pop(lane)
                 path = packet.path or qp.path
                 assert path is not None
-                frame = path.frame(encode(packet))
-                if packet.trailer and self.link != "ib":
-                    frame += packet.trailer
-                elif qp.telemetry and packet.form.has_aeth:
-                    frame += telemetry.echoed(qp.telemetry)
+                if packet.trailer and self.link == "ib":
+                    packet.trailer = b""
+                elif qp.telemetry and not packet.trailer and packet.form.has_aeth:
+                    packet.trailer = telemetry.echoed(qp.telemetry)
                     qp.telemetry = b""
+                size = packet.send_by(path)
                 if qp.rate is not None and (packet.payload or not packet.form.is_response):
-                    qp.rate.sent(len(frame) + ETHERNET_OVERHEAD, now)
+                    qp.rate.sent(size + ETHERNET_OVERHEAD, now)
                 if active or self._cnps or len(self._lanes) > 1:
                     self._note_ready()
-                return frame
+                return packet
         return None
 
     def poll_timeout(self) -> Time | None:
@@ -421,7 +473,8 @@ class Device:
         packet.pkey, packet.mig_req = self.pkeys[qp.attr.pkey_index], 0
         packet.dest_qp, packet.becn = qp.attr.dest_qp_num, 1
         self._note_ready()
-        self._cnps.append(self._cnp_path(qp, settings).frame(encode(packet)))
+        packet.send_by(self._cnp_path(qp, settings))
+        self._cnps.append(packet)
 
     def _cnp_path(self, qp: QueuePair, settings: NotificationPoint) -> Path:
         """The path of CNPs to the peer of a queue pair, kept while its address stays."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import TYPE_CHECKING
 
+from ibwire.base.unbuilt import UnbuiltFrame, set_ce
 from ibwire_layers import headers as h
 from ibwire_layers import opcodes
 from ibwire_layers.opcodes import OpCode, Operation, Position, Service
@@ -28,9 +29,16 @@ _DETH = Struct(">II")
 
 LOW24 = 0xFFFFFF
 
+_IP_AT = 14
+"""Where the IP header of an unbuilt frame is: it has no tags."""
 
-class TransportPacket:
-    """The fields of a packet for a queue pair; fields of headers that it lacks are unset."""
+
+class TransportPacket(UnbuiltFrame):
+    """The fields of a packet for a queue pair; fields of headers that it lacks are unset.
+
+    A `Device` that sends it on a simulated wire sets `path`, `size`, `flow_key`, `is_marked` and
+    `identification`: then it is a frame that is not built.
+    """
 
     __slots__ = (
         "ack_req",
@@ -40,6 +48,7 @@ class TransportPacket:
         "dest_qp",
         "dma_len",
         "form",
+        "identification",
         "imm_data",
         "invalidate_rkey",
         "mig_req",
@@ -59,7 +68,6 @@ class TransportPacket:
         "src_qp",
         "swap",
         "syndrome",
-        "trailer",
         "va",
         "xrc_srq",
     )
@@ -73,9 +81,9 @@ class TransportPacket:
     arrival: Arrival | None
     """The headers before the BTH, of a packet that was received."""
     path: Path | None
-    """The path of a datagram; all other packets take the path of their queue pair."""
-    trailer: bytes
-    """Bytes of the Ethernet frame after the ICRC: a record for switches, or none."""
+    """The path of a datagram, and of a packet that is sent; otherwise that of its queue pair."""
+    identification: int
+    """Of its IPv4 header, if the path counts it."""
     ack_req: int
     se: int
     mig_req: int
@@ -107,6 +115,26 @@ class TransportPacket:
         self.ack_req = self.se = self.pad_count = self.becn = self.reserved = 0
         self.arrival = self.path = None
         self.trailer = b""
+
+    def send_by(self, path: Path) -> int:
+        """Make it a frame on a path, which can be built from now on; returns the bytes of it."""
+        size = self.form.header_size + len(self.payload) + path.around + len(self.trailer)
+        size += -len(self.payload) & 3
+        self.size = size
+        self.path = path
+        self.flow_key = path.flow_key
+        self.is_marked = False
+        self.identification = path.next_identification()
+        return size
+
+    def build(self) -> bytes:
+        """The bytes of a frame that is sent."""
+        path = self.path
+        assert path is not None
+        frame = path.frame(encode(self), self.identification)
+        if self.is_marked:
+            frame = set_ce(frame, _IP_AT)
+        return frame + self.trailer if self.trailer else frame
 
     def __repr__(self) -> str:
         fields = [name for name in type(self).__annotations__ if name != "form"]

@@ -114,7 +114,7 @@ class Headers:
 class Path:
     """The path of one flow: adds the headers before the BTH and the ICRC after the packet."""
 
-    __slots__ = ("_headers", "_identification", "_known", "_source_port")
+    __slots__ = ("_headers", "_identification", "_known", "_source_port", "around", "flow_key")
 
     LIMIT = 64
     """Packet sizes whose headers are kept."""
@@ -135,9 +135,25 @@ class Path:
         self._source_port = source_port
         self._known = self._headers.flow(source_port)
         self._identification = 0 if counts_identification else -1
+        before = self._headers.sized(h.BTH.SIZE, source_port)[0]
+        self.around = len(before) + h.ICRC_SIZE + (h.VCRC_SIZE if self._headers.is_native else 0)
+        """Bytes of a frame beside those from the BTH to the padding."""
+        is_plain = before[12:15] == _PLAIN_IPV4 and len(before) == _PLAIN_SIZE
+        self.flow_key = before[:16] + before[22:24] + before[26:38] if is_plain else b""
+        """What switches look at in its frames, if they may be sent unbuilt; otherwise empty."""
 
-    def frame(self, transport: bytes) -> Frame:
-        """The frame of a packet, given from its BTH to its padding."""
+    def next_identification(self) -> int:
+        """The IPv4 identification of the next frame, if the path counts them; otherwise -1."""
+        number = self._identification
+        if number >= 0:
+            self._identification = number + 1 & 0xFFFF
+        return number
+
+    def frame(self, transport: bytes, identification: int | None = None) -> Frame:
+        """The frame of a packet, given from its BTH to its padding.
+
+        identification: as `next_identification` has given it; `None` to take the next one.
+        """
         size = len(transport)
         known = self._known.get(size)
         if known is None:
@@ -145,31 +161,33 @@ class Path:
                 self._known.clear()
             known = self._known[size] = self._headers.sized(size, self._source_port)
         if self._identification >= 0:
-            known = self._identified(known[0])
+            number = self.next_identification() if identification is None else identification
+            known = _identified(known[0], number)
         before, register = known
         icrc = crc32(transport, register ^ _MASKING[transport[4]])
         frame = b"".join((before, transport, icrc.to_bytes(4, "little")))
         return frame + crc.vcrc(frame) if self._headers.is_native else frame
 
-    def _identified(self, before: bytes) -> tuple[bytes, int]:
-        """The headers with the next IPv4 identification, and the CRC over them."""
-        number = self._identification
-        self._identification = number + 1 & 0xFFFF
-        ip = len(before) - _V4_SIZE
-        # One's complement arithmetic: adding to the header subtracts from its checksum.
-        checksum = int.from_bytes(before[ip + 10 : ip + 12]) - number
-        checksum = checksum + (checksum >> 16) & 0xFFFF
-        before = (
-            before[: ip + 4]
-            + number.to_bytes(2)
-            + before[ip + 6 : ip + 10]
-            + checksum.to_bytes(2)
-            + before[ip + 12 :]
-        )
-        return before, _v4_register(before, ip)
+
+def _identified(before: bytes, number: int) -> tuple[bytes, int]:
+    """The headers with an IPv4 identification, and the CRC over them."""
+    ip = len(before) - _V4_SIZE
+    # One's complement arithmetic: adding to the header subtracts from its checksum.
+    checksum = int.from_bytes(before[ip + 10 : ip + 12]) - number
+    checksum = checksum + (checksum >> 16) & 0xFFFF
+    before = (
+        before[: ip + 4]
+        + number.to_bytes(2)
+        + before[ip + 6 : ip + 10]
+        + checksum.to_bytes(2)
+        + before[ip + 12 :]
+    )
+    return before, _v4_register(before, ip)
 
 
 _V4_SIZE = IPv4.SIZE + UDP.SIZE
+_PLAIN_SIZE = Ethernet.SIZE + _V4_SIZE
+_PLAIN_IPV4 = EtherType.IPV4.to_bytes(2) + b"\x45"
 _V4_SEED = crc32(b"\x45\xff", crc.ICRC_SEED)
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
-from ibwire.base.node import OPEN, Frame, Grant, Node
+from ibwire.base.node import Frame, Node
 from ibwire.base.trace import RECEIVED, SENT, Observer
 from ibwire.base.units import S, Time
 from ibwire.fabric import Simulator, Topology
@@ -99,20 +99,11 @@ class SwitchedNetwork:
     def _watch(self, name: str, switch: Switch, observers: Sequence[Observer]) -> None:
         """Report what a switch sends and receives; pause frames do not reach it."""
         labels = self._labels(name)
-        receive, poll = switch.receive, switch.poll_transmit
 
-        def observed_receive(frame: Frame, now: Time, port: int = 0) -> None:
-            _report(observers, labels[port], RECEIVED, frame, now)
-            receive(frame, now, port)
+        def observe(port: int, is_sent: bool, frame: Frame, now: Time) -> None:
+            _report(observers, labels[port], SENT if is_sent else RECEIVED, frame, now)
 
-        def observed_poll(now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
-            frame = poll(now, port, grant)
-            if frame is not None:
-                _report(observers, labels[port], SENT, frame, now)
-            return frame
-
-        switch.receive = observed_receive  # type: ignore[method-assign]
-        switch.poll_transmit = observed_poll  # type: ignore[method-assign]
+        switch.observe = observe
 
     def _watch_pauses(self, observers: Sequence[Observer], names: Collection[str]) -> None:
         """Report the pause frames that nodes do not see."""

@@ -10,7 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ibwire.base.unbuilt import headers_of
 from ibwire.capture import open_capture
+from ibwire.fabric.switch.routing import flow_key
+from ibwire.impair.stages import mark_ce
 from ibwire.rc.device import gid_of, mac_of
 from ibwire.rc.packet import FORMS, TransportPacket, decode, encode
 from ibwire.rc.path import Arrivals, Path, ethernet_route, ib_route, icrc_fits
@@ -90,7 +93,7 @@ def numbers_of(packet: TransportPacket) -> dict[str, Any]:
     return {
         name: getattr(packet, name)
         for name in TransportPacket.__slots__
-        if hasattr(packet, name) and name not in ("arrival", "path", "trailer")
+        if hasattr(packet, name) and name not in ("arrival", "path")
     }
 
 
@@ -371,3 +374,40 @@ def test_wire_captures_read_as_the_layouts_read_them(capture: FilePath) -> None:
             known = expected_numbers(packet.bth, packet.extensions, packet.payload)
             assert numbers_of(read) == known
     assert seen
+
+
+@given(packets(), st.sampled_from((0, 1, 2, 3)), st.booleans(), st.binary(max_size=42))
+def test_an_unbuilt_frame_is_the_same_as_its_bytes(
+    given_packet: tuple[h.BTH, tuple[Header, ...], bytes], ecn: int, counts: bool, trailer: bytes
+) -> None:
+    bth, extensions, payload = given_packet
+    packet = TransportPacket(FORMS[bth.opcode], bth.psn, payload)
+    for name, value in expected_numbers(bth, extensions, payload).items():
+        setattr(packet, name, value)
+    packet.trailer = trailer
+    said = route(V4, traffic_class=26 << 2 | ecn)
+    path = Path(said, source_port=0xC123, counts_identification=counts)
+    path.frame(b"\0" * 12)  # counts as the first one
+
+    size = packet.send_by(path)
+
+    frame = packet.build()
+    assert frame == packet.build()
+    assert size == packet.size == len(frame)
+    assert frame.endswith(trailer)
+    assert frame == Packet.parse(frame).repaired().build()
+    assert int.from_bytes(frame[18:20]) == counts
+    assert packet.flow_key == flow_key(frame)
+    assert flow_key(headers_of(packet.flow_key)) == packet.flow_key
+    marked = mark_ce(frame)
+    assert packet.mark() is (marked is not None)
+    assert packet.build() == (marked or frame)
+    assert packet.flow_key == flow_key(packet.build())
+    assert not packet.mark()
+
+
+@pytest.mark.parametrize("said", [{"vlan": 5}, {"version": 1}], ids=["vlan", "version 1"])
+def test_only_plain_ipv4_is_sent_unbuilt(said: dict[str, int]) -> None:
+    assert Path(route(V4)).flow_key
+    assert not Path(route(V4, **said)).flow_key
+    assert not Path(route(V6)).flow_key

@@ -11,13 +11,14 @@ from __future__ import annotations
 import heapq
 import random
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from ibwire.base import telemetry
 from ibwire.base.errors import EncodeError
 from ibwire.base.node import OPEN, Frame, Grant
-from ibwire.base.telemetry import write_hop
+from ibwire.base.unbuilt import UnbuiltFrame, headers_of
 from ibwire.base.units import S, Time
 from ibwire.fabric.pause import LANES, LONGEST, QUANTUM_BITS, PauseGrant, pfc_frame
 from ibwire.fabric.switch.buffer import RESUME_OFFSET, Account, SharedBuffer
@@ -150,7 +151,7 @@ class _Port:
         """What the neighbour allows to be sent."""
 
 
-_Queued = tuple[Frame, int, int]
+_Queued = tuple[Frame | UnbuiltFrame, int, int]
 """A frame, its bytes in the buffer, and its input port."""
 
 
@@ -212,6 +213,9 @@ class Switch:
         """When to repeat which pause: time, port, priority."""
         self._polls: list[tuple[Time, int, int]] = []
         """When to look at which queue for a storm: time, port, priority."""
+        self.observe: Callable[[int, bool, Frame, Time], None] | None = None
+        """Called with the port of each frame, and whether it is sent or has arrived; pause frames
+        do not arrive here."""
 
     @property
     def counters(self) -> list[PortCounters]:
@@ -238,16 +242,41 @@ class Switch:
 
     def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
         """Queue a frame at its output port, or drop it."""
-        source = self._ports[port]
-        router = self.router
+        if self.observe is not None:
+            self.observe(port, False, frame, now)
         key = frame[:16] + frame[22:24] + frame[26:38]  # `flow_key`, inlined
-        known = router.known.get(key)
+        known = self.router.known.get(key)
         if known is None:
             known = self._classify(frame, key)
             if known is None:
                 reason = "no route" if len(frame) >= _HEADER else "malformed"
-                source.counters.dropped[reason] += 1
+                self._ports[port].counters.dropped[reason] += 1
                 return
+        self._queue(frame, len(frame) + self._overhead, known, now, port)
+
+    def receive_unbuilt(self, frame: UnbuiltFrame, now: Time, port: int = 0) -> None:
+        """Queue a frame whose bytes were not made, as `receive` does."""
+        if self.observe is not None:
+            self.observe(port, False, frame.build(), now)
+        key = frame.flow_key
+        known = self.router.known.get(key)
+        if known is None:
+            known = self._classify(headers_of(key), key)
+            if known is None:
+                self._ports[port].counters.dropped["no route"] += 1
+                return
+        self._queue(frame, frame.size + self._overhead, known, now, port)
+
+    def _queue(
+        self,
+        frame: Frame | UnbuiltFrame,
+        size: int,
+        known: tuple[int, int],
+        now: Time,
+        port: int,
+    ) -> None:
+        """Queue a frame with known output port and priority, or drop it."""
+        source = self._ports[port]
         out, lane = known
         target = self._ports[out]
         if not target.is_up:
@@ -256,7 +285,6 @@ class Switch:
         if target.stormed >> lane & 1:
             target.counters.discarded["watchdog"] += 1
             return
-        size = len(frame) + self._overhead
         account = source.accounts[lane]
         if not self._buffer.admit(account, size):
             source.counters.dropped["buffer full"] += 1
@@ -295,12 +323,19 @@ class Switch:
 
     def poll_transmit(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
         """The next frame of a port: a PFC frame first, then by priority and weight."""
+        frame = self.poll_unbuilt(now, port, grant)
+        return frame.build() if isinstance(frame, UnbuiltFrame) else frame
+
+    def poll_unbuilt(
+        self, now: Time, port: int = 0, grant: Grant = OPEN
+    ) -> Frame | UnbuiltFrame | None:
+        """As `poll_transmit`, but a frame that has come unbuilt leaves so."""
         target = self._ports[port]
         if target.announce:
             times, target.announce = target.announce, {}
             if target.waiting:
                 self.ready_ports.append(port)
-            return pfc_frame(self._mac + port, times)
+            return self._sent(pfc_frame(self._mac + port, times), port, now)
         waiting = target.waiting
         if not waiting:
             return None
@@ -323,20 +358,21 @@ class Switch:
         if ramp is not None and not ramp.at_enqueue:
             frame = self._marked(frame, target, lane, ramp, now)
         if self._has_telemetry:
-            frame = write_hop(
-                frame,
-                now=now,
-                sent=target.sent,
-                queued=sum(target.queued),
-                rate_bps=target.rate_bps,
-            )
+            frame = _with_hop(frame, target, now)
             target.sent += size
         self._release(came_by, lane, size)
         if lane in target.watches:
             target.watches[lane].sent()
         counters = target.counters
         counters.sent[lane] += 1
-        counters.sent_bytes[lane] += len(frame)
+        counters.sent_bytes[lane] += size - self._overhead
+        return frame if self.observe is None else self._sent(frame, port, now)
+
+    def _sent(self, frame: Frame | UnbuiltFrame, port: int, now: Time) -> Frame | UnbuiltFrame:
+        """A frame that leaves, reported to whoever observes the switch."""
+        if self.observe is not None:
+            frame = frame.build() if isinstance(frame, UnbuiltFrame) else frame
+            self.observe(port, True, frame, now)
         return frame
 
     def link_down(self, port: int) -> None:
@@ -456,12 +492,19 @@ class Switch:
         due = source.refresh_at[lane] = now + source.pause_time // 2
         heapq.heappush(self._refreshes, (due, port, lane))
 
-    def _marked(self, frame: Frame, target: _Port, lane: int, ramp: Ramp, now: Time) -> Frame:
+    def _marked(
+        self, frame: Frame | UnbuiltFrame, target: _Port, lane: int, ramp: Ramp, now: Time
+    ) -> Frame | UnbuiltFrame:
         if target.queued[lane] <= ramp.minimum:  # nearly always
             return frame
         if not ramp.hits(target.queued[lane], self._draw):
             return frame
-        marked = mark_ce(frame)
+        marked: Frame | UnbuiltFrame | None = frame
+        if isinstance(frame, UnbuiltFrame):
+            if not frame.mark():
+                return frame
+        else:
+            marked = mark_ce(frame)
         if marked is None:
             return frame
         target.counters.marked[lane] += 1
@@ -479,6 +522,20 @@ class _Ignoring:
 
     def allows(self, lane: int, size: int) -> bool:
         return bool(self._ignored >> lane & 1) or self._grant.allows(lane, size)
+
+
+def _with_hop(frame: Frame | UnbuiltFrame, port: _Port, now: Time) -> Frame | UnbuiltFrame:
+    """The frame with a hop in its record, if it has one."""
+    queued = sum(port.queued)
+    if not isinstance(frame, UnbuiltFrame):
+        return telemetry.write_hop(
+            frame, now=now, sent=port.sent, queued=queued, rate_bps=port.rate_bps
+        )
+    if len(frame.trailer) == telemetry.SIZE:
+        frame.trailer = telemetry.add_hop(
+            frame.trailer, now=now, sent=port.sent, queued=queued, rate_bps=port.rate_bps
+        )
+    return frame
 
 
 def _account(rule: PriorityRules) -> Account:

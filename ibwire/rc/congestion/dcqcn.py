@@ -137,7 +137,7 @@ class DCQCN:
 
     def __init__(self, parameters: Parameters = CONNECTX, line_bps: int = 100 * GBPS) -> None:
         self.parameters = parameters
-        ceiling = min(parameters.rp_max_rate * MBPS or line_bps, line_bps)
+        ceiling = float(min(parameters.rp_max_rate * MBPS or line_bps, line_bps))
         self.rate: float = ceiling
         """Bits a second."""
         self.target: float = ceiling

@@ -1,0 +1,75 @@
+"""Frames whose bytes are made only when somebody asks for them.
+
+On a simulated wire nobody reads the bytes of a frame unless it is recorded or changed there. So a
+node may send the packet itself: switches need its size and the headers that decide on its way, and
+the other end takes its fields. `build` gives the bytes that the frame would have had, whenever it
+is called.
+"""
+
+from __future__ import annotations
+
+
+class UnbuiltFrame:
+    """A frame of IPv4 without tags and options, as far as switches know it. One node has it at a
+    time."""
+
+    __slots__ = ("flow_key", "is_marked", "size", "trailer")
+
+    flow_key: bytes
+    """Its MAC addresses, type, DSCP, ECN, protocol, addresses and UDP ports; as `flow_key` in
+    `ibwire.fabric.switch.routing` takes them from bytes."""
+    size: int
+    """Bytes of the frame, without FCS."""
+    trailer: bytes
+    """Bytes of the Ethernet frame after the packet: a record for switches, or none."""
+    is_marked: bool
+    """Whether a switch has set a CE mark."""
+
+    def build(self) -> bytes:
+        """The bytes of the frame."""
+        raise NotImplementedError
+
+    def mark(self) -> bool:
+        """Set a CE mark; `False` if it has one, or its transport is not ECN-capable."""
+        key = self.flow_key
+        if not _CAN_BE_MARKED[key[_ECN_AT] & 3]:
+            return False
+        known = _MARKED.get(key)
+        if known is None:
+            if len(_MARKED) >= _LIMIT_FLOWS:
+                _MARKED.clear()
+            known = key[:_ECN_AT] + bytes((key[_ECN_AT] | 3,)) + key[_ECN_AT + 1 :]
+            _MARKED[key] = known
+        self.flow_key = known
+        self.is_marked = True
+        return True
+
+
+def headers_of(flow_key: bytes) -> bytes:
+    """Headers up to the UDP ports that have this key; lengths, numbers and checksum are zero."""
+    return flow_key[:16] + bytes(6) + flow_key[16:18] + bytes(2) + flow_key[18:]
+
+
+def set_ce(frame: bytes, at: int) -> bytes:
+    """The frame with a CE mark in its IP header at `at`; the checksum is adjusted (RFC 1624)."""
+    is_ipv6 = frame[at] >> 4 == 6
+    marked = bytearray(frame)
+    # Traffic class: the second byte of IPv4, across the first two bytes of IPv6.
+    marked[at + 1] |= 3 << 4 if is_ipv6 else 3
+    if not is_ipv6:
+        # ~(~old checksum + ~old word + new word), in one's complement.
+        total = (marked[at + 10] << 8 | marked[at + 11]) ^ 0xFFFF
+        total += marked[at + 1] - frame[at + 1]
+        total = (total & 0xFFFF) + (total >> 16)
+        marked[at + 10 : at + 12] = (total ^ 0xFFFF).to_bytes(2)
+    return bytes(marked)
+
+
+_ECN_AT = 15
+"""Where a flow key has DSCP and ECN."""
+_CAN_BE_MARKED = (False, True, True, False)
+"""By the ECN field (RFC 3168 5)."""
+
+_LIMIT_FLOWS = 1 << 16
+_MARKED: dict[bytes, bytes] = {}
+"""Keys with a mark by keys without."""
