@@ -145,7 +145,7 @@ class Direction:
         "takes_unbuilt",
     )
 
-    def __init__(
+    def __init__(  # long: one attribute a line
         self,
         name: str,
         *,

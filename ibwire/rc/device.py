@@ -83,7 +83,7 @@ class Device:
     LIMIT_EVENTS = 4096
     """Congestion events kept until they are polled; the oldest are dropped first."""
 
-    def __init__(
+    def __init__(  # long: one attribute a line
         self,
         name: str = "ibwire0",
         address: str | Sequence[str] = "10.0.0.1",
