@@ -416,6 +416,9 @@ class _Parser:
         if not word.mark and not word.is_quoted and self._field_type(word.text) is None:
             if word.text in self._definitions:
                 self._next += 1
+                if self._at(*_COMPARE, "contains", "~", "in"):
+                    reason = f"{word.text} takes no value: it stands alone"
+                    raise ExpressionError(self._text, self._peek().column, reason)
                 return self._defined(self._definitions[word.text])
             if word.text in self._groups:
                 return self._any_of(self._groups[word.text])
