@@ -24,8 +24,8 @@ from ibwire_layers.outer import Ethernet
 from ibwire_layers.packet import Packet
 from ibwire_layers.psn import MASK
 
-SECONDS = 0.1
-"""Time for a response."""
+SECONDS, LONGEST = 0.1, 0.5
+"""Time for a response: several times that of the first one, within these limits."""
 
 ATTEMPTS = 3
 """Packets of each size: some may be lost for another reason."""
@@ -41,7 +41,13 @@ def path_hint(endpoint: Endpoint, qp: QueuePair, status: WCStatus) -> str:
     node = endpoint.staged.node
     probe = endpoint.staged.node = _Probe(node, qp, endpoint.device.pkeys[0])
     try:
-        largest = _largest(lambda size: _passes(endpoint, probe, size), qp.mtu)
+        took = _response_time(endpoint, probe, 0, LONGEST)
+        if took is None:
+            return ""
+        seconds = min(max(SECONDS, 8 * took), LONGEST)
+        largest = _largest(
+            lambda size: _response_time(endpoint, probe, size, seconds) is not None, qp.mtu
+        )
     except LinkError:  # the interface is gone, or its MTU is smaller than before
         return ""
     finally:
@@ -106,14 +112,16 @@ class _Probe:
         self._node.handle_timeout(now)
 
 
-def _passes(endpoint: Endpoint, probe: _Probe, size: int) -> bool:
+def _response_time(endpoint: Endpoint, probe: _Probe, size: int, seconds: float) -> float | None:
+    """Seconds until a response to a question of this size; `None` if none comes."""
     before = probe.responses
     for _ in range(ATTEMPTS):
         probe.ask(size)
-        endpoint.run(stop=lambda: probe.responses > before, seconds=SECONDS)
+        asked_ns = endpoint.now_ns
+        endpoint.run(stop=lambda: probe.responses > before, seconds=seconds)
         if probe.responses > before:
-            return True
-    return False
+            return (endpoint.now_ns - asked_ns) / 1e9
+    return None
 
 
 def _largest(passes: Callable[[int], bool], mtu: int) -> int | None:
