@@ -6,23 +6,18 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from rich.table import Table
-from rich.text import Text
 
 from ibwire.base.errors import IbwireError
-from ibwire.base.output import STANDARD_OUTPUT, Output
+from ibwire.cli.fabric_tables import read_subnet, write_table
+from ibwire.cli.fabric_traffic import command as traffic
 from ibwire.cli.paths import InputPath
-from ibwire.cli.tables import format_of, table_options, write_rows
-from ibwire.cli.terminal import console
-from ibwire.fabric.infiniband import Subnet
-from ibwire.fabric.infiniband.generated import topology_keys
-from ibwire.fabric.infiniband.shipped import find_topology, topology_names
+from ibwire.cli.tables import table_options
 from ibwire.link import umad_client
 from ibwire.link.umad_client import DEFAULT_NAME, ask, fabric_folder
 from ibwire.link.umad_server import UmadServer, remove_folder
@@ -30,9 +25,6 @@ from ibwire.sm.control import Control
 from ibwire.sm.management import Management
 
 Decorated = TypeVar("Decorated", bound=Callable[..., object])
-
-WIDE = 200
-"""Columns of a table in a file or a pipe."""
 
 LINK = re.compile(r"(?P<node>.+)\[(?P<port>\d+)\]")
 
@@ -52,7 +44,11 @@ def command() -> None:
     ibwire fabric show
     ibwire fabric route node-0-0 node-3-1
     ibwire fabric fail 'sw0[7]'
+    ibwire fabric traffic ring6 --shift 4
     """
+
+
+command.add_command(traffic)
 
 
 def _named(function: Decorated) -> Decorated:
@@ -84,7 +80,7 @@ def run(topology: str, name: str) -> None:
       dragonfly:groups=5,leaves=4,spines=4,hosts=4,links=1
     """
     with _reported_errors():
-        subnet = _read(topology)
+        subnet = read_subnet(topology)
         folder = fabric_folder(name)
         _make_room(folder)
     server: UmadServer | None = None
@@ -141,7 +137,7 @@ def show(name: str, style: str | None, output: str | None) -> None:
     for row in rows:
         there = row.pop("peer_port")
         row["peer"] = "" if row["peer"] is None else f"{row['peer']}[{there}]"
-    _write(rows, ("node", "port", "lid", "state", "link", "peer"), style, output)
+    write_table(rows, ("node", "port", "lid", "state", "link", "peer"), style, output)
 
 
 @command.command("route")
@@ -155,7 +151,7 @@ def route(name: str, source: str, destination: str, style: str | None, output: s
     The exit status is 1 if packets do not arrive, and the last line says why.
     """
     rows = _asked(name, {"command": "route", "source": source, "destination": destination})
-    _write(rows, ("node", "in", "out"), style, output)
+    write_table(rows, ("node", "in", "out"), style, output)
     problem = rows[-1].get("problem")
     if problem:
         click.echo(f"{rows[-1]['node']}: {problem}", err=True)
@@ -174,7 +170,7 @@ def counters(name: str, node: str | None, style: str | None, output: str | None)
     rows = _asked(name, {"command": "counters", "node": node})
     seen = {key for row in rows for key, value in row.items() if value}
     shown = [key for key in rows[0] if key in ("node", "port") or key in seen] if rows else []
-    _write(rows, shown, style, output)
+    write_table(rows, shown, style, output)
 
 
 @command.command("fail")
@@ -202,51 +198,12 @@ def _asked(name: str, question: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def _write(
-    rows: list[dict[str, Any]], columns: Sequence[str], style: str | None, output: str | None
-) -> None:
-    chosen = format_of(style, output, "table")
-    if chosen != "table":
-        with Output(output or STANDARD_OUTPUT) as file:
-            if chosen == "text":
-                lines = [columns, *([_cell(row[each]) for each in columns] for row in rows)]
-                file.text.writelines("\t".join(line) + "\n" for line in lines)
-            else:
-                write_rows(rows, chosen, file)
-        return
-    table = Table(box=None, pad_edge=False)
-    for column in columns:
-        is_text = column in ("node", "state", "link", "peer")
-        table.add_column(column.replace("_", " "), justify="left" if is_text else "right")
-    for row in rows:
-        table.add_row(*(Text(_cell(row[each])) for each in columns))
-    shown = console(highlight=False)
-    if not shown.is_terminal:
-        shown = console(highlight=False, width=WIDE)
-    shown.print(table)
-
-
-def _cell(value: object) -> str:
-    return "" if value is None else str(value)
-
-
 @contextmanager
 def _reported_errors() -> Iterator[None]:
     try:
         yield
     except IbwireError as error:
         raise click.ClickException(str(error)) from None
-
-
-def _read(topology: str) -> Subnet:
-    try:
-        return find_topology(topology)
-    except OSError as error:
-        shipped = ", ".join(topology_names())
-        keys = ", ".join(key.split(":")[0] for key in topology_keys())
-        raise click.ClickException(
-            f"{topology}: {error.strerror}; shipped are {shipped}; keys are {keys}"
-        ) from None
 
 
 def _make_room(folder: Path) -> None:

@@ -26,6 +26,8 @@ from ibwire.rc.profile import SPEC, Profile
 from ibwire.rc.qp import QPInit, QueuePair
 from ibwire.rc.work import SGE, RecvWR, SendWR, WCStatus, WROpcode
 
+GRH_SIZE = 40
+"""Bytes before a datagram in the memory of its receiver."""
 QKEY = 0x11111111
 """Q_Key of the datagram queue pairs."""
 MOST_MESSAGES = 4096
@@ -73,7 +75,7 @@ class Transfer:
     @property
     def arrived(self) -> bool:
         """Whether the bytes are at the destination as they were at the source."""
-        return bytes(self.sent.buffer) == bytes(self.received.buffer)
+        return bytes(self.sent.buffer) == bytes(self.received.buffer)[-self.message :]
 
 
 class FabricTraffic:
@@ -137,6 +139,8 @@ class FabricTraffic:
             here, there = bytearray(message), bytearray(data)
         else:
             here, there = bytearray(data), bytearray(message)
+        if qp_type is QPType.UD:
+            there = bytearray(GRH_SIZE + message)
         mine, qp, queue = _end(near, here, qp_type, count, self._channel)
         theirs, peer, _ = _end(far, there, qp_type, count, None)
         code = MTU_CODES[mtu] if mtu else min(source.neighbor_mtu, destination.neighbor_mtu)
@@ -224,7 +228,7 @@ def _post(
     message, qp, peer = transfer.message, transfer.qp, transfer.peer
     if transfer.operation is Operation.SEND:
         for _ in range(count):
-            peer.post_recv(RecvWR([SGE(theirs.iova, message, theirs.lkey)]))
+            peer.post_recv(RecvWR([SGE(theirs.iova, theirs.length, theirs.lkey)]))
     where: dict[str, Any] = {"remote_addr": theirs.iova, "rkey": theirs.rkey}
     if qp.qp_type is QPType.UD:
         address = _address(peer.device, sl)

@@ -48,6 +48,8 @@ WRITERS: dict[tuple[str, str], str] = {
     ("extcap", "--fifo"): "extcap --extcap-interface ibwire-run --capture --fifo {}",
     ("show", "-o"): "show in.pcap 1 -o {}.json",
     ("fields", "-o"): "fields bth -o {}.csv",
+    ("fabric traffic", "--capture"): "fabric traffic star2 --size 1K --capture {}.pcapng",
+    ("fabric traffic", "-o"): "fabric traffic star2 --size 1K -o {}.csv",
 }
 """Command lines that write to a file, `{}` without its ending, and end with status 0 or 1."""
 

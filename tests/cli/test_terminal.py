@@ -148,6 +148,7 @@ CASES: dict[str, list[tuple[object, ...]]] = {
     "fabric route": [("--name", EVIL, "a", "b")],
     "fabric counters": [("--name", EVIL)],
     "fabric fail": [(EVIL,)],
+    "fabric traffic": [("star2", "--flow", EVIL), (MISSING,)],
     "respond": [(MISSING,), (NAMED, "--profile", EVIL)],
 }
 """Arguments of each command with hostile text. The text must come back, so that it is seen."""

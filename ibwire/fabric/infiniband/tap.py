@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ibwire.base.node import OPEN, Frame, Grant
+from ibwire.base.unbuilt import UnbuiltFrame
 from ibwire.base.units import Time
 from ibwire.fabric.infiniband.network import PacketFabric
 from ibwire.fabric.infiniband.subnet import Port
@@ -23,7 +24,8 @@ def tap(fabric: PacketFabric, port: Port, record: Record, *, arriving: bool = Tr
     poll = link.line.poll_transmit
 
     def poll_transmit(now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
-        frame = poll(now, port, grant)
+        polled = poll(now, port, grant)
+        frame = polled.build() if isinstance(polled, UnbuiltFrame) else polled
         if frame is not None:
             record(frame, now)
         return frame

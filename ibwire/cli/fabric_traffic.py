@@ -1,0 +1,305 @@
+"""`ibwire fabric traffic`: data over an InfiniBand fabric in virtual time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import click
+
+from ibwire.base.errors import EncodeError, IbwireError
+from ibwire.base.node import Frame
+from ibwire.base.quantities import parse_duration
+from ibwire.base.units import NS, Time
+from ibwire.capture.erf import erf_record
+from ibwire.capture.writer import CaptureWriter
+from ibwire.cli.fabric_tables import read_subnet, write_table
+from ibwire.cli.paths import InputPath, OutputPath
+from ibwire.cli.tables import table_options
+from ibwire.cli.tool_options import MessageSize
+from ibwire.fabric.infiniband.network import FOREVER, set_limits
+from ibwire.fabric.infiniband.routing import Engine, bring_up
+from ibwire.fabric.infiniband.settings import FabricSettings
+from ibwire.fabric.infiniband.subnet import Port, Subnet
+from ibwire.fabric.infiniband.tap import tap
+from ibwire.fabric.infiniband.waiting import explain
+from ibwire.rc.work import WCStatus
+from ibwire.scenario.infiniband import FabricTraffic, Operation, Transfer
+from ibwire_layers.outer import LinkType
+
+LARGEST = 1 << 26
+"""Bytes of a transfer."""
+MOST_MEMORY = 1 << 30
+"""Bytes of the messages of all transfers."""
+
+_PORT = re.compile(r"(?P<node>.+)\[(?P<port>\d+)\]")
+_LANES = ("1", "2", "4", "8", "15")
+
+
+class Duration(click.ParamType[int]):
+    """A time such as 10ms, in picoseconds."""
+
+    name = "time"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Time:
+        """Picoseconds."""
+        try:
+            return value if isinstance(value, int) else parse_duration(str(value))
+        except EncodeError as error:
+            self.fail(str(error), param, ctx)
+
+
+@click.command("traffic")
+@click.argument("topology", type=InputPath())
+@click.option(
+    "--flow",
+    "flows",
+    metavar="FROM:TO",
+    multiple=True,
+    help="A transfer between two hosts; may be given several times.",
+)
+@click.option(
+    "--shift",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="A transfer from each host to that which is N further; 1 without --flow and --to.",
+)
+@click.option("--to", "target", metavar="HOST", help="A transfer from each other host to this one.")
+@click.option(
+    "--size",
+    type=MessageSize(1, LARGEST),
+    default="1M",
+    show_default=True,
+    help="Bytes of a transfer, also with K or M.",
+)
+@click.option(
+    "--message",
+    type=MessageSize(1, LARGEST),
+    help="Bytes of a message; by default all of a transfer.",
+)
+@click.option(
+    "--operation",
+    type=click.Choice([each.value for each in Operation]),
+    default=Operation.WRITE.value,
+    show_default=True,
+    help="What transfers each message, by RC.",
+)
+@click.option("--sl", type=click.IntRange(0, 15), default=0, help="Service level of all transfers.")
+@click.option(
+    "--routing",
+    type=click.Choice([each.value for each in Engine]),
+    default=Engine.MINHOP.value,
+    show_default=True,
+    help="How the forwarding tables are made.",
+)
+@click.option(
+    "--lanes", type=click.Choice(_LANES), default="1", show_default=True, help="Data lanes."
+)
+@click.option(
+    "--buffer",
+    type=click.IntRange(2, 2048),
+    default=256,
+    show_default=True,
+    help="Buffer of each lane of a port, in blocks of 64 bytes.",
+)
+@click.option(
+    "--hoq-life",
+    type=click.IntRange(0, 31),
+    default=FOREVER,
+    show_default=True,
+    help="HOQLife of all ports: 4.096 us x 2^N, above 19 for ever.",
+)
+@click.option(
+    "--time",
+    "limit",
+    type=Duration(),
+    default="1s",
+    show_default=True,
+    help="End of the run in virtual time, if transfers have not ended.",
+)
+@click.option(
+    "--capture",
+    type=OutputPath(),
+    metavar="FILE",
+    help="Write what the ports of --tap send and receive to a .pcapng or .pcap, as ERF records.",
+)
+@click.option(
+    "--tap",
+    "taps",
+    metavar="NODE[PORT]",
+    multiple=True,
+    help="A port for --capture; without, what each adapter sends.",
+)
+@click.option("--counters", is_flag=True, help="List what the ports have counted, not transfers.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the bytes that are sent.")
+@table_options("transfer or port")
+def command(topology: str, style: str | None, output: str | None, **given: Any) -> None:
+    """Send data over the fabric of a TOPOLOGY in virtual time, and say how fast it arrived.
+
+    The topology is a file, a shipped one or a key, as for `fabric run`, which need not run. Links
+    have credits, and switches and adapters send real packets with LRH and VCRC. A deadlock is
+    named as a circle of ports and lanes. The exit status is 1 if a transfer has not arrived.
+
+    \b
+    ibwire fabric traffic ring6 --shift 4
+    ibwire fabric traffic ring:hosts=1 --shift 2 --buffer 132
+    ibwire fabric traffic fattree32 --to node-0 --counters
+    ibwire fabric traffic star2 --capture c.pcapng --tap sw0[1]
+    """
+    if given["taps"] and not given["capture"]:
+        raise click.UsageError("--tap needs --capture FILE")
+    with _reported_errors(), ExitStack() as stack:
+        subnet = read_subnet(topology)
+        bring_up(subnet, Engine(given["routing"]))
+        set_limits(subnet, lanes=int(given["lanes"]), hoq_life=given["hoq_life"])
+        settings = FabricSettings(buffer=given["buffer"])
+        traffic = FabricTraffic(subnet, settings, seed=given["seed"])
+        if given["capture"]:
+            writer = stack.enter_context(CaptureWriter(given["capture"]))
+            _record(traffic, writer, [_port(subnet, name) for name in given["taps"]])
+        pairs = _pairs(subnet, given)
+        if len(pairs) * (given["message"] or given["size"]) > MOST_MEMORY:
+            raise click.UsageError(
+                f"{len(pairs):,} transfers need too much memory: give a smaller --message"
+            )
+        for source, destination in pairs:
+            traffic.add(
+                source,
+                destination,
+                given["size"],
+                message=given["message"],
+                operation=Operation(given["operation"]),
+                sl=given["sl"],
+            )
+        traffic.run(given["limit"])
+    if given["counters"]:
+        rows = _counters(subnet)
+    else:
+        rows = [_row(transfer) for transfer in traffic.transfers]
+    write_table(rows, list(rows[0]) if rows else [], style, output)
+    if traffic.deadlock:
+        click.echo(explain(traffic.deadlock), err=True)
+    if not all(_has_arrived(transfer) for transfer in traffic.transfers):
+        raise click.exceptions.Exit(1)
+
+
+def _pairs(subnet: Subnet, given: dict[str, Any]) -> list[tuple[Port, Port]]:
+    """Source and destination of each transfer."""
+    hosts = [
+        port
+        for node in subnet.nodes.values()
+        if not node.is_switch
+        for port in node.external_ports()
+        if port.peer is not None
+    ]
+    pairs = []
+    for flow in given["flows"]:
+        names = flow.split(":")
+        if len(names) != 2:
+            raise click.UsageError(f"--flow {flow}: expected FROM:TO")
+        pairs.append((_host(subnet, names[0]), _host(subnet, names[1])))
+    if given["target"]:
+        target = _host(subnet, given["target"])
+        pairs += [(host, target) for host in hosts if host is not target]
+    shift = given["shift"] or (0 if pairs else 1)
+    if shift:
+        count = len(hosts)
+        pairs += [(host, hosts[(number + shift) % count]) for number, host in enumerate(hosts)]
+    if not pairs:
+        raise click.UsageError("no transfer: the topology has no hosts with links")
+    return pairs
+
+
+def _host(subnet: Subnet, name: str) -> Port:
+    """The port of a host: that which is named, or its first with a link."""
+    if _PORT.fullmatch(name):
+        return _port(subnet, name)
+    node = subnet.node(name)
+    for port in node.external_ports():
+        if port.peer is not None and not node.is_switch:
+            return port
+    raise EncodeError("host", name, "an adapter with a link")
+
+
+def _port(subnet: Subnet, name: str) -> Port:
+    matched = _PORT.fullmatch(name)
+    if matched is None:
+        raise click.UsageError(f"{name}: expected NODE[PORT]")
+    port = subnet.port(matched["node"], int(matched["port"]))
+    if port.peer is None:
+        raise EncodeError("port", name, "one with a link")
+    return port
+
+
+def _record(traffic: FabricTraffic, writer: CaptureWriter, ports: Sequence[Port]) -> None:
+    """Write what these ports send and receive, or else what each adapter sends."""
+    chosen = ports or list(traffic.devices)
+    for port in chosen:
+        name = f"{port.node.name}[{port.number}]"
+        number = writer.interface(name, LinkType.ERF, name)
+
+        def record(frame: Frame, now: Time, number: int = number) -> None:
+            time_ns = now // NS
+            writer.write(erf_record(frame, time_ns), time_ns, interface=number)
+
+        tap(traffic.fabric, port, record, arriving=bool(ports))
+
+
+def _row(transfer: Transfer) -> dict[str, Any]:
+    end = transfer.end
+    if _has_arrived(transfer):
+        status = "arrived"
+    elif end is None:
+        status = "not ended"
+    else:
+        status = (transfer.status or WCStatus.SUCCESS).name.lower()
+    return {
+        "node": _name(transfer.source),
+        "to": _name(transfer.destination),
+        "status": status,
+        "bytes": transfer.size,
+        "time_us": None if end is None else round(end / 1e6, 3),
+        "gbps": None if not end else round(8000 * transfer.size / end, 2),
+        "retransmitted": transfer.qp.counters.retransmitted,
+    }
+
+
+def _has_arrived(transfer: Transfer) -> bool:
+    return transfer.status is WCStatus.SUCCESS and transfer.arrived
+
+
+def _counters(subnet: Subnet) -> list[dict[str, Any]]:
+    rows = []
+    for node in subnet.nodes.values():
+        for port in node.external_ports():
+            if port.peer is not None:
+                counters = port.counters
+                rows.append(
+                    {
+                        "node": node.name,
+                        "port": port.number,
+                        "xmit_data": counters.port_xmit_data,
+                        "xmit_pkts": counters.port_xmit_pkts,
+                        "rcv_data": counters.port_rcv_data,
+                        "rcv_pkts": counters.port_rcv_pkts,
+                        "xmit_wait": counters.port_xmit_wait,
+                        "xmit_discards": counters.port_xmit_discards,
+                    }
+                )
+    return rows
+
+
+def _name(port: Port) -> str:
+    return f"{port.node.name}[{port.number}]"
+
+
+@contextmanager
+def _reported_errors() -> Iterator[None]:
+    try:
+        yield
+    except IbwireError as error:
+        raise click.ClickException(str(error)) from None

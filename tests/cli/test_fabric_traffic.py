@@ -1,0 +1,103 @@
+"""`ibwire fabric traffic`: data over a fabric, counters, captures, deadlocks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ibwire.cli import main
+from ibwire.dissect import read
+
+
+def traffic(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["fabric", "traffic", *arguments])
+
+
+def test_transfers_arrive_at_the_rate_of_the_link() -> None:
+    """4xEDR is 100 Gb/s; both hosts send at the same time."""
+    result = traffic("star2", "--size", "50000", "--json")
+
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    assert result.exit_code == 0
+    assert [(row["node"], row["to"], row["status"]) for row in rows] == [
+        ("node-0[1]", "node-1[1]", "arrived"),
+        ("node-1[1]", "node-0[1]", "arrived"),
+    ]
+    assert all(85 < row["gbps"] < 99.4 for row in rows)
+
+
+def test_a_deadlock_is_named_and_ends_with_status_1() -> None:
+    result = traffic("ring:switches=5,hosts=1", "--shift", "2", "--buffer", "132", "--size", "50K")
+
+    assert result.exit_code == 1
+    assert "not ended" in result.stdout
+    sentence = result.stderr.strip()
+    assert sentence.startswith("deadlock: sw0[")
+    assert sentence.count("waits for") == 5
+
+
+def test_up_down_has_no_deadlock() -> None:
+    result = traffic(
+        "ring:switches=5,hosts=1", "--shift", "2", "--buffer", "132", "--size", "20K",
+        "--routing", "updn",
+    )  # fmt: skip
+
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
+def test_counters_are_those_of_both_ends_of_a_link() -> None:
+    """13 packets of 4096 bytes: 12 words of headers in all but the first and ACK; see the sums."""
+    result = traffic("star2", "--flow", "node-0:node-1", "--size", "50K", "--counters", "--json")
+
+    rows = {(row["node"], row["port"]): row for row in map(json.loads, result.stdout.splitlines())}
+    # LRH 8, BTH 12, RETH 16 once, 4096 of data, ICRC 4: 1030 words, and 4 of the RETH.
+    last = 51200 - 12 * 4096
+    expected = 12 * 1030 + 4 + (8 + 12 + last + 4) // 4
+    assert rows["node-0", 1]["xmit_data"] == expected
+    assert rows["sw0", 1]["rcv_data"] == rows["sw0", 2]["xmit_data"] == expected
+    assert rows["node-1", 1]["rcv_pkts"] == 13
+
+
+def test_a_capture_has_packets_and_flow_control_packets(tmp_path: Path) -> None:
+    file = tmp_path / "c.pcapng"
+
+    result = traffic(
+        "star2", "--flow", "node-0:node-1", "--size", "50K", "--capture", str(file),
+        "--tap", "sw0[1]",
+    )  # fmt: skip
+
+    assert result.exit_code == 0
+    (columns,) = list(read(str(file)))
+    data = columns.valid("lrh.pktlen") if "lrh.pktlen" in columns else columns.valid("bth.psn")
+    assert data.sum() == 13 + 1  # and an ACK
+    assert columns.valid("infiniband_link.fccl").sum() >= 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["star2", "--flow", "node-0"], "--flow node-0: expected FROM:TO"),
+        (["star2", "--flow", "node-0:node-9"], "'node-9'"),
+        (["star2", "--flow", "node-0:sw0"], "an adapter with a link"),
+        (["star2", "--to", "node-1[7]"], "port of node-1: 7"),
+        (["star2", "--tap", "sw0[1]"], "--tap needs --capture FILE"),
+        (["star2", "--tap", "sw0", "--capture", "c.pcapng"], "sw0: expected NODE[PORT]"),
+        (["star2", "--size", "10", "--message", "3"], "a divisor of the size 10"),
+        (["star2", "--size", "5000", "--message", "1"], "at most 4096 messages"),
+        (["torus:size=8x8", "--size", "60M"], "give a smaller --message"),
+        (["star:hosts=1", "--routing", "dor", "--time", "x"], "'x'"),
+    ],
+)
+def test_wrong_arguments_are_sentences(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    result = traffic(*arguments)
+
+    assert result.exit_code in (1, 2)
+    assert message in result.stderr
+    assert "Traceback" not in result.output
