@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from ibwire.base.errors import EncodeError
 from ibwire.base.node import Node as NetworkNode
 from ibwire.fabric.infiniband.adapter import AdapterPort
+from ibwire.fabric.infiniband.errors import SymbolErrors
 from ibwire.fabric.infiniband.link import LANES_OF_CODE, LinkEnd
 from ibwire.fabric.infiniband.lrh import LRH_SIZE
 from ibwire.fabric.infiniband.settings import FabricSettings
@@ -122,6 +123,12 @@ class PacketFabric:
     def line(self, port: Port) -> Direction:
         """The line that leaves a port."""
         return self.link(port).line
+
+    def damage(self, port: Port, rate: float) -> SymbolErrors:
+        """Damage what leaves a port at a bit error rate; the stage that does it."""
+        line = self.line(port)
+        line.stage = SymbolErrors(rate, self.simulator.random(f"{line.name}/errors"))
+        return line.stage
 
     def read_tables(self) -> None:
         """Take over what a subnet manager has written since the beginning."""
