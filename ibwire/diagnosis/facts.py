@@ -53,10 +53,11 @@ class Facts:
         return found[-1] if found and found[-1].opcode not in RESPONSES else None
 
     def was_refused_unseen(self, nak: FlowEvent) -> bool:
-        """Whether another response about the PSN of a NAK arrived here damaged."""
+        """Whether another response about the PSN of a NAK arrived here damaged or late."""
         return any(
             event.opcode in ACKNOWLEDGE and event.psn == nak.psn
-            for event in self._of(FlowEventKind.ICRC_BAD)
+            for kind in (FlowEventKind.ICRC_BAD, FlowEventKind.REORDERED)
+            for event in self._of(kind)
         )
 
     def requests(self, kind: FlowEventKind) -> set[int]:
@@ -103,9 +104,11 @@ class Facts:
         Those that were lost or damaged again in this retransmission are not among its packets.
         """
         again = {
-            event.psn
-            for event in self._of(FlowEventKind.ICRC_BAD)
-            if retransmission.number <= event.number <= retransmission.last_number
+            event.psn + step & MASK
+            for event in (*self._of(FlowEventKind.LOST), *self._of(FlowEventKind.ICRC_BAD))
+            if event.direction == self._incident.end
+            and retransmission.number < event.number <= retransmission.last_number
+            for step in range(event.count)
         }
         found = [
             event
@@ -114,7 +117,10 @@ class Facts:
             and number <= event.number < retransmission.number
             and _covers(retransmission, event.psn)
         ]
-        lost = sum(event.count for event in found if event.kind is FlowEventKind.LOST)
+        lost = 0
+        for event in found:
+            if event.kind is FlowEventKind.LOST:
+                lost += max(event.count - sum(_covers(event, psn) for psn in again), 0)
         damaged = {event.psn for event in found if event.kind is FlowEventKind.ICRC_BAD}
         return lost + len(damaged - again)
 

@@ -248,7 +248,11 @@ class _Describer:
             return _WAS_LATE.format(number=late.number)
         late = self.facts.repeated(event, self.resent_at)
         if late is not None:
-            return _WAS_LATE.format(number=late.number)
+            return (
+                f"That packet arrived here again (#{late.number}): it was late, or lost and its "
+                f"retransmission was late or duplicated, or {self.s} discarded it because an "
+                "earlier packet was missing (go-back-N)."
+            )
         if clue is not None and clue.sent and clue.was_late and not self._has_resent(event):
             return f"That packet was reordered before this point (#{clue.sent.number})."
         named_before = any(
@@ -280,7 +284,7 @@ class _Describer:
             self._because(Reason.LOST_OR_DISCARDED)
             return (
                 f"{passed}it was {AFTER}, or {self.s} refused it with a response that arrived here "
-                "damaged."
+                "damaged or late."
             )
         if self.facts.may_be_discarded(event):
             self._because(Reason.LOST_OR_DISCARDED)
@@ -643,6 +647,8 @@ class _Describer:
             since = f"PSN {clue.sent.psn} was first sent (#{clue.sent.number})"
         elif clue is not None and clue.answered is not None:
             began, since = clue.answered.time_ns, f"the lost response (#{clue.answered.number})"
+        elif any(each.number == incident.first.number for each in self.facts.naks):
+            since = f"the NAK (#{incident.first.number})"
         elif incident.first.number in incident.clues:
             since = f"it was retransmitted (#{incident.first.number})"
         result.stall_ns = place.time_ns - began
@@ -652,13 +658,21 @@ class _Describer:
         if incident.responses_again:
             text += f", with {count(incident.responses_again, 'response')} retransmitted"
         if incident.messages:
-            done = [f"{n:,} {VERBS.get(verb, verb)}" for (_, verb), n in incident.messages.items()]
-            text += f"; completed meanwhile: {listed(done)}"
+            text += f"; completed meanwhile: {listed(self._done())}"
         if result.is_harmless:
             text += f", {duration(result.stall_ns)} after {since}."
         else:
             text += f". Recovered {duration(result.stall_ns)} after {since}."
         result.steps.append(Step(place.time_ns, (place.number, place.number), text))
+
+    def _done(self) -> list[str]:
+        """The messages that were completed during the incident, by verb."""
+        messages = self.incident.messages
+        ends = {end for end, _ in messages}
+        whose = dict.fromkeys(ends, "")
+        if len(ends) > 1:
+            whose = {end: f" of {self.r if end == self.incident.end else self.s}" for end in ends}
+        return [f"{n:,} {VERBS.get(verb, verb)}{whose[end]}" for (end, verb), n in messages.items()]
 
     # Words.
 

@@ -17,8 +17,9 @@ from ibwire.base.units import MS
 from ibwire.connections.analysis import Analysis
 from ibwire.connections.opcode_sets import ACKNOWLEDGE, ANSWERED
 from ibwire.diagnosis.incident_text import IncidentText, Step
-from ibwire.diagnosis.record import Recorder
+from ibwire.diagnosis.record import Record, Recorder
 from ibwire.diagnosis.story import Frames, Story
+from ibwire.rc.work import WROpcode
 from ibwire_layers.psn import MASK
 from wire_truth import Harm, Outcome, Sent, Truth
 
@@ -34,16 +35,21 @@ class Everything:
 
 def story_of(truth: Truth) -> Story | None:
     """The story of the connection; `None` if no packet of it passed the point of capture."""
+    if not truth.by_number:
+        return None
+    return Story(*recorded(truth), True)
+
+
+def recorded(truth: Truth) -> tuple[Record, Frames]:
+    """What the story of the connection is made of."""
     recorder = Recorder(Everything())
     analysis = Analysis(recorder)
     feed(analysis, truth.frames)
     analysis.finish()
-    if not truth.by_number:
-        return None
     frames = Frames("capture", truth.frames[0][0], truth.frames[-1][0])
     found = [each for each in recorder.records() if each.connection.is_reliable]
     assert len(found) == 1, "more than one connection"
-    return Story(found[0], frames, True)
+    return found[0], frames
 
 
 class Breach(Exception):
@@ -341,6 +347,18 @@ def nak(judge: _Judge, match: re.Match[str], step: Step, incident: IncidentText)
             Harm.DELAY in newest.harms_before if newest.captured else newest.is_lost_before,
             f"it was not: {newest}",
         )
+    elif found := re.fullmatch(
+        r"That packet arrived here again \(#(\d+)\): it was late, or lost and its retransmission "
+        r"was late or duplicated, or [AB] discarded it because an earlier packet was missing "
+        r"\(go-back-N\)\.",
+        why,
+    ):
+        must(judge.frame(found[1]).psn in {each.psn for each in due}, "it is another packet")
+        must(newest is not None, "it had passed")
+        must(
+            newest.harms_before or any(o is Outcome.DISCARDED for _, o in newest.arrived),
+            f"it was not: {newest}",
+        )
     elif why == "That packet was never seen here.":
         seen = [each for each in due if each.captured and min(each.captured) < step.numbers[0]]
         must(not seen, f"it was: {[str(each) for each in seen]}")
@@ -372,7 +390,7 @@ def nak(judge: _Judge, match: re.Match[str], step: Step, incident: IncidentText)
             f"{AFTER}, or {match['s']} discarded it because an earlier packet was missing "
             "(go-back-N)"
         ) or found[2] == (
-            f"{AFTER}, or {match['s']} refused it with a response that arrived here damaged"
+            f"{AFTER}, or {match['s']} refused it with a response that arrived here damaged or late"
         ):
             must(not any(t < sent.time and o is Outcome.TAKEN for t, o in passed.arrived), "taken")
         else:
@@ -675,7 +693,55 @@ def restart(judge: _Judge, match: re.Match[str], step: Step, incident: IncidentT
 
 
 def recovered(judge: _Judge, match: re.Match[str], step: Step, incident: IncidentText) -> None:
-    pass
+    """What ends an incident, what its time counts from, and what was completed meanwhile."""
+    last = judge.frame(step.numbers[0])
+    begin = judge.frame(match["since"])
+    requester = judge.end[incident.names[0]]
+    must(last.is_response and last.sender != requester, f"it is no response: {last}")
+    what = match["what"]
+    if first := re.fullmatch(r"PSN (\d+) was first sent", what):
+        must(begin.psn & MASK == int(first[1]) and begin.sender == requester, f"another: {begin}")
+        must(not begin.is_response, f"it is a response: {begin}")
+    elif what == "the lost response":
+        must(begin.is_response and begin.sender != requester, f"it is none: {begin}")
+    elif what == "the NAK":
+        must(begin.syndrome is not None and begin.syndrome >= 0x60, f"it is none: {begin}")
+    elif what == "it was retransmitted":
+        must(judge.may_be(begin, lambda each: each.is_again), f"it was not: {begin}")
+    else:
+        must(what == "the gap showed", "no check knows this")
+    said = _nanoseconds(match["took"])
+    took = (
+        judge.truth.frames[step.numbers[0] - 1][0] - judge.truth.frames[int(match["since"]) - 1][0]
+    )
+    must(abs(said - took) <= took / 100 + 1, f"it took {took} ns")
+    for number, verb in re.findall(r"([\d,]+) ([A-Z]+(?: [A-Z]+)?)", match["done"] or ""):
+        posted = sum(
+            VERB_NAMES[work.opcode] == verb
+            for work in (*judge.truth.scenario.works, *judge.truth.scenario.back)
+        )
+        must(_number(number) <= posted, f"only {posted} {verb} were posted")
+    if match["again"]:
+        again = [
+            each
+            for each in judge.truth.sent
+            if each.is_response and each.sender != requester and each.captured
+        ]
+        must(_number(match["again"]) <= len(again), f"{len(again)} responses passed")
+
+
+VERB_NAMES = {
+    WROpcode.SEND: "SEND",
+    WROpcode.RDMA_WRITE: "WRITE",
+    WROpcode.RDMA_WRITE_WITH_IMM: "WRITE",
+    WROpcode.RDMA_READ: "READ",
+    WROpcode.ATOMIC_FETCH_AND_ADD: "FETCH ADD",
+}
+
+
+def _nanoseconds(text: str) -> float:
+    number, unit = text.split()
+    return float(number) * {"ns": 1, "us": 1e3, "ms": 1e6, "s": 1e9}[unit]
 
 
 def capture_ends(judge: _Judge, match: re.Match[str], step: Step, incident: IncidentText) -> None:
@@ -727,10 +793,19 @@ STEPS = _table(
         rf"\(#\d+\)))?: [AB] retransmits (?:[A-Z ]+ )?{PSNS}(?: \({COUNT} packets\))?\.\s?"
         r"(?P<why>.*)": timer,
         r"[AB] restarts at PSN \d+\.": restart,
-        r"Acknowledged.*": recovered,
+        r"Acknowledged(?:, with (?P<again>[\d,]+) responses? retransmitted)?"
+        r"(?:; completed meanwhile: (?P<done>[A-Za-z\d, ]+))?"
+        rf"(?:\. Recovered|,) (?P<took>{TIME}) after (?P<what>[A-Za-z \d]+) "
+        r"\(#(?P<since>\d+)\)\.": recovered,
         r"(?:The capture ends here|Nothing more is seen for).*": capture_ends,
     }
 )
+
+
+def open_messages(judge: _Judge, match: re.Match[str], *rest: Any) -> None:
+    """Messages without a response: the requester has posted as many, and lacks one at least."""
+    works = judge.truth.scenario.works, judge.truth.scenario.back
+    must(_number(match["n"]) <= sum(map(len, works)), "fewer were posted")
 
 
 def small_lost(judge: _Judge, match: re.Match[str], *rest: Any) -> None:
@@ -766,7 +841,9 @@ OTHERS = _table(
         r"[AB] restarts at PSN.*": restart,
         r"[\d,]+ (?:messages?|packets?) .*": fine,
         r"[\d,]+ packets?\.": fine,
-        r"At the end of the capture.*": fine,
+        rf"At the end of the capture {COUNT} messages? had not been acknowledged: .*": (
+            open_messages
+        ),
         r"[AB]: (REQ|MRA|REJ|REP|RTU|DREQ|DREP|SIDR_REQ|SIDR_REP)\b.*": fine,
     }
 )
@@ -826,6 +903,30 @@ def nothing_wrong(judge: _Judge, match: re.Match[str], *rest: Any) -> None:
             must(seen, f"lost and never seen: {each}")
 
 
+def in_flight(judge: _Judge, match: re.Match[str], *rest: Any) -> None:
+    """The emulation ends when all is done: nothing is in flight unless its response was lost."""
+    lost = [e for e in judge.truth.sent if e.is_response and (e.harms_before or e.harms_after)]
+    must(lost, "every response arrived")
+
+
+def cost(judge: _Judge, match: re.Match[str], *rest: Any) -> None:
+    again = sum(
+        each.is_again
+        and bool(each.captured)
+        and not each.is_response
+        and not each.is_damaged_before
+        for each in judge.truth.sent
+    )
+    must(_number(match["n"]) <= again, f"{again} were retransmitted")
+
+
+def needless(judge: _Judge, match: re.Match[str], *rest: Any) -> None:
+    """A timer has expired at least so often."""
+    counters = judge.truth.ends[judge.end[match["r"]]].qp.counters
+    times = {"once": 1, "twice": 2}.get(match["t"]) or _number(match["t"].split()[0])
+    must(counters.timeouts >= times, f"{counters.timeouts} timers expired")
+
+
 VERDICT = _table(
     {
         rf"The network lost (?:at least )?{COUNT} packets? from (?P<r>[AB]) to [AB] between [AB] "
@@ -840,6 +941,11 @@ VERDICT = _table(
         rf"{COUNT} (?P<what>packets?|responses?) (?:from|of) (?P<r>[AB])(?: to [AB])? arrived here "
         r"damaged.*": total_damaged,
         r"[Nn]othing went wrong.*": nothing_wrong,
+        rf"{COUNT} messages? of [AB](?: and [\d,]+ messages? of [AB])? (?:is|are) still in flight "
+        r"when the capture ends\.": in_flight,
+        rf"It cost {COUNT} packets? retransmitted and .*": cost,
+        r"(?P<r>[AB]) retransmitted (?P<t>once|twice|[\d,]+ times) although nothing was lost: its "
+        r"ACK timer expired before [AB] could respond\.": needless,
         r".*": fine,
     }
 )

@@ -10,18 +10,23 @@ from connections.talk import Talk
 from diagnosis.test_cut_captures import Everything
 from emulated_traffic import feed
 from ibwire.connections.analysis import Analysis
-from ibwire.diagnosis.record import Recorder
+from ibwire.diagnosis.record import Record, Recorder
 from ibwire.diagnosis.story import Frames, Story
 from ibwire_layers.opcodes import OpCode
 
 
-def story_of(talk: Talk) -> Story:
+def record_of(talk: Talk) -> tuple[Record, Frames]:
+    """What the story of a conversation is made of."""
     recorder = Recorder(Everything())
     analysis = Analysis(recorder)
     feed(analysis, talk.frames)
     analysis.finish()
     (record,) = recorder.records()
-    return Story(record, Frames("x", talk.frames[0][0], talk.frames[-1][0]), True)
+    return record, Frames("x", talk.frames[0][0], talk.frames[-1][0])
+
+
+def story_of(talk: Talk) -> Story:
+    return Story(*record_of(talk), True)
 
 
 def text_of(story: Story) -> str:
