@@ -18,10 +18,11 @@ from ibwire.cli.fabric_tables import read_subnet, write_table
 from ibwire.cli.fabric_traffic import command as traffic
 from ibwire.cli.paths import InputPath
 from ibwire.cli.tables import table_options
+from ibwire.fabric.infiniband.routing import Engine
 from ibwire.link import umad_client
 from ibwire.link.umad_client import DEFAULT_NAME, ask, fabric_folder
 from ibwire.link.umad_server import UmadServer, remove_folder
-from ibwire.sm.control import Control
+from ibwire.sm.control import Control, settings_of
 from ibwire.sm.management import Management
 
 Decorated = TypeVar("Decorated", bound=Callable[..., object])
@@ -62,10 +63,62 @@ def _named(function: Decorated) -> Decorated:
     return option(function)
 
 
+def _manager_options(function: Decorated) -> Decorated:
+    """Options of a subnet manager of our own; the command gets them as `settings`."""
+    options = (
+        click.option(
+            "--routing",
+            "engine",
+            type=click.Choice([each.value for each in Engine]),
+            default=Engine.MINHOP.value,
+            show_default=True,
+            help="How the manager chooses paths.",
+        ),
+        click.option(
+            "--root",
+            "roots",
+            metavar="SWITCH",
+            multiple=True,
+            help="Top of the tree for updn; found without. Repeatable.",
+        ),
+        click.option(
+            "--lmc",
+            type=click.IntRange(0, 7),
+            default=0,
+            help="Give each adapter 2^N LIDs, with paths of their own.",
+        ),
+        click.option(
+            "--lanes",
+            type=click.IntRange(0, 15),
+            default=0,
+            help="Spread the service levels over so many virtual lanes.",
+        ),
+        click.option(
+            "--priority",
+            type=click.IntRange(0, 15),
+            default=0,
+            help="The manager with the highest is master.",
+        ),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
 @command.command("run")
 @click.argument("topology", type=InputPath())
 @_named
-def run(topology: str, name: str) -> None:
+@click.option(
+    "--sm",
+    "manager",
+    type=click.Choice(["none", "own"]),
+    default="none",
+    show_default=True,
+    help="Bring the fabric up with the subnet manager of ibwire.",
+)
+@click.option("--sm-host", metavar="HOST", help="Where it runs; on the first host without.")
+@_manager_options
+def run(topology: str, name: str, manager: str, sm_host: str | None, **settings: Any) -> None:
     """Run the fabric of a TOPOLOGY until Ctrl-C: a file, a shipped one, or a key with values.
 
     Shipped are star2, ring6 and fattree32. All links come up in the state Initialize; a subnet
@@ -87,7 +140,7 @@ def run(topology: str, name: str) -> None:
     try:
         management = Management(subnet)
         server = UmadServer(management, folder)
-        server.control = Control(subnet, server.environment)
+        server.control = control = Control(management, server.environment)
         hosts = [node.name for node in subnet.nodes.values() if not node.is_switch]
         switches = len(subnet.nodes) - len(hosts)
         links = sum(1 for _ in subnet.links())
@@ -95,7 +148,11 @@ def run(topology: str, name: str) -> None:
             f"{name}: {_count(len(hosts), 'host')}, {_count(switches, 'switch')}, "
             f"{_count(links, 'link')}"
         )
-        if hosts:
+        if manager == "own":
+            with _reported_errors():
+                started = _start_manager(control, {"host": sm_host, **settings}, hosts)
+            click.echo(f"the subnet manager runs on {started}")
+        elif hosts:
             click.echo("start a subnet manager in another terminal, for example:")
             given = "" if name == DEFAULT_NAME else f"--name {name} "
             click.echo(f"  ibwire fabric exec {given}{hosts[0]} -- opensm")
@@ -104,6 +161,32 @@ def run(topology: str, name: str) -> None:
         if server is not None:
             server.close()
         remove_folder(folder)
+
+
+def _start_manager(control: Control, asked: dict[str, Any], hosts: list[str]) -> str:
+    """Start the subnet manager in the fabric that this process runs; its host."""
+    if not hosts:
+        raise click.ClickException("--sm own needs a host")
+    command = {**asked, "command": "manage", "host": asked["host"] or hosts[0]}
+    host: str = control(command)["host"]
+    return host
+
+
+@command.command("manage")
+@_named
+@click.argument("host")
+@click.option("--stop", is_flag=True, help="End it.")
+@_manager_options
+def manage(name: str, host: str, stop: bool, **settings: Any) -> None:
+    """Start the subnet manager of ibwire on a HOST of a running fabric.
+
+    Where another is master, opensm or ibwire, the two agree by priority and GUID.
+    """
+    with _reported_errors():
+        settings_of(settings)
+        asked = {"command": "manage", "host": host, "stop": stop, **settings}
+        done = ask(fabric_folder(name), asked)
+    click.echo(f"the subnet manager on {done['host']} {'ends' if stop else 'runs'}")
 
 
 @command.command("exec", context_settings={"ignore_unknown_options": True})

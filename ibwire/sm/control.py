@@ -6,7 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from ibwire.base.errors import EncodeError
+from ibwire.fabric.infiniband.routing import Engine
 from ibwire.fabric.infiniband.subnet import IS_SM, NO_PORT, Node, Port, Subnet, rate_name
+from ibwire.sm.configuration import Settings
+from ibwire.sm.management import Management
+from ibwire.sm.manager import SubnetManager
 from ibwire_layers.attributes import PortPhysicalState, PortState
 
 Answer = dict[str, Any]
@@ -16,11 +20,12 @@ MAXIMUM_HOPS = 64
 class Control:
     """The commands of one fabric.
 
-    subnet: its nodes. attach: the variables with which a program runs on a host.
+    management: of its nodes. attach: the variables with which a program runs on a host.
     """
 
-    def __init__(self, subnet: Subnet, attach: Callable[[str], dict[str, str]]) -> None:
-        self.subnet = subnet
+    def __init__(self, management: Management, attach: Callable[[str], dict[str, str]]) -> None:
+        self.management = management
+        self.subnet: Subnet = management.subnet
         self._attach = attach
         self._failed: dict[tuple[str, int], tuple[Port, Port]] = {}
 
@@ -33,6 +38,7 @@ class Control:
             "counters": self._counters,
             "fail": self._fail,
             "restore": self._restore,
+            "manage": self._manage,
         }
         handler = handlers.get(str(command.get("command")))
         if handler is None:
@@ -68,6 +74,18 @@ class Control:
                 shown = {each: getattr(counters, each) for each in counters.__slots__}
                 rows.append({"node": node.name, "port": port.number, **shown})
         return {"rows": rows}
+
+    def _manage(self, command: dict[str, Any]) -> Answer:
+        """Start or end a subnet manager of our own on a host."""
+        node = self.subnet.node(str(command["host"]))
+        port = _adapter(node)
+        if command.get("stop"):
+            if port not in self.management.managers:
+                raise EncodeError("host", node.name, "one with a subnet manager of ibwire")
+            self.management.remove_manager(port)
+            return {"host": node.name}
+        start_manager(self.management, port, settings_of(command))
+        return {"host": node.name}
 
     def _fail(self, command: dict[str, Any]) -> Answer:
         port = self.subnet.port(str(command["node"]), int(command["port"]))
@@ -121,6 +139,29 @@ def route(start: Port, end: Port) -> list[Answer]:
         port = node.ports[out]
     rows[-1]["problem"] = "the route is a loop"
     return rows
+
+
+def settings_of(command: dict[str, Any]) -> Settings:
+    """The settings in a command; raises `EncodeError`."""
+    engine = str(command.get("engine", Engine.MINHOP.value))
+    if engine not in list(Engine):
+        raise EncodeError("routing", engine, f"one of {', '.join(Engine)}")
+    return Settings(
+        priority=int(command.get("priority", 0)),
+        engine=Engine(engine),
+        roots=tuple(map(str, command.get("roots", ()))),
+        lmc=int(command.get("lmc", 0)),
+        lanes=int(command.get("lanes", 0)),
+    )
+
+
+def start_manager(management: Management, port: Port, settings: Settings) -> SubnetManager:
+    """Let a subnet manager run at a port; raises `EncodeError` if one does."""
+    if port in management.managers or port.capability_mask & IS_SM:
+        raise EncodeError("host", port.node.name, "one without a subnet manager")
+    manager = SubnetManager(settings, lambda datagram: management.send(datagram, port))
+    management.add_manager(port, manager)
+    return manager
 
 
 def _adapter(node: Node) -> Port:

@@ -11,7 +11,7 @@ from collections import deque
 from typing import Protocol
 
 from ibwire.base.units import Time
-from ibwire.fabric.infiniband.subnet import PERMISSIVE_LID, Port, Subnet
+from ibwire.fabric.infiniband.subnet import IS_SM, PERMISSIVE_LID, Port, Subnet
 from ibwire.sm.mads import (
     GRH_WORDS,
     METHOD,
@@ -42,6 +42,18 @@ class Programs(Protocol):
         ...
 
 
+class Manager(Programs, Protocol):
+    """A subnet manager at a port, which has times at which something is due."""
+
+    def poll_timeout(self) -> Time | None:
+        """When `handle_timeout` is due."""
+        ...
+
+    def handle_timeout(self, now: Time) -> None:
+        """Do what is due."""
+        ...
+
+
 class Management:
     """All MADs of a subnet.
 
@@ -55,6 +67,8 @@ class Management:
         self.pma = PMA()
         self.programs: dict[Port, Programs] = {}
         """By port: of a channel adapter, or port 0 of a switch."""
+        self.managers: dict[Port, Manager] = {}
+        """Subnet managers of our own, which see MADs before the programs at the port."""
         self.delivered = 0
         """MADs that have reached their node."""
         self.lost = 0
@@ -80,12 +94,30 @@ class Management:
 
     def poll_timeout(self) -> Time | None:
         """When `handle_timeout` is due."""
-        return self.traps.poll_timeout()
+        dues = [self.traps.poll_timeout()]
+        dues += [manager.poll_timeout() for manager in self.managers.values()]
+        return min((due for due in dues if due is not None), default=None)
 
     def handle_timeout(self, now: Time) -> None:
-        """Repeat traps that were not repressed."""
+        """Repeat traps that nobody has repressed, and let managers do what is due."""
         self.traps.handle_timeout(now)
+        for manager in list(self.managers.values()):
+            due = manager.poll_timeout()
+            if due is not None and due <= now:
+                manager.handle_timeout(now)
         self.run(now)
+
+    def add_manager(self, port: Port, manager: Manager) -> None:
+        """Let a subnet manager run at a port; one at a time."""
+        self.managers[port] = manager
+        port.capability_mask |= IS_SM
+        self.traps.capabilities_changed(port)
+
+    def remove_manager(self, port: Port) -> None:
+        """End the subnet manager at a port."""
+        if self.managers.pop(port, None) is not None:
+            port.capability_mask &= ~IS_SM
+            self.traps.capabilities_changed(port)
 
     def _carry(self, datagram: Datagram, start: Port) -> Port | None:
         """Take a MAD to its destination: the port it arrives at, or `None`."""
@@ -149,5 +181,8 @@ class Management:
             self.send(answer, arrived if arrived.number else node.ports[0])
 
     def _to_programs(self, datagram: Datagram, arrived: Port, now: Time) -> bool:
+        manager = self.managers.get(arrived.management)
+        if manager is not None and manager.deliver(datagram, now):
+            return True
         programs = self.programs.get(arrived.management)
         return programs is not None and programs.deliver(datagram, now)

@@ -39,7 +39,7 @@ def subnet(place: str) -> Iterator[Subnet]:
     folder.mkdir()
     management = Management(subnet)
     server = UmadServer(management, folder)
-    server.control = Control(subnet, server.environment)
+    server.control = Control(management, server.environment)
     thread = threading.Thread(target=server.run)
     thread.start()
     yield subnet

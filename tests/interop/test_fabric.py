@@ -35,11 +35,11 @@ IBWIRE = [sys.executable, "-P", "-m", "ibwire"]
 class Fabric:
     """A running fabric."""
 
-    def __init__(self, topology: str, place: Path) -> None:
+    def __init__(self, topology: str, place: Path, *options: str) -> None:
         place.mkdir(mode=0o700)
         self.environment = {**os.environ, "XDG_RUNTIME_DIR": str(place)}
         self.process = subprocess.Popen(
-            [*IBWIRE, "fabric", "run", topology],
+            [*IBWIRE, "fabric", "run", topology, *options],
             env=self.environment,
             stdout=subprocess.PIPE,
             text=True,
@@ -196,9 +196,9 @@ def wait_for(fabric: Fabric, host: str) -> None:
     assert "MASTER" in fabric.on(host, "sminfo")
 
 
-def until(condition: Callable[[], bool]) -> None:
-    """Ask again until it is true; fails after a minute."""
-    deadline = time.monotonic() + 60
+def until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    """Ask again until it is true; fails after some time."""
+    deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.1)

@@ -52,7 +52,7 @@ class Client:
 def server(tmp_path: Path) -> Iterator[UmadServer]:
     management = Management(read_topology(topology_path("star2")))
     server = UmadServer(management, tmp_path)
-    server.control = Control(management.subnet, server.environment)
+    server.control = Control(management, server.environment)
     yield server
     server.close()
 

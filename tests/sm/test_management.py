@@ -286,7 +286,7 @@ def test_a_trap_is_repeated_until_it_is_repressed(fabric: Fabric) -> None:
 
 def test_a_failed_link_comes_back(fabric: Fabric) -> None:
     up(fabric)
-    control = Control(fabric.subnet, lambda host: {})
+    control = Control(fabric.management, lambda host: {})
 
     assert control({"command": "fail", "node": "sw0", "port": 2}) == {"link": "sw0[2] - sw1[2]"}
     assert route(fabric.a, fabric.b)[-1] == {

@@ -1,0 +1,326 @@
+"""What a subnet manager writes: LIDs, tables, partitions, and the states of links."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from ibwire.base.errors import EncodeError
+from ibwire.fabric.infiniband.multicast import Group, multicast_tables
+from ibwire.fabric.infiniband.routing import Engine, RoutingError, Tables, next_lids, routes
+from ibwire.fabric.infiniband.subnet import NO_PORT, Node, Port
+from ibwire.sm.asking import Ask
+from ibwire.sm.discovery import Steps, View
+from ibwire_layers.attributes import PortInfo, PortState, SMAttribute, SwitchInfo
+
+GID_PREFIX = 0xFE80_0000_0000_0000
+SUBNET_TIMEOUT = 18
+LIFE_TIME = 18
+HOQ_LIFE, HOQ_LIFE_TO_ADAPTERS = 18, 16
+STALL_COUNT = 7
+LFT_BLOCK = 64
+PKEYS_OF_A_BLOCK = 32
+DEFAULT_PKEY = 0x7FFF
+FULL = 0x8000
+"""Bit of a P_Key: full membership."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition. full, limited: names or GUIDs of adapters; `ALL` is everybody.
+
+    pkey: 15 bits.
+    """
+
+    name: str
+    pkey: int
+    full: tuple[str, ...] = ("ALL",)
+    limited: tuple[str, ...] = ()
+
+    def membership(self, node: Node, port: Port) -> int:
+        """The P_Key of a port in it, or 0."""
+        names = {"ALL", node.name, node.description, f"0x{port.guid:x}"}
+        if names & set(self.full):
+            return self.pkey | FULL
+        return self.pkey if names & set(self.limited) else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a subnet manager is told.
+
+    priority: 0 to 15, the highest is master. roots: of up/down, by name or description. lanes: how
+    many virtual lanes service levels are spread over; 0 leaves the tables as they are.
+    """
+
+    priority: int = 0
+    engine: Engine = Engine.MINHOP
+    roots: tuple[str, ...] = ()
+    lmc: int = 0
+    partitions: tuple[Partition, ...] = (Partition("Default", DEFAULT_PKEY),)
+    lanes: int = 0
+    sweep_interval: int = 10
+    """Seconds from one light sweep to the next; 0 for none."""
+
+    def __post_init__(self) -> None:
+        for name, value, least, most in (
+            ("priority", self.priority, 0, 15),
+            ("LMC", self.lmc, 0, 7),
+            ("number of lanes", self.lanes, 0, 15),
+        ):
+            if not least <= value <= most:
+                raise EncodeError(name, value, f"{least} to {most}")
+
+
+@dataclass(slots=True)
+class Written:
+    """What switches already have, by GUID, so that only changes are sent."""
+
+    lfts: dict[int, bytes] = field(default_factory=dict)
+    mfts: dict[int, dict[tuple[int, int], bytes]] = field(default_factory=dict)
+    ready: set[int] = field(default_factory=set)
+    """Ports of adapters whose clients have been told to register again."""
+
+    def keep(self, nodes: Collection[Node]) -> None:
+        """Forget nodes that are gone."""
+        known = {node.guid for node in nodes}
+        self.lfts = {guid: each for guid, each in self.lfts.items() if guid in known}
+        self.mfts = {guid: each for guid, each in self.mfts.items() if guid in known}
+        self.ready &= {port.guid for node in nodes for port in node.ports}
+
+
+def configure(
+    view: View, settings: Settings, written: Written, groups: Mapping[int, Group]
+) -> Steps:
+    """Bring a subnet up."""
+    written.keep(view.subnet.nodes.values())
+    yield from _clear_changes(view)
+    yield from _partitions(view, settings)
+    yield from _lids(view, settings, written)
+    yield from _lanes(view, settings)
+    yield from _forwarding(view, settings, written)
+    yield from multicast(view, written, groups)
+    yield from _links(view)
+    yield from _states(view, PortState.INIT, PortState.ARMED)
+    yield from _states(view, PortState.ARMED, PortState.ACTIVE)
+
+
+def _switches(view: View) -> list[Node]:
+    return [node for node in view.subnet.nodes.values() if node.is_switch]
+
+
+def _clear_changes(view: View) -> Steps:
+    """Clear PortStateChange of the switches first: what changes from now on is seen later."""
+    changed = [node for node in _switches(view) if node.port_state_change]
+    asks = [Ask(view.paths[node], SMAttribute.SWITCH_INFO, 0, bytes(node.info)) for node in changed]
+    for node, answer in zip(changed, (yield asks), strict=True):
+        if answer is not None:
+            node.info[:] = answer
+
+
+def _set_port(view: View, port: Port, **changes: int) -> Ask:
+    """A Set of PortInfo that leaves the states as they are, unless `changes` has one."""
+    given = {"port_state": 0, "port_physical_state": 0, "client_reregister": 0} | changes
+    data = PortInfo.unpack(port.info).altered(**given).pack()
+    return Ask(view.paths[port.node], SMAttribute.PORT_INFO, port.number, data)
+
+
+def _write_ports(view: View, sets: Mapping[Port, Ask]) -> Steps:
+    for port, answer in zip(sets, (yield list(sets.values())), strict=True):
+        if answer is not None:
+            port.info[:] = answer
+            port.info[_REREGISTER] &= 0x7F
+        else:
+            view.problems.append(f"{port.node.description}[{port.number}]: PortInfo not accepted")
+
+
+def _lids(view: View, settings: Settings, written: Written) -> Steps:
+    own = view.own
+    assert own is not None
+    ports = sorted(view.end_ports(), key=lambda port: (port is not own, port.guid))
+    wanted = {port: 0 if port.node.is_switch else settings.lmc for port in ports}
+    lids = next_lids({port: (port.lid, port.lmc) for port in ports if port.lid}, wanted)
+    sets = {}
+    for port, lid in lids.items():
+        changes = {
+            "lid": lid,
+            "lmc": wanted[port],
+            "master_sm_lid": lids[own],
+            "master_sm_sl": 0,
+            "gid_prefix": GID_PREFIX,
+            "subnet_timeout": SUBNET_TIMEOUT,
+        }
+        is_new = not port.node.is_switch and port.guid not in written.ready
+        if is_new or any(getattr(port, name) != value for name, value in changes.items()):
+            sets[port] = _set_port(view, port, **changes, client_reregister=int(is_new))
+    # The manager's own LID first: traps go there.
+    yield from _write_ports(view, dict(sorted(sets.items(), key=lambda each: each[0] is not own)))
+    written.ready |= {port.guid for port in sets}
+
+
+def _partitions(view: View, settings: Settings) -> Steps:
+    asks: dict[Port, Ask] = {}
+    for port in view.end_ports():
+        keys = pkeys_of(port, settings)
+        block = b"".join(key.to_bytes(2, "big") for key in keys).ljust(64, b"\0")
+        asks[port] = _pkey_block(view, port, block)
+        # A switch checks at the port to an adapter what the adapter may send and receive.
+        if not port.node.is_switch and (peer := port.peer) is not None and peer.node.is_switch:
+            asks[peer] = _pkey_block(view, peer, block)
+    reads = {port: Ask(ask.path, ask.attribute, ask.modifier) for port, ask in asks.items()}
+    for port, answer in zip(reads, (yield list(reads.values())), strict=True):
+        if answer is None or answer == asks[port].data:
+            port.pkeys = bytearray(answer or b"")
+            del asks[port]
+    for port, answer in zip(asks, (yield list(asks.values())), strict=True):
+        if answer is not None:
+            port.pkeys = bytearray(answer)
+
+
+def pkeys_of(port: Port, settings: Settings) -> list[int]:
+    """The P_Keys of a port: that of the default partition first."""
+    if port.node.is_switch:
+        return [DEFAULT_PKEY | FULL]
+    keys = [partition.membership(port.node, port) for partition in settings.partitions]
+    keys = sorted({key for key in keys if key}, key=lambda key: key & 0x7FFF != DEFAULT_PKEY)
+    if not any(key & 0x7FFF == DEFAULT_PKEY for key in keys):
+        keys.insert(0, DEFAULT_PKEY)  # limited: it reaches the subnet administration
+    return keys[:PKEYS_OF_A_BLOCK]
+
+
+def _pkey_block(view: View, port: Port, block: bytes) -> Ask:
+    modifier = port.number << 16 if port.node.is_switch else 0
+    return Ask(view.paths[port.node], SMAttribute.P_KEY_TABLE, modifier, block)
+
+
+def _lanes(view: View, settings: Settings) -> Steps:
+    """SL to VL mapping and arbitration of all ports with a link, if there is a number of lanes."""
+    if not settings.lanes:
+        return
+    asks: list[Ask] = []
+    for node in view.subnet.nodes.values():
+        ports = [port for port in node.external_ports() if port.peer is not None]
+        for port in ports:
+            lanes = min(settings.lanes, _lanes_of(port))
+            mapping = [level % lanes for level in range(16)]
+            packed = bytes(a << 4 | b for a, b in zip(mapping[::2], mapping[1::2], strict=True))
+            inputs = [0, *(each.number for each in ports)] if node.is_switch else [0]
+            for came in inputs:
+                asks.append(_mapping(view, port, came, packed))
+                port.sl2vl[came] = packed
+            table = b"".join(bytes((lane, 64)) for lane in range(lanes)).ljust(64, b"\0")
+            for part, block in ((1, table), (3, bytes(64))):
+                asks.append(_arbitration(view, port, part, block))
+                port.arbitration[part] = block
+    yield asks
+
+
+def _lanes_of(port: Port) -> int:
+    """Virtual lanes of a link (VLCap: 1, 2, 4, 8, 15)."""
+    peer = port.peer
+    caps = [port.vl_cap] + ([peer.vl_cap] if peer is not None else [])
+    return (0, 1, 2, 4, 8, 15)[min(*caps, 5)] or 1
+
+
+def _mapping(view: View, port: Port, came: int, data: bytes) -> Ask:
+    modifier = came << 8 | port.number if port.node.is_switch else 0
+    return Ask(view.paths[port.node], SMAttribute.SL_TO_VL_MAPPING_TABLE, modifier, data)
+
+
+def _arbitration(view: View, port: Port, part: int, data: bytes) -> Ask:
+    modifier = part << 16 | (port.number if port.node.is_switch else 0)
+    return Ask(view.paths[port.node], SMAttribute.VL_ARBITRATION_TABLE, modifier, data)
+
+
+def _tables(view: View, settings: Settings) -> Tables:
+    by_text = {node.description: node.name for node in _switches(view)}
+    roots = [by_text.get(name, name) for name in settings.roots]
+    try:
+        return routes(view.subnet, settings.engine, roots=roots)
+    except RoutingError as error:
+        view.problems.append(f"{settings.engine.value} cannot route this: {error}; minhop instead")
+        return routes(view.subnet, Engine.MINHOP)
+
+
+def _forwarding(view: View, settings: Settings, written: Written) -> Steps:
+    """Write the blocks of the forwarding tables that have changed."""
+    tables = _tables(view, settings)
+    sets = {}
+    for node, table in tables.items():
+        top = max(0, len(table) - 1)
+        node.lft[:] = table
+        if node.linear_fdb_top != top or node.life_time != LIFE_TIME:
+            info = SwitchInfo.unpack(node.info).altered(
+                linear_fdb_top=top, life_time_value=LIFE_TIME, port_state_change=0
+            )
+            sets[node] = Ask(view.paths[node], SMAttribute.SWITCH_INFO, 0, info.pack())
+    for node, answer in zip(sets, (yield list(sets.values())), strict=True):
+        if answer is not None:
+            node.info[:] = answer
+    asks = []
+    for node, table in tables.items():
+        before = written.lfts.get(node.guid, b"")
+        for block, start in enumerate(range(0, len(table), LFT_BLOCK)):
+            data = bytes(table[start : start + LFT_BLOCK]).ljust(LFT_BLOCK, bytes((NO_PORT,)))
+            if before[start : start + LFT_BLOCK].ljust(LFT_BLOCK, bytes((NO_PORT,))) != data or (
+                len(before) <= start
+            ):
+                path = view.paths[node]
+                asks.append(Ask(path, SMAttribute.LINEAR_FORWARDING_TABLE, block, data))
+    answers = yield asks
+    lost = {ask.path for ask, answer in zip(asks, answers, strict=True) if answer is None}
+    for node, table in tables.items():
+        written.lfts[node.guid] = b"" if view.paths[node] in lost else bytes(table)
+
+
+def multicast(view: View, written: Written, groups: Mapping[int, Group]) -> Steps:
+    """Write the blocks of the multicast tables that have changed."""
+    asks = []
+    for node, blocks in multicast_tables(view.subnet, groups).items():
+        before = written.mfts.get(node.guid, {})
+        for block, position in sorted(blocks.keys() | before.keys()):
+            data = blocks.get((block, position), bytes(64))
+            if before.get((block, position), bytes(64)) != data:
+                modifier = position << 28 | block
+                path = view.paths[node]
+                asks.append(Ask(path, SMAttribute.MULTICAST_FORWARDING_TABLE, modifier, data))
+        written.mfts[node.guid] = blocks
+        node.mft = blocks
+    yield asks
+
+
+def _links(view: View) -> Steps:
+    """Let both ends of each link agree on MTU and lanes."""
+    sets = {}
+    for port in (end for link in view.subnet.links() for end in link):
+        peer = port.peer
+        assert peer is not None
+        to_adapter = port.node.is_switch and not peer.node.is_switch
+        enforced = int(to_adapter)
+        changes = {
+            "neighbor_mtu": min(port.mtu_cap, peer.mtu_cap) or port.mtu_cap,
+            "operational_vls": min(port.vl_cap, peer.vl_cap) or port.vl_cap,
+            "hoq_life": HOQ_LIFE_TO_ADAPTERS if to_adapter else HOQ_LIFE,
+            "vl_stall_count": STALL_COUNT,
+            "local_phy_errors": 8,
+            "overrun_errors": 8,
+            "partition_enforcement_inbound": enforced,
+            "partition_enforcement_outbound": enforced,
+        }
+        info = PortInfo.unpack(port.info)
+        if any(getattr(info, name) != value for name, value in changes.items()):
+            sets[port] = _set_port(view, port, **changes)
+    yield from _write_ports(view, sets)
+
+
+def _states(view: View, before: PortState, after: PortState) -> Steps:
+    sets = {
+        port: _set_port(view, port, port_state=after)
+        for link in view.subnet.links()
+        for port in link
+        if port.state == before
+    }
+    yield from _write_ports(view, sets)
+
+
+_REREGISTER = next(each.offset // 8 for each in PortInfo.FIELDS if each.name == "client_reregister")

@@ -1,0 +1,268 @@
+"""PathRecords: what a packet meets between two ports, by the tables that were written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+from ibwire.fabric.infiniband.subnet import NO_PORT, Port, rate_of
+from ibwire.sm.discovery import View
+from ibwire_layers.records import PathRecord
+
+LIFE_TIME = 18
+EXACTLY = 2
+"""Selector of MTU, rate and lifetime in an answer."""
+MAXIMUM_HOPS = 64
+NO_LIMIT = 128
+"""Paths between two ports: one for each LID."""
+
+DGID, SGID, DLID, SLID, NUMB_PATH, PKEY, SL = 2, 3, 4, 5, 12, 13, 15
+MTU_SELECTOR, MTU, RATE_SELECTOR, RATE, LIFE_SELECTOR, LIFE = 16, 17, 18, 19, 20, 21
+"""Bits of the component mask (IBA 15.2.5.16)."""
+
+RATES = {
+    2: Fraction("2"),
+    5: Fraction("4"),
+    3: Fraction("8"),
+    6: Fraction("16"),
+    4: Fraction("24"),
+    7: Fraction("32"),
+    8: Fraction("48"),
+    9: Fraction("64"),
+    10: Fraction("96"),
+    11: Fraction("13.6"),
+    19: Fraction("27.2"),
+    12: Fraction("54.5"),
+    13: Fraction("109"),
+    14: Fraction("163.6"),
+    15: Fraction("25"),
+    20: Fraction("50"),
+    16: Fraction("100"),
+    17: Fraction("200"),
+    18: Fraction("300"),
+    21: Fraction("400"),
+    22: Fraction("600"),
+    23: Fraction("800"),
+    24: Fraction("1200"),
+    25: Fraction("1600"),
+}
+"""Data rate in Gb/s by the code of PathRecord.Rate (docs/reference/infiniband.md#path-rates)."""
+
+
+def rate_code(port: Port) -> int:
+    """The code of the highest rate that the link of a port carries."""
+    found = rate_of(port)
+    if found is None:
+        return 2
+    speed, width = found
+    data = Fraction(speed.lane_bps) * speed.encoding * width.lanes / 10**9
+    fitting = [(rate, code) for code, rate in RATES.items() if rate <= data]
+    return max(fitting, default=(0, 2))[1]
+
+
+@dataclass(slots=True, frozen=True)
+class _Way:
+    """What a path has: code of the MTU, code of the rate, number of links."""
+
+    mtu: int
+    rate: int
+    links: int
+
+
+def paths(
+    view: View, by_lid: dict[int, Port], asked: PathRecord, mask: int
+) -> Iterator[PathRecord]:
+    """The paths that a request selects; NumbPath limits those of each pair of ports."""
+    limit = asked.numb_path if mask >> NUMB_PATH & 1 else NO_LIMIT
+    sources = _ends(view, by_lid, mask >> SGID & 1, asked.sgid, mask >> SLID & 1, asked.slid)
+    ends = _ends(view, by_lid, mask >> DGID & 1, asked.dgid, mask >> DLID & 1, asked.dlid)
+    ways: dict[tuple[Port, int], _Way | None] = {}
+    for source, source_lids in sources:
+        for end, end_lids in ends:
+            pkey = _shared(source, end, asked.pkey if mask >> PKEY & 1 else None)
+            if pkey is None:
+                continue
+            for place, dlid in enumerate(end_lids[:limit]):
+                # Paths between ports with several LIDs pair them off.
+                slid = source_lids[min(place, len(source_lids) - 1)]
+                start = source.peer if not source.node.is_switch and source.peer else source
+                if (start, dlid) not in ways:
+                    ways[start, dlid] = _way(source, end, dlid)
+                way = ways[start, dlid] if source is not end else _Way(source.neighbor_mtu, 0, 0)
+                if way is None:
+                    continue
+                record = _record(source, end, slid, dlid, pkey, way)
+                if _fits(record, asked, mask):
+                    yield record
+
+
+@dataclass(slots=True, frozen=True)
+class MultiPath:
+    """What a MultiPathRecord asks for: paths from some ports to others (IBA 15.2.5.20)."""
+
+    sources: list[int]
+    ends: list[int]
+    path: PathRecord
+    mask: int
+    """As that of a PathRecord, without the ends."""
+
+
+def read_multi_path(data: bytes, mask: int) -> MultiPath | None:
+    """Read a MultiPathRecord; `None` if it is too short for its GIDs.
+
+    RawTraffic to HopLimit are 4 bytes, then TClass, NumbPath, P_Key (2), QoSClass and SL (2), MTU,
+    Rate, PacketLifeTime, 2 bytes, SGIDCount, DGIDCount, 7 bytes, GIDs.
+    """
+    if len(data) < _MULTI_HEAD or len(data) < _MULTI_HEAD + 16 * (data[15] + data[16]):
+        return None
+    gids = [
+        int.from_bytes(data[start : start + 16], "big")
+        for start in range(_MULTI_HEAD, _MULTI_HEAD + 16 * (data[15] + data[16]), 16)
+    ]
+    path = PathRecord(
+        numb_path=data[5] & 0x7F,
+        pkey=int.from_bytes(data[6:8], "big"),
+        sl=data[9] & 0xF,
+        mtu_selector=data[10] >> 6,
+        mtu=data[10] & 0x3F,
+        rate_selector=data[11] >> 6,
+        rate=data[11] & 0x3F,
+        packet_life_time_selector=data[12] >> 6,
+        packet_life_time=data[12] & 0x3F,
+    )
+    # From NumbPath to PacketLifeTime the components have one order in both records.
+    same = (mask >> _MULTI_NUMB_PATH & 0x3FF) << NUMB_PATH
+    return MultiPath(gids[: data[15]], gids[data[15] :], path, same)
+
+
+_MULTI_HEAD = 24
+_MULTI_NUMB_PATH = 6
+SGID_COUNT, DGID_COUNT = 19, 20
+"""Bits of the component mask of a MultiPathRecord."""
+
+
+def _ends(
+    view: View, by_lid: dict[int, Port], has_gid: int, gid: int, has_lid: int, lid: int
+) -> list[tuple[Port, list[int]]]:
+    """The ports that an end of a path may be, with their LIDs."""
+    ports = view.end_ports()
+    if has_lid:
+        port = by_lid.get(lid)
+        ports = [] if port is None else [port]
+    if has_gid:
+        ports = [port for port in ports if gid_of(port) == gid]
+    return [
+        (port, [lid] if has_lid else list(range(port.lid, port.lid + (1 << port.lmc))))
+        for port in ports
+        if port.lid
+    ]
+
+
+def gid_of(port: Port) -> int:
+    """The GID of an end port, as a number."""
+    return port.gid_prefix << 64 | port.guid
+
+
+def _way(source: Port, end: Port, lid: int) -> _Way | None:
+    """Follow the tables; `None` if they do not lead there."""
+    mtu, rates, links = 0xF, [], 0
+    node, out = source.node, source
+    for _ in range(MAXIMUM_HOPS):
+        if node.is_switch:
+            number = node.lft[lid] if lid < len(node.lft) else NO_PORT
+            if number == 0:
+                break
+            if number > node.num_ports:
+                return None
+            out = node.ports[number]
+        if out.peer is None:
+            return None
+        mtu = min(mtu, out.neighbor_mtu or out.mtu_cap)
+        rates.append(rate_code(out))
+        links += 1
+        node = out.peer.node
+        if not node.is_switch:
+            if out.peer is not end:
+                return None
+            break
+    else:
+        return None
+    if node is not end.node:
+        return None
+    if not links:
+        return _Way(end.neighbor_mtu, 0, 0)
+    return _Way(mtu, min(rates, key=RATES.__getitem__), links)
+
+
+def _record(source: Port, end: Port, slid: int, dlid: int, pkey: int, way: _Way) -> PathRecord:
+    return PathRecord(
+        dgid=gid_of(end),
+        sgid=gid_of(source),
+        dlid=dlid,
+        slid=slid,
+        reversible=1,
+        numb_path=0,
+        pkey=pkey,
+        mtu_selector=EXACTLY,
+        mtu=way.mtu,
+        rate_selector=EXACTLY,
+        rate=way.rate or rate_code(source),
+        packet_life_time_selector=EXACTLY,
+        packet_life_time=LIFE_TIME if way.links else 0,
+    )
+
+
+def _fits(record: PathRecord, asked: PathRecord, mask: int) -> bool:
+    if mask >> SL & 1 and asked.sl != record.sl:
+        return False
+    return (
+        _compares(mask, MTU, record.mtu, asked.mtu_selector, asked.mtu, MTU_SELECTOR)
+        and _compares(
+            mask,
+            RATE,
+            RATES.get(record.rate, Fraction(0)),
+            asked.rate_selector,
+            RATES.get(asked.rate, Fraction(0)),
+            RATE_SELECTOR,
+        )
+        and _compares(
+            mask,
+            LIFE,
+            record.packet_life_time,
+            asked.packet_life_time_selector,
+            asked.packet_life_time,
+            LIFE_SELECTOR,
+        )
+    )
+
+
+def _compares(
+    mask: int, bit: int, value: Fraction | int, selector: int, asked: Fraction | int, at: int
+) -> bool:
+    """Whether a value fits: 0 greater, 1 less, 2 equal, 3 the largest there is."""
+    if not mask >> bit & 1 or not mask >> at & 1:
+        return True
+    return (value > asked, value < asked, value == asked, True)[selector]
+
+
+def _shared(a: Port, b: Port, wanted: int | None) -> int | None:
+    """A P_Key that lets two ports talk, a full one if there is; `None` without."""
+    best: int | None = None
+    others = {key & 0x7FFF: key for key in sorted(_keys(b))}
+    for key in sorted(_keys(a), key=lambda key: (key & 0x7FFF != 0x7FFF, key)):
+        other = others.get(key & 0x7FFF)
+        if other is None or not (key | other) & 0x8000:
+            continue
+        if wanted is not None and key & 0x7FFF != wanted & 0x7FFF:
+            continue
+        both = key if key & other & 0x8000 else key & 0x7FFF
+        if best is None or (both & 0x8000 and not best & 0x8000):
+            best = both
+    return best
+
+
+def _keys(port: Port) -> set[int]:
+    keys = port.pkeys
+    found = {int.from_bytes(keys[start : start + 2], "big") for start in range(0, len(keys), 2)}
+    return found - {0}

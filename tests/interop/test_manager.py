@@ -1,0 +1,129 @@
+"""The subnet manager of ibwire, judged by osmtest, infiniband-diags, ibutils and opensm."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ibwire.fabric.infiniband.shipped import find_topology
+from interop.test_fabric import PATH, Fabric, hosts, place, until
+
+NEEDED = ("opensm", "osmtest", "ibdiagnet", "ibdmchk", "saquery", "cc")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        any(shutil.which(name, path=PATH) is None for name in NEEDED),
+        reason=f"needs {', '.join(NEEDED)}: apt install opensm infiniband-diags ibutils gcc",
+    ),
+]
+__all__ = ["place"]
+FIRST, *_, LAST = hosts("ring6")
+NO_LOOPS, LOOPS = "no credit loops found", "credit loops in routing"
+
+
+@pytest.fixture
+def ring(place: Path) -> Iterator[Fabric]:
+    fabric = Fabric("ring6", place, "--sm", "own", "--routing", "updn")
+    until(lambda: is_up(fabric))
+    yield fabric
+    fabric.close()
+
+
+def is_up(fabric: Fabric) -> bool:
+    shown = fabric.run("show")
+    return "active" in shown and "init" not in shown and "armed" not in shown
+
+
+def master(fabric: Fabric) -> str:
+    """What sminfo says of the master, asked from a host that has no manager."""
+    return fabric.run("exec", "node-2-0", "--", "sminfo", status=None)
+
+
+def test_osmtest_passes_all_validations(ring: Fabric, tmp_path: Path) -> None:
+    found = str(tmp_path / "osmtest.dat")
+
+    assert "PASS" in ring.on(LAST, "osmtest", "-f", "c", "-i", found)
+    everything = ring.on(LAST, "osmtest", "-f", "a", "-i", found)
+
+    assert "All Validations" in everything
+    assert "PASS" in everything
+
+
+def test_saquery_lists_every_record(ring: Fabric) -> None:
+    expected = {
+        "NR": ("NodeRecord", 18),
+        "PIR": ("PortInfoRecord", 12 + 6 * 9),
+        "LR": ("LinkRecord", 36),
+        "PR": ("PathRecord", 18 * 18),
+        "LFTR": ("LFT Record", 6),
+        "SWIR": ("SwitchInfoRecord", 6),
+        "GIR": ("GUIDInfo Record", 18),
+        "SMIR": ("SMInfoRecord", 1),
+    }
+
+    asked = "; ".join(f"saquery --smkey 1 {name}" for name in expected)
+    text = ring.on(LAST, "sh", "-c", f"PATH=$PATH:/usr/sbin; {asked}")
+
+    for kind, count in expected.values():
+        assert text.count(f"{kind} dump") == count, kind
+
+
+@pytest.mark.parametrize(
+    ("topology", "engine", "verdict"),
+    [
+        ("ring6", "minhop", LOOPS),
+        ("ring6", "updn", NO_LOOPS),
+        ("torus:size=3x3", "updn", NO_LOOPS),
+        ("fattree:ports=4,levels=3", "ftree", NO_LOOPS),
+        ("mesh:size=3x3", "dor", NO_LOOPS),
+    ],
+)
+def test_ibdmchk_on_credit_loops(
+    topology: str, engine: str, verdict: str, place: Path, tmp_path: Path
+) -> None:
+    fabric = Fabric(topology, place, "--sm", "own", "--routing", engine)
+    try:
+        until(lambda: is_up(fabric))
+        host = next(
+            node.name for node in find_topology(topology).nodes.values() if not node.is_switch
+        )
+        report = fabric.on(host, "ibdiagnet", "-o", str(tmp_path))
+        assert "-E-" not in report
+        name = tmp_path / "ibdiagnet"
+        judged = ["ibdmchk", "-s", f"{name}.lst", "-f", f"{name}.fdbs", "-m", f"{name}.mcfdbs"]
+        # It may end by a signal after its verdict.
+        text = fabric.run("exec", host, "--", *judged, status=None)
+        assert verdict in text
+    finally:
+        fabric.close()
+
+
+def test_a_higher_opensm_takes_over_and_its_end_is_noticed(ring: Fabric, tmp_path: Path) -> None:
+    assert "priority 0 state 3 SMINFO_MASTER" in master(ring)
+
+    opensm = ring.start(LAST, "opensm", "-p", "10", "-f", str(tmp_path / "log"))
+    try:
+        until(lambda: "priority 10 state 3" in master(ring))
+        until(lambda: is_up(ring))
+    finally:
+        opensm.terminate()
+        opensm.wait(20)
+
+    until(lambda: "priority 0 state 3" in master(ring), seconds=120)
+
+
+def test_opensm_hands_over_to_a_higher_manager_of_ibwire(place: Path, tmp_path: Path) -> None:
+    fabric = Fabric("ring6", place)
+    opensm = fabric.start(FIRST, "opensm", "-p", "3", "-f", str(tmp_path / "log"))
+    try:
+        until(lambda: is_up(fabric))
+        fabric.run("manage", LAST, "--priority", "9")
+        until(lambda: "priority 9 state 3" in master(fabric))
+        until(lambda: "Entering STANDBY" in (tmp_path / "log").read_text())
+    finally:
+        opensm.terminate()
+        opensm.wait(20)
+        fabric.close()

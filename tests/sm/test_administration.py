@@ -1,0 +1,231 @@
+"""Subnet administration: records over the wire, memberships, services, subscriptions."""
+
+from __future__ import annotations
+
+import pytest
+
+from ibwire.sm.configuration import Settings
+from ibwire.sm.groups import BROADCAST
+from ibwire_layers.mad import MAD, SA, Notice, Trap
+from ibwire_layers.records import (
+    InformInfo,
+    LinkRecord,
+    MCMemberRecord,
+    PathRecord,
+    ServiceRecord,
+)
+from sm.managed import Managed, Program
+
+GET, SET, GET_TABLE, DELETE, REPORT = 1, 2, 0x12, 0x15, 6
+NODE, PORT_INFO, LINK, SERVICE, PATH, MEMBER = 0x11, 0x12, 0x20, 0x31, 0x35, 0x38
+CREATE = 0b1_0011_0000_1100_0111 | 1 << 6  # MGID, PortGID, Q_Key, TClass, P_Key, SL, label, state
+
+
+class Client:
+    """A program on the last adapter of a fabric that is up."""
+
+    def __init__(self, topology: str = "ring6", **settings: int) -> None:
+        self.fabric = Managed(topology)
+        self.manager = self.fabric.start(Settings(**settings))
+        self.fabric.run(1)
+        self.port = self.fabric.adapters[-1]
+        self.program: Program = self.fabric.program(self.port)
+        self.gid = 0xFE80 << 112 | self.port.guid
+        self.tid = 0
+
+    def ask(
+        self, attribute: int, record: bytes = b"", mask: int = 0, method: int = GET, key: int = 0
+    ) -> tuple[int, bytes]:
+        """Status and data of an answer, whole also where it needs several packets."""
+        self.tid += 1
+        header = MAD(
+            mgmt_class=3,
+            class_version=2,
+            method=method,
+            transaction_id=self.tid,
+            attribute_id=attribute,
+        ).pack()
+        sa = SA(sm_key=key, component_mask=mask).pack()
+        mad = bytearray((header + bytes(12) + sa + record).ljust(256, b"\0"))
+        answer = self.program.ask(mad)
+        status = int.from_bytes(answer[4:6], "big")
+        if status or answer[3] != 0x92:
+            return status, answer[56:]
+        parts: list[bytes] = []
+        while True:
+            number, length = (int.from_bytes(answer[at : at + 4], "big") for at in (28, 32))
+            assert number == len(parts) + 1
+            is_last = answer[26] & 4
+            parts.append(answer[56 : 36 + length] if is_last else answer[56:])
+            if is_last:
+                if number == 1:
+                    assert length <= 220
+                return status, b"".join(parts)
+            ack = bytearray(answer)
+            ack[3], ack[25] = method, 2
+            ack[32:36] = (number + 1).to_bytes(4, "big")
+            answer = self.program.ask(ack)
+
+
+def test_tables_are_whole() -> None:
+    client = Client()
+
+    status, data = client.ask(NODE, method=GET_TABLE)
+
+    assert status == 0
+    assert len(data) == 18 * 112  # 12 hosts and 6 switches; 108 bytes in steps of 8
+    lids = {int.from_bytes(data[start : start + 2], "big") for start in range(0, len(data), 112)}
+    assert lids == set(range(1, 19))
+
+
+def test_links_are_listed_in_both_directions() -> None:
+    client = Client()
+
+    _, data = client.ask(LINK, method=GET_TABLE)
+
+    records = [LinkRecord.unpack(data, start) for start in range(0, len(data), 8)]
+    assert len(records) == 2 * 18
+    switch, host = client.fabric.subnet.nodes["sw0"].ports[0].lid, client.fabric.adapters[0].lid
+    assert any(
+        (each.from_lid, each.from_port, each.to_port, each.to_lid) == (host, 1, 1, switch)
+        for each in records
+    )
+
+
+def test_components_select() -> None:
+    client = Client()
+    lid = client.port.lid.to_bytes(2, "big")
+
+    status, data = client.ask(NODE, lid, mask=1)
+    assert (status, data[:2]) == (0, lid)
+    assert data[44:108].rstrip(b"\0") == b"node-5-1"
+    assert client.ask(NODE, b"\0\xee", mask=1)[0] == 0x0300
+    assert client.ask(NODE)[0] == 0x0400
+    assert client.ask(0x99)[0] == 0x000C
+    assert client.ask(NODE, method=3)[0] == 0x0008
+
+
+def test_a_path_has_the_least_mtu_and_rate_on_its_way() -> None:
+    client = Client("star:hosts=3,rate=4xHDR")
+    a, b = client.fabric.adapters[:2]
+    request = PathRecord(sgid=0xFE80 << 112 | a.guid, dgid=0xFE80 << 112 | b.guid)
+
+    status, data = client.ask(PATH, request.pack(), mask=0b1100)
+
+    path = PathRecord.unpack(data)
+    assert status == 0
+    assert (path.slid, path.dlid, path.pkey) == (a.lid, b.lid, 0xFFFF)
+    assert (path.mtu, path.rate, path.packet_life_time) == (5, 17, 18)  # 4096 bytes, 200 Gb/s
+    assert (path.mtu_selector, path.rate_selector, path.reversible) == (2, 2, 1)
+    assert client.ask(PATH, request.pack(), mask=0b0100)[0] == 0x0600
+    more = request.altered(mtu_selector=0, mtu=5)
+    assert client.ask(PATH, more.pack(), mask=0b1100 | 3 << 16)[0] == 0x0300
+
+
+def test_ports_with_several_lids_have_several_paths() -> None:
+    client = Client("star:hosts=2", lmc=1)
+    a, b = client.fabric.adapters
+    request = PathRecord(sgid=0xFE80 << 112 | a.guid, dgid=0xFE80 << 112 | b.guid)
+
+    _, data = client.ask(PATH, request.pack(), mask=0b1100, method=GET_TABLE)
+
+    pairs = [(each.slid, each.dlid) for each in map(PathRecord.unpack, (data[:64], data[64:]))]
+    assert pairs == [(a.lid, b.lid), (a.lid + 1, b.lid + 1)]
+
+
+def test_only_who_has_the_key_sees_partitions_and_members() -> None:
+    client = Client()
+
+    assert client.ask(0x33, method=GET_TABLE)[0] == 0x0200
+    assert len(client.ask(0x33, method=GET_TABLE, key=1)[1]) == (18 + 12) * 72
+
+
+def test_joining_the_broadcast_group_makes_a_tree() -> None:
+    client = Client()
+    join = MCMemberRecord(mgid=BROADCAST, port_gid=client.gid, join_state=1, pkey=0xFFFF)
+
+    status, data = client.ask(MEMBER, join.pack(), mask=0x10083, method=SET)
+    client.fabric.run(0.1)
+
+    record = MCMemberRecord.unpack(data)
+    assert (status, record.mlid, record.mtu, record.rate) == (0, 0xC000, 4, 3)
+    assert record.qkey == 0xB1B
+    assert client.port.peer is not None
+    block = client.port.peer.node.mft[0, 0]
+    assert int.from_bytes(block[:2], "big") == 1 << client.port.peer.number
+    status, _ = client.ask(MEMBER, join.pack(), mask=0x10083, method=DELETE)
+    client.fabric.run(0.1)
+    assert status == 0
+    assert not any(client.port.peer.node.mft[0, 0])
+
+
+def test_a_group_ends_with_its_last_full_member() -> None:
+    client = Client()
+    mgid = 0xFF12_401B << 96 | 5
+    group = MCMemberRecord(mgid=mgid, port_gid=client.gid, join_state=1, pkey=0xFFFF)
+
+    assert client.ask(MEMBER, group.pack(), mask=0x10083, method=SET)[0] == 0x0600
+    status, data = client.ask(MEMBER, group.pack(), mask=0x130C7 | 1 << 13, method=SET)
+    assert (status, MCMemberRecord.unpack(data).mlid) == (0, 0xC001)
+    too_large = group.altered(mtu_selector=2, mtu=1)
+    mask = 0x10083 | 3 << 4
+    assert client.ask(MEMBER, too_large.pack(), mask=mask, method=SET)[0] == 0x0200
+    assert client.ask(MEMBER, group.pack(), mask=0x10003, method=DELETE)[0] == 0
+    assert client.ask(MEMBER, group.pack(), mask=1)[0] == 0x0300
+
+
+def test_services_end_with_their_lease() -> None:
+    client = Client()
+    service = ServiceRecord(
+        service_id=7, service_gid=client.gid, service_lease=5, service_name=b"x".ljust(64, b"\0")
+    )
+
+    assert client.ask(SERVICE, service.pack(), mask=0x57, method=SET)[0] == 0
+    status, data = client.ask(SERVICE, service.pack(), mask=1)
+    assert (status, ServiceRecord.unpack(data).service_name[:2]) == (0, b"x\0")
+    client.fabric.run(6)
+    assert client.ask(SERVICE, service.pack(), mask=1)[0] == 0x0300
+    assert client.ask(SERVICE, service.pack(), mask=1, method=DELETE)[0] == 0x0300
+
+
+def test_a_service_with_a_key_is_changed_with_that_key_only() -> None:
+    client = Client()
+    service = ServiceRecord(service_id=7, service_gid=client.gid, service_key=9)
+    assert client.ask(SERVICE, service.pack(), mask=0x23, method=SET)[0] == 0
+
+    other = service.altered(service_key=8)
+
+    assert client.ask(SERVICE, other.pack(), mask=0x23, method=SET)[0] == 0x0700
+    assert ServiceRecord.unpack(client.ask(SERVICE, service.pack(), mask=1)[1]).service_key == 0
+
+
+def test_traps_are_reported_to_who_has_subscribed() -> None:
+    client = Client()
+    wanted = InformInfo(
+        lid_range_begin=0xFFFF,
+        is_generic=1,
+        subscribe=1,
+        type=0xFFFF,
+        trap_number=128,
+        producer_type=0xFFFFFF,
+    )
+    assert client.ask(3, wanted.altered(subscribe=0).pack(), method=SET)[0] == 0x0200
+    assert client.ask(3, wanted.pack(), method=SET)[0] == 0
+    client.program.received.clear()
+
+    client.fabric.subnet.disconnect(client.fabric.subnet.nodes["sw0"].ports[7])
+    client.fabric.run(3)
+
+    reports = [each.mad for each in client.program.received if each.mad[3] == REPORT]
+    assert {Notice.unpack(bytes(mad[56:])).trap_number for mad in reports} == {
+        Trap.LINK_STATE_CHANGE
+    }
+    assert client.ask(3, wanted.altered(subscribe=0).pack(), method=SET)[0] == 0
+
+
+@pytest.mark.parametrize("attribute", [0x11, 0x12, 0x14, 0x15, 0x17, 0x18, 0x30, 0x35, 0x38, 0xF3])
+def test_any_mask_is_answered(attribute: int) -> None:
+    client = Client("star2")
+
+    for mask in (0, 1, 0xFF, (1 << 64) - 1):
+        assert client.ask(attribute, b"\xff" * 200, mask=mask)[0] in (0, 0x300, 0x400, 0x600)

@@ -1,0 +1,225 @@
+"""The subnet manager: subnets come up, changes are followed, and one manager is master."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from ibwire.base.errors import EncodeError
+from ibwire.fabric.infiniband.credit_loops import find_credit_loop
+from ibwire.fabric.infiniband.routing import Engine
+from ibwire.fabric.infiniband.subnet import IS_SM, Port
+from ibwire.sm.configuration import Partition, Settings
+from ibwire.sm.control import route
+from ibwire.sm.mads import Datagram
+from ibwire_layers.attributes import PortInfo, PortState, SMState
+from sm.managed import Managed
+
+QUIET = Settings(sweep_interval=0)
+
+
+def problems(fabric: Managed) -> list[str]:
+    """Why packets do not arrive, over all pairs of adapters."""
+    ends = fabric.adapters
+    rows = [route(a, b)[-1] for a in ends for b in ends if a is not b]
+    return [row["problem"] for row in rows if "problem" in row]
+
+
+@pytest.mark.parametrize("engine", list(Engine))
+@pytest.mark.parametrize("topology", ["star2", "fattree:ports=4", "fattree:ports=4,levels=3"])
+def test_a_subnet_comes_up(topology: str, engine: Engine) -> None:
+    fabric = Managed(topology)
+
+    manager = fabric.start(Settings(engine=engine))
+    fabric.run(1)
+
+    assert manager.is_up
+    assert manager.view.problems == []
+    assert {port.state for link in fabric.subnet.links() for port in link} == {PortState.ACTIVE}
+    lids = [port.lid for port in fabric.adapters]
+    assert len(set(lids)) == len(lids)
+    assert {port.master_sm_lid for port in fabric.adapters} == {fabric.adapters[0].lid}
+    assert problems(fabric) == []
+
+
+def test_up_down_has_no_credit_loop_where_shortest_paths_have_one() -> None:
+    for engine, is_loop in ((Engine.MINHOP, True), (Engine.UPDN, False)):
+        fabric = Managed("ring6")
+        fabric.start(Settings(engine=engine))
+        fabric.run(1)
+
+        assert bool(find_credit_loop(fabric.subnet)) == is_loop
+
+
+def test_an_engine_that_does_not_fit_is_replaced() -> None:
+    fabric = Managed("ring6")
+    manager = fabric.start(Settings(engine=Engine.FTREE))
+    fabric.run(1)
+
+    assert "ftree cannot route this: not a fat tree" in manager.view.problems[0]
+    assert problems(fabric) == []
+
+
+def test_a_second_sweep_writes_nothing() -> None:
+    fabric = Managed("ring6")
+    manager = fabric.start(QUIET)
+    fabric.run(1)
+    tables = [bytes(node.lft) for node in fabric.subnet.nodes.values()]
+    sets: list[Datagram] = []
+    send = fabric.management.send
+
+    def watch(datagram: Datagram, port: Port) -> None:
+        if datagram.mad[1] == 0x81 and datagram.mad[3] == 2:
+            sets.append(datagram)
+        send(datagram, port)
+
+    fabric.management.send = watch  # type: ignore[method-assign]
+    manager._change(fabric.now)
+    fabric.run(1)
+
+    assert manager.sweeps == 2
+    assert [datagram.mad[16:18].hex() for datagram in sets] == []
+    assert tables == [bytes(node.lft) for node in fabric.subnet.nodes.values()]
+
+
+def test_a_link_that_fails_is_routed_around_after_its_trap() -> None:
+    fabric = Managed("ring6")
+    manager = fabric.start(QUIET)
+    fabric.run(1)
+
+    fabric.subnet.disconnect(fabric.subnet.nodes["sw0"].ports[7])
+    assert problems(fabric)
+    fabric.run(10)
+
+    assert manager.sweeps > 1
+    assert problems(fabric) == []
+    assert fabric.management.traps.poll_timeout() is None, "traps are repressed"
+
+
+def test_light_sweeps_find_what_no_trap_has_told() -> None:
+    fabric = Managed("ring6")
+    fabric.start(Settings())
+    fabric.run(1)
+
+    fabric.subnet.on_change = None
+    fabric.subnet.disconnect(fabric.subnet.nodes["sw0"].ports[7])
+    fabric.run(11)
+
+    assert problems(fabric) == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_lost_packets_are_sent_again(seed: int) -> None:
+    fabric = Managed("ring6")
+    choose = random.Random(seed)
+    send = fabric.management.send
+
+    def lossy(datagram: Datagram, port: Port) -> None:
+        if choose.random() > 0.02:
+            send(datagram, port)
+
+    fabric.management.send = lossy  # type: ignore[method-assign]
+    fabric.start(Settings())
+    fabric.run(60)
+
+    assert problems(fabric) == []
+
+
+def test_a_node_that_does_not_answer_is_left_out() -> None:
+    fabric = Managed("star:hosts=3")
+    silent = fabric.adapters[2]
+    silent.mkey, silent.mkey_protect_bits = 5, 3
+
+    manager = fabric.start(QUIET)
+    fabric.run(5)
+
+    assert manager.is_up
+    assert manager.view.problems == ["sw0[3]: what is there does not answer"]
+    assert [port.lid for port in fabric.adapters] == [1, 3, 0]
+
+
+def test_each_adapter_has_its_lids_and_partitions() -> None:
+    fabric = Managed("star:hosts=3")
+    settings = Settings(
+        lmc=2,
+        partitions=(
+            Partition("Default", 0x7FFF, ("node-0-0",), ("ALL",)),
+            Partition("storage", 0x10, ("node-0-1",), ("node-0-2",)),
+        ),
+    )
+
+    fabric.start(settings)
+    fabric.run(1)
+
+    assert [port.lid for port in fabric.adapters] == [4, 12, 16]  # the switch has 8
+    assert {port.lmc for port in fabric.adapters} == {2}
+    tables = [bytes(port.pkeys[:6]).ljust(6, b"\0").hex() for port in fabric.adapters]
+    assert tables == ["ffff00000000", "7fff80100000", "7fff00100000"]
+    enforced = PortInfo.unpack(fabric.subnet.nodes["sw0"].ports[2].info)
+    assert enforced.partition_enforcement_inbound == 1
+    assert bytes(fabric.subnet.nodes["sw0"].ports[2].pkeys[:4]).hex() == "7fff8010"
+
+
+def test_service_levels_are_spread_over_lanes() -> None:
+    fabric = Managed("star2")
+    fabric.start(Settings(lanes=4))
+    fabric.run(1)
+
+    switch = fabric.subnet.nodes["sw0"]
+    assert switch.ports[1].sl2vl[2].hex() == "0123012301230123"
+    assert switch.ports[1].arbitration[1][:10].hex() == "00400140024003400000"
+
+
+def test_of_two_managers_the_one_with_the_higher_priority_is_master() -> None:
+    fabric = Managed("ring6")
+    low = fabric.start(Settings(priority=3))
+    fabric.run(1)
+    assert low.state is SMState.MASTER
+
+    high = fabric.start(Settings(priority=9), host=5)
+    fabric.run(2)
+
+    assert (low.state, high.state) == (SMState.STANDBY, SMState.MASTER)
+    assert {port.master_sm_lid for port in fabric.adapters} == {fabric.adapters[5].lid}
+
+
+def test_of_two_managers_with_one_priority_the_smaller_guid_is_master() -> None:
+    fabric = Managed("ring6")
+    second = fabric.start(Settings(), host=5)
+    first = fabric.start(Settings(), host=0)
+    fabric.run(15)
+
+    assert (first.state, second.state) == (SMState.MASTER, SMState.STANDBY)
+
+
+def test_a_standby_takes_over_from_a_master_that_ends() -> None:
+    fabric = Managed("ring6")
+    master = fabric.start(Settings(priority=9))
+    fabric.run(1)
+    standby = fabric.start(Settings(priority=3), host=5)
+    fabric.run(1)
+    assert standby.state.name == "STANDBY"
+
+    assert fabric.adapters[0].lid == fabric.adapters[5].master_sm_lid
+    master.stop()
+    fabric.management.remove_manager(fabric.adapters[0])
+    fabric.run(70)
+
+    assert standby.state is SMState.MASTER
+    assert not fabric.adapters[0].capability_mask & IS_SM
+    assert {port.master_sm_lid for port in fabric.adapters} == {fabric.adapters[5].lid}
+
+
+def test_a_port_has_one_manager() -> None:
+    fabric = Managed("star2")
+    fabric.start(Settings())
+
+    with pytest.raises(EncodeError, match="one without a subnet manager"):
+        fabric.start(Settings())
+
+
+@pytest.mark.parametrize("wrong", [{"priority": 16}, {"lmc": 8}, {"lanes": 16}])
+def test_settings_are_checked(wrong: dict[str, int]) -> None:
+    with pytest.raises(EncodeError):
+        Settings(**wrong)
