@@ -13,7 +13,7 @@ class UnbuiltFrame:
     """A frame of IPv4 without tags and options, as far as switches know it. One node has it at a
     time."""
 
-    __slots__ = ("flow_key", "is_marked", "size", "trailer")
+    __slots__ = ("built", "flow_key", "is_marked", "size", "trailer")
 
     flow_key: bytes
     """Its MAC addresses, type, DSCP, ECN, protocol, addresses and UDP ports; as `flow_key` in
@@ -25,9 +25,17 @@ class UnbuiltFrame:
     is_marked: bool
     """Whether a switch has set a CE mark."""
 
+    built: bytes | None
+    """Its bytes, if they were made and have not changed."""
+
     def build(self) -> bytes:
         """The bytes of the frame."""
         raise NotImplementedError
+
+    def replace_trailer(self, trailer: bytes) -> None:
+        """Change what follows the packet, to as many other bytes."""
+        self.trailer = trailer
+        self.built = None
 
     def mark(self) -> bool:
         """Set a CE mark; `False` if it has one, or its transport is not ECN-capable."""
@@ -42,6 +50,7 @@ class UnbuiltFrame:
             _MARKED[key] = known
         self.flow_key = known
         self.is_marked = True
+        self.built = None
         return True
 
 

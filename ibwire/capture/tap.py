@@ -47,15 +47,16 @@ class Tap:
         self.interface = interface
         self.hits = 0
         self._writer = writer
+        self._interfaces = writer if isinstance(writer, CaptureWriter | PcapngWriter) else None
+        """The same, if it has several interfaces."""
 
     def __call__(self, frame: Frame, now: Time) -> Iterable[tuple[Time, Frame]]:
         """Write the frame if it is picked, and return it."""
         if self.pick is None or self.pick(frame, now):
             self.hits += 1
             time_ns = self.epoch_ns + now // NS
-            writer = self._writer
-            if isinstance(writer, CaptureWriter | PcapngWriter):
-                writer.write(frame, time_ns, interface=self.interface)
+            if self._interfaces is not None:
+                self._interfaces.write(frame, time_ns, interface=self.interface)
             else:
-                writer.write(frame, time_ns)
+                self._writer.write(frame, time_ns)
         return ((0, frame),)

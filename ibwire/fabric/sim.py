@@ -461,11 +461,9 @@ class Simulator:
                     if frame is None:
                         continue
                     if isinstance(frame, UnbuiltFrame):
-                        if line.stage is not None or not line.takes_unbuilt:
+                        size = frame.size + line.overhead
+                        if not line.takes_unbuilt:
                             frame = frame.build()
-                            size = len(frame) + line.overhead
-                        else:
-                            size = frame.size + line.overhead
                     else:
                         size = len(frame) + line.overhead
                     # At least a picosecond: otherwise empty frames could stop the clock.
@@ -474,7 +472,6 @@ class Simulator:
                     if line.stage is None:
                         push(heap, (free + line.delay, sequence(), line.far, line, frame))
                     else:
-                        assert not isinstance(frame, UnbuiltFrame)
                         self._pass(line, frame, now)
                     if line.polls_always:
                         push(heap, (free, sequence(), station, line, None))
@@ -507,16 +504,22 @@ class Simulator:
             heappush(self._heap, (end, self._sequence(), line.near, line, None))
         return line.alone
 
-    def _pass(self, line: Direction, frame: Frame, now: Time) -> None:
+    def _pass(self, line: Direction, given: Frame | UnbuiltFrame, now: Time) -> None:
         """Send a frame through the stage of a direction."""
         assert line.stage is not None
+        unbuilt = given if isinstance(given, UnbuiltFrame) else None
+        frame = given.build() if isinstance(given, UnbuiltFrame) else given
         arrival = line.free_at + line.delay
         if 0 < line.head < len(frame) + line.overhead:
             arrival = now + line.time_of(line.head) + line.delay
         for extra, out in line.stage(frame, now):
             if extra < 0:
                 raise EncodeError(f"{line.name}: delay of a stage", extra, "0 or above")
-            heappush(self._heap, (arrival + extra, self._sequence(), line.far, line, out))
+            # A frame that came out as it is goes on unbuilt, but a duplicate is on its own.
+            going: Frame | UnbuiltFrame = out
+            if unbuilt is not None and out is frame:
+                going, unbuilt = unbuilt, None
+            heappush(self._heap, (arrival + extra, self._sequence(), line.far, line, going))
         if len(self._heap) > MAXIMUM_EVENTS:
             raise TooManyFrames(
                 f"{line.name}: more than {MAXIMUM_EVENTS:,} frames are on their way: lower the "

@@ -378,6 +378,13 @@ class Device:
                 size = packet.send_by(path)
                 if qp.rate is not None and (packet.payload or not packet.form.is_response):
                     qp.rate.sent(size + ETHERNET_OVERHEAD, now)
+                    is_held = qp.scheduled and qp.rate.next_send > now
+                    if is_held and len(active) == 1 and not qp.responder.replies:
+                        # Nothing else may be sent before: it need not be asked until then.
+                        active.popleft()
+                        qp.scheduled = False
+                        self.note_timer(qp)
+                        self._pace(qp, qp.rate.next_send)
                 if active or self._cnps or len(self._lanes) > 1:
                     self._note_ready()
                 return packet

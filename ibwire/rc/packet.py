@@ -124,17 +124,23 @@ class TransportPacket(UnbuiltFrame):
         self.path = path
         self.flow_key = path.flow_key
         self.is_marked = False
+        self.built = None
         self.identification = path.next_identification()
         return size
 
     def build(self) -> bytes:
         """The bytes of a frame that is sent."""
+        if self.built is not None:
+            return self.built
         path = self.path
         assert path is not None
         frame = path.frame(encode(self), self.identification)
         if self.is_marked:
             frame = set_ce(frame, _IP_AT)
-        return frame + self.trailer if self.trailer else frame
+        if self.trailer:
+            frame += self.trailer
+        self.built = frame
+        return frame
 
     def __repr__(self) -> str:
         fields = [name for name in type(self).__annotations__ if name != "form"]

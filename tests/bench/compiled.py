@@ -21,15 +21,35 @@ ROOT = Path(__file__).resolve().parents[2]
 TARGET = ROOT / "build" / "compiled"
 
 MODULES = [
+    "base/unbuilt.py",
+    "base/telemetry.py",
     "fabric/sim.py",
     "fabric/pause.py",
     "fabric/switch/buffer.py",
     "fabric/switch/classes.py",
+    "fabric/switch/marking.py",
     "fabric/switch/routing.py",
     "fabric/switch/scheduling.py",
     "fabric/switch/switch.py",
     "rc/packet.py",
     "rc/path.py",
+    "rc/device.py",
+    "rc/qp.py",
+    "rc/requester.py",
+    "rc/responder.py",
+    "rc/completer.py",
+    "rc/send_queue.py",
+    "rc/send_state.py",
+    "rc/receive.py",
+    "rc/replies.py",
+    "rc/early.py",
+    "rc/credits.py",
+    "rc/sge.py",
+    "rc/timers.py",
+    "rc/cq.py",
+    "rc/congestion/dcqcn.py",
+    "rc/congestion/notification.py",
+    "peer/host.py",
 ]
 
 shutil.rmtree(TARGET, ignore_errors=True)
@@ -42,5 +62,7 @@ options = ["--explicit-package-bases", "--config-file=", "--ignore-missing-impor
 setup(
     name="compiled",
     packages=[],
-    ext_modules=mypycify([*options, *(f"ibwire/{each}" for each in MODULES)], opt_level="2"),
+    ext_modules=mypycify(
+        [*options, *(f"ibwire/{each}" for each in MODULES)], opt_level="2", debug_level="0"
+    ),
 )

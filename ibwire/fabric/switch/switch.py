@@ -532,9 +532,10 @@ def _with_hop(frame: Frame | UnbuiltFrame, port: _Port, now: Time) -> Frame | Un
             frame, now=now, sent=port.sent, queued=queued, rate_bps=port.rate_bps
         )
     if len(frame.trailer) == telemetry.SIZE:
-        frame.trailer = telemetry.add_hop(
+        record = telemetry.add_hop(
             frame.trailer, now=now, sent=port.sent, queued=queued, rate_bps=port.rate_bps
         )
+        frame.replace_trailer(record)
     return frame
 
 

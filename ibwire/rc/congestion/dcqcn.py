@@ -189,7 +189,11 @@ class DCQCN:
     def advance(self, now: Time) -> None:
         """Do what the timers have to do until now."""
         while True:
-            due = min(self._alpha_due, self._cut_due, self._increase_due)
+            due = self._alpha_due
+            if self._cut_due < due:
+                due = self._cut_due
+            if self._increase_due < due:
+                due = self._increase_due
             if due > now:
                 return
             if due == self._alpha_due:
