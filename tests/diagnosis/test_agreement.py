@@ -1,26 +1,31 @@
-"""`flows`, `explain` and `query` count the same, on every shipped capture.
+"""`flows`, `explain`, `query`, `report` and `check` count and judge the same, on every capture.
 
 What `flows` shows are counts of `Connection`. `explain` and the table `events` are made of events:
 each count is also the sum of the events of its kind.
 """
 
+import json
 import re
 from collections import Counter
 from functools import cache
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from diagnosis.test_story import Everything
+from ibwire.cli import main
 from ibwire.connections.analysis import Analysis
 from ibwire.connections.connection import Connection
 from ibwire.connections.counts import DirectionCounts
 from ibwire.connections.events import FlowEvent, FlowEventKind
+from ibwire.connections.status import Status
 from ibwire.diagnosis.record import Record, Recorder
 from ibwire.diagnosis.story import Frames, Story
 from ibwire.dissect import read
 from ibwire.query.database import Database
 from ibwire.query.export import CaptureTables
+from report.test_html import content
 
 CAPTURES = Path(__file__).parents[2] / "captures"
 NAMES = sorted(path.name for path in CAPTURES.glob("*.pcap*"))
@@ -149,3 +154,60 @@ def test_sql_counts_what_flows_counts(names: tuple[str, ...], tmp_path: Path) ->
             row["timeouts"],
             row["rnr_naks"],
         )
+
+
+ROW = {
+    "packets": lambda counts: counts.packets,
+    "retransmitted": lambda counts: counts.retransmitted,
+    "lost": lambda counts: counts.lost,
+    "reordered": lambda counts: counts.reordered,
+    "duplicates": lambda counts: counts.duplicates,
+    "naks": lambda counts: sum(counts.naks.values()),
+    "rnr": lambda counts: counts.rnr_naks,
+    "timeouts": lambda counts: counts.timeouts,
+    "damaged": lambda counts: counts.damaged,
+    "restarts": lambda counts: counts.restarts,
+    "ce": lambda counts: counts.marked,
+    "cnps": lambda counts: counts.cnps,
+}
+"""Columns of `report`, which has one row a connection: each is the sum of both directions."""
+
+
+def agrees_with_flows(name: str) -> None:
+    """`report` and `check` count and judge what `flows` does."""
+    found = {each.number: each for each in connections_of(name)}
+    page = content(CAPTURES / name)
+    assert {row["number"]: row["status"]["text"] for row in page["rows"]} == {
+        number: str(connection.status) for number, connection in found.items()
+    }
+    for row in page["rows"]:
+        both = found[row["number"]].directions
+        for key, count in ROW.items():
+            assert row[key] == sum(map(count, both)), (name, row["number"], key)
+    for number, shown in page["connections"].items():
+        assert shown["badge"]["text"] == str(found[int(number)].status)
+    for record in records_of(name):
+        shown = page["connections"].get(str(record.connection.number))
+        if shown is not None:
+            story = Story(record, Frames(name, 0, 1 << 62), True)
+            assert shown["verdict"] == story.verdict, (name, record.connection.number)
+
+    lines = CliRunner().invoke(main, ["check", "--json", str(CAPTURES / name)]).stdout.splitlines()
+    notes = [each for each in map(json.loads, lines) if each["rule"] == "status"]
+    bad = {
+        number: str(connection.status)
+        for number, connection in found.items()
+        if connection.status.status.severity >= Status.UNRESOLVED.severity
+    }
+    assert {each["connection"]: each["text"].split(":")[0] for each in notes} == bad
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_report_and_check_agree_with_flows(name: str) -> None:
+    agrees_with_flows(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in QUICK])
+def test_report_and_check_agree_with_flows_on_every_capture(name: str) -> None:
+    agrees_with_flows(name)
