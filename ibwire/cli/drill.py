@@ -15,8 +15,9 @@ from click.shell_completion import CompletionItem
 from ibwire.base.errors import CaptureError, OutputError, ScriptError, VerbsError
 from ibwire.base.interrupt import signal_of
 from ibwire.base.output import check_writable, make_directory, protect
+from ibwire.base.units import MS
 from ibwire.cli.drill_live import DrillTargetOptions, target_options
-from ibwire.cli.messages import print_error
+from ibwire.cli.messages import print_error, print_note
 from ibwire.cli.paths import InputPath, OutputDirectory, OutputPath
 from ibwire.cli.values import QueuePairNumber, completions, did_you_mean
 from ibwire.connections.device_packets import DeviceConnection, read_device_connection
@@ -145,6 +146,7 @@ def command(
         lost = run_.broken or ("" if bench is None else bench.lost)
         deaths = 0 if bench is None else bench.deaths
         run_.end(scripts, junit, lost, deaths=deaths)
+        run_.print_hint(live)
     if lost:
         print_error(f"{lost}; the other cases did not run")
     if number is not None:
@@ -209,6 +211,15 @@ class _Run:
     def failed(self) -> int:
         """The number of failed cases."""
         return sum(verdict.failure is not None for verdict in self.verdicts)
+
+    def print_hint(self, live: DrillTargetOptions) -> None:
+        """Name the option for a link that is late, if something did not come there."""
+        failures = [verdict.failure for verdict in self.verdicts if verdict.failure is not None]
+        if live.is_wanted and any(failure.is_absence for failure in failures):
+            print_note(
+                f"what is more than {live.slack / MS:g} ms late counts as missing; "
+                "on a busy machine try a larger --tolerance"
+            )
 
     def carry_out(
         self, scripts: Sequence[Path], recorded: DeviceConnection | None, bench: Bench | None

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import click
 
-from ibwire.base.units import MS, S
+from ibwire.base.units import S
 from ibwire.cli.live import host_of
 from ibwire.cli.paths import InputPath
 from ibwire.cli.target import TARGET, TargetOptions
 from ibwire.cli.values import Decorated, as_one
-from ibwire.drill.targets.live import LIMIT, SLACK, Bench
+from ibwire.drill.targets.live import LIMIT, Bench
 from ibwire.drill.targets.ways import ByManager, ByParameters, ByPingpong, Way
 from ibwire.programs import pingpong
 from ibwire.rc.attributes import MTU_CODES
@@ -48,7 +48,7 @@ class DrillTargetOptions(TargetOptions):
                 endpoint,
                 peer,
                 way,
-                slack=SLACK if self.tolerance is None else int(self.tolerance * MS),
+                slack=self.slack,
                 limit=LIMIT if self.limit is None else int(self.limit * S),
                 restart=self.restart,
             )

@@ -9,12 +9,10 @@ from typing import Any
 
 import click
 
-from ibwire.base.units import MS
 from ibwire.cli.live import host_of
 from ibwire.cli.target import TARGET, TargetOptions, option_names
 from ibwire.cli.values import Decorated, as_one
 from ibwire.drill.agent.agent_server import PORT as AGENT_PORT
-from ibwire.drill.targets.live import SLACK
 from ibwire.fuzz.targets.link.device_link import RATE
 from ibwire.fuzz.targets.link.manager_link import ManagerLink
 from ibwire.fuzz.targets.link.target import LinkTarget, ManagerLinkTarget
@@ -56,7 +54,7 @@ class FuzzTargetOptions(TargetOptions):
         with link.open() as endpoint:
             injectable_interface(link.dev, allow_default_route=self.default_route_too)
             options: dict[str, Any] = {
-                "tolerance": SLACK if self.tolerance is None else int(self.tolerance * MS),
+                "tolerance": self.slack,
                 "rate": self.rate or RATE,
                 "restart": self.restart,
             }

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ibwire.base.errors import ScriptError
-from ibwire.base.units import MS
+from ibwire.base.units import MS, Time
 from ibwire.cli.live import TAP, LiveOptions
 from ibwire.cli.values import IPAddress, MACAddress
 from ibwire.drill.agent.agent_server import PORT as AGENT_PORT
@@ -51,6 +51,11 @@ class TargetOptions:
     def is_wanted(self) -> bool:
         """Whether the device under test is on a link."""
         return self.dev is not None or self.peer is not None
+
+    @property
+    def slack(self) -> Time:
+        """How late everything may be on a link."""
+        return SLACK if self.tolerance is None else int(self.tolerance * MS)
 
     def agent(self, peer: str, host: str, **options: Any) -> ByAgent:
         """The way to the agent on the device's host; raises `UsageError` without its token."""

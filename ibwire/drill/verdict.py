@@ -39,6 +39,11 @@ class Failure:
     way: str = OUT_OF
     """The direction of the expected packet."""
 
+    @property
+    def is_absence(self) -> bool:
+        """Whether what was expected did not come, which a link that is late can cause."""
+        return self.got in ("nothing", "no completion", "no event")
+
 
 @dataclass(slots=True)
 class Verdict:

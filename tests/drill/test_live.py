@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from ibwire.base.errors import PeerError
 from ibwire.base.node import OPEN, Frame, Grant
 from ibwire.base.units import MS, US, S, Time
 from ibwire.cli.drill import command
+from ibwire.cli.drill_live import DrillTargetOptions
 from ibwire.cm.messages import encode
 from ibwire.drill import parse
 from ibwire.drill.files import write_junit
@@ -492,6 +494,34 @@ def test_options_that_do_not_fit_are_wrong_usage(
 
     assert result.exit_code == 2
     assert reason in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("expectation", "options", "hint"),
+    [
+        ("> ACKNOWLEDGE psn", [], "more than 20 ms late"),
+        ("poll recv", ["--tolerance", "2.5"], "more than 2.5 ms late"),
+        ("< WRITE_ONLY psn len=8 ack\n> ACKNOWLEDGE psn+1", [], ""),
+    ],
+)
+def test_where_something_is_missing_on_a_link_it_may_have_been_late(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    expectation: str,
+    options: list[str],
+    hint: str,
+) -> None:
+    script = tmp_path / "s.drill"
+    script.write_text(f"+1us silence\n{expectation}\n")
+    # The emulator takes the place of the device.
+    monkeypatch.setattr(DrillTargetOptions, "open", lambda _: nullcontext())
+
+    link = ["--dev", "lo", "--peer", "10.0.0.1"]
+    result = CliRunner().invoke(command, [str(script), *link, *options])
+
+    assert result.exit_code == 1
+    assert ("--tolerance" in result.stderr) == bool(hint)
+    assert hint in result.stderr
 
 
 def test_junit_has_the_reason_of_a_skipped_case(tmp_path: Path) -> None:
