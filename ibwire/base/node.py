@@ -17,6 +17,10 @@ Frame = bytes
 """Bytes on a link, without preamble and FCS."""
 
 
+class DamagedFrame(bytes):
+    """A frame with flipped bits, whose check sequence (FCS) is therefore wrong."""
+
+
 class Grant(Protocol):
     """May this much leave on this lane now? A lane is a PFC priority or an IB virtual lane."""
 

@@ -29,7 +29,7 @@ from ibwire.cli.paths import InputPath, OutputPath
 from ibwire.cli.terminal import hanging
 from ibwire.cli.values import Number, completions
 from ibwire.report.amounts import count_text, metric_text, rate_text, time_text
-from ibwire.report.switches import switch_lines
+from ibwire.report.switches import switch_lines, tcp_line
 from ibwire.report.text_table import columns_in_words
 from ibwire.scenario import METRICS, NETWORK, Outcome, QPOutcome, Scenario, load, run, shipped
 from ibwire.scenario.effort import announcement
@@ -300,7 +300,7 @@ def _print_report(scenario: Scenario, outcome: Outcome) -> None:
     if first:
         click.echo(first)
     senders = [qp for qp in outcome.qps if qp.tally is not None]
-    if len(senders) <= MOST_COLUMNS:
+    if senders and len(senders) <= MOST_COLUMNS:
         several = len(outcome.by_connection) > 1
         columns = [
             (f"{qp.connection}\n" * several + f"{qp.node} {qp.qpn:#x} to {qp.peer}", qp.metrics)
@@ -309,8 +309,10 @@ def _print_report(scenario: Scenario, outcome: Outcome) -> None:
         _print_table(columns)
         if len(senders) > 1:
             _print_line("together", outcome)
-    else:
+    elif senders:
         _print_summary(senders, outcome)
+    if scenario.tcp:
+        click.echo(tcp_line(outcome))
     if scenario.fabric is not None:
         for line in switch_lines(outcome, _width()):
             click.echo(line)
@@ -319,7 +321,9 @@ def _print_report(scenario: Scenario, outcome: Outcome) -> None:
     for name, what in _ON_THE_WAY.items():
         if outcome.metrics[name]:
             click.echo(f"{what}: {count_text(outcome.metrics[name])}")
-    if outcome.ended != "idle":
+    if outcome.ended == "deadlock":
+        click.echo(f"stopped at {time_text(outcome.virtual_time)}: a deadlock never ends")
+    elif outcome.ended != "idle":
         click.echo(f"stopped at the limit ({outcome.ended}), {time_text(outcome.virtual_time)}")
     for check in outcome.checks:
         word = "pass" if check.passed else "FAIL"

@@ -13,14 +13,15 @@ from fractions import Fraction
 from functools import partial
 
 from ibwire.base.errors import EncodeError
-from ibwire.base.node import Node
+from ibwire.base.node import Frame, Node
 from ibwire.base.units import ETHERNET_OVERHEAD, S, Time
 from ibwire.fabric.llr import LLR, RetryLink
 from ibwire.fabric.pause import LANES, LONGEST, QUANTUM_BITS, pause_frame, pfc_frame
 from ibwire.fabric.sim import Direction, Simulator, Wire
-from ibwire.fabric.switch.classes import Classifier
+from ibwire.fabric.switch.classes import Classifier, Remark
+from ibwire.fabric.switch.cut_through import CutThrough
 from ibwire.fabric.switch.marking import Ramp
-from ibwire.fabric.switch.routing import Router, Strategy
+from ibwire.fabric.switch.routing import FLOWLET_GAP, Router, Strategy
 from ibwire.fabric.switch.switch import FCS, PortSettings, PriorityRules, Switch
 from ibwire.fabric.switch.watchdog import Watchdog
 from ibwire.fabric.timetable import Timetable
@@ -50,6 +51,16 @@ class SwitchSettings:
     strategy: Strategy = Strategy.ECMP
     overhead: int = FCS
     """Bytes that a frame takes in the buffer besides its own."""
+    latency: Time = 0
+    """From the arrival of a frame to its place in the buffer and in a queue."""
+    is_cut_through: bool = False
+    """Whether frames begin to leave before they have arrived whole (`CutThrough`)."""
+    path_weights: Mapping[str, int] = field(default_factory=dict)
+    """How often a neighbour is taken, beside others that lead to the same host."""
+    flowlet_gap: Time = FLOWLET_GAP
+    """Time without a packet after which a flow may take another port, for `Strategy.FLOWLET`."""
+    remarks: Mapping[int, Remark] = field(default_factory=dict)
+    """What switches write into frames, by priority."""
     watchdog: Watchdog | None = None
     """For queues that a neighbour pauses for too long."""
     has_telemetry: bool = False
@@ -168,11 +179,16 @@ class LosslessNetwork:
             for name, switch in self.switches.items():
                 prepare(name, switch)
         self._connect({name: node for name, (node, _) in devices.items()}, wire_overhead)
+        self._settings = settings
+        self._delay_frames()
         self.retries: dict[Link, list[RetryLink]] = {}
         """Link-level retry by link, of those that have it."""
         for link, wire, _ in self.ends:
             own = llr if isinstance(llr, LLR) or llr is None else llr.get(link)
             if own is not None:
+                if any(line.head for line in (wire.a_to_b, wire.b_to_a)):
+                    name = f"{link.a}-{link.b}"
+                    raise EncodeError("llr", name, "of switches without cut-through")
                 self.retries.setdefault(link, []).append(RetryLink(simulator, wire, own))
         for outage in outages:
             self._find(outage.link)
@@ -196,6 +212,12 @@ class LosslessNetwork:
                 seed=draw(f"{name}/hash").getrandbits(32),
                 queued=partial(self._queued, name),
                 draw=draw(f"{name}/paths"),
+                weights={
+                    port: own.path_weights[neighbour]
+                    for port, (_, neighbour) in enumerate(topology.ports(name))
+                    if neighbour in own.path_weights
+                },
+                flowlet_gap=own.flowlet_gap,
             )
             ports = [own.port(link, host_bps) for link, _ in topology.ports(name)]
             self.switches[name] = Switch(
@@ -211,6 +233,7 @@ class LosslessNetwork:
                 has_telemetry=own.has_telemetry,
                 draw=draw(f"{name}/marks"),
                 watchdog=own.watchdog,
+                remarks=own.remarks,
             )
 
     def _connect(self, hosts: Mapping[str, Node], overhead: int) -> None:
@@ -234,6 +257,37 @@ class LosslessNetwork:
             )
             self.wires.setdefault(link, []).append(wire)
             self.ends.append((link, wire, ends))
+
+    def _delay_frames(self) -> None:
+        """Give switches their latency, and their frames early where they cut through."""
+        settings = self._settings
+        for name, switch in self.switches.items():
+            own = settings if isinstance(settings, SwitchSettings) else settings[name]
+            if own.latency < 0:
+                raise EncodeError("latency", own.latency, "0 or above")
+            arriving: dict[int, Direction] = {}
+            leaving: dict[int, Direction] = {}
+            for _, wire, ends in self.ends:
+                lines = wire.a_to_b, wire.b_to_a
+                for at, (node, port) in enumerate(ends):
+                    if node == name:
+                        leaving[port], arriving[port] = lines[at], lines[not at]
+            if own.latency or own.is_cut_through:
+                for line in arriving.values():
+                    line.latency = own.latency
+                    line.stage = line.stage or _unchanged
+            if own.is_cut_through:
+                CutThrough(switch, arriving, leaving, partial(self._later, switch))
+
+    def _later(self, switch: Switch, time: Time, action: Callable[[], None]) -> None:
+        """Call a function at a time, which gives a switch work."""
+
+        def act() -> None:
+            action()
+            self._simulator.kick(switch)
+
+        self.timetable.add(time, act)
+        self._simulator.kick(self.timetable)
 
     def _queued(self, name: str, port: int) -> int:
         return self.switches[name].queued(port)
@@ -321,6 +375,10 @@ class LosslessNetwork:
 def default_headroom(link: Link) -> int:
     """Three times the bytes that a link carries in its delay."""
     return 3 * link.rate_bps * link.delay // (8 * S)
+
+
+def _unchanged(frame: Frame, now: Time) -> tuple[tuple[Time, Frame], ...]:
+    return ((0, frame),)
 
 
 _FIRST_MAC = 0x02_00_53_00_00_00

@@ -128,6 +128,7 @@ class Direction:
         "grant",
         "head",
         "is_awaited",
+        "latency",
         "lost",
         "name",
         "near",
@@ -179,6 +180,8 @@ class Direction:
         self.overhead = overhead
         self.head = head
         """Bytes with which a frame is given to the far end; 0 for whole frames."""
+        self.latency: Time = 0
+        """Time from the arrival of a frame to `receive`, but of MAC control; it needs a `stage`."""
         self.stage = stage if stage is not None or not head else _unchanged
         """Called for each frame when it starts to leave; may be changed at any time, for frames
         that have not left yet."""
@@ -510,8 +513,10 @@ class Simulator:
         unbuilt = given if isinstance(given, UnbuiltFrame) else None
         frame = given.build() if isinstance(given, UnbuiltFrame) else given
         arrival = line.free_at + line.delay
-        if 0 < line.head < len(frame) + line.overhead:
-            arrival = now + line.time_of(line.head) + line.delay
+        if line.back is None or frame[12:14] != _MAC_CONTROL:
+            if 0 < line.head < len(frame) + line.overhead:
+                arrival = now + line.time_of(line.head) + line.delay
+            arrival += line.latency
         for extra, out in line.stage(frame, now):
             if extra < 0:
                 raise EncodeError(f"{line.name}: delay of a stage", extra, "0 or above")

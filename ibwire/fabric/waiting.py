@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ibwire.base.errors import IbwireError
+from ibwire.base.units import MS, US, Time
 from ibwire.fabric.lossless import LosslessNetwork
 from ibwire.fabric.pause import LANES
 
@@ -92,15 +94,84 @@ def deadlock(found: Sequence[Wait]) -> list[Wait]:
     return []
 
 
+def stuck(found: Sequence[Wait]) -> list[Wait]:
+    """Waits that no frame can end any more: all that each waits for is such a wait itself."""
+    rest = {wait.queue: wait for wait in found if wait.reasons}
+    while True:
+        free = [
+            queue
+            for queue, wait in rest.items()
+            if any(reason not in rest for reason in wait.reasons)
+        ]
+        if not free:
+            return list(rest.values())
+        for queue in free:
+            del rest[queue]
+
+
+class Deadlock(IbwireError):
+    """Queues that wait for each other, and will for ever."""
+
+    def __init__(self, circle: Sequence[Wait], since: Time) -> None:
+        self.circle = tuple(circle)
+        self.since = since
+        super().__init__(f"{_circle_text(circle)}, since {since / US:,.0f} us")
+
+
+class DeadlockWatch:
+    """Looks for a deadlock from time to time.
+
+    The pauses of a deadlock are repeated for ever, so its network never becomes idle. bound: how
+    long the same queues have to wait for each other, more than a pause or its end takes to arrive.
+    """
+
+    def __init__(self, network: LosslessNetwork, bound: Time = 5 * MS) -> None:
+        self._network = network
+        self._bound = bound
+        self._next: Time = 0
+        self._since: Time = 0
+        self._queues: frozenset[Queue] = frozenset()
+
+    def look(self, now: Time) -> None:
+        """Raise `Deadlock` if there is one now, and was for the whole bound.
+
+        Nothing is looked for while a storm or the failure of a link is planned, which may end it,
+        or where a watchdog drops or sends the frames of a paused queue.
+        """
+        if now < self._next:
+            return
+        self._next = now + self._bound // 5
+        found: list[Wait] = []
+        if self._network.timetable.poll_timeout() is None and not self._has_watchdog():
+            found = stuck(waits(self._network))
+        queues = frozenset(wait.queue for wait in found)
+        if queues != self._queues:
+            self._queues, self._since = queues, now
+        elif queues and now - self._since >= self._bound:
+            raise Deadlock(deadlock(found), self._since)
+
+    @property
+    def suspects(self) -> bool:
+        """Whether a queue is paused now, so that `look` has to be called again."""
+        return not self._has_watchdog() and bool(waits(self._network))
+
+    def _has_watchdog(self) -> bool:
+        return any(switch.resolves_storms for switch in self._network.switches.values())
+
+
 def explain(network: LosslessNetwork) -> str:
     """What waits for what, one line a queue, the circle of a deadlock first; empty if none does."""
     found = waits(network)
     circle = deadlock(found)
     lines = []
     if circle:
-        names = [str(wait.queue) for wait in circle]
-        lines.append(f"deadlock: {' waits for '.join([*names, names[0]])}")
+        lines.append(_circle_text(circle))
     return "\n".join([*lines, *map(str, found)])
+
+
+def _circle_text(circle: Sequence[Wait]) -> str:
+    names = [str(wait.queue) for wait in circle]
+    return f"deadlock: {' waits for '.join([*names, names[0]])}"
 
 
 def _reasons(network: LosslessNetwork, node: str, port: int, lane: int) -> tuple[Queue, ...]:

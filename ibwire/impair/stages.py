@@ -13,7 +13,7 @@ from dataclasses import replace
 from enum import StrEnum
 
 from ibwire.base.errors import DecodeError, EncodeError
-from ibwire.base.node import Frame, Stage
+from ibwire.base.node import DamagedFrame, Frame, Stage
 from ibwire.base.unbuilt import set_ce
 from ibwire.base.units import MS, Time
 from ibwire.impair.match import Pick, always, locate
@@ -209,7 +209,7 @@ class Corrupt:
             if 0 <= gap <= at:
                 at += 1
             damaged[at] ^= 0x80 >> (bit & 7)
-        return ((0, bytes(damaged)),)
+        return ((0, DamagedFrame(damaged)),)
 
 
 class MarkECN:

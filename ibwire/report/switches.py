@@ -43,6 +43,25 @@ def switch_lines(outcome: Outcome, width: int | None) -> Iterator[str]:
         yield f"and {len(outcome.standstill) - MOST_PORTS} more wait"
 
 
+def tcp_line(outcome: Outcome) -> str:
+    """What the TCP flows of a run did."""
+    metrics = outcome.metrics
+    flows = metrics["tcp.flows"]
+    events = [
+        f"{count_text(metrics[f'tcp.{name}'])} {words}"
+        for name, words in (
+            ("retransmitted", "segments repeated"),
+            ("timeouts", f"timeout{'s'[: metrics['tcp.timeouts'] != 1]}"),
+            ("cuts", f"window{'s'[: metrics['tcp.cuts'] != 1]} halved"),
+        )
+    ]
+    return (
+        f"tcp: {flows} flow{'s'[: flows != 1]}, {count_text(metrics['tcp.bytes'])} bytes in "
+        f"{metric_text('tcp.time', metrics['tcp.time'])}, "
+        f"{metric_text('tcp.goodput', metrics['tcp.goodput'])}; {', '.join(events)}"
+    )
+
+
 def _ports(outcome: Outcome, width: int | None) -> Iterator[str]:
     """The ports where most happened, as a table."""
     largest = outcome.metrics["queue.max"]

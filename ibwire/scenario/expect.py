@@ -35,7 +35,7 @@ class Kind(Enum):
 NEVER = (1 << 63) - 1
 """The time of what did not happen."""
 
-DROP_REASONS = ("buffer full", "no route", "link down", "watchdog", "malformed")
+DROP_REASONS = ("buffer full", "no route", "link down", "watchdog", "malformed", "damaged")
 """Why a switch drops a frame."""
 
 METRICS: dict[str, tuple[Kind, str]] = {
@@ -98,10 +98,22 @@ METRICS: dict[str, tuple[Kind, str]] = {
         f"drops.{reason.replace(' ', '_')}": (Kind.COUNT, f"frames dropped: {reason}")
         for reason in DROP_REASONS
     },
+    "stomped": (Kind.COUNT, "damaged frames that had passed a switch (cut-through)"),
     "first_ce": (Kind.TIME, "when a switch first marked a frame"),
     "first_pause": (Kind.TIME, "when a switch first sent a pause"),
     "llr_replays": (Kind.COUNT, "times an end of a line repeated frames (LLR)"),
     "utilisation": (Kind.RATIO, "part of the time in which the busiest port of a switch sent"),
+    "tcp.flows": (Kind.COUNT, "TCP connections"),
+    "tcp.unfinished": (Kind.COUNT, "of them, those with unacknowledged data when the run ended"),
+    "tcp.bytes": (Kind.COUNT, "bytes that TCP receivers got in order"),
+    "tcp.segments": (Kind.COUNT, "TCP segments with data that were sent"),
+    "tcp.retransmitted": (Kind.COUNT, "of them, repeated ones"),
+    "tcp.timeouts": (Kind.COUNT, "retransmission timeouts of TCP"),
+    "tcp.cuts": (Kind.COUNT, "times a TCP sender halved its window"),
+    "tcp.marked": (Kind.COUNT, "TCP segments received with a congestion mark"),
+    "tcp.wrong": (Kind.COUNT, "TCP segments with a wrong byte"),
+    "tcp.time": (Kind.TIME, "from the first SYN to the last acknowledgement of data"),
+    "tcp.goodput": (Kind.RATE, "bytes that TCP receivers got, a second of that time"),
     **{
         f"status.{status.name}": (Kind.COUNT, f"sends that completed with {status.name}")
         for status in WCStatus
@@ -114,11 +126,14 @@ FABRIC = frozenset(
     for name in METRICS
     if name.partition(".")[0] in {"time_paused", "queue", "drops"}
     or name in {"marks", "cnps_sent", "cnps_switched", "pauses", "resumes", "pause_frames"}
-    or name in {"first_ce", "first_pause", "llr_replays", "utilisation"}
+    or name in {"first_ce", "first_pause", "llr_replays", "utilisation", "stomped"}
 )
 """Metrics of switches."""
 
-NETWORK = FABRIC | {"faults", "too_long", "queue_drops", "bad_icrc"}
+TCP = frozenset(name for name in METRICS if name.startswith("tcp."))
+"""Metrics of TCP flows."""
+
+NETWORK = FABRIC | TCP | {"faults", "too_long", "queue_drops", "bad_icrc"}
 """Metrics of the whole run only, which cannot be assigned to a queue pair."""
 
 SPREAD = frozenset(
@@ -188,6 +203,12 @@ DEFAULTS = (
     Expectation("unfinished", (("==", 0),), "unfinished == 0"),
 )
 """Expectations of every run without others."""
+
+TCP_DEFAULTS = (
+    Expectation("tcp.wrong", (("==", 0),), "tcp.wrong == 0"),
+    Expectation("tcp.unfinished", (("==", 0),), "tcp.unfinished == 0"),
+)
+"""Expectations of every run with TCP flows."""
 
 NONE_FAILED = Expectation("failed", (("==", 0),), "failed == 0")
 """Expectations where none concerns completions of sends."""

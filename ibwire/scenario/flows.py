@@ -8,15 +8,17 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from ibwire.base.toml import Table, hint, shown
+from ibwire.base.units import MS
 from ibwire.rc.attributes import MTU_CODES, QPType
 from ibwire.rc.limits import DeviceLimits
 from ibwire.rc.work import WROpcode
 from ibwire.scenario.expect import SCOPED, read_expectations
 from ibwire.scenario.flow_lists import ListContext, is_list, read_list
-from ibwire.scenario.specs import ClassSpec, ConnectionSpec, WorkloadSpec
+from ibwire.scenario.specs import ClassSpec, ConnectionSpec, TcpSpec, WorkloadSpec
 from ibwire.scenario.workload import Choice, Receives, Traffic
 
 MAXIMUM_FLOWS = 1 << 16
+MAXIMUM_TCP = 1 << 10
 LARGEST_FLOW = 1 << 40
 LARGEST_MESSAGE = 1 << 28
 
@@ -84,6 +86,59 @@ def read_flows(
         workloads.append(_workload(table, first))
         table.end()
     return tuple(connections), tuple(workloads)
+
+
+def is_tcp(table: Table) -> bool:
+    """Whether a flow is a TCP connection."""
+    return table.take_name("transport", "rdma", ("rdma", "tcp")) == "tcp"
+
+
+def read_tcp(
+    tables: Sequence[Table], hosts: Mapping[str, str], classes: Sequence[ClassSpec]
+) -> tuple[TcpSpec, ...]:
+    """The TCP connections of flows. hosts: addresses by name."""
+    found: list[TcpSpec] = []
+    for index, table in enumerate(tables):
+        name = table.take_text("name", f"tcp{index + 1}")
+        pairs = _pairs(table, list(hosts))
+        for host in dict.fromkeys(each for pair in pairs for each in pair):
+            if ":" in hosts[host]:
+                raise table.error("transport", f"tcp needs IPv4, and {host} has {hosts[host]}")
+        count = table.take_int("count", 1, 1, MAXIMUM_TCP)
+        size = table.take_size("size", 1 << 20, 1, LARGEST_FLOW)
+        start, stagger = table.take_time("start", 0), table.take_time("stagger", 0)
+        lossy = sorted((each for each in classes if not each.is_lossless), key=_is_strict)
+        default = lossy[0].name if lossy else None
+        is_ecn = table.take_bool("ecn", False)
+        traffic_class, priority = take_class(table, classes, is_ecn=is_ecn, default=default)
+        mss = table.take_int("mss", 1460, 64, 8960)
+        min_timeout = table.take_time("min_rto", 200 * MS)
+        if not min_timeout:
+            raise table.error("min_rto", "expected a time above 0")
+        table.end()
+        if len(found) + len(pairs) * count > MAXIMUM_TCP:
+            raise table.error("count", f"more than {MAXIMUM_TCP:,} TCP connections in all")
+        for source, target in pairs:
+            found += [
+                TcpSpec(
+                    name=name,
+                    source=source,
+                    target=target,
+                    size=size,
+                    start=start + number * stagger,
+                    mss=mss,
+                    min_timeout=min_timeout,
+                    dscp=traffic_class >> 2,
+                    priority=priority,
+                    is_ecn=is_ecn,
+                )
+                for number in range(count)
+            ]
+    return tuple(found)
+
+
+def _is_strict(spec: ClassSpec) -> bool:
+    return spec.is_strict
 
 
 def _list(
@@ -154,10 +209,12 @@ def _chosen(table: Table, key: str, hosts: Sequence[str], default: str | None = 
     return list(found)
 
 
-def take_class(table: Table, classes: Sequence[ClassSpec], *, is_ecn: bool) -> tuple[int, int]:
+def take_class(
+    table: Table, classes: Sequence[ClassSpec], *, is_ecn: bool, default: str | None = None
+) -> tuple[int, int]:
     """The traffic class (DSCP and ECN) and the priority of `class`, `dscp`, `priority`, `ecn`."""
     by_name = {each.name: each for each in classes}
-    name = table.take_name("class", classes[0].name, by_name)
+    name = table.take_name("class", default or classes[0].name, by_name)
     chosen = by_name[name]
     dscp = table.take_int("dscp", chosen.dscp[0], 0, 63)
     priority = table.take_int("priority", chosen.priority, 0, 7)

@@ -21,13 +21,14 @@ from ibwire.scenario.expect import (
     DEFAULTS,
     NONE_FAILED,
     SCOPED,
+    TCP_DEFAULTS,
     read_expectations,
     says_how_sends_complete,
 )
 from ibwire.scenario.flow_lists import ListContext
-from ibwire.scenario.flows import ECT_0, read_flows, take_class
+from ibwire.scenario.flows import ECT_0, is_tcp, read_flows, read_tcp, take_class
 from ibwire.scenario.nodes import LINKS, Network, between, read_network
-from ibwire.scenario.specs import ClassSpec, ConnectionSpec, Scenario, WorkloadSpec
+from ibwire.scenario.specs import ClassSpec, ConnectionSpec, Scenario, TcpSpec, WorkloadSpec
 from ibwire.scenario.workload import FIXED_SIZES, Between, Choice, Mistake, Receives, Traffic
 
 MAXIMUM_MEMORY = 1 << 29
@@ -64,15 +65,17 @@ def read_scenario(content: bytes, name: str, settings: Iterable[Setting] = ()) -
     rates = {host: wire.rate_bps for wire in network.wires for host in wire.between}
     context = ListContext(Path(name).parent, seed, rates)
     is_ecn = control is not None and control.has_cnps
-    connections, workloads = _traffic(top, network, link, context, is_ecn=is_ecn)
-    largest = max(each.mtu for each in connections) + LARGEST_HEADERS + ETHERNET_OVERHEAD
+    connections, workloads, tcp = _traffic(top, network, link, context, is_ecn=is_ecn)
+    payloads = [each.mtu for each in connections] + [each.mss for each in tcp]
+    largest = max(payloads) + LARGEST_HEADERS + ETHERNET_OVERHEAD
     has_telemetry = control is not None and control.has_telemetry
     fabric = network.sized(largest, top, has_telemetry=has_telemetry)
     expected = top.table("expect")
     expectations = read_expectations(expected)
     top.end()
     given = {each.metric for each in expectations}
-    defaults = tuple(each for each in DEFAULTS if each.metric not in given)
+    usual = DEFAULTS + (TCP_DEFAULTS if tcp else ())
+    defaults = tuple(each for each in usual if each.metric not in given)
     if not says_how_sends_complete(expectations):
         if any(says_how_sends_complete(each.expectations) for each in connections):
             connections = tuple(map(_with_none_failed, connections))
@@ -90,6 +93,7 @@ def read_scenario(content: bytes, name: str, settings: Iterable[Setting] = ()) -
         connections=connections,
         workloads=workloads,
         expectations=defaults + expectations,
+        tcp=tcp,
         fabric=fabric,
         control=control,
         files=tuple(map(str, context.files)),
@@ -104,10 +108,14 @@ def _with_none_failed(connection: ConnectionSpec) -> ConnectionSpec:
 
 def _traffic(
     top: Table, network: Network, link: str, context: ListContext, *, is_ecn: bool
-) -> tuple[tuple[ConnectionSpec, ...], tuple[WorkloadSpec, ...]]:
-    """Connections with their workloads, and flows."""
+) -> tuple[tuple[ConnectionSpec, ...], tuple[WorkloadSpec, ...], tuple[TcpSpec, ...]]:
+    """Connections with their workloads, flows, and TCP flows."""
     flows = top.tables("flow")
     has_connections = "workload" in top or "connection" in top or not flows
+    if link == "ib" and flows:
+        raise top.error("flow", "flows have a DSCP, and native InfiniBand packets have none here")
+    tcp_tables = [each for each in flows if is_tcp(each)]
+    flows = [each for each in flows if not is_tcp(each)]
     connections = _connections(top, network, link) if has_connections else ()
     workloads = _workloads(top, connections) if has_connections else ()
     found, traffic = read_flows(
@@ -118,10 +126,10 @@ def _traffic(
         taken={each.name: each for each in connections},
         context=context,
     )
-    if link == "ib" and flows:
-        raise top.error("flow", "flows have a DSCP, and native InfiniBand packets have none here")
+    addresses = {node.name: node.address for node in network.nodes if not node.is_bridge}
+    tcp = read_tcp(tcp_tables, addresses, network.classes)
     _check_memory(top, found, traffic)
-    return connections + found, workloads + traffic
+    return connections + found, workloads + traffic, tcp
 
 
 def _check_memory(

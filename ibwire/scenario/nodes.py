@@ -24,6 +24,7 @@ from ibwire.scenario.specs import ClassSpec, FabricSpec, NodeSpec, WireSpec
 from ibwire.scenario.switches import (
     DEFAULT_CLASSES,
     check_buffers,
+    check_neighbours,
     read_switches,
     read_topology,
     take_rate,
@@ -90,6 +91,10 @@ def read_network(top: Table, link: str) -> Network:
     except EncodeError as error:
         place = next((each for each in reversed(switches) if "route" in each), top)
         raise place.error("route", str(error).removeprefix(f"{error.field}: ")) from None
+    check_neighbours(switches, topology, found)
+    cut = next((name for name, spec in found.items() if spec.is_cut_through), None)
+    if cut is not None and any(wire.llr for wire in wires if cut in wire.between):
+        raise top.error("switch", f"cut_through of {cut}: llr checks whole frames")
     fabric = FabricSpec(
         topology=topology,
         switches=found,

@@ -102,7 +102,8 @@ class Outcome:
     scenario: str
     seed: int
     ended: str
-    """`idle`: nothing was left to do; `until`, `frames`: the limit of time or frames came."""
+    """`idle`: nothing was left to do; `until`, `frames`: the limit of time or frames came;
+    `deadlock`: queues of switches wait for each other, and will for ever."""
     virtual_time: Time
     """Time of the last event."""
     qps: list[QPOutcome]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,6 +11,7 @@ from ibwire.base.node import Node, Pipe, Stage
 from ibwire.base.trace import ObservedNode, Observer
 from ibwire.base.units import GBPS, Time
 from ibwire.fabric import Bridge, Simulator, Wire
+from ibwire.fabric.waiting import Deadlock
 from ibwire.impair import Loss, Match, build_pipe
 from ibwire.peer import QKEY, Host
 from ibwire.rc.attributes import MTU_CODES, QPCap, QPType
@@ -21,11 +21,13 @@ from ibwire.rc.device import Device
 from ibwire.rc.limits import DeviceLimits
 from ibwire.rc.qp import QPInit, QueuePair
 from ibwire.scenario.expect import FABRIC, Expectation
+from ibwire.scenario.ideal import IdealTimes
 from ibwire.scenario.nodes import LINKS
 from ibwire.scenario.outcome import Checked, Metrics, Outcome, QPOutcome, total
 from ibwire.scenario.recording import Recording, Sender
 from ibwire.scenario.specs import ConnectionSpec, NodeSpec, Scenario, WireSpec
 from ibwire.scenario.switched import SwitchedNetwork
+from ibwire.scenario.tcp_hosts import add_flows, node_of, tcp_hosts, tcp_metrics
 from ibwire.scenario.workload import Contents, Flow
 from ibwire_layers.headers import LRH
 from ibwire_layers.outer import Ethernet, LinkType
@@ -74,7 +76,16 @@ class Network:
         self._stages: list[tuple[str, str, Any]] = []
         """Wire and sender, what it does, and the stage, which counts its `hits`."""
         for spec in scenario.nodes:
-            self._add_node(spec, observers)
+            self._add_node(spec)
+        with_tcp = tcp_hosts(scenario.tcp, self.hosts)
+        for name, host in self.hosts.items():
+            node = node_of(host, with_tcp)
+            self._nodes[name] = ObservedNode(name, node, observers) if observers else node
+        self.tcp = add_flows(
+            scenario.tcp, with_tcp, {each.name: each for each in scenario.nodes}, seed
+        )
+        switches = scenario.fabric.switches if scenario.fabric else None
+        self._ideals = IdealTimes(scenario.wires, switches, scenario.link)
         self.switched: SwitchedNetwork | None = None
         if scenario.fabric is not None:
             self.switched = SwitchedNetwork(
@@ -102,18 +113,21 @@ class Network:
             self._attach(recording)
         if self.switched is not None:
             self.switched.sample_queues(self._is_over)
-        ended = simulator.run(
-            until=scenario.limit,
-            max_frames=scenario.max_frames,
-            stop=recording.tick if recording is not None else None,
-        )
+        try:
+            ended = simulator.run(
+                until=scenario.limit,
+                max_frames=scenario.max_frames,
+                stop=recording.tick if recording is not None else None,
+            ).value
+        except Deadlock:
+            ended = "deadlock"
         if recording is not None:
             recording.close()
         for host in self.hosts.values():
             host.collect(simulator.now)
         for flow in self.flows.values():
             flow.finish()
-        return self._outcome(ended.value)
+        return self._outcome(ended)
 
     def _attach(self, recording: Recording) -> None:
         """Have the network recorded."""
@@ -133,11 +147,13 @@ class Network:
 
     def _is_over(self) -> bool:
         """Whether nothing more will change: all messages have ended, or nothing is planned."""
-        if any(flow.tally.unfinished for flow in self.flows.values()):
+        if any(flow.tally.unfinished for flow in self.flows.values()) or any(
+            flow.ended is None for flow in self.tcp
+        ):
             return not self.simulator.pending
         return True
 
-    def _add_node(self, spec: NodeSpec, observers: Sequence[Observer]) -> None:
+    def _add_node(self, spec: NodeSpec) -> None:
         if spec.is_bridge:
             ports = sum(spec.name in wire.between for wire in self.scenario.wires)
             bridge = Bridge(max(ports, 1), queue_frames=spec.queue_frames, name=spec.name)
@@ -156,9 +172,7 @@ class Network:
             vlan=spec.vlan,
             **self._control(spec.name),
         )
-        host = Host(device)
-        self.hosts[spec.name] = host
-        self._nodes[spec.name] = ObservedNode(spec.name, host, observers) if observers else host
+        self.hosts[spec.name] = Host(device)
 
     def _control(self, host: str) -> dict[str, Any]:
         """The congestion control of a host, for the rate of its line."""
@@ -182,9 +196,8 @@ class Network:
     def _add_stages(self, wires: Sequence[Wire]) -> None:
         """Put the faults on the wires of a network with switches."""
         for number, (spec, wire) in enumerate(zip(self.scenario.wires, wires, strict=True)):
-            a, b = spec.between
-            wire.a_to_b.stage = self._stage(spec, number, a)
-            wire.b_to_a.stage = self._stage(spec, number, b)
+            for name, line in zip(spec.between, (wire.a_to_b, wire.b_to_a), strict=True):
+                line.stage = self._stage(spec, number, name) or line.stage
 
     def _add_wire(self, wire: WireSpec, number: int) -> None:
         a, b = wire.between
@@ -262,7 +275,8 @@ class Network:
 
     def _add_flows(self, pairs: dict[str, list[tuple[QueuePair, QueuePair]]]) -> None:
         scenario = self.scenario
-        contents = Contents(self.seed, max(each.traffic.largest for each in scenario.workloads))
+        largest = max((each.traffic.largest for each in scenario.workloads), default=0)
+        contents = Contents(self.seed, largest)
         for workload in scenario.workloads:
             for index, (a, b) in enumerate(pairs[workload.connection]):
                 if workload.sender is not None and a.device.name != workload.sender:
@@ -298,7 +312,7 @@ class Network:
                         tally=flow.tally if flow else None,
                         counters=own,
                         peer_counters=other,
-                        ideal=self._ideal(qp, peer, spec) if flow else 0,
+                        ideal=self._ideal(flow, spec) if flow else 0,
                         rate=qp.rate,
                     )
                 )
@@ -315,27 +329,36 @@ class Network:
     def _last_moment(self, ended: str) -> Time:
         if ended != "idle":
             return self.simulator.now
-        return max((flow.tally.ended for flow in self.flows.values()), default=0)
+        times = [flow.tally.ended for flow in self.flows.values()]
+        return max([*times, *(flow.ended or 0 for flow in self.tcp)], default=0)
 
-    def _ideal(self, qp: QueuePair, peer: QueuePair, spec: ConnectionSpec) -> Time:
-        """How long the flow of a queue pair takes in an idle network; 0 if it is no flow."""
-        workload = next((w for w in self.scenario.workloads if w.connection == spec.name), None)
-        if self.switched is None or workload is None or not workload.is_flow:
+    def _ideal(self, flow: Flow, spec: ConnectionSpec) -> Time:
+        """How long the messages of a queue pair take in an idle network; 0 if some have no end."""
+        if flow.tally.unfinished or flow.tally.failed:
             return 0
-        sizes = [workload.traffic.sizes.pick(n, _NO_DRAW) for n in range(workload.traffic.count)]
-        return self.switched.ideal(qp.device.name, peer.device.name, sizes, spec.mtu)
+        if next(w for w in self.scenario.workloads if w.connection == spec.name).is_flow:
+            sizes = list(flow.posted_sizes())
+            ends = flow.qp.device.name, flow.peer.device.name
+            return self._ideals.of_messages(*ends, sizes, spec.mtu)
+        return self._ideals.of_flow(flow, spec.mtu)
 
     def _network_metrics(self, outcome: Outcome) -> Metrics:
         fabric = dict.fromkeys(FABRIC, 0)
         if self.switched is not None:
             outcome.ports = self.switched.ports()
             tallies = [flow.tally for flow in self.flows.values() if flow.tally.started is not None]
-            start = min((tally.started or 0 for tally in tallies), default=0)
-            end = max((tally.ended for tally in tallies), default=0)
+            starts = [tally.started or 0 for tally in tallies]
+            start = min([*starts, *(flow.spec.start for flow in self.tcp)], default=0)
+            ends = [tally.ended for tally in tallies]
+            end = max([*ends, *(flow.ended or 0 for flow in self.tcp)], default=0)
             fabric = self.switched.metrics(outcome.ports, self.hosts.values(), start, end)
-            if any(tally.unfinished for tally in tallies):
+            unfinished = any(tally.unfinished for tally in tallies) or any(
+                flow.ended is None for flow in self.tcp
+            )
+            if outcome.ended == "deadlock" or unfinished:
                 outcome.standstill = self.switched.standstill()
         too_long = sum(hits for _, what, hits in outcome.hits if what == "too_long")
+        fabric |= tcp_metrics(self.tcp)
         return fabric | {
             "faults": sum(hits for _, _, hits in outcome.hits) - too_long,
             "too_long": too_long,
@@ -354,7 +377,3 @@ class Network:
             for name, expectations, metrics in scopes
             for each in expectations
         ]
-
-
-_NO_DRAW = random.Random(0)
-"""For sizes that are not drawn."""

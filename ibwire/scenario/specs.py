@@ -10,7 +10,9 @@ from typing import Any
 from ibwire.base.units import ETHERNET_OVERHEAD, GBPS, US, Time
 from ibwire.fabric.llr import LLR
 from ibwire.fabric.lossless import Outage, PauseStorm
-from ibwire.fabric.switch import Ramp, Strategy, Trust
+from ibwire.fabric.switch import Ramp, Remark, Strategy, Trust
+from ibwire.fabric.switch.headroom import headroom
+from ibwire.fabric.switch.routing import FLOWLET_GAP
 from ibwire.fabric.switch.watchdog import Watchdog
 from ibwire.fabric.topology import Topology
 from ibwire.rc.attributes import QPType
@@ -70,6 +72,28 @@ class EcnSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CableSpec:
+    """Headroom by the length of cables, as in the tables of SONiC."""
+
+    metres: float
+    mtu: int = 9100
+    lossless_mtu: int = 1024
+    small_packets: int = 100
+    """Their part in percent."""
+
+    def bytes_at(self, rate_bps: int) -> int:
+        """Bytes for a port of this rate."""
+        found = headroom(
+            rate_bps,
+            self.metres,
+            mtu=self.mtu,
+            lossless_mtu=self.lossless_mtu,
+            small_packets=self.small_packets,
+        )
+        return found.xoff
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClassSpec:
     """A traffic class of a switch."""
 
@@ -77,10 +101,14 @@ class ClassSpec:
     priority: int
     dscp: tuple[int, ...]
     """Of its packets; flows use the first."""
+    pcp: tuple[int, ...] = ()
+    """PCPs of its frames where switches trust that field, besides its priority."""
+    remark: Remark | None = None
+    """What switches write into its frames."""
     is_lossless: bool = False
     alpha: Fraction = Fraction(1, 8)
     reserve: int = 0
-    headroom: int | None = None
+    headroom: int | CableSpec | None = None
     """Bytes of each port; `None` for what the link and the largest packet need."""
     ecn: EcnSpec | None = None
     is_strict: bool = False
@@ -98,6 +126,11 @@ class SwitchSpec:
     routes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Neighbours by host, in place of those on the shortest ways."""
     watchdog: Watchdog | None = None
+    latency: Time = 0
+    is_cut_through: bool = False
+    path_weights: Mapping[str, int] = field(default_factory=dict)
+    """By neighbour, where several lead to a host."""
+    flowlet_gap: Time = FLOWLET_GAP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +189,22 @@ class ConnectionSpec:
     """UDP source port of the first end; `None` for the choice of the profile."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TcpSpec:
+    """A TCP connection over which bytes are sent from one host to another."""
+
+    name: str
+    source: str
+    target: str
+    size: int
+    start: Time
+    mss: int
+    min_timeout: Time
+    dscp: int
+    priority: int
+    is_ecn: bool
+
+
 @dataclass(frozen=True, slots=True)
 class WorkloadSpec:
     """Traffic from one end of each queue pair of a connection to the other."""
@@ -189,5 +238,6 @@ class Scenario:
     fabric: FabricSpec | None = None
     """Switches between the nodes; `None` for a network of wires and bridges."""
     control: ControlSpec | None = None
+    tcp: tuple[TcpSpec, ...] = ()
     files: tuple[str, ...] = ()
     """Other files that it reads: lists of flows."""

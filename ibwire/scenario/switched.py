@@ -14,20 +14,13 @@ from ibwire.fabric.lossless import LosslessNetwork, SwitchSettings
 from ibwire.fabric.pause import LANES
 from ibwire.fabric.sim import Direction
 from ibwire.fabric.switch import Classifier, Switch
-from ibwire.fabric.topology import Link
-from ibwire.fabric.waiting import explain
+from ibwire.fabric.waiting import DeadlockWatch, explain
 from ibwire.peer import Host
 from ibwire.scenario.expect import DROP_REASONS, NEVER
 from ibwire.scenario.outcome import Metrics, PortOutcome, percentile
 from ibwire.scenario.queue_lengths import QueueKey, QueueSampler
 from ibwire.scenario.specs import FabricSpec, SwitchSpec, WireSpec
 from ibwire.scenario.switches import rules_of
-
-DATA_HEADERS = 58
-"""Bytes of a WRITE or SEND packet besides its payload: Ethernet, IPv4, UDP, BTH, ICRC."""
-
-RETH_SIZE = 16
-ACK_SIZE = DATA_HEADERS + 4
 
 
 class SwitchedNetwork:
@@ -48,9 +41,6 @@ class SwitchedNetwork:
         self._spec = spec
         self._simulator = simulator
         self._sampler: QueueSampler | None = None
-        self._hops: Mapping[str, Mapping[str, Sequence[int]]] | None = None
-        """Ports on shortest ways, once they were needed."""
-        self._overhead = {wire.between: wire.overhead for wire in wires}
 
         def prepare(name: str, switch: Switch) -> None:
             if observers and name in observed:
@@ -177,6 +167,7 @@ class SwitchedNetwork:
                 for link in links
                 for end in link.ends
             ),
+            "stomped": sum(each.stomped for each in counters),
             "utilisation": max((self._utilisation(port, end - start) for port in own), default=0),
         }
         for reason in DROP_REASONS:
@@ -206,9 +197,11 @@ class SwitchedNetwork:
         }
 
     def sample_queues(self, is_over: Callable[[], bool]) -> None:
-        """Sample the queues of switches during the run."""
+        """Sample the queues of switches during the run, and look for a deadlock."""
+        watch = DeadlockWatch(self._lossless)
 
         def read() -> dict[QueueKey, int]:
+            watch.look(self._simulator.now)
             found = {}
             for name, switch in self.switches.items():
                 for port in range(len(switch.counters)):
@@ -219,38 +212,8 @@ class SwitchedNetwork:
                                 found[QueueKey(name, port, lane)] = size
             return found
 
-        self._sampler = QueueSampler(read, is_over)
+        self._sampler = QueueSampler(read, lambda: is_over() and not watch.suspects)
         self._simulator.kick(self._sampler)
-
-    def ideal(self, source: str, target: str, sizes: Sequence[int], mtu: int) -> Time:
-        """From the post of messages to the last ACK, where nothing else is on the way."""
-        links = self._way(source, target)
-        packets = sum(max(-(-size // mtu), 1) for size in sizes)
-        frames = sum(sizes) + packets * DATA_HEADERS + len(sizes) * RETH_SIZE
-        first = min(sizes[0], mtu) + DATA_HEADERS + RETH_SIZE
-        last = (sizes[-1] % mtu or min(sizes[-1], mtu)) + DATA_HEADERS
-        slowest = max(range(len(links)), key=lambda at: -links[at].rate_bps)
-        time = 0
-        for at, link in enumerate(links):
-            overhead = self._overhead[link.a, link.b]
-            size = frames + packets * overhead if at == slowest else first + overhead
-            if at > slowest:
-                size = last + overhead
-            bits = 8 * (size + ACK_SIZE + overhead)
-            time += 2 * link.delay + bits * S // link.rate_bps
-        return time
-
-    def _way(self, source: str, target: str) -> list[Link]:
-        """The links of a shortest way."""
-        if self._hops is None:
-            self._hops = self.topology.next_hops()
-        link, node = self.topology.ports(source)[0]
-        way = [link]
-        while node != target:
-            port = self._hops[node][target][0]
-            link, node = self.topology.ports(node)[port]
-            way.append(link)
-        return way
 
     def standstill(self) -> list[str]:
         """Which ports wait for which: those with frames that may not leave."""
@@ -270,8 +233,14 @@ def _settings(spec: SwitchSpec, fabric: FabricSpec) -> SwitchSettings:
         classifier=Classifier(
             spec.trust,
             by_dscp={dscp: each.priority for each in spec.classes for dscp in each.dscp},
+            by_pcp={pcp: each.priority for each in spec.classes for pcp in each.pcp},
         ),
         strategy=spec.strategy,
+        path_weights=spec.path_weights,
+        flowlet_gap=spec.flowlet_gap,
+        latency=spec.latency,
+        is_cut_through=spec.is_cut_through,
+        remarks={each.priority: each.remark for each in spec.classes if each.remark},
         rules=lambda link: rules_of(spec, link, fabric.largest_frame),
         watchdog=spec.watchdog,
         has_telemetry=fabric.has_telemetry,

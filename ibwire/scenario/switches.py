@@ -12,18 +12,22 @@ from fractions import Fraction
 
 from ibwire.base.errors import EncodeError
 from ibwire.base.toml import Table, hint, shown
-from ibwire.base.units import ETHERNET_OVERHEAD, GBPS, US, S
+from ibwire.base.units import ETHERNET_OVERHEAD, GBPS, MS, US, S, Time
 from ibwire.fabric import topology as forms
 from ibwire.fabric.pause import LANES
 from ibwire.fabric.switch import Account, BufferTooSmall, PriorityRules, SharedBuffer, Strategy
-from ibwire.fabric.switch.classes import DSCPS, Trust
+from ibwire.fabric.switch.classes import DSCPS, Remark, Trust
+from ibwire.fabric.switch.routing import MAXIMUM_WEIGHT
 from ibwire.fabric.switch.watchdog import Action, Watchdog
 from ibwire.fabric.topology import Link, Topology
-from ibwire.scenario.specs import ClassSpec, EcnSpec, SwitchSpec
+from ibwire.scenario.specs import CableSpec, ClassSpec, EcnSpec, SwitchSpec
 
 MAXIMUM_HOSTS = 4096
 MAXIMUM_LINKS = 1 << 15
 MAXIMUM_RATE = 10_000 * GBPS
+
+MAXIMUM_LATENCY = 1 * MS
+MAXIMUM_METRES = 100_000
 
 PFC_FRAME = 64
 """Bytes of a PFC frame with FCS."""
@@ -119,18 +123,67 @@ def _switch(table: Table, base: SwitchSpec) -> SwitchSpec:
         replace(each, **shared) if each.is_lossless else each  # type: ignore[arg-type]
         for each in base.classes
     )
+    strategy = Strategy(
+        table.take_name("routing", base.strategy.value, [each.value for each in Strategy])
+    )
     spec = SwitchSpec(
         buffer=buffer,
         classes=_classes(table.table("class"), classes),
         trust=Trust(table.take_name("trust", base.trust.value, [each.value for each in Trust])),
-        strategy=Strategy(
-            table.take_name("routing", base.strategy.value, [each.value for each in Strategy])
-        ),
+        strategy=strategy,
         routes=_routes(table.table("route"), base.routes),
         watchdog=_watchdog(table, base.watchdog),
+        latency=table.take_time("latency", base.latency),
+        is_cut_through=table.take_bool("cut_through", base.is_cut_through),
+        path_weights=_path_weights(table.table("weights"), base.path_weights),
+        flowlet_gap=_flowlet_gap(table, base.flowlet_gap, strategy),
     )
+    if spec.latency > MAXIMUM_LATENCY:
+        raise table.error("latency", f"more than {MAXIMUM_LATENCY // MS} ms")
     table.end()
     return spec
+
+
+def _path_weights(table: Table | None, base: Mapping[str, int]) -> Mapping[str, int]:
+    """Weights of neighbours."""
+    if table is None:
+        return base
+    found = dict(base)
+    for name in table.names():
+        weight = table.take_int(name, None, 1, MAXIMUM_WEIGHT)
+        assert weight is not None
+        found[name] = weight
+    return found
+
+
+def _flowlet_gap(table: Table, base: Time, strategy: Strategy) -> Time:
+    if "flowlet_gap" in table and strategy is not Strategy.FLOWLET:
+        raise table.error("flowlet_gap", f'needs routing = "flowlet", not "{strategy}"')
+    gap = table.take_time("flowlet_gap", base)
+    if not gap:
+        raise table.error("flowlet_gap", "expected a time above 0")
+    return gap
+
+
+def check_neighbours(
+    tables: Sequence[Table], topology: Topology, switches: Mapping[str, SwitchSpec]
+) -> None:
+    """Refuse a weight of what is no neighbour of any switch with that weight."""
+    for table in tables:
+        inside = table.table("weights") if "weights" in table else None
+        if inside is None:
+            continue
+        pattern = table.take_text("name", None) or "*"
+        neighbours = {
+            neighbour
+            for name in switches
+            if fnmatchcase(name, pattern)
+            for _, neighbour in topology.ports(name)
+        }
+        for name in inside.names():
+            if name not in neighbours:
+                place = "any switch" if pattern == "*" else pattern
+                raise inside.error(name, f"no neighbour of {place}{hint(name, neighbours)}")
 
 
 def _watchdog(table: Table, base: Watchdog | None) -> Watchdog | None:
@@ -163,9 +216,27 @@ def _take_buffer_keys(table: Table, found: dict[str, object]) -> None:
     if "reserve" in table:
         found["reserve"] = table.take_size("reserve", 0, 0, 1 << 40)
     if "headroom" in table:
-        found["headroom"] = table.take_size("headroom", 0, 0, 1 << 40)
+        found["headroom"] = _taken_headroom(table)
     for key in ("alpha", "reserve", "headroom"):
         table.take(key)
+
+
+def _taken_headroom(table: Table) -> int | CableSpec:
+    """Bytes, or a table with the length of cables."""
+    if not _is_table(table, "headroom"):
+        return table.take_size("headroom", 0, 0, 1 << 40)
+    inside = table.table("headroom")
+    assert inside is not None
+    if "cable" not in inside:
+        raise inside.error(None, "cable is missing: the metres of cables at the ports")
+    found = CableSpec(
+        metres=inside.take_number("cable", 0, 0, MAXIMUM_METRES),
+        mtu=inside.take_int("mtu", 9100, 64, 1 << 16),
+        lossless_mtu=inside.take_int("lossless_mtu", 1024, 64, 1 << 16),
+        small_packets=inside.take_int("small_packets", 100, 0, 100),
+    )
+    inside.end()
+    return found
 
 
 def _alpha(table: Table) -> Fraction:
@@ -191,6 +262,7 @@ def _classes(table: Table | None, base: tuple[ClassSpec, ...]) -> tuple[ClassSpe
         found[name] = _class(inside, name, found.get(name))
     by_priority: dict[int, str] = {}
     by_dscp: dict[int, str] = {}
+    by_pcp: dict[int, str] = {}
     for each in found.values():
         other = by_priority.setdefault(each.priority, each.name)
         if other != each.name:
@@ -204,6 +276,13 @@ def _classes(table: Table | None, base: tuple[ClassSpec, ...]) -> tuple[ClassSpe
                 raise table.error(
                     each.name if each.name in table else other,
                     f"DSCP {dscp} is in class {other} and in class {each.name}",
+                )
+        for pcp in each.pcp:
+            other = by_pcp.setdefault(pcp, each.name)
+            if other != each.name:
+                raise table.error(
+                    each.name if each.name in table else other,
+                    f"PCP {pcp} is in class {other} and in class {each.name}",
                 )
     return tuple(found.values())
 
@@ -234,6 +313,8 @@ def _class(table: Table, name: str, base: ClassSpec | None) -> ClassSpec:
         base,
         priority=priority,
         dscp=marks,
+        pcp=_pcps(table, base.pcp),
+        remark=_remark(table, base.remark),
         is_lossless=is_lossless,
         ecn=_ecn(table, base.ecn),
         is_strict=is_strict,
@@ -241,6 +322,28 @@ def _class(table: Table, name: str, base: ClassSpec | None) -> ClassSpec:
         **given,  # type: ignore[arg-type]
     )
     table.end()
+    return found
+
+
+def _pcps(table: Table, base: tuple[int, ...]) -> tuple[int, ...]:
+    value = table.take("pcp")
+    if value is None:
+        return base
+    values = value if isinstance(value, list) else [value]
+    return tuple(table.integer("pcp", each, 0, LANES - 1) for each in values)
+
+
+def _remark(table: Table, base: Remark | None) -> Remark | None:
+    inside = table.table("remark")
+    if inside is None:
+        return base
+    found = Remark(
+        dscp=inside.take_int("dscp", None, 0, DSCPS - 1),
+        pcp=inside.take_int("pcp", None, 0, LANES - 1),
+    )
+    inside.end()
+    if found == Remark():
+        raise inside.error(None, "expected dscp or pcp")
     return found
 
 
@@ -284,7 +387,7 @@ def rules_of(spec: SwitchSpec, link: Link, largest_frame: int) -> dict[int, Prio
         each.priority: PriorityRules(
             is_lossless=each.is_lossless,
             reserve=each.reserve,
-            headroom=_headroom(each, link, largest_frame),
+            headroom=_headroom(each, link, largest_frame, spec.latency),
             alpha=each.alpha,
             ramp=each.ecn.ramp(link.rate_bps) if each.ecn else None,
         )
@@ -292,21 +395,27 @@ def rules_of(spec: SwitchSpec, link: Link, largest_frame: int) -> dict[int, Prio
     }
 
 
-def _headroom(spec: ClassSpec, link: Link, largest_frame: int) -> int:
+def _headroom(spec: ClassSpec, link: Link, largest_frame: int, latency: Time) -> int:
     if not spec.is_lossless:
         return 0
-    return needed_headroom(link, largest_frame) if spec.headroom is None else spec.headroom
+    if isinstance(spec.headroom, CableSpec):
+        return spec.headroom.bytes_at(link.rate_bps)
+    if spec.headroom is None:
+        return needed_headroom(link, largest_frame, latency)
+    return spec.headroom
 
 
-def needed_headroom(link: Link, largest_frame: int) -> int:
+def needed_headroom(link: Link, largest_frame: int, latency: Time = 0) -> int:
     """Bytes that can arrive after a port has decided to pause.
+
+    latency: of the switch, in which frames have arrived and are not in its buffer yet.
 
     A frame that leaves goes on; then the PFC frame needs its time and the delay of the link;
     the neighbour ends the frame that it sends, and what is on the link still arrives.
 
     Source: docs/reference/fabric.md#headroom.
     """
-    on_the_link = -(-2 * link.rate_bps * link.delay // (8 * S))
+    on_the_link = -(-link.rate_bps * (2 * link.delay + latency) // (8 * S))
     return on_the_link + 3 * largest_frame + PFC_FRAME + ETHERNET_OVERHEAD
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
@@ -272,6 +272,7 @@ class Flow:
         self.tally = Tally(traffic.count)
         self._sender = sender
         self._contents = contents
+        self._seed = seed
         self._random = random.Random(f"{seed}/flow/{number}")
         self._first_wr_id = sender.add_handler(self._sent)
         self._slot = _slot(traffic.largest)
@@ -296,6 +297,14 @@ class Flow:
     def data(self, message: Message) -> bytes:
         """The data of a message."""
         return self._contents.data[message.place : message.place + message.size]
+
+    def posted_sizes(self) -> Iterator[int]:
+        """The bytes of each message that was posted, drawn again."""
+        draw = random.Random(f"{self._seed}/flow/{self.number}")
+        for number in range(self.tally.posted):
+            opcode = self.traffic.opcodes.pick(number, draw)
+            size = FIXED_SIZES.get(opcode)
+            yield self.traffic.sizes.pick(number, draw) if size is None else size
 
     def finish(self) -> None:
         """Check what is certain only at the end of a run."""

@@ -5,7 +5,7 @@
 """
 
 from ibwire.fabric.switch.buffer import Account, BufferTooSmall, SharedBuffer
-from ibwire.fabric.switch.classes import Classifier, Trust
+from ibwire.fabric.switch.classes import Classifier, Remark, Trust
 from ibwire.fabric.switch.marking import Ramp
 from ibwire.fabric.switch.routing import Router, Strategy
 from ibwire.fabric.switch.scheduling import Scheduler
@@ -22,6 +22,7 @@ __all__ = [
     "PriorityRules",
     "QueueWatch",
     "Ramp",
+    "Remark",
     "Router",
     "Scheduler",
     "SharedBuffer",

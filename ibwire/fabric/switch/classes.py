@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 
 from ibwire.base.errors import EncodeError
@@ -70,6 +71,46 @@ class Classifier:
         if kind in (_IPV6, _ROCE):
             return self._by_dscp[(frame[at] & 15) << 2 | frame[at + 1] >> 6]
         return self.default
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """What a switch writes into the frames of a priority; `None` for what stays."""
+
+    dscp: int | None = None
+    pcp: int | None = None
+    """Into the VLAN tag, of frames that have one."""
+
+    def __post_init__(self) -> None:
+        if self.dscp is not None and not 0 <= self.dscp < DSCPS:
+            raise EncodeError("dscp", self.dscp, f"0 to {DSCPS - 1}")
+        if self.pcp is not None:
+            _lane("pcp", self.pcp)
+
+    def apply(self, frame: Frame) -> Frame:
+        """The frame with these values; the checksum of IPv4 is adjusted, ECN and ICRC stay."""
+        kind, at = frame[12:14], 14
+        changed = bytearray(frame)
+        if self.pcp is not None and kind in _TAGS and len(frame) > at:
+            changed[at] = self.pcp << 5 | changed[at] & 0x1F
+        while kind in _TAGS:
+            kind, at = frame[at + 2 : at + 4], at + 4
+        if self.dscp is None or len(frame) < at + 2:
+            return type(frame)(changed)
+        if kind == _IPV4 and len(frame) >= at + 12:
+            changed[at + 1] = self.dscp << 2 | changed[at + 1] & 3
+            # ~(~old checksum + ~old word + new word), in one's complement (RFC 1624).
+            total = 0xFFFF ^ int.from_bytes(frame[at + 10 : at + 12])
+            total += (0xFFFF ^ int.from_bytes(frame[at : at + 2])) + int.from_bytes(
+                changed[at : at + 2]
+            )
+            while total >> 16:
+                total = (total & 0xFFFF) + (total >> 16)
+            changed[at + 10 : at + 12] = (total ^ 0xFFFF).to_bytes(2)
+        elif kind in (_IPV6, _ROCE):
+            changed[at] = changed[at] & 0xF0 | self.dscp >> 2
+            changed[at + 1] = (self.dscp & 3) << 6 | changed[at + 1] & 0x3F
+        return type(frame)(changed)
 
 
 def _lane(name: str, value: int) -> int:

@@ -1,7 +1,10 @@
 """Where a frame leaves a switch: ports by destination, and which of several.
 
 A switch has a table from MAC address to the ports that lead there. Where several do, the
-strategy chooses: by a hash of the flow (ECMP), or packet by packet.
+strategy chooses: by a hash of the flow (ECMP), packet by packet, or for each burst of a flow
+(flowlet).
+
+Source: docs/reference/fabric.md#ecmp, docs/reference/fabric.md#flowlets.
 """
 
 from __future__ import annotations
@@ -9,14 +12,23 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
+from math import gcd
 
+from ibwire.base.errors import EncodeError
 from ibwire.base.node import Frame
+from ibwire.base.units import US, Time
 from ibwire_layers.outer import EtherType
 
 _TAGS = tuple(tag.to_bytes(2) for tag in (EtherType.VLAN, EtherType.QINQ, EtherType.QINQ_OLD))
 _IPV4, _IPV6 = EtherType.IPV4.to_bytes(2), EtherType.IPV6.to_bytes(2)
 _UDP = 17
 _IPV4_SIZE, _IPV6_SIZE = 20, 40
+
+
+FLOWLET_GAP: Time = 10 * US
+"""More than the ways of a network differ in their delay."""
+
+MAXIMUM_WEIGHT = 64
 
 
 class Strategy(StrEnum):
@@ -30,6 +42,9 @@ class Strategy(StrEnum):
     """Packets take the ports in turn."""
     ADAPTIVE = "adaptive"
     """Each packet takes the port with the fewest bytes in its queues."""
+    FLOWLET = "flowlet"
+    """A flow keeps its port until it has sent nothing for a while; then it takes the port with the
+    fewest bytes in its queues."""
 
 
 class Router:
@@ -37,10 +52,24 @@ class Router:
 
     table: ports by MAC address. seed: of the hash, one for each switch; with the same one in
     all, the switches of one path choose alike and paths stay unused (hash polarisation).
-    queued: bytes that wait at a port, for `ADAPTIVE`.
+    queued: bytes that wait at a port, for `ADAPTIVE` and `FLOWLET`. weights: how often a port is
+    taken, beside the others of a destination; 1 where none is given. flowlet_gap: the time without
+    a packet that ends a flowlet.
     """
 
-    __slots__ = ("_draw", "_flows", "_queued", "_seed", "_strategy", "_turn", "known", "table")
+    __slots__ = (
+        "_draw",
+        "_flowlets",
+        "_flows",
+        "_gap",
+        "_queued",
+        "_seed",
+        "_strategy",
+        "_turn",
+        "_weights",
+        "known",
+        "table",
+    )
 
     table: dict[bytes, tuple[int, ...]]
 
@@ -55,7 +84,18 @@ class Router:
         seed: int = 0,
         queued: Callable[[int], int] | None = None,
         draw: random.Random | None = None,
+        weights: Mapping[int, int] | None = None,
+        flowlet_gap: Time = FLOWLET_GAP,
     ) -> None:
+        for port, weight in (weights or {}).items():
+            if not 1 <= weight <= MAXIMUM_WEIGHT:
+                raise EncodeError(f"weight of port {port}", weight, f"1 to {MAXIMUM_WEIGHT}")
+        if flowlet_gap <= 0:
+            raise EncodeError("flowlet_gap", flowlet_gap, "above 0")
+        self._weights = weights or {}
+        self._gap = flowlet_gap
+        self._flowlets: dict[bytes, tuple[int, Time]] = {}
+        """Port and time of the last packet, by flow."""
         self.known: dict[bytes, tuple[int, int]] = {}
         """Port and priority by `flow_key`, which a switch keeps here while the table stays."""
         self.update(table)
@@ -66,7 +106,7 @@ class Router:
         self._flows: dict[bytes, int] = {}
         self._turn = 0
 
-    def port(self, frame: Frame) -> int | None:
+    def port(self, frame: Frame, now: Time = 0) -> int | None:
         """The port by which a frame leaves; `None` if no port leads to its destination."""
         ports = self.table.get(frame[:6])
         if not ports:
@@ -80,19 +120,47 @@ class Router:
         if self._strategy is Strategy.ROUND_ROBIN:
             self._turn += 1
             return ports[self._turn % len(ports)]
-        fewest = min(map(self._queued, ports))
-        return self._draw.choice([port for port in ports if self._queued(port) == fewest])
+        if self._strategy is Strategy.FLOWLET:
+            return self._flowlet(frame, ports, now)
+        return self._emptiest(ports)
 
     def update(self, table: Mapping[bytes, Sequence[int]]) -> None:
         """Replace the table; flows may take other ports from now on."""
-        self.table = {mac: tuple(ports) for mac, ports in table.items()}
+        self.table = {mac: self._weighted(ports) for mac, ports in table.items()}
         self.known.clear()
+
+    def _weighted(self, ports: Sequence[int]) -> tuple[int, ...]:
+        """The ports of a destination, each as often as its weight says."""
+        if len(ports) < 2 or not self._weights:
+            return tuple(ports)
+        weights = [self._weights.get(port, 1) for port in ports]
+        shared = gcd(*weights)
+        return tuple(
+            port
+            for port, weight in zip(ports, weights, strict=True)
+            for _ in range(weight // shared)
+        )
+
+    def _emptiest(self, ports: Sequence[int]) -> int:
+        fewest = min(map(self._queued, ports))
+        return self._draw.choice([port for port in ports if self._queued(port) == fewest])
+
+    def _flowlet(self, frame: Frame, ports: Sequence[int], now: Time) -> int:
+        flow = frame[:6] + flow_of(frame)
+        port, last = self._flowlets.get(flow, (-1, 0))
+        if port not in ports or now - last >= self._gap:
+            port = self._emptiest(ports)
+            if len(self._flowlets) >= self.LIMIT_FLOWS:
+                self._flowlets.clear()
+        self._flowlets[flow] = port, now
+        return port
 
     def withdraw(self, port: int) -> None:
         """Stop using a port for destinations to which other ports lead too."""
         for mac, ports in self.table.items():
-            if len(ports) > 1 and port in ports:
-                self.table[mac] = tuple(each for each in ports if each != port)
+            others = tuple(each for each in ports if each != port)
+            if others and port in ports:
+                self.table[mac] = others
         self.known.clear()
 
     def keeps(self, frame: Frame) -> bool:

@@ -17,14 +17,14 @@ from fractions import Fraction
 
 from ibwire.base import telemetry
 from ibwire.base.errors import EncodeError
-from ibwire.base.node import OPEN, Frame, Grant
+from ibwire.base.node import OPEN, DamagedFrame, Frame, Grant
 from ibwire.base.unbuilt import UnbuiltFrame, headers_of
 from ibwire.base.units import S, Time
 from ibwire.fabric.pause import LANES, LONGEST, QUANTUM_BITS, PauseGrant, pfc_frame
 from ibwire.fabric.switch.buffer import RESUME_OFFSET, Account, SharedBuffer
-from ibwire.fabric.switch.classes import Classifier
+from ibwire.fabric.switch.classes import Classifier, Remark
 from ibwire.fabric.switch.marking import Ramp
-from ibwire.fabric.switch.routing import Router
+from ibwire.fabric.switch.routing import Router, flow_key
 from ibwire.fabric.switch.scheduling import Scheduler
 from ibwire.fabric.switch.watchdog import Action, QueueWatch, Watchdog
 from ibwire.impair.stages import mark_ce
@@ -74,6 +74,8 @@ class PortCounters:
     pauses_sent: list[int] = field(default_factory=lambda: [0] * LANES)
     """Pauses, without those that only prolong one."""
     resumes_sent: list[int] = field(default_factory=lambda: [0] * LANES)
+    stomped: int = 0
+    """Damaged frames that had left (cut-through) before their end arrived here."""
     first_mark: Time | None = None
     """When the first frame was marked here."""
     first_pause: Time | None = None
@@ -156,15 +158,14 @@ _Queued = tuple[Frame | UnbuiltFrame, int, int]
 
 
 class Switch:
-    """A store-and-forward switch.
+    """A switch; by itself it stores and forwards (`CutThrough`).
 
     ports: numbered from 0. router: which of them leads where. buffer: bytes of all together.
     strict, weights: how the priorities of a port share it (`Scheduler`).
     pause_quanta: of each PFC frame; a pause that has to last is repeated after half of it.
     overhead: bytes that a frame takes in the buffer besides its own. watchdog: for queues that a
-    neighbour pauses for too long.
-    overhead: bytes that a frame takes in the buffer besides its own. has_telemetry: whether it
-    writes into packets that have room for it (`ibwire.base.telemetry`).
+    neighbour pauses for too long. has_telemetry: whether it writes into packets that have room for
+    it (`ibwire.base.telemetry`). remarks: what it writes into frames, by priority.
     Raises `BufferTooSmall` where headroom and reserves take all of the buffer.
     """
 
@@ -187,6 +188,7 @@ class Switch:
         has_telemetry: bool = False,
         draw: random.Random | None = None,
         watchdog: Watchdog | None = None,
+        remarks: Mapping[int, Remark] | None = None,
     ) -> None:
         if not ports:
             raise EncodeError("ports", len(ports), "one or more")
@@ -201,6 +203,7 @@ class Switch:
         self._quanta = pause_quanta
         self._overhead = overhead
         self._has_telemetry = has_telemetry
+        self._remarks = dict(remarks or {})
         self._draw = draw or random.Random(name)
         self._ports = [
             _Port(each, Scheduler(strict, weights), pause_quanta, watchdog) for each in ports
@@ -222,6 +225,11 @@ class Switch:
         """The counters of each port."""
         return [port.counters for port in self._ports]
 
+    @property
+    def resolves_storms(self) -> bool:
+        """Whether a watchdog drops or sends the frames of a queue that is paused for too long."""
+        return self._watchdog is not None and self._watchdog.action is not Action.ALERT
+
     def counters_of(self, port: int) -> PortCounters:
         """The counters of one port."""
         return self._ports[port].counters
@@ -240,19 +248,29 @@ class Switch:
         """Whether this switch has paused a priority of the neighbour at a port."""
         return bool(self._ports[port].paused >> priority & 1)
 
-    def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
-        """Queue a frame at its output port, or drop it."""
+    def receive(
+        self, frame: Frame, now: Time, port: int = 0, way: tuple[int, int] | None = None
+    ) -> None:
+        """Queue a frame at its output port, or drop it.
+
+        way: output port and priority, where they are known (`way_of`); then a damaged frame goes
+        on too.
+        """
         if self.observe is not None:
             self.observe(port, False, frame, now)
-        key = frame[:16] + frame[22:24] + frame[26:38]  # `flow_key`, inlined
-        known = self.router.known.get(key)
-        if known is None:
-            known = self._classify(frame, key)
-            if known is None:
-                reason = "no route" if len(frame) >= _HEADER else "malformed"
-                self._ports[port].counters.dropped[reason] += 1
+        if way is None:
+            if type(frame) is not bytes and isinstance(frame, DamagedFrame):
+                self._ports[port].counters.dropped["damaged"] += 1
                 return
-        self._queue(frame, len(frame) + self._overhead, known, now, port)
+            key = frame[:16] + frame[22:24] + frame[26:38]  # `flow_key`, inlined
+            way = self.router.known.get(key)
+            if way is None:
+                way = self._classify(frame, key, now)
+                if way is None:
+                    reason = "no route" if len(frame) >= _HEADER else "malformed"
+                    self._ports[port].counters.dropped[reason] += 1
+                    return
+        self._queue(frame, len(frame) + self._overhead, way, now, port)
 
     def receive_unbuilt(self, frame: UnbuiltFrame, now: Time, port: int = 0) -> None:
         """Queue a frame whose bytes were not made, as `receive` does."""
@@ -261,7 +279,7 @@ class Switch:
         key = frame.flow_key
         known = self.router.known.get(key)
         if known is None:
-            known = self._classify(headers_of(key), key)
+            known = self._classify(headers_of(key), key, now)
             if known is None:
                 self._ports[port].counters.dropped["no route"] += 1
                 return
@@ -295,6 +313,9 @@ class Switch:
             and self._buffer.must_pause(account)
         ):
             self._pause(port, lane, now)
+        if lane in self._remarks:
+            built = frame.build() if isinstance(frame, UnbuiltFrame) else frame
+            frame = self._remarks[lane].apply(built)
         ramp = target.ramps[lane]
         if ramp is not None and ramp.at_enqueue:
             frame = self._marked(frame, target, lane, ramp, now)
@@ -308,9 +329,18 @@ class Switch:
             target.counters.largest_queue[lane] = queued
         self.ready_ports.append(out)
 
-    def _classify(self, frame: Frame, key: bytes) -> tuple[int, int] | None:
+    def way_of(self, frame: Frame, now: Time) -> tuple[int, int] | None:
         """Output port and priority of a frame; `None` for one that has no way."""
-        out = self.router.port(frame)
+        return self.router.known.get(flow_key(frame)) or self._classify(frame, flow_key(frame), now)
+
+    def is_idle(self, port: int) -> bool:
+        """Whether nothing waits at a port that works."""
+        target = self._ports[port]
+        return target.is_up and not target.waiting and not target.announce
+
+    def _classify(self, frame: Frame, key: bytes, now: Time) -> tuple[int, int] | None:
+        """Output port and priority of a frame; `None` for one that has no way."""
+        out = self.router.port(frame, now)
         if out is None or len(frame) < _HEADER:
             return None
         found = out, self._classifier.priority(frame)
@@ -505,6 +535,8 @@ class Switch:
                 return frame
         else:
             marked = mark_ce(frame)
+            if marked is not None and isinstance(frame, DamagedFrame):
+                marked = DamagedFrame(marked)
         if marked is None:
             return frame
         target.counters.marked[lane] += 1
