@@ -23,7 +23,7 @@ from functools import partial
 from itertools import count
 
 from ibwire.base.errors import EncodeError
-from ibwire.base.node import OPEN, Frame, Grant
+from ibwire.base.node import OPEN, DamagedFrame, Frame, Grant
 from ibwire.base.unbuilt import UnbuiltFrame
 from ibwire.base.units import NS, S, Time
 from ibwire.fabric.pause import is_mac_control
@@ -77,6 +77,8 @@ class LLR:
     """Replays without progress before the buffer is flushed."""
     data_age_timeout: Time = 100_000 * NS
     """Age of the oldest frame at which the buffer is flushed."""
+    pcs_lost_timeout: Time = 500 * NS
+    """For how long the link may fail before the buffer is flushed; after less it is repeated."""
     re_init_on_flush: bool = True
     ack_spacing: int = 2048
     """Bytes from one LLR_ACK to the next."""
@@ -87,8 +89,9 @@ class LLR:
         for name in ("frames", "size_bytes", "replay_timer", "data_age_timeout", "ack_spacing"):
             if getattr(self, name) < 1:
                 raise EncodeError(name, getattr(self, name), "1 or above")
-        if self.replay_count_max < 0:
-            raise EncodeError("replay_count_max", self.replay_count_max, "0 or above")
+        for name in ("replay_count_max", "pcs_lost_timeout"):
+            if getattr(self, name) < 0:
+                raise EncodeError(name, getattr(self, name), "0 or above")
         if not 2 <= self.sequence_bits <= 24:
             raise EncodeError("sequence_bits", self.sequence_bits, "from 2 to 24")
         if self.frames >= 1 << self.sequence_bits - 1:
@@ -114,12 +117,16 @@ class LLRCounters:
     """What one end has counted; names as in the proposal for SAI."""
 
     LLR_TX_OK: int = 0
+    LLR_TX_POISONED: int = 0
+    """Frames that were damaged before: they are numbered, and arrive damaged."""
     LLR_TX_DISCARD: int = 0
     LLR_TX_REPLAY: int = 0
     """Replays begun."""
     LLR_RX_OK: int = 0
     LLR_RX_BAD: int = 0
+    LLR_RX_POISONED: int = 0
     LLR_RX_EXPECTED_SEQ_GOOD: int = 0
+    LLR_RX_EXPECTED_SEQ_POISONED: int = 0
     LLR_RX_MISSING_SEQ: int = 0
     LLR_RX_DUPLICATE_SEQ: int = 0
     LLR_RX_REPLAY: int = 0
@@ -205,7 +212,10 @@ class LinkEnd:
             self._timer = now + self.settings.replay_timer
         self._kept.append((numbered, now))
         self._kept_bytes += len(frame)
-        self.counters.LLR_TX_OK += 1
+        if isinstance(frame, DamagedFrame):
+            self.counters.LLR_TX_POISONED += 1
+        else:
+            self.counters.LLR_TX_OK += 1
         return numbered
 
     def handle_control(self, kind: Control, number: int, now: Time) -> None:
@@ -278,6 +288,18 @@ class LinkEnd:
         self._timer = now + self.settings.replay_timer
         self.to_send.append((Control.INIT, self._next))
 
+    def restore(self, down_for: Time, now: Time) -> None:
+        """The link works again: repeat what is kept, or give it up after too long a time."""
+        if self.sending not in (Sending.ADVANCE, Sending.REPLAY):
+            self.init(now)
+        elif down_for > self.settings.pcs_lost_timeout:
+            self.counters.LLR_TX_DISCARD += len(self._kept)
+            self._kept.clear()
+            self._kept_bytes = self._replays = 0
+            self.init(now)
+        elif self._kept:
+            self._replay(now)
+
     def _repeat_init(self, now: Time) -> None:
         self._replays += 1
         if self._replays > self.settings.replay_count_max:
@@ -307,8 +329,12 @@ class LinkEnd:
             counters.LLR_RX_MISSING_SEQ += 1
             self._nack()
             return
-        counters.LLR_RX_OK += 1
-        counters.LLR_RX_EXPECTED_SEQ_GOOD += 1
+        if isinstance(frame.frame, DamagedFrame):
+            counters.LLR_RX_POISONED += 1
+            counters.LLR_RX_EXPECTED_SEQ_POISONED += 1
+        else:
+            counters.LLR_RX_OK += 1
+            counters.LLR_RX_EXPECTED_SEQ_GOOD += 1
         if self.receiving is Receiving.NACK_SENT:
             counters.LLR_RX_REPLAY += 1
             self.receiving = Receiving.SEND_ACKS
@@ -374,6 +400,7 @@ class RetryLink:
         self._drops = drops_control or (lambda kind, number, now: False)
         self._on_way: list[tuple[Time, int, LinkEnd, Control, int]] = []
         self._order = count().__next__
+        self._failed_at: Time = 0
         there, back = wire.a_to_b, wire.b_to_a
         self.ends = LinkEnd(settings, there), LinkEnd(settings, back)
         """The ends at the nodes `a` and `b` of the wire."""
@@ -387,6 +414,17 @@ class RetryLink:
         """Start both directions, as when the link has come up."""
         for end in self.ends:
             end.init(self._simulator.now)
+            self._carry(end)
+
+    def fail(self) -> None:
+        """The link has failed."""
+        self._failed_at = self._simulator.now
+
+    def restore(self) -> None:
+        """The link works again."""
+        now = self._simulator.now
+        for end in self.ends:
+            end.restore(now - self._failed_at, now)
             self._carry(end)
 
     def _poll(self, end: LinkEnd, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:

@@ -302,6 +302,8 @@ class LosslessNetwork:
             return
         self.down.append(link)
         self._simulator.cut(wire)
+        for retry in self.retries.get(link, ()):
+            retry.fail()
         for name, port in ends:
             if name in self.switches:
                 self.switches[name].link_down(port)
@@ -319,7 +321,7 @@ class LosslessNetwork:
                 self.switches[name].link_up(port)
         self._simulator.mend(wire)
         for retry in self.retries.get(link, ()):
-            retry.init()
+            retry.restore()
         self._reroute_later()
 
     def reroute(self) -> None:

@@ -197,6 +197,7 @@ def _llr(table: Table, base: LLR | None) -> LLR | None:
                 "replay_count_max", start.replay_count_max, 0, 1 << 20
             ),
             data_age_timeout=inside.take_time("data_age_timeout", start.data_age_timeout),
+            pcs_lost_timeout=inside.take_time("pcs_lost_timeout", start.pcs_lost_timeout),
             re_init_on_flush=inside.take_bool("re_init_on_flush", start.re_init_on_flush),
             ack_spacing=inside.take_int("ack_spacing", start.ack_spacing, 1, 1 << 20),
         )

@@ -5,25 +5,43 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fabric.hosts import Network, frame
 from ibwire.base.node import Frame
-from ibwire.base.units import GBPS, MS, US, S, Time
+from ibwire.base.units import GBPS, MS, NS, US, S, Time
 from ibwire.fabric import Outcome
 from ibwire.fabric.lossless import Outage, SwitchSettings
+from ibwire.fabric.switch.routing import Strategy
+from ibwire.fabric.switch.scheduling import QUANTUM
 from ibwire.fabric.topology import Link, Topology, dumbbell, fat_tree, leaf_spine, star
 
 LARGEST = 4096 + 100
+LATENCY: Time = 400 * NS
 LOSSLESS, LOSSY = 26, 0
 """DSCPs of priorities 3 and 0."""
 
 
 def headroom(link: Link) -> int:
-    """What a link carries in twice its delay, and a frame that is being sent at each end."""
-    return 2 * link.rate_bps * link.delay // (8 * S) + 2 * LARGEST + 100
+    """What a link carries in twice its delay and in the latency of its switch, and a frame that is
+    being sent at each end."""
+    return link.rate_bps * (2 * link.delay + LATENCY) // (8 * S) + 2 * LARGEST + 100
+
+
+WAYS = st.sampled_from(
+    [
+        {},
+        {"latency": LATENCY},
+        {"is_cut_through": True, "latency": LATENCY},
+        {"is_cut_through": True, "strategy": Strategy.SPRAY},
+        {"strategy": Strategy.FLOWLET, "flowlet_gap": 1 * US},
+        {"path_weights": {"spine0": 3, "core0": 2}},
+    ]
+)
+"""How switches pass frames on."""
 
 
 @dataclass(frozen=True)
@@ -71,14 +89,20 @@ def schedules(draw: st.DrawFn, dscps: tuple[int, ...]) -> tuple[Topology, list[B
     return topology, [each for each in bursts if each.source != each.target]
 
 
-def network(topology: Topology, bursts: list[Burst], shared: int, **options: object) -> Network:
+def network(
+    topology: Topology,
+    bursts: list[Burst],
+    shared: int,
+    way: dict[str, Any] | None = None,
+    **options: Any,
+) -> Network:
     """A network with little more than its headroom, and the bursts as they begin."""
     largest = max(
         sum(headroom(link) + 2000 for link, _ in topology.ports(name)) for name in topology.switches
     )
     found = Network(
         topology,
-        SwitchSettings(buffer=largest + shared, reserve=2000, headroom=headroom),
+        SwitchSettings(buffer=largest + shared, reserve=2000, headroom=headroom, **(way or {})),
         **options,
     )
     for each in bursts:
@@ -101,12 +125,12 @@ SHARED = st.sampled_from([20_000, 100_000])
 
 
 @settings(max_examples=25)
-@given(schedules((LOSSLESS,)), SHARED)
+@given(schedules((LOSSLESS,)), SHARED, WAYS)
 def test_no_frame_of_a_lossless_priority_is_lost(
-    schedule: tuple[Topology, list[Burst]], shared: int
+    schedule: tuple[Topology, list[Burst]], shared: int, way: dict[str, Any]
 ) -> None:
     topology, bursts = schedule
-    run = network(topology, bursts, shared)
+    run = network(topology, bursts, shared, way)
 
     outcome = run.simulator.run(until=50 * MS)
 
@@ -117,13 +141,17 @@ def test_no_frame_of_a_lossless_priority_is_lost(
 
 
 @settings(max_examples=25)
-@given(schedules((LOSSLESS, LOSSY)), SHARED, st.integers(0, 40 * US), st.booleans())
+@given(schedules((LOSSLESS, LOSSY)), SHARED, st.integers(0, 40 * US), st.booleans(), WAYS)
 def test_every_frame_arrives_waits_or_is_dropped_with_a_reason(
-    schedule: tuple[Topology, list[Burst]], shared: int, until: Time, fails: bool
+    schedule: tuple[Topology, list[Burst]],
+    shared: int,
+    until: Time,
+    fails: bool,
+    way: dict[str, Any],
 ) -> None:
     topology, bursts = schedule
     outages = [Outage(topology.links[-1], at=10 * US, until=30 * US)] if fails else []
-    run = network(topology, bursts, shared, outages=outages)
+    run = network(topology, bursts, shared, way, outages=outages)
 
     for time in (until, 50 * MS):
         run.simulator.run(until=time)
@@ -137,18 +165,24 @@ def test_every_frame_arrives_waits_or_is_dropped_with_a_reason(
             for lane in range(8)
         )
         on_way = sent - got - waiting - run.dropped - run.lost
-        # A line carries at most what fits into its delay, and the frame that is being sent.
-        most = sum(2 * (link.rate_bps * link.delay // (8 * S) // 64 + 1) for link in topology.links)
+        # A line carries at most what fits into its delay and the latency of its switch, and the
+        # frame that is being sent.
+        most = sum(
+            2 * (link.rate_bps * (link.delay + LATENCY) // (8 * S) // 64 + 1)
+            for link in topology.links
+        )
         assert 0 <= on_way <= most
     assert on_way == 0
 
 
 @settings(max_examples=10)
-@given(schedules((LOSSLESS, LOSSY)), st.integers(0, 1000))
-def test_same_seed_same_bytes(schedule: tuple[Topology, list[Burst]], seed: int) -> None:
+@given(schedules((LOSSLESS, LOSSY)), st.integers(0, 1000), WAYS)
+def test_same_seed_same_bytes(
+    schedule: tuple[Topology, list[Burst]], seed: int, way: dict[str, Any]
+) -> None:
     def trace() -> str:
         digest = hashlib.sha256()
-        run = network(*schedule, 20_000, seed=seed)
+        run = network(*schedule, 20_000, way, seed=seed)
         run.simulator.run(until=50 * MS)
         for host in run.hosts:
             for time, each in host.got:
@@ -159,12 +193,12 @@ def test_same_seed_same_bytes(schedule: tuple[Topology, list[Burst]], seed: int)
 
 
 @settings(max_examples=20)
-@given(schedules((LOSSLESS,)))
+@given(schedules((LOSSLESS,)), WAYS)
 def test_paused_priority_sends_nothing_after_its_pause_has_arrived(
-    schedule: tuple[Topology, list[Burst]],
+    schedule: tuple[Topology, list[Burst]], way: dict[str, Any]
 ) -> None:
     topology, bursts = schedule
-    run = network(topology, bursts, 20_000)
+    run = network(topology, bursts, 20_000, way)
     lines = []
     for wire in run.simulator.wires:
         for line in (wire.a_to_b, wire.b_to_a):
@@ -199,10 +233,44 @@ def test_paused_priority_sends_nothing_after_its_pause_has_arrived(
 
 
 @settings(max_examples=15)
-@given(schedules((LOSSLESS, LOSSY)))
-def test_counters_equal_what_passes_the_links(schedule: tuple[Topology, list[Burst]]) -> None:
+@given(
+    st.sampled_from([star(3), dumbbell(2, 1), leaf_spine(2, 1, 2)]),
+    st.tuples(st.integers(1, 8), st.integers(1, 8)),
+    st.tuples(*[st.sampled_from([64, 512, 1024, 4096])] * 2),
+)
+def test_weighted_priorities_share_a_line_by_their_weights(
+    topology: Topology, weights: tuple[int, int], sizes: tuple[int, int]
+) -> None:
+    """Two hosts each fill a priority of the line to a third one (reference/fabric#scheduling)."""
+    run = Network(
+        topology,
+        SwitchSettings(
+            buffer=4 << 20, lossless=(1, 2), weights=dict(zip((1, 2), weights, strict=True))
+        ),
+    )
+    to = len(run.hosts) - 1
+    for source, (lane, size) in enumerate(zip((1, 2), sizes, strict=True)):
+        each = frame(to, by=source, dscp=lane * 8, size=size)
+        run.hosts[source].to_send.extend([each] * (2_000_000 // len(each)))
+
+    run.simulator.run(until=160 * US)
+
+    # From 20 us on both have frames waiting; the turns of one are at most this many bytes.
+    got = [each for time, each in run.hosts[to].got if time > 20 * US]
+    sent = [sum(len(each) + 4 for each in got if each[15] >> 5 == lane) for lane in (1, 2)]
+    quanta = [QUANTUM * weight // min(weights) for weight in weights]
+    turns = [size / quantum for size, quantum in zip(sent, quanta, strict=True)]
+    assert min(sent) > 0
+    assert abs(turns[0] - turns[1]) <= 2 + 2 * LARGEST / QUANTUM
+
+
+@settings(max_examples=15)
+@given(schedules((LOSSLESS, LOSSY)), WAYS)
+def test_counters_equal_what_passes_the_links(
+    schedule: tuple[Topology, list[Burst]], way: dict[str, Any]
+) -> None:
     topology, bursts = schedule
-    run = network(topology, bursts, 20_000)
+    run = network(topology, bursts, 20_000, way)
     passed: dict[str, list[Frame]] = {}
     for wire in run.simulator.wires:
         for line in (wire.a_to_b, wire.b_to_a):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fabric.hosts import Host, Network, frame
 from ibwire.base.errors import EncodeError
-from ibwire.base.node import Frame
+from ibwire.base.node import DamagedFrame, Frame
 from ibwire.base.units import GBPS, MS, NS, US, Time
 from ibwire.fabric import Simulator
 from ibwire.fabric.llr import LLR, Control, LLRCounters, RetryLink, Sending, WhileDown
@@ -267,6 +267,44 @@ def test_link_that_fails_starts_again_when_it_is_back() -> None:
     # What was on the cable is in the buffer of the sender too, which gives it up.
     assert run.lost > 0
     assert 1000 - len(run.hosts[1].got) == link.ends[0].counters.LLR_TX_DISCARD
+
+
+@pytest.mark.parametrize(("outage", "is_repeated"), [(400 * NS, True), (600 * NS, False)])
+def test_short_failure_is_repeated_and_a_long_one_flushes(outage: Time, is_repeated: bool) -> None:
+    """PCS_LOST_TIMEOUT is 500 ns here."""
+    topology = star(2)
+    failure = Outage(topology.links[0], at=50 * US, until=50 * US + outage)
+    run = Network(topology, llr={topology.links[0]: LLR()}, outages=[failure])
+    run.hosts[0].to_send.extend(frame(1, number=number) for number in range(1000))
+
+    run.simulator.run(until=30 * MS)
+
+    (link,) = run.network.retries[topology.links[0]]
+    discarded = link.ends[0].counters.LLR_TX_DISCARD
+    assert run.lost > 0
+    assert (discarded == 0) is is_repeated
+    # Of the discarded ones some had arrived, and their ACKs had not.
+    assert 1000 - discarded <= len(run.hosts[1].got) <= 999 + is_repeated
+    numbers = [int.from_bytes(each[51:54]) for _, each in run.hosts[1].got]
+    assert numbers == sorted(set(numbers))
+
+
+def test_frame_that_was_damaged_before_is_poisoned_and_delivered() -> None:
+    run = Network(star(2), llr=LLR())
+    run.simulator.run(until=INITIALISED)
+    run.hosts[0].to_send.append(DamagedFrame(frame(1)))
+    run.hosts[0].to_send.append(frame(1, number=1))
+
+    run.simulator.run(until=5 * MS)
+
+    (link,) = run.network.retries[run.topology.links[0]]
+    sent, received = (end.counters for end in link.ends)
+    assert (sent.LLR_TX_POISONED, sent.LLR_TX_OK) == (1, 1)
+    assert (received.LLR_RX_POISONED, received.LLR_RX_OK) == (1, 1)
+    assert received.LLR_RX_EXPECTED_SEQ_POISONED == 1
+    assert received.LLR_RX_BAD == sent.LLR_TX_REPLAY == 0
+    assert len(run.hosts[1].got) == 1  # the switch drops it
+    assert run.dropped == 1
 
 
 @pytest.mark.parametrize(

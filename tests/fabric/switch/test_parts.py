@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 
 from ibwire.base.errors import EncodeError
 from ibwire.base.node import OPEN
+from ibwire.base.units import US
 from ibwire.fabric.switch import (
     Account,
     BufferTooSmall,
     Classifier,
     Ramp,
+    Remark,
     Router,
     Scheduler,
     SharedBuffer,
@@ -25,6 +27,7 @@ from ibwire.fabric.switch import (
 from ibwire.fabric.switch.routing import flow_of, murmur3
 from ibwire_layers.build import build
 from ibwire_layers.opcodes import OpCode
+from ibwire_layers.packet import Packet
 
 IPV4 = bytes.fromhex("0200000000020200000000010800")
 HEADER = bytes.fromhex("4500006000000000401100000a0000010a000002")
@@ -289,6 +292,36 @@ def test_every_frame_has_a_priority(frame: bytes) -> None:
         assert Classifier(trust).priority(frame) in range(8)
 
 
+def test_remark_changes_dscp_and_pcp_and_nothing_else() -> None:
+    """reference/fabric#remarking."""
+    plain = build(OpCode.RC_SEND_ONLY, payload=b"1234", **{"ip.dscp": 26, "ip.ecn": 2})
+    tagged = plain[:12] + b"\x81\x00\x60\x05" + plain[12:]
+
+    changed = Remark(dscp=10, pcp=2).apply(tagged)
+
+    assert changed[:14] == tagged[:14]
+    assert changed[14:16] == b"\x40\x05"  # PCP 2, the same VLAN
+    packet = Packet.parse(Remark(dscp=10, pcp=2).apply(plain))
+    assert packet == Packet.parse(
+        build(OpCode.RC_SEND_ONLY, payload=b"1234", **{"ip.dscp": 10, "ip.ecn": 2})
+    )
+    assert changed[18:] == Remark(dscp=10).apply(plain)[14:]
+    assert Remark(pcp=2).apply(plain) == plain
+    assert Remark(dscp=26, pcp=3).apply(tagged) == tagged
+
+
+@given(
+    st.binary(max_size=80), st.sampled_from([b"\x08\x00", b"\x86\xdd", b"\x89\x15", b"\x81\x00"])
+)
+def test_any_frame_can_be_remarked(rest: bytes, kind: bytes) -> None:
+    frame = bytes(12) + kind + rest
+
+    changed = Remark(dscp=63, pcp=7).apply(frame)
+
+    assert len(changed) == len(frame)
+    assert Remark(dscp=63, pcp=7).apply(changed) == changed
+
+
 # Paths (reference/fabric#ecmp).
 
 
@@ -334,6 +367,47 @@ def test_packets_take_turns_or_random_ports() -> None:
 
     assert Counter(turns.port(ipv4()) for _ in range(100)) == {4: 50, 5: 50}
     assert 350 < Counter(spray.port(ipv4()) for _ in range(1000))[4] < 650
+
+
+def test_weights_share_the_flows_of_a_destination() -> None:
+    router = Router({IPV4[:6]: [4, 5], b"other.": [4]}, seed=3, weights={4: 6, 5: 2})
+
+    counts = Counter(router.port(ipv4(port=port)) for port in range(0xC000, 0xC000 + 4000))
+    router.withdraw(4)
+
+    assert abs(counts[4] - 3000) < 110  # four deviations of 4000 choices of 3 in 4
+    assert counts.total() == 4000
+    assert {router.port(ipv4(port=port)) for port in range(100)} == {5}
+    assert router.port(b"other." + IPV4[6:]) == 4
+
+
+def test_flowlet_keeps_its_port_until_the_gap() -> None:
+    queued = {4: 0, 5: 10}
+    router = Router(
+        {IPV4[:6]: [4, 5]},
+        strategy=Strategy.FLOWLET,
+        queued=queued.__getitem__,
+        flowlet_gap=5 * US,
+    )
+    ports = [router.port(ipv4(), 0)]
+    queued[4] = 100
+
+    ports += [router.port(ipv4(), now) for now in (4 * US, 9 * US - 1)]
+    other = router.port(ipv4(port=7), 9 * US)
+    late = router.port(ipv4(), 14 * US - 1)  # the whole gap after the packet before
+    router.withdraw(5)
+
+    assert ports == [4, 4, 4]
+    assert (other, late) == (5, 5)
+    assert router.port(ipv4(), 15 * US) == 4
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"weights": {4: 0}}, {"weights": {4: 65}}, {"flowlet_gap": 0}], ids=str
+)
+def test_routers_refuse_wrong_numbers(wrong: Any) -> None:
+    with pytest.raises(EncodeError):
+        Router({}, **wrong)
 
 
 def test_unknown_destination_has_no_port() -> None:
