@@ -46,7 +46,7 @@ SECTIONS = {
     "Emulated networks": {
         "run": "Run a scenario in virtual time: network, faults, traffic and expectations.",
         "sweep": "Run a scenario with several values of its keys and several seeds.",
-        "fabric": "Run an InfiniBand fabric for real subnet managers and tools; needs no root.",
+        "fabric": "Run an InfiniBand fabric for opensm and its tools, or send data over one.",
     },
     "Conformance and fuzzing": {
         "drill": "Run conformance scripts against a device, and report each difference.",
