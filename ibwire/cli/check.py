@@ -222,8 +222,7 @@ def _text(
             yield from map(_line, same)
     shown = os.path.basename(name) if several else name
     if not judged.summary.packets:
-        short = judged.summary.too_short()
-        reason = f"; {short}" if short else ""
+        reason = "".join(f"; {each}" for each in judged.summary.why_none())
         yield f"{shown}: no RDMA packet among {_counted(judged.summary.frames, 'frame')}{reason}"
         return
     counts = [

@@ -141,8 +141,7 @@ def _without_rdma(name: str, found: Summary) -> str:
     if found.packets:
         return f"{name}: none of {found.packets:,} RDMA packets is whole: their ICRCs are wrong."
     frames = "no frame has" if not found.frames else f"none of {found.frames:,} frames has"
-    short = found.too_short()
-    reason = f"; {short}" if short else ""
+    reason = "".join(f"; {each}" for each in found.why_none())
     return f"{name}: no RDMA: {frames} a transport header of InfiniBand or RoCE{reason}."
 
 

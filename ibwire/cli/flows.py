@@ -157,8 +157,7 @@ def _report(summary: Summary, between: Between | None, damage: list[str]) -> Non
     for text in problems:
         print_warning(text)
     if not summary.packets and not damage:
-        short = summary.too_short()
-        reason = f"; {short}" if short else ""
+        reason = "".join(f"; {each}" for each in summary.why_none())
         print_warning(f"no RDMA packets among {summary.frames:,} frames{reason}")
 
 

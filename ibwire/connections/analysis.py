@@ -94,6 +94,7 @@ class Analysis:
         self._unreachable.take(columns)
         for handshake in self._handshakes.take(columns):
             self._note_handshake(handshake)
+        summary.iwarp = list(self._handshakes.iwarp)
         self._exchanges.take(columns)
         flow = self._flows.numbers(columns, rows)
         self._grow()

@@ -36,6 +36,8 @@ PROTOCOLS = {
 
 HANDSHAKES = 1 << 14
 """Handshakes that are remembered; the one that was silent for longest is forgotten first."""
+IWARP_ENDS = 4
+"""Responders of iWARP connections that are named, or a few more."""
 TCP_CONNECTIONS = 1 << 10
 """TCP connections that are followed."""
 LONGEST_LINE = 1 << 12
@@ -178,6 +180,8 @@ class Handshakes:
     def __init__(self) -> None:
         self.disconnections: list[Disconnection] = []
         """In the newest chunk."""
+        self.iwarp: dict[TcpEnd, None] = {}
+        """The first responders of iWARP connections."""
         self._handshakes: OrderedDict[_Key, _OpenHandshake] = OrderedDict()
         self._tcp_connections: OrderedDict[_Ends, _TcpConnection] = OrderedDict()
         self._received_lines: OrderedDict[tuple[_Ends, int, int, int | None], None] = OrderedDict()
@@ -355,6 +359,8 @@ class Handshakes:
         found = segments(columns)
         if found is None:
             return
+        if len(self.iwarp) < IWARP_ENDS:
+            self.iwarp |= dict.fromkeys(found.iwarp_responders()[:IWARP_ENDS])
         for begun in found.begun():
             self._begun[begun] = None
             _bound(self._begun, begun, HANDSHAKES)

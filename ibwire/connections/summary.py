@@ -6,6 +6,7 @@ import numpy as np
 
 from ibwire.connections.connection import Connection
 from ibwire.connections.pause import Pauses
+from ibwire.connections.tcp_segments import TcpEnd
 from ibwire.dissect import Columns
 
 STEP_NS = 1_000_000
@@ -44,6 +45,8 @@ class Summary:
         """Frames of which not all bytes were captured."""
         self.snap_length = 0
         """Most bytes that were captured of such a frame."""
+        self.iwarp: list[TcpEnd] = []
+        """The responders of iWARP connections, some of them."""
         self.back_ns = 0
         """How far the time of a frame is before that of the frame before it, at most."""
         self._newest = 0
@@ -74,14 +77,20 @@ class Summary:
             found.append(CUT_PROBLEM.format(self.cut))
         return found
 
-    def too_short(self) -> str:
-        """Why no frame may have a transport header, if frames were cut; otherwise empty."""
-        if not self.short_frames:
-            return ""
-        return (
-            f"{self.short_frames:,} of them are cut, after {self.snap_length} bytes at most: "
-            "capture more of each frame (tcpdump -s 128, or -s 0 for all)"
-        )
+    def why_none(self) -> list[str]:
+        """Why no frame may have a transport header: what else was found."""
+        found = []
+        if self.short_frames:
+            found.append(
+                f"{self.short_frames:,} of them are cut, after {self.snap_length} bytes at most: "
+                "capture more of each frame (tcpdump -s 128, or -s 0 for all)"
+            )
+        for end in self.iwarp:
+            found.append(
+                f"TCP port {end.port} of {end.address} carries iWARP (it begins with an MPA "
+                "frame), which ibwire does not read"
+            )
+        return found
 
     def merge(self, later: Summary) -> None:
         """Count what a later capture has, except its connections."""
@@ -96,6 +105,7 @@ class Summary:
         self.problems += later.problems
         self.cut += later.cut
         self.short_frames += later.short_frames
+        self.iwarp = list(dict.fromkeys([*self.iwarp, *later.iwarp]))
         self.snap_length = max(self.snap_length, later.snap_length)
         self.back_ns = max(self.back_ns, later.back_ns)
         if self.first_ns is None:

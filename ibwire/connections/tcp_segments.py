@@ -95,6 +95,23 @@ class Segments:
                 bool(self.is_first[place]),
             )
 
+    def iwarp_responders(self) -> list[TcpEnd]:
+        """The ends that are asked for iWARP, or answer: an MPA frame begins a segment."""
+        data, found = self.columns.frames.data, []
+        held = self.captured - self.start
+        may_be = (held >= _MPA_SIZE) & (
+            data[np.minimum(self.start, len(data) - 1)] == _MPA_KEYS[0][0]
+        )
+        for place in np.flatnonzero(may_be).tolist():
+            start, tcp = int(self.start[place]), int(self.tcp[place])
+            key = data[start : start + len(_MPA_KEYS[0])].tobytes()
+            if key in _MPA_KEYS:
+                is_reply = _MPA_KEYS.index(key)
+                port = tcp if is_reply else tcp + 2
+                address = addresses(self.columns, int(self.rows[place]))[1 - is_reply]
+                found.append(TcpEnd(address, int.from_bytes(data[port : port + 2].tobytes())))
+        return found
+
     def _opens(self) -> npt.NDArray[np.bool_]:
         """(n,) which begin with a line that names a QPN, or with perftest's version."""
         data = self.columns.frames.data
@@ -163,6 +180,10 @@ _SYN, _ACK = 0x02, 0x10
 
 _TCP_SIZE = 20
 """Bytes of a TCP header without options (RFC 9293, 3.1)."""
+
+_MPA_KEYS = b"MPA ID Req Frame", b"MPA ID Rep Frame"
+_MPA_SIZE = 20
+"""What the request and the reply of MPA begin with, and their size (RFC 5044, 7.1)."""
 
 _FACTORS = np.array([0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93, 0xFF51AFD7ED558CCD], np.uint64)
 """Any odd numbers: connections with the same hash only cost a second look."""

@@ -229,7 +229,7 @@ class _Page:
                 f"This capture has no RDMA packets: none of its {summary.frames:,} frames has a "
                 "transport header of InfiniBand or RoCE."
             )
-            problems += [f"{short}." for short in [summary.too_short()] if short]
+            problems += [f"{each}." for each in summary.why_none()]
         return problems
 
     def _stories(self) -> dict[int, Story]:

@@ -8,9 +8,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from connections.handshake_frames import Talk
 from ibwire.capture import PcapWriter, open_capture
 from ibwire.cli import main
 from ibwire.cli.explain import command
+
+MPA_REQUEST = b"MPA ID Req Frame" + bytes([0x40, 1, 0, 0])
+MPA_REPLY = b"MPA ID Rep Frame" + bytes([0x40, 1, 0, 0])
 
 
 def explain(*arguments: object, status: int = 0, **options: Any) -> Result:
@@ -128,6 +132,29 @@ def test_capture_without_rdma_says_so(captures: Path, tmp_path: Path) -> None:
     assert explain(path).stdout == (
         "arp.pcap: no RDMA: none of 1 frames has a transport header of InfiniBand or RoCE.\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("frames", "end"),
+    [
+        (Talk(port=4471).begin().say(0, MPA_REQUEST), "TCP port 4471 of 10.0.0.2"),
+        (Talk(port=4471).say(1, MPA_REPLY), "TCP port 4471 of 10.0.0.2"),
+        (Talk(port=4471).begin().say(0, b" " + MPA_REQUEST), ""),
+        (Talk(port=4471).begin().say(0, MPA_REQUEST[:-1]), ""),
+    ],
+    ids=["request", "reply", "inside", "too short"],
+)
+def test_iwarp_is_named_if_it_is_certain(frames: Talk, end: str, tmp_path: Path) -> None:
+    """RFC 5044, 7.1: an MPA request or reply frame has 20 bytes, and begins with its key."""
+    path = tmp_path / "tcp.pcap"
+    with PcapWriter(path) as writer:
+        for number, frame in enumerate(frames.frames):
+            writer.write(frame, number * 1000)
+
+    told = explain(path).stdout
+
+    iwarp = f"{end} carries iWARP (it begins with an MPA frame), which ibwire does not read.\n"
+    assert told.endswith(f"; {iwarp}" if end else "of InfiniBand or RoCE.\n")
 
 
 def test_damaged_capture_is_told_up_to_the_damage(captures: Path, tmp_path: Path) -> None:
