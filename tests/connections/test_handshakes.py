@@ -304,6 +304,7 @@ def test_endless_requests_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -
     frames += [datagram(cm.DREQ(local_comm_id=nth, remote_comm_id=nth)) for nth in range(100)]
     for nth in range(100):
         frames += Talk(30000 + nth).begin().say(0, pingpong(nth + 1)).frames
+        frames += Talk(40000, 5000 + nth).say(0, b"MPA ID Req Frame" + bytes(4)).frames
     last = [datagram(replace(REQ, local_comm_id=500)), datagram(REP, back(ROUTE4))]
     last[1] = datagram(replace(REP, remote_comm_id=500), back(ROUTE4))
     listener = Handshakes()
@@ -311,7 +312,8 @@ def test_endless_requests_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -
 
     assert qpns(found) == [(0x111, 0x222)]
     kept: Sequence[Any] = [value for value in vars(listener).values() if hasattr(value, "popitem")]
-    assert len(kept) == 4
+    assert len(kept) == 5
+    assert all(kept)
     assert all(len(table) <= 16 for table in kept)
 
 
