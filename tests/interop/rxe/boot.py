@@ -39,7 +39,7 @@ BOOT_LIMIT = 600.0
 KVM_LIMIT = 15.0
 """Seconds until a guest must have booted under KVM, or it is not used."""
 
-COMMAND_LIMIT = 180.0
+COMMAND_LIMIT = 400.0
 """Seconds for a command that names no limit."""
 
 ANSWER_LIMIT = 60.0
@@ -260,7 +260,7 @@ class Guest(Closing):
         """Until a program in the guest listens at this TCP port."""
         # State 0A is LISTEN.
         listens = f"grep -q ':{port:04X} 0*:0000 0A' /proc/net/tcp /proc/net/tcp6"
-        self.check(f"until {listens}; do sleep 0.05; done", limit)
+        self.check(f"until {listens}; do sleep 0.1; done", limit)
 
     @contextmanager
     def capture(self, path: Path) -> Iterator[None]:

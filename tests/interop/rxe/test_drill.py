@@ -5,7 +5,7 @@ import difflib
 import pytest
 
 from interop.rxe import boot, network
-from interop.rxe.conformance import PAGE, Case, Outcome, measure, page, scripts
+from interop.rxe.conformance import PAGE, Case, Outcome, differing, measure, page, scripts
 from interop.rxe.deviations import REASONS, reason_of
 
 
@@ -14,7 +14,15 @@ def found() -> dict[Case, Outcome]:
     """What came of all scripts."""
     if reason := boot.missing() or network.missing():
         pytest.skip(reason)
-    return measure(scripts())
+    outcomes = measure(scripts())
+    for _ in range(REPETITIONS):
+        if different := differing(outcomes):
+            outcomes |= measure(different)
+    return outcomes
+
+
+REPETITIONS = 2
+"""Of scripts that differ from the page: a busy machine may be late, but not always in the same."""
 
 
 def test_the_page_of_the_documents_is_true(found: dict[Case, Outcome]) -> None:

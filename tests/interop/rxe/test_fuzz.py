@@ -4,6 +4,7 @@ import json
 import shlex
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -150,7 +151,8 @@ def test_what_rxe_does_otherwise_is_found_by_name(
         with with_agent() as peers:
             late = ("--tolerance", str(tolerance))
             ended = start(peers, "fuzz", *where, *late, "--budget", f"{SECONDS}s")
-        assert ended.status == 1, ended
+        # 0: a slow guest has shown nothing yet.
+        assert ended.status in (0, 1), ended
         known = json.loads((directory / "run.json").read_text())["findings"]
         found = {name for each in known for name in each["bucket"].split("; ")}
         if found >= wanted:
@@ -179,8 +181,9 @@ def test_what_it_does_not_survive_is_made_shorter_on_one_guest_after_the_other(
     case = tmp_path / "case.json"
     case.write_text(json.dumps({"ibwire-fuzz-case": 1, "profile": "spec", "steps": DEADLY}))
 
-    with with_agent() as peers:
-        booting = Booting(peers, tmp_path / "booting")
+    # The name of a socket has at most 107 bytes.
+    with tempfile.TemporaryDirectory(dir="/tmp") as short, with_agent() as peers:
+        booting = Booting(peers, Path(short) / "booting")
         running = peers.start(
             "-m",
             "ibwire",

