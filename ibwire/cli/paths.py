@@ -104,7 +104,8 @@ class OutputPath(click.Path):
         except OutputError as error:
             raise click.UsageError(str(error), ctx) from None
         if value == STANDARD_OUTPUT and ctx is not None:
-            ctx.with_resource(results_on_standard_error())
+            # That of a subcommand is not closed when a later option is wrong.
+            ctx.find_root().with_resource(results_on_standard_error())
         return path
 
 

@@ -4,6 +4,7 @@ The tests walk the tree of commands: an option that names a file has one of the 
 `ibwire/cli/paths.py`, and one that writes a file has a command line in `WRITERS`.
 """
 
+import gc
 import io
 import json
 import os
@@ -372,6 +373,18 @@ def test_lines_go_to_standard_output_and_words_to_standard_error(here: Path) -> 
 
     assert [json.loads(line)["node"] for line in result.stdout.splitlines()]
     assert "messages" in result.stderr
+
+
+def test_standard_output_is_restored_at_once_after_wrong_usage() -> None:
+    """And not when the traceback is collected, at which another command may be running."""
+    before = sys.stdout
+
+    result = CliRunner().invoke(main, ["dissect", "-o", "-", "-c", "many", "in.pcap"])
+    result.exc_info = result.exception = None
+    gc.collect()
+
+    assert result.exit_code == 2
+    assert sys.stdout is before
 
 
 def test_output_without_a_stream_refuses_standard_output(here: Path) -> None:
