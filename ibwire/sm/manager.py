@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 
 from ibwire.base.units import S, Time
 from ibwire.fabric.infiniband.subnet import IS_SM, Port
+from ibwire.sm.administration import TRUSTED as SM_KEY
 from ibwire.sm.administration import Administration
 from ibwire.sm.asking import Ask, Questions
 from ibwire.sm.configuration import Settings, Written, configure, multicast
@@ -309,6 +310,7 @@ class SubnetManager:
         assert own is not None
         return SMInfo(
             guid=own.guid,
+            sm_key=SM_KEY,
             act_count=self._questions.sent & 0xFFFF_FFFF,
             priority=self.settings.priority,
             sm_state=self.state,

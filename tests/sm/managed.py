@@ -63,7 +63,8 @@ class Program:
         """Send a MAD to the subnet manager; the answer."""
         self.received.clear()
         self.fabric.management.send(
-            Datagram(mad, self.port.lid, self.port.master_sm_lid, 1, 1), self.port
+            Datagram(mad, self.port.lid, self.port.master_sm_lid, int(mad[1] > 1), int(mad[1] > 1)),
+            self.port,
         )
         self.fabric.management.run(self.fabric.now)
         return bytes(self.received[-1].mad)

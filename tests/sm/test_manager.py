@@ -13,7 +13,8 @@ from ibwire.fabric.infiniband.subnet import IS_SM, Port
 from ibwire.sm.configuration import Partition, Settings
 from ibwire.sm.control import route
 from ibwire.sm.mads import Datagram
-from ibwire_layers.attributes import PortInfo, PortState, SMState
+from ibwire_layers.attributes import PortInfo, PortState, SMAttribute, SMInfo, SMState
+from ibwire_layers.mad import MAD
 from sm.managed import Managed
 
 QUIET = Settings(sweep_interval=0)
@@ -182,6 +183,19 @@ def test_of_two_managers_the_one_with_the_higher_priority_is_master() -> None:
 
     assert (low.state, high.state) == (SMState.STANDBY, SMState.MASTER)
     assert {port.master_sm_lid for port in fabric.adapters} == {fabric.adapters[5].lid}
+
+
+def test_sm_info_has_the_key_without_which_opensm_ignores_a_manager() -> None:
+    fabric = Managed("star2")
+    fabric.start(Settings(priority=5))
+    fabric.run(1)
+    program = fabric.program(fabric.adapters[1])
+
+    header = MAD(mgmt_class=1, method=1, attribute_id=SMAttribute.SM_INFO).pack()
+    answer = SMInfo.unpack(program.ask(bytearray(header.ljust(256, b"\0"))), 64)
+
+    assert (answer.guid, answer.sm_key) == (fabric.adapters[0].guid, 1)
+    assert (answer.priority, answer.sm_state) == (5, 3)
 
 
 def test_of_two_managers_with_one_priority_the_smaller_guid_is_master() -> None:
