@@ -20,10 +20,12 @@ from ibwire.cli.paths import InputPath
 from ibwire.cli.tables import table_options
 from ibwire.fabric.infiniband.routing import Engine
 from ibwire.link import umad_client
+from ibwire.link.ibsim_client import IbsimClient
 from ibwire.link.umad_client import DEFAULT_NAME, ask, fabric_folder
 from ibwire.link.umad_server import UmadServer, remove_folder
 from ibwire.sm.control import Control, settings_of
 from ibwire.sm.management import Management
+from ibwire_layers.attributes import SMState
 
 Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
@@ -176,17 +178,47 @@ def _start_manager(control: Control, asked: dict[str, Any], hosts: list[str]) ->
 @_named
 @click.argument("host")
 @click.option("--stop", is_flag=True, help="End it.")
+@click.option(
+    "--ibsim",
+    metavar="NAME",
+    help="On a host of ibsim, which has this name in IBSIM_SOCKNAME (sim without), until Ctrl-C.",
+)
 @_manager_options
-def manage(name: str, host: str, stop: bool, **settings: Any) -> None:
+def manage(name: str, host: str, stop: bool, ibsim: str | None, **settings: Any) -> None:
     """Start the subnet manager of ibwire on a HOST of a running fabric.
 
     Where another is master, opensm or ibwire, the two agree by priority and GUID.
     """
+    if ibsim is not None:
+        if stop:
+            raise click.UsageError("--stop does not go with --ibsim: Ctrl-C ends it")
+        _manage_ibsim(ibsim, host, settings)
+        return
     with _reported_errors():
         settings_of(settings)
         asked = {"command": "manage", "host": host, "stop": stop, **settings}
         done = ask(fabric_folder(name), asked)
     click.echo(f"the subnet manager on {done['host']} {'ends' if stop else 'runs'}")
+
+
+def _manage_ibsim(name: str, host: str, settings: dict[str, Any]) -> None:
+    """Manage a subnet of ibsim, and print what changes."""
+    with _reported_errors():
+        client = IbsimClient(host, settings_of(settings), name)
+        try:
+            shown = None
+            while True:
+                client.step()
+                manager = client.manager
+                nodes = len(manager.view.subnet.nodes)
+                news = manager.state.name.lower(), manager.is_up, nodes
+                if news != shown and (manager.is_up or manager.state is SMState.STANDBY):
+                    click.echo(f"{news[0]}: {_count(nodes, 'node')}")
+                    for problem in manager.view.problems:
+                        click.echo(problem, err=True)
+                    shown = news
+        finally:
+            client.close()
 
 
 @command.command("exec", context_settings={"ignore_unknown_options": True})
