@@ -4,7 +4,7 @@
     PYTHONPATH=build/compiled:build/compiled/layers .venv/bin/python tests/bench/fabric.py
 
 It needs a C compiler. The copy behaves as the original; only classes of the compiled modules
-cannot be subclassed or patched by others.
+cannot be subclassed or patched by others. Linking one C file of some 30 modules takes minutes.
 """
 
 from __future__ import annotations

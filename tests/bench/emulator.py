@@ -79,7 +79,8 @@ def transfer(job: Job, capture: Path | None = None) -> tuple[int, float]:
     sim = Simulator()
     writer = None if capture is None else PcapWriter(capture)
     tap = None if writer is None else Tap(writer)
-    sim.connect(there.device, back.device, a_to_b=tap, b_to_a=tap)
+    wire = sim.connect(there.device, back.device, a_to_b=tap, b_to_a=tap)
+    wire.a_to_b.takes_unbuilt = wire.b_to_a.takes_unbuilt = False  # every ICRC is made and checked
     send = SendWR(job.opcode, there.sges, remote_addr=back.mr.iova, rkey=back.mr.rkey)
     receive = RecvWR(back.sges)
     pairs = {pair[0].number: pair for pair in qps}
