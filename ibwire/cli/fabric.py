@@ -16,6 +16,7 @@ import click
 from ibwire.base.errors import IbwireError
 from ibwire.cli.fabric_tables import read_subnet, write_table
 from ibwire.cli.fabric_traffic import command as traffic
+from ibwire.cli.groups import Group
 from ibwire.cli.paths import InputPath
 from ibwire.cli.tables import table_options
 from ibwire.fabric.infiniband.routing import Engine
@@ -32,7 +33,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., object])
 LINK = re.compile(r"(?P<node>.+)\[(?P<port>\d+)\]")
 
 
-@click.group("fabric")
+@click.group("fabric", cls=Group)
 def command() -> None:
     """An InfiniBand fabric without hardware, for real subnet managers and tools.
 

@@ -22,6 +22,7 @@ from ibwire.base.quantities import parse_duration
 from ibwire.base.toml import Document, read_content
 from ibwire.base.units import S
 from ibwire.cli.closed_loop import ClosedLoop, closed_loop_options
+from ibwire.cli.groups import Group
 from ibwire.cli.injecting import (
     Destination,
     InjectionJob,
@@ -136,7 +137,7 @@ def _options(table: tuple[tuple[str, str, str], ...]) -> Callable[[Decorated], D
     return decorate
 
 
-@click.group("inject", invoke_without_command=True)
+@click.group("inject", cls=Group, invoke_without_command=True)
 @click.option(
     "--stream",
     "file",

@@ -10,6 +10,7 @@ CAPTURE = "captures/chaos.b.pcap"
 
 COMMANDS = [
     ["--help"],
+    ["fabric", "--help"],
     ["flows", CAPTURE],
     ["flows", CAPTURE, "captures/retry-exceeded.pcap"],
     ["check", CAPTURE],
@@ -62,3 +63,12 @@ def test_the_help_lists_commands_by_what_they_are_for(monkeypatch: pytest.Monkey
         first = lines.index(f"{title}:") + 1
         section = lines[first : lines.index("", first) if "" in lines[first:] else None]
         assert [line.split()[0] for line in section if line[2] != " "] == list(commands)
+
+
+@pytest.mark.parametrize("group", ["fabric", "fuzz", "inject", "lab", "perf"])
+def test_the_help_of_a_group_has_whole_sentences(group: str) -> None:
+    result = CliRunner().invoke(main, [group, "--help"], prog_name="ibwire")
+
+    below = result.stdout.partition("Commands:\n")[2].splitlines()
+    assert below
+    assert [line for line in below if line.endswith("...")] == []
