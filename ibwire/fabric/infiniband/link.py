@@ -33,7 +33,7 @@ from ibwire.fabric.infiniband.lrh import (
 )
 from ibwire.fabric.infiniband.settings import FabricSettings
 from ibwire.fabric.infiniband.subnet import FIRST_MULTICAST, Port, rate_of
-from ibwire.fabric.infiniband.tables import DEFAULT_ARBITRATION, DEFAULT_SL_TO_VL
+from ibwire.fabric.infiniband.tables import DEFAULT_ARBITRATION
 from ibwire.fabric.sim import Direction
 from ibwire_layers.attributes import PortState
 
@@ -136,7 +136,9 @@ class LinkEnd:
 
         came: the port of the switch by which they came in; 0 on an adapter.
         """
-        table = self.sl2vl.get(came, _DEFAULT)
+        table = self.sl2vl.get(came)
+        if table is None:  # after power-on the service levels share the lanes that there are
+            return sl % self.lanes
         vl = table[sl]
         return vl if vl < self.lanes else MANAGEMENT_VL
 
@@ -243,6 +245,3 @@ class LinkEnd:
 def _nibbles(table: bytes) -> list[int]:
     """A lane for each of 16 service levels."""
     return [nibble for byte in table[:8] for nibble in (byte >> 4, byte & 15)]
-
-
-_DEFAULT = _nibbles(DEFAULT_SL_TO_VL)

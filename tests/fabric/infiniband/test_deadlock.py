@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fabric.infiniband.test_network import assert_nothing_lost, fabric_of, hosts_of
+from fabric.infiniband.test_routing import recorded
 from ibwire.base.units import MS, S
 from ibwire.fabric.infiniband.credit_loops import find_credit_loop
 from ibwire.fabric.infiniband.generated import generate
 from ibwire.fabric.infiniband.network import set_limits
-from ibwire.fabric.infiniband.routing import Engine, bring_up
+from ibwire.fabric.infiniband.routing import Engine, bring_up, install
 from ibwire.fabric.infiniband.settings import FabricSettings
 from ibwire.fabric.infiniband.waiting import explain
 from ibwire.scenario.infiniband import FabricTraffic
+from ibwire_layers.attributes import PortState
 
 SMALL = FabricSettings(buffer=132)
 """Room for two packets of 4 KiB."""
@@ -50,6 +54,32 @@ def test_the_same_ring_with_up_down_does_not_stop() -> None:
     assert not find_credit_loop(traffic.subnet)
     assert traffic.deadlock == []
     assert all(transfer.arrived for transfer in traffic.transfers)
+    assert_nothing_lost(traffic)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("recording", "is_loop"),
+    [("ring6-minhop", True), ("ring6-updn", False), ("fattree32-minhop", False)],
+)
+def test_what_ibdmchk_calls_a_credit_loop_stops_and_nothing_else(
+    recording: str, is_loop: bool
+) -> None:
+    """Tables of opensm 3.3.23; ibdmchk 1.5.7 (ibutils) found a loop in the first ones only."""
+    subnet, tables = recorded(recording)
+    install(tables)
+    for ends in subnet.links():
+        for port in ends:
+            port.state = PortState.ACTIVE
+    set_limits(subnet)
+    traffic = FabricTraffic(subnet, SMALL)
+    for by in (2, 4, 6):
+        shifted(traffic, by, size=60_000)
+
+    traffic.run(20 * MS)
+
+    assert traffic.has_stopped == is_loop
+    assert is_loop or all(transfer.arrived for transfer in traffic.transfers)
     assert_nothing_lost(traffic)
 
 

@@ -209,7 +209,14 @@ def test_a_subnet_without_switches_is_routed() -> None:
     [("ring6-minhop", True), ("ring6-updn", False), ("fattree32-minhop", False)],
 )
 def test_credit_loops_are_found_where_ibdmchk_found_them(recording: str, is_loop: bool) -> None:
-    """Tables of opensm 3.3.23 as ibdiagnet wrote them, and the verdict of ibdmchk 1.5.7 on them."""
+    """Tables of opensm 3.3.23, and the verdict of ibdmchk 1.5.7 on them."""
+    subnet, tables = recorded(recording)
+
+    assert bool(find_credit_loop(subnet, tables)) == is_loop
+
+
+def recorded(recording: str) -> tuple[Subnet, Tables]:
+    """A subnet with the LIDs and tables of opensm, as ibdiagnet wrote them."""
     subnet = read_topology(topology_path(recording.split("-")[0]))
     by_guid = {node.guid: node for node in subnet.nodes.values()}
     tables: Tables = {}
@@ -226,5 +233,4 @@ def test_credit_loops_are_found_where_ibdmchk_found_them(recording: str, is_loop
             elif peer is not None and not peer.node.is_switch:
                 peer.lid = lid
     assert len({port.lid for port in adapters(subnet)} - {0}) == len(adapters(subnet))
-
-    assert bool(find_credit_loop(subnet, tables)) == is_loop
+    return subnet, tables
