@@ -77,9 +77,10 @@ def permutation() -> list[str]:
 
 
 @pytest.mark.slow
-def test_one_path_for_each_flow_takes_as_long_as_in_htsim() -> None:
+@pytest.mark.parametrize("strategy", ["ecmp_host", "ecmp_ar"])
+def test_one_path_for_each_flow_or_flowlet_takes_as_long_as_in_htsim(strategy: str) -> None:
     document = json.loads((DATA / "htsim_roce_routing.json").read_text())
-    document["runs"] = [each for each in document["runs"] if each["strategy"] == "ecmp_host"]
+    document["runs"] = [each for each in document["runs"] if each["strategy"] == strategy]
 
     rows = list(rows_of(document))
 

@@ -23,10 +23,15 @@ from ibwire.rc.profile import SPEC, Profile
 from ibwire.rc.qp import QPInit
 from ibwire.rc.work import SGE, SendWR, WROpcode
 
-STRATEGIES = {"ecmp_host": Strategy.ECMP, "ecmp_rr": Strategy.ROUND_ROBIN}
-"""By their names there. `ecmp_rr` sends each packet of a flow by another path."""
+STRATEGIES = {
+    "ecmp_host": Strategy.ECMP,
+    "ecmp_rr": Strategy.ROUND_ROBIN,
+    "ecmp_ar": Strategy.FLOWLET,
+}
+"""By their names there. `ecmp_rr` sends each packet of a flow by another path, `ecmp_ar` each
+flowlet by the path with the shortest queue."""
 
-MARGINS = {"ecmp_host": 1.35, "ecmp_rr": 2.0}
+MARGINS = {"ecmp_host": 1.35, "ecmp_rr": 2.0, "ecmp_ar": 1.35}
 """By which factor a figure may be outside of the range there. With go-back-N every packet out of
 order costs a restart, and how far packets get out of order depends on the buffers, which are not
 the same: the transfers here end 1.6 times as late, with as much retransmitted."""
