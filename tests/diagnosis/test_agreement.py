@@ -138,6 +138,27 @@ def test_sql_counts_what_flows_counts(names: tuple[str, ...], tmp_path: Path) ->
         assert result is not None
         rows = [row for batch in result for row in batch.to_pylist()]
 
+        result = database.run(
+            "SELECT file, connection, incident, cause, count, is_open FROM incidents"
+        )
+        assert result is not None
+        incidents = [tuple(row.values()) for batch in result for row in batch.to_pylist()]
+
+    described = [
+        (
+            str(CAPTURES / name),
+            record.connection.number,
+            number,
+            cause and cause.name,
+            cause and cause.count,
+            each.is_open,
+        )
+        for name in names
+        for record in records_of(name)
+        for number, each in enumerate(Story(record, Frames(name, 0, 1 << 62), True).incidents, 1)
+        for cause in each.causes or [None]
+    ]
+    assert sorted(incidents, key=str) == sorted(described, key=str)
     assert len({row["file"] for row in rows}) > len(names) / 2
     for row in rows:
         assert row["lost"] == row["lost_events"], row
