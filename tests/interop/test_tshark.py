@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from click.testing import CliRunner
 
 from capture.handmade import pcap_header, pcap_record
+from ibwire.cli import main
 from ibwire.dissect import FIELDS, read
 from ibwire.dissect.column import Kind
 from ibwire_layers.errors import Fault
@@ -248,6 +250,21 @@ def test_golden_frames(tmp_path: Path, link_type: int, written_as: Any, kind: An
 
     assert frames
     assert unexplained(path) == []
+
+
+def test_captures_of_an_infiniband_fabric(tmp_path: Path) -> None:
+    """Packets and flow-control packets of a link between an adapter and a switch."""
+    path = tmp_path / "link.pcapng"
+    arguments = f"fabric traffic star2 --size 20K --lanes 2 --capture {path} --tap sw0[1]"
+
+    result = CliRunner().invoke(main, arguments.split())
+
+    assert result.exit_code == 0
+    assert unexplained(path) == []
+    # 5 packets and an ACK each way; a limit of each lane each way at the beginning.
+    protocols = [row["frame.protocol"] for row in by_ibwire(path)]
+    assert protocols.count(Protocol.IB) == 12
+    assert protocols.count(Protocol.IB_LINK) >= 4
 
 
 def test_nothing_is_excused_that_tshark_reads_right() -> None:
