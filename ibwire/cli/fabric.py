@@ -119,9 +119,21 @@ def _manager_options(function: Decorated) -> Decorated:
     show_default=True,
     help="Bring the fabric up with the subnet manager of ibwire.",
 )
+@click.option(
+    "--ibsim",
+    metavar="NAME",
+    help="Also serve programs under ibsim-run, with this name in IBSIM_SOCKNAME (sim without).",
+)
 @click.option("--sm-host", metavar="HOST", help="Where it runs; on the first host without.")
 @_manager_options
-def run(topology: str, name: str, manager: str, sm_host: str | None, **settings: Any) -> None:
+def run(
+    topology: str,
+    name: str,
+    manager: str,
+    ibsim: str | None,
+    sm_host: str | None,
+    **settings: Any,
+) -> None:
     """Run the fabric of a TOPOLOGY until Ctrl-C: a file, a shipped one, or a key with values.
 
     Shipped are star2, ring6 and fattree32. All links come up in the state Initialize; a subnet
@@ -151,6 +163,9 @@ def run(topology: str, name: str, manager: str, sm_host: str | None, **settings:
             f"{name}: {_count(len(hosts), 'host')}, {_count(switches, 'switch')}, "
             f"{_count(links, 'link')}"
         )
+        if ibsim is not None:
+            with _reported_errors():
+                server.add_ibsim(ibsim)
         if manager == "own":
             with _reported_errors():
                 started = _start_manager(control, {"host": sm_host, **settings}, hosts)

@@ -71,8 +71,10 @@ class IbsimClient:
 
     def _ask(self, kind: int, data: bytes) -> tuple[int, bytes]:
         self._control.send(CONTROL.pack(MAGIC, self._number, kind, len(data), data))
-        _, _, answered, _, answer = CONTROL.unpack(self._control.recv(CONTROL.size))
-        return answered, answer
+        while True:
+            _, _, answered, _, answer = CONTROL.unpack(self._control.recv(CONTROL.size))
+            if answered in (kind, ERROR):  # not the answer to who had our name before
+                return answered, answer
 
     def run(self, until: Callable[[], bool]) -> None:
         """Manage until `until` is true; it is asked at least every second."""

@@ -17,12 +17,14 @@ import socket
 import struct
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ibwire.base.errors import EncodeError, IbwireError
 from ibwire.base.units import MS, Time
 from ibwire.fabric.infiniband.subnet import Port
+from ibwire.link.ibsim_server import IbsimServer
 from ibwire.link.umad_files import write_host
 from ibwire.sm.management import Management
 from ibwire.sm.umad import Agent, Door, UmadFile
@@ -88,6 +90,7 @@ class UmadServer:
         self._connections: dict[int, _Connection] = {}
         self._with_messages: set[int] = set()
         self._serial = 0
+        self._ibsim: IbsimServer | None = None
         self._stopped = False
         self._selector = selectors.DefaultSelector()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -97,6 +100,16 @@ class UmadServer:
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._alarm, self._bell = socket.socketpair()
         self._selector.register(self._alarm, selectors.EVENT_READ)
+
+    def add_ibsim(self, name: str) -> None:
+        """Also serve programs with libumad2sim of ibsim, by this name; raises `LinkError`."""
+        ibsim = self._ibsim = IbsimServer(self.management, name, _now)
+        self._watch(ibsim.control, ibsim.read_control)
+        for number, each in enumerate(ibsim.data):
+            self._watch(each, partial(ibsim.read_data, number))
+
+    def _watch(self, opened: socket.socket, read: Callable[[], None]) -> None:
+        self._selector.register(opened, selectors.EVENT_READ, read)
 
     def environment(self, host: str) -> dict[str, str]:
         """The variables with which a program runs on a host; makes the files it reads."""
@@ -129,6 +142,9 @@ class UmadServer:
             if key.fileobj is self._alarm:
                 self._alarm.recv(1)
                 continue
+            if callable(key.data):
+                key.data()
+                continue
             connection = key.data
             if events & selectors.EVENT_READ:
                 self._read(connection)
@@ -148,6 +164,8 @@ class UmadServer:
         for connection in list(self._connections.values()):
             self._drop(connection)
         self._selector.close()
+        if self._ibsim is not None:
+            self._ibsim.close()
         for each in (self._listener, self._alarm, self._bell):
             each.close()
         self.path.unlink(missing_ok=True)
@@ -155,6 +173,8 @@ class UmadServer:
     def _wait(self, longest: float) -> float:
         dues = [door.poll_timeout() for door in self._doors.values()]
         dues += [self.management.poll_timeout(), self._is_stale]
+        if self._ibsim is not None:
+            dues.append(self._ibsim.poll_timeout())
         due = min((due for due in dues if due is not None), default=None)
         if due is None:
             return longest
@@ -164,6 +184,8 @@ class UmadServer:
         due = self.management.poll_timeout()
         if due is not None and due <= now:
             self.management.handle_timeout(now)
+        if self._ibsim is not None:
+            self._ibsim.handle_timeout(now)
         for door in self._doors.values():
             due = door.poll_timeout()
             if due is not None and due <= now:

@@ -197,3 +197,37 @@ def _judge_ibsim(client: IbsimClient, environment: dict[str, str], folder: Path)
     assert text.count("Active") == 2 * links
     assert text.count("To ca") == len(pairs)
     assert "failed" not in text
+
+
+@pytest.mark.skipif(
+    shutil.which("ibsim-run", path=PATH) is None, reason="needs ibsim: apt install ibsim-utils"
+)
+def test_opensm_under_ibsim_run_brings_the_fabric_up(place: Path, tmp_path: Path) -> None:
+    name = f"ibwire-{os.getpid()}-served"
+    fabric = Fabric("ring6", place, "--ibsim", name)
+    environment = {
+        **os.environ,
+        "IBSIM_SOCKNAME": name,
+        "SIM_HOST": FIRST,
+        "PATH": PATH,
+        "OSM_TMP_DIR": str(tmp_path),
+        "OSM_CACHE_DIR": str(tmp_path),
+    }
+    log = tmp_path / "log"
+    try:
+        script = f"opensm -o -f {log}; ibstat; iblinkinfo"
+        text = subprocess.run(
+            ["ibsim-run", "sh", "-c", script],
+            env=environment,
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=120,
+            check=False,
+        ).stdout
+        assert "SUBNET UP" in log.read_text()
+        assert "Number of ports: 1" in text
+        assert text.count("Active") == 36 + 1
+        assert is_up(fabric)
+    finally:
+        fabric.close()

@@ -1,0 +1,240 @@
+"""ibsim's protocol for programs with Debian's libumad2sim: a fabric without a C compiler.
+
+What that library cannot do stays so: it cuts messages at 256 bytes and shows one port of one
+adapter (docs/reference/infiniband.md#ibsim).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ibwire.base.errors import EncodeError, LinkError
+from ibwire.base.units import S, Time
+from ibwire.fabric.infiniband.subnet import IS_SM, Port
+from ibwire.link.ibsim_client import (
+    CLIENT,
+    CONNECT,
+    CONTROL,
+    DISCONNECT,
+    ERROR,
+    MAGIC,
+    REQUEST,
+    SET_ISSM,
+    UNDELIVERED,
+)
+from ibwire.sm.mads import METHOD, RESPONSE, TID, Datagram
+from ibwire.sm.management import Management, Programs
+from ibwire_layers.attributes import PortInfo
+from ibwire_layers.mad import MAD_SIZE, Method
+
+GET_VENDOR, GET_NODEINFO, GET_PORTINFO, GET_PKEYS = 4, 7, 8, 10
+CLIENTS = 10
+TID_MARK = 0xB000
+"""Bits 63:48 of the transaction ids of clients, with their number."""
+ANSWER_TIMEOUT: Time = 2 * S
+"""Until a request that nobody answers goes back; the library itself has no clock."""
+_LENGTH = int.from_bytes(MAD_SIZE.to_bytes(8, "little"), "big")
+
+
+@dataclass(slots=True)
+class _Client:
+    number: int
+    port: Port
+    before: Programs | None
+    """The programs at the port that do not use this protocol."""
+    is_manager: bool = False
+
+
+class IbsimServer:
+    """The sockets of one fabric.
+
+    name: as in IBSIM_SOCKNAME. now: the clock. Raises `LinkError` if the name is taken.
+    """
+
+    def __init__(self, management: Management, name: str, now: Callable[[], Time]) -> None:
+        self.management = management
+        self.name = name
+        self._now = now
+        self._clients: dict[int, _Client] = {}
+        self._open: dict[bytes, tuple[int, bytes, Time]] = {}
+        """Requests without an answer, by transaction id: client, message, when to return it."""
+        self.control = self._socket("ctl")
+        self.data = [self._socket(f"out{number}") for number in range(CLIENTS)]
+
+    def _socket(self, suffix: str) -> socket.socket:
+        bound = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        bound.setblocking(False)
+        try:
+            bound.bind(f"\0{self.name}:{suffix}\0")
+        except OSError as error:
+            raise LinkError(self.name, f"an ibsim has this name: {error.strerror}") from None
+        return bound
+
+    def close(self) -> None:
+        """Close the sockets."""
+        for each in (self.control, *self.data):
+            each.close()
+
+    def read_control(self) -> None:
+        """Answer a control message."""
+        with contextlib.suppress(OSError):
+            message, asker = self.control.recvfrom(CONTROL.size + 1)
+            if len(message) != CONTROL.size:
+                return
+            magic, number, kind, length, data = CONTROL.unpack(message)
+            if magic != MAGIC:
+                return
+            kind, number, data = self._command(kind, number, data)
+            self.control.sendto(CONTROL.pack(MAGIC, number, kind, length, data), asker)
+
+    def read_data(self, number: int) -> None:
+        """Send what a client has written."""
+        with contextlib.suppress(OSError):
+            message = self.data[number].recv(REQUEST.size + 1)
+            client = self._clients.get(number)
+            if client is not None and len(message) == REQUEST.size:
+                self._transmit(client, message)
+
+    def poll_timeout(self) -> Time | None:
+        """When `handle_timeout` is due."""
+        return min((due for _, _, due in self._open.values()), default=None)
+
+    def handle_timeout(self, now: Time) -> None:
+        """Return requests that nobody has answered."""
+        for tid, (_, _, due) in list(self._open.items()):
+            if due <= now:
+                self._return(tid)
+
+    def _command(self, kind: int, number: int, data: bytes) -> tuple[int, int, bytes]:
+        """Type, client and data of the answer."""
+        if kind == CONNECT:
+            return self._connect(data)
+        client = self._clients.get(number)
+        if client is None:
+            return ERROR, number, data
+        port, node = client.port, client.port.node
+        if kind == DISCONNECT:
+            self._disconnect(client)
+        elif kind == SET_ISSM:
+            self._set_manager(client, is_manager=any(data[:4]))
+        elif kind == GET_VENDOR:
+            data = struct.pack("<III4xQ", node.vendor_id, node.device_id, 1, 1)
+        elif kind == GET_NODEINFO:
+            data = node.node_info(port.number).pack()
+        elif kind == GET_PORTINFO:
+            asked = data[0] or port.number
+            if asked >= len(node.ports):
+                return ERROR, number, data
+            info = PortInfo.unpack(node.ports[asked].info)
+            data = info.altered(local_port_num=port.number).pack()
+        elif kind == GET_PKEYS:
+            data = bytes(port.pkeys[:64])
+        else:
+            return ERROR, number, data
+        return kind, number, data
+
+    def _connect(self, data: bytes) -> tuple[int, int, bytes]:
+        process, qpn, _, host = CLIENT.unpack(data[: CLIENT.size])
+        number = next((each for each in range(CLIENTS) if each not in self._clients), None)
+        name = host.rstrip(b"\0").decode(errors="replace")
+        try:
+            subnet = self.management.subnet
+            node = subnet.node(name) if name else next(iter(subnet.nodes.values()))
+        except EncodeError:
+            return ERROR, 0, data
+        if number is None:
+            return ERROR, 0, data
+        port = node.ports[0] if node.is_switch else node.ports[1]
+        try:
+            self.data[number].connect(f"\0{self.name}:in{process}\0")
+        except OSError:
+            return ERROR, 0, data
+        client = _Client(number, port, self.management.programs.get(port))
+        self._clients[number] = client
+        self.management.programs[port] = _AtPort(self, client)
+        name = node.name.encode()[:31].decode(errors="replace")
+        return CONNECT, number, CLIENT.pack(number, qpn, 0, name.encode())
+
+    def _disconnect(self, client: _Client) -> None:
+        self._set_manager(client, is_manager=False)
+        del self._clients[client.number]
+        self._open = {tid: each for tid, each in self._open.items() if each[0] != client.number}
+
+    def _set_manager(self, client: _Client, *, is_manager: bool) -> None:
+        if client.is_manager == is_manager:
+            return
+        client.is_manager = is_manager
+        port = client.port
+        port.capability_mask = port.capability_mask & ~IS_SM | (IS_SM if is_manager else 0)
+        self.management.traps.capabilities_changed(port)
+
+    def _transmit(self, client: _Client, message: bytes) -> None:
+        dlid, slid, dqp, sqp, _, _, written = REQUEST.unpack(message)
+        mad = bytearray(written)
+        is_request = not mad[METHOD] & RESPONSE and mad[METHOD] != Method.TRAP_REPRESS
+        if is_request:
+            mad[TID.start : TID.start + 2] = (TID_MARK | client.number).to_bytes(2, "big")
+            tid = bytes(mad[TID])
+            self._open[tid] = client.number, message, self._now() + ANSWER_TIMEOUT
+        is_permissive = slid == b"\xff\xff"
+        datagram = Datagram(
+            mad,
+            slid=0xFFFF if is_permissive else client.port.lid,
+            dlid=int.from_bytes(dlid, "big"),
+            sqp=int.from_bytes(sqp, "big"),
+            dqp=int.from_bytes(dqp, "big"),
+        )
+        lost = self.management.lost
+        self.management.send(datagram, client.port)
+        self.management.run(self._now())
+        if is_request and self.management.lost > lost and tid in self._open:
+            self._return(tid)
+
+    def _return(self, tid: bytes) -> None:
+        number, message, _ = self._open.pop(tid)
+        status = UNDELIVERED.to_bytes(4, "big")
+        with contextlib.suppress(OSError):
+            self.data[number].send(message[:16] + status + message[20:])
+
+    def deliver(self, client: _Client, datagram: Datagram, now: Time) -> bool:
+        """Hand a MAD at a port to its client, or to the others there."""
+        mad = datagram.mad
+        tid = bytes(mad[TID])
+        if mad[METHOD] & RESPONSE and tid in self._open:
+            number = self._open.pop(tid)[0]
+            return self._give(number, datagram)
+        others = [each for each in self._clients.values() if each.port is client.port]
+        if not datagram.is_response:
+            for each in others:
+                if each.is_manager:
+                    return self._give(each.number, datagram)
+        return client.before is not None and client.before.deliver(datagram, now)
+
+    def _give(self, number: int, datagram: Datagram) -> bool:
+        message = REQUEST.pack(
+            datagram.dlid.to_bytes(2, "big"),
+            datagram.slid.to_bytes(2, "big"),
+            datagram.dqp.to_bytes(4, "big"),
+            datagram.sqp.to_bytes(4, "big"),
+            bytes(4),
+            _LENGTH,
+            bytes(datagram.mad),
+        )
+        with contextlib.suppress(OSError):
+            self.data[number].send(message)
+        return True
+
+
+class _AtPort:
+    """The clients at one port, for the fabric."""
+
+    def __init__(self, server: IbsimServer, client: _Client) -> None:
+        self._server = server
+        self._client = client
+
+    def deliver(self, datagram: Datagram, now: Time) -> bool:
+        return self._server.deliver(self._client, datagram, now)
