@@ -1,5 +1,10 @@
-"""How many examples a property has that needs more than the usual 100."""
+"""How many examples a property has, and which cases of a matrix `make test` runs."""
 
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from _pytest.mark import ParameterSet
 from hypothesis import settings
 
 USUAL = 100
@@ -12,3 +17,19 @@ def scaled(count: int) -> int:
     To be called while a module of tests is imported, when the profile is chosen.
     """
     return max(count * settings.default.max_examples // USUAL, 1)
+
+
+def few(count: int) -> int:
+    """As `scaled`, but a quarter of it in `make test`: for a property of which there are many."""
+    return count if settings.default.max_examples >= USUAL else max(scaled(count) // 4, 1)
+
+
+def sampled(cases: Iterable[Any], every: int) -> list[ParameterSet]:
+    """All cases; of them `make test` takes the first, and one of each `every` after it.
+
+    For matrices of which each case shows the same of another capture or name.
+    """
+    return [
+        pytest.param(case, marks=[pytest.mark.slow] * (number % every > 0))
+        for number, case in enumerate(cases)
+    ]

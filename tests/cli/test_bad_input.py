@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capture.handmade import pcap_header, pcap_record
+from examples import scaled
 from ibwire.cli import main
 
 CAPTURE = Path(__file__).parents[2] / "captures" / "rcx-all-ops.pcap"
@@ -131,7 +132,7 @@ def test_show_tells_what_it_cannot_read(tmp_path: Path, view: str) -> None:
     unreadable(result, path)
 
 
-@settings(max_examples=40)
+@settings(max_examples=scaled(40))
 @given(
     flips=st.lists(st.integers(0, 8 * len(CONTENT) - 1), min_size=1, max_size=200),
     spare_file_structure=st.booleans(),

@@ -174,11 +174,22 @@ def test_every_output_is_tested_here_or_on_a_link() -> None:
     assert set(of_type(OutputDirectory)) == DIRECTORIES
 
 
-@pytest.mark.parametrize("how", ["same name", "symbolic link", "hard link"])
+HOWS = ("same name", "symbolic link", "hard link")
+"""How an output may be an input. `make test` tries one of them with each pair, in turn."""
+
+
 @pytest.mark.parametrize(
-    ("command", "output", "parameter"),
-    PAIRS,
-    ids=[f"{name} {output} {parameter.opts[0]}" for name, output, parameter in PAIRS],
+    ("command", "output", "parameter", "how"),
+    [
+        pytest.param(
+            *pair,
+            how,
+            id=f"{pair[0]} {pair[1]} {pair[2].opts[0]} {how}",
+            marks=[pytest.mark.slow] * (HOWS[number % len(HOWS)] != how),
+        )
+        for number, pair in enumerate(PAIRS)
+        for how in HOWS
+    ],
 )
 def test_no_output_takes_the_place_of_an_input(
     here: Path, command: str, output: str, parameter: click.Parameter, how: str

@@ -18,6 +18,7 @@ pytest.importorskip("duckdb", reason="duckdb not installed")
 import pyarrow.parquet as pq  # noqa: E402
 from rich.console import Console  # noqa: E402
 
+from examples import sampled  # noqa: E402
 from ibwire.cli import main  # noqa: E402
 from ibwire.cli.export import command as export  # noqa: E402
 from ibwire.connections.tables import TABLES  # noqa: E402
@@ -368,7 +369,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("sql", QUERIES, ids=lambda sql: sql.split("\n")[0][:50])
+@pytest.mark.parametrize("sql", sampled(QUERIES, 4), ids=lambda sql: sql.split("\n")[0][:50])
 def test_queries_of_the_document_find_something_in_the_shipped_captures(
     tables: Path, sql: str
 ) -> None:

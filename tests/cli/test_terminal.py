@@ -153,7 +153,7 @@ CASES: dict[str, list[tuple[object, ...]]] = {
 }
 """Arguments of each command with hostile text. The text must come back, so that it is seen."""
 
-QUICK = ("dissect", "show", "query", "run", "drill", "fields", "lab down", "fuzz cover")
+QUICK = ("dissect", "query", "run")
 """Commands whose first case runs in `make test` as well; all cases run in `make test-all`."""
 
 
@@ -204,6 +204,7 @@ def test_bytes_do_not_go_to_a_terminal(place: Path) -> None:
     assert "error: standard output: is a terminal: bytes need a file or a pipe" in text
 
 
+@pytest.mark.slow
 def test_own_styles_reach_the_terminal(place: Path) -> None:
     """Findings of check are red or yellow, tables of query have bold heads."""
     assert "\x1b[1m" in on_a_terminal("query", "c.pcapng", "select 1 as one", cwd=place)

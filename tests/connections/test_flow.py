@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulated_traffic import pcap
+from examples import scaled
 from ibwire.capture import open_capture
 from ibwire.connections import flow, packets
 from ibwire.connections.flow import FlowKey, Flows
@@ -45,7 +46,7 @@ ENDS = st.sampled_from((0x0A000001, 0x0A000002, 0x0A000003))
 KINDS = st.tuples(ENDS, ENDS, st.integers(1, 4), st.booleans())
 
 
-@settings(max_examples=30)
+@settings(max_examples=scaled(30))
 @given(st.lists(KINDS, min_size=1, max_size=60), st.integers(0, 60))
 def test_flows_are_numbered_as_they_are_met_also_over_chunks(
     kinds: list[tuple[int, int, int, bool]], cut: int

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulated_traffic import COUNTS, Acts, Stamped, Traffic, Work, analysed, feed, run
+from examples import scaled
 from ibwire.connections import analysis, steady
 from ibwire.connections.analysis import Analysis
 from ibwire.connections.connection import Connection
@@ -80,7 +81,7 @@ def told(found: Summary) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
+@settings(max_examples=scaled(25))
 @given(work=WORK, acts=ACTS)
 def test_arrays_and_single_packets_come_to_the_same(work: list[Work], acts: Acts) -> None:
     traffic = run(work, acts)
@@ -161,14 +162,14 @@ def check_counts(traffic: Traffic) -> int:
 @pytest.mark.slow
 # The same examples every time: what a wire can do to make one side alone believe something
 # false has no end, and a new way to do it is no reason to fail a build.
-@settings(max_examples=60, derandomize=True)
+@settings(max_examples=scaled(60), derandomize=True)
 @given(work=WORK, acts=ACTS)
 def test_each_side_alone_tells_what_the_wire_did(work: list[Work], acts: Acts) -> None:
     check_counts(run(work, acts))
 
 
 @pytest.mark.slow
-@settings(max_examples=15, derandomize=True)
+@settings(max_examples=scaled(15), derandomize=True)
 @given(work=WORK, frame=FRAMES, act=st.sampled_from((("dup", 5000), ("late", 5000))))
 def test_one_copy_or_swap_is_always_observable(
     work: list[Work], frame: tuple[str, int], act: tuple[str, int]
@@ -191,7 +192,7 @@ BYTES = {WROpcode.ATOMIC_FETCH_AND_ADD: 0}
 """Payload in requests where it is not what was posted."""
 
 
-@settings(max_examples=25)
+@settings(max_examples=scaled(25))
 @given(work=WORK, acts=ACTS)
 def test_every_packet_is_told_once_and_counted_in_one_direction(
     work: list[Work], acts: Acts
@@ -208,7 +209,7 @@ def test_every_packet_is_told_once_and_counted_in_one_direction(
         assert sum(d["bytes"] for d in told(found)) == sum(len(frame) for _, frame in frames)
 
 
-@settings(max_examples=25)
+@settings(max_examples=scaled(25))
 @given(work=WORK, acts=ACTS)
 def test_every_message_is_told_once_with_the_bytes_that_were_posted(
     work: list[Work], acts: Acts
@@ -259,7 +260,7 @@ CUTS = st.lists(st.floats(0, 1), min_size=1, max_size=4)
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
+@settings(max_examples=scaled(25))
 @given(work=WORK, acts=ACTS, places=CUTS)
 def test_parts_of_a_capture_joined_are_the_whole(
     work: list[Work], acts: Acts, places: list[float]
@@ -280,7 +281,7 @@ def long_capture() -> list[Stamped]:
     return run(OPEN_WORK[:450], acts).frames("b")
 
 
-@settings(max_examples=25, derandomize=True)
+@settings(max_examples=scaled(25), derandomize=True)
 @given(places=CUTS)
 def test_long_parts_joined_are_the_whole_but_for_seams(places: list[float]) -> None:
     """Behind the horizon nothing of a part is taken once more; a seam says what is doubtful."""

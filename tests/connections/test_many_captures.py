@@ -111,6 +111,7 @@ def test_a_damaged_file_in_the_middle_leaves_the_rest_readable(tmp_path: Path) -
     assert len(found.connections) == 1
 
 
+@pytest.mark.slow
 def test_a_file_that_is_no_capture_is_named_and_the_rest_is_read(tmp_path: Path) -> None:
     paths = pieces(tmp_path, talked(), 2)
     other = tmp_path / "notes.txt"

@@ -20,6 +20,7 @@ pa = pytest.importorskip("pyarrow", reason="pyarrow not installed")
 pytest.importorskip("duckdb", reason="duckdb not installed")
 import pyarrow.parquet as pq  # noqa: E402
 
+from examples import scaled  # noqa: E402
 from ibwire.base.errors import CaptureError, QueryError  # noqa: E402
 from ibwire.base.output import Output  # noqa: E402
 from ibwire.connections.arrow import ROW_GROUP, TableFile, places_of, schema_of  # noqa: E402
@@ -180,7 +181,7 @@ def test_quantities_can_be_subtracted_without_wrapping() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=scaled(60))
 @given(st.data())
 def test_any_bytes_make_one_row_a_packet(data: st.DataObject) -> None:
     """Frames are real ones with some bytes changed and their end cut off."""

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diagnosis.test_story import frames_of, impaired
+from examples import sampled, scaled
 from ibwire.capture import RecordBatch, open_capture
 from ibwire.connections.analysis import Analysis
 from ibwire.connections.connection import Connection
@@ -127,7 +128,7 @@ def test_no_capture_that_is_cut_contradicts_itself(name: str) -> None:
     check(name, 1 if len(batch_of(name)) < 300 else 4, 10)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in QUICK])
+@pytest.mark.parametrize("name", sampled((name for name in NAMES if name not in QUICK), 4))
 def test_a_sample_of_cut_captures_does_not_contradict_itself(name: str) -> None:
     step = max(len(batch_of(name)) // 4, 5)
     check(name, step, step)
@@ -154,7 +155,7 @@ def check_impaired(name: str, seed: int) -> None:
 IMPAIRED = ("rcx-all-ops", "rnr-multi-packet", "loss-ack-only.b", "nak-bad-rkey-write", "chaos.a")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=scaled(40), deadline=None)
 @given(st.sampled_from([f"{name}.pcap" for name in IMPAIRED]), st.integers(0, 1 << 32))
 def test_an_impaired_capture_contradicts_itself_nowhere(name: str, seed: int) -> None:
     check_impaired(name, seed)

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from connections.talk import Talk
 from emulated_traffic import feed
+from examples import scaled
 from ibwire.connections.analysis import Analysis
 from ibwire.diagnosis.record import Recorder
 from ibwire.diagnosis.story import Frames, Story
@@ -357,7 +358,7 @@ def impaired(records: Any, rng: Any) -> Any:
     return result[rng.randrange(len(result)) :] if result and rng.random() < 0.3 else result
 
 
-@settings(max_examples=40)
+@settings(max_examples=scaled(40))
 @given(
     st.sampled_from(["rcx-all-ops", "drop-one-last.a", "rnr-multi-packet", "probe-odd-frames"]),
     st.integers(0, 1 << 32),

@@ -39,6 +39,7 @@ def test_each_case_is_a_test_and_a_failure_is_the_report(tmp_path: Path) -> None
         assert len(list(capture.records())) == 2
 
 
+@pytest.mark.slow
 def test_tests_of_the_same_name_have_captures_of_their_own(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
@@ -108,6 +109,7 @@ def test_captures_that_cannot_be_written_do_not_end_the_tests(tmp_path: Path) ->
     assert result.stdout.count("no file: ") == 3
 
 
+@pytest.mark.slow
 def test_a_script_that_cannot_be_read_is_an_error_with_its_place(tmp_path: Path) -> None:
     (tmp_path / "bad.drill").write_text("state NOWHERE\n")
 
@@ -202,6 +204,7 @@ def test_unknown(ibwire_peer): ...
 """
 
 
+@pytest.mark.slow
 def test_marks_parameters_and_failures_of_the_fixtures(tmp_path: Path) -> None:
     (tmp_path / "test_fixtures.py").write_text(FAILING)
 
@@ -229,6 +232,7 @@ def test_fixture_has_a_description(name: str) -> None:
     assert text
 
 
+@pytest.mark.slow
 def test_the_strategies_are_drawn_from_before_the_first_test(tmp_path: Path) -> None:
     (tmp_path / "test_draw.py").write_text(
         "import sys\n"

@@ -10,6 +10,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples import scaled
 from fabric.hosts import Network, frame
 from ibwire.base.node import Frame
 from ibwire.base.units import GBPS, MS, NS, US, S, Time
@@ -124,7 +125,7 @@ def network(
 SHARED = st.sampled_from([20_000, 100_000])
 
 
-@settings(max_examples=25)
+@settings(max_examples=scaled(25))
 @given(schedules((LOSSLESS,)), SHARED, WAYS)
 def test_no_frame_of_a_lossless_priority_is_lost(
     schedule: tuple[Topology, list[Burst]], shared: int, way: dict[str, Any]
@@ -140,7 +141,7 @@ def test_no_frame_of_a_lossless_priority_is_lost(
     assert all(switch.buffered == 0 for switch in run.network.switches.values())
 
 
-@settings(max_examples=25)
+@settings(max_examples=scaled(25))
 @given(schedules((LOSSLESS, LOSSY)), SHARED, st.integers(0, 40 * US), st.booleans(), WAYS)
 def test_every_frame_arrives_waits_or_is_dropped_with_a_reason(
     schedule: tuple[Topology, list[Burst]],
@@ -175,7 +176,7 @@ def test_every_frame_arrives_waits_or_is_dropped_with_a_reason(
     assert on_way == 0
 
 
-@settings(max_examples=10)
+@settings(max_examples=scaled(10))
 @given(schedules((LOSSLESS, LOSSY)), st.integers(0, 1000), WAYS)
 def test_same_seed_same_bytes(
     schedule: tuple[Topology, list[Burst]], seed: int, way: dict[str, Any]
@@ -192,7 +193,7 @@ def test_same_seed_same_bytes(
     assert trace() == trace()
 
 
-@settings(max_examples=20)
+@settings(max_examples=scaled(20))
 @given(schedules((LOSSLESS,)), WAYS)
 def test_paused_priority_sends_nothing_after_its_pause_has_arrived(
     schedule: tuple[Topology, list[Burst]], way: dict[str, Any]
@@ -232,7 +233,7 @@ def test_paused_priority_sends_nothing_after_its_pause_has_arrived(
             assert [start for start in starts if time < start < end] == []
 
 
-@settings(max_examples=15)
+@settings(max_examples=scaled(15))
 @given(
     st.sampled_from([star(3), dumbbell(2, 1), leaf_spine(2, 1, 2)]),
     st.tuples(st.integers(1, 8), st.integers(1, 8)),
@@ -264,7 +265,7 @@ def test_weighted_priorities_share_a_line_by_their_weights(
     assert abs(turns[0] - turns[1]) <= 2 + 2 * LARGEST / QUANTUM
 
 
-@settings(max_examples=15)
+@settings(max_examples=scaled(15))
 @given(schedules((LOSSLESS, LOSSY)), WAYS)
 def test_counters_equal_what_passes_the_links(
     schedule: tuple[Topology, list[Burst]], way: dict[str, Any]

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples import scaled
 from fabric.hosts import Host, Network, frame
 from ibwire.base.errors import EncodeError
 from ibwire.base.node import DamagedFrame, Frame
@@ -210,7 +211,7 @@ def test_frames_before_the_link_is_initialised(
     assert (3 if policy is WhileDown.BLOCK else 0) == run.tx.LLR_TX_OK
 
 
-@settings(max_examples=12)
+@settings(max_examples=scaled(12))
 @given(
     st.integers(0, 1 << 16),
     st.floats(0, 0.3),

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
+from examples import scaled
 from fuzz.cases import cases
 from ibwire.base.node import Frame
 from ibwire.base.units import MS
@@ -108,6 +109,7 @@ def test_the_deviations_of_rxe_are_found_by_name_and_nothing_else(seed: int) -> 
     assert names == DEVIATIONS_OF_RXE
 
 
+@pytest.mark.slow
 def test_first_findings_in_rxe_are_deviations_by_name() -> None:
     campaign = Campaign(
         EmulatorTestbed(target("rxe")), queue_pair_generators(2, Role.BOTH), minimises=False
@@ -350,6 +352,7 @@ def test_a_crash_is_a_finding_and_made_short() -> None:
     assert finding.original.packets == 3
 
 
+@pytest.mark.slow
 def test_a_choice_with_which_a_case_does_not_come_to_rest_explains_nothing() -> None:
     """7 retries for ever, of 4 us each."""
     steps = (Post(int(WROpcode.SEND)), Wait(100 * MS))
@@ -485,6 +488,7 @@ def test_a_finding_is_made_shorter_as_long_as_there_is_time() -> None:
     assert not campaign.is_interrupted
 
 
+@pytest.mark.slow
 def test_a_finding_replays_against_the_reference_that_it_names() -> None:
     campaign = Campaign(EmulatorTestbed(target("rxe")), queue_pair_generators(1, Role.RESPONDER))
     findings = [finding for finding, _ in zip(campaign.run(3000), range(3), strict=False)]
@@ -497,6 +501,7 @@ def test_a_finding_replays_against_the_reference_that_it_names() -> None:
         assert (difference.step, difference.kind) == (len(case.steps) - 1, finding.difference.kind)
 
 
+@pytest.mark.slow
 def test_a_case_by_itself_differs_only_in_what_is_not_allowed() -> None:
     case = Case(Connection(), (WRITE, Packet(0x1F)))  # rxe: no credits; a reserved opcode
 
@@ -513,7 +518,7 @@ def test_a_case_by_itself_differs_only_in_what_is_not_allowed() -> None:
     )
 
 
-@settings(max_examples=60)
+@settings(max_examples=scaled(60))
 @given(cases)
 def test_every_case_that_can_be_read_can_be_carried_out(case: Case) -> None:
     """Whatever it holds: the emulator does with it as the emulator does, or never rests."""

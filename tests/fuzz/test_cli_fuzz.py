@@ -107,6 +107,7 @@ def test_a_mutant_is_found() -> None:
     assert "instead of NAK REMOTE_ACCESS_ERROR" in result.stdout
 
 
+@pytest.mark.slow
 def test_a_connection_manager_may_be_attacked(tmp_path: Path) -> None:
     mutant = ("--target", "py:mutants.target:repeated-req-connects-twice")
     arguments = ("--role", "cm", *mutant, "--stop-after", 1, "-o", tmp_path / "out")
@@ -267,6 +268,7 @@ def test_a_damaged_run_does_not_go_on(tmp_path: Path) -> None:
     assert f"{tmp_path}/run.json: target: missing" in result.output
 
 
+@pytest.mark.slow
 def test_junit_has_the_findings_of_the_whole_run(tmp_path: Path) -> None:
     fuzz("--target", "emu:rxe", "--budget", "60", "-o", tmp_path / "out")
     arguments = ("--resume", tmp_path / "out", "--budget", "60", "--junit", tmp_path / "out.xml")

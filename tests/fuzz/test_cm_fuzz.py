@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples import sampled
 from ibwire.base.node import Frame
 from ibwire.base.units import S
 from ibwire.cm.states import State
@@ -203,6 +204,7 @@ def test_attacks_reach_every_state_and_come_from_every_group() -> None:
     assert {each.group for each in OPERATORS} == set(Group)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packets", [4000, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_nothing_is_found_in_the_unmodified_device(packets: int) -> None:
     campaign = Campaign(
@@ -224,7 +226,7 @@ def found(name: str) -> tuple[Callable[..., Emulation], Finding]:
     return device, next(campaign.run(20_000))
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", sampled(FAULTS, 3))
 def test_planted_fault_is_found_made_short_and_replays(name: str) -> None:
     device, finding = found(name)
 
@@ -244,7 +246,7 @@ def test_planted_fault_is_found_made_short_and_replays(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", sampled(FAULTS, 3))
 def test_case_replays_where_both_sides_choose_other_ids(name: str) -> None:
     device, finding = found(name)
     case = finding.case

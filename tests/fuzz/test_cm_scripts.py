@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 
 import ibwire.drill as drill
+from examples import sampled
 from ibwire.base.units import S
 from ibwire.fuzz.artefacts import checked_script
 from ibwire.fuzz.campaign import Campaign
@@ -89,7 +90,7 @@ def test_what_comes_of_it_is_expected_with_its_time() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", SCRIPTED)
+@pytest.mark.parametrize("name", sampled(SCRIPTED, 3))
 def test_script_of_a_finding_passes_on_the_emulator_and_not_on_the_target(name: str) -> None:
     tested = target(f"py:mutants.target:{name}")
     campaign = Campaign(tested.testbed(Role.CM), manager_generators(1), explains=False)

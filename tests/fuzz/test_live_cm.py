@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from examples import sampled
 from fuzz.across import Across, Alter, Late
 from fuzz.manager_runs import CALLED, differences, link, run, without
 from ibwire.base.node import Frame
@@ -575,7 +576,7 @@ FAULTS = {
 """Managers with a fault, by the name of the finding."""
 
 
-@pytest.mark.parametrize("text", FAULTS)
+@pytest.mark.parametrize("text", sampled(FAULTS, 3))
 def test_what_the_specification_fixes_is_found(text: str) -> None:
     campaign = Campaign(ManagerTestbed(link(Across(FAULTS[text]))), manager_generators(3))
 

@@ -95,6 +95,7 @@ def run(
 CLEAN = Settings(role=Role.RESPONDER, seed=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("role", "packets"),
     [

@@ -6,9 +6,10 @@ from ipaddress import ip_address
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples import few
 from ibwire_layers.construct import (
     HEADERS,
     STRUCTS,
@@ -37,6 +38,7 @@ def row(rows: list[Any], path: str) -> Any:
 
 
 @pytest.mark.parametrize("name", sorted(HEADERS))
+@settings(max_examples=few(100))
 @given(data=st.data())
 def test_construct_and_scalar_codec_agree(name: str, data: st.DataObject) -> None:
     header, struct = HEADERS[name], STRUCTS[name]

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scapy.layers.inet import IP, UDP
 from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, fuzz
 
+from examples import few
 from ibwire_layers import opcodes
 from ibwire_layers.mad import MAD_SIZE
 from ibwire_layers.management import LAYOUTS
@@ -103,6 +104,7 @@ def test_any_mad_is_rebuilt(data: st.DataObject, mgmt_class: int, content: bytes
 @pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.__name__)
 @example(data=bytes(8) + b"\x02" + bytes(7))  # an ERF record that ends before its padding
 @example(data=bytes(8) + b"\x95" + bytes(7))  # and one before its extension headers
+@settings(max_examples=few(100))
 @given(data=st.binary(min_size=1, max_size=300))
 def test_any_bytes_in_any_layer_are_rebuilt(layer: type[Packet], data: bytes) -> None:
     assert_rebuilt(layer, data)

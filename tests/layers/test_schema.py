@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples import scaled
 from ibwire_layers import attributes as management_attributes
 from ibwire_layers import cm, headers, mad, management, outer, performance, records
 from ibwire_layers.errors import DecodeError, EncodeError, Fault
@@ -36,7 +37,7 @@ def changed(found: Header, field: Field, value: Any) -> Header:
 
 
 @every_header
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=scaled(25), deadline=None)
 @given(st.data())
 def test_packing_gives_back_the_bytes_that_were_unpacked(
     kind: type[Header], data: st.DataObject
@@ -47,7 +48,7 @@ def test_packing_gives_back_the_bytes_that_were_unpacked(
 
 
 @every_header
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=scaled(25), deadline=None)
 @given(st.data())
 def test_fields_are_the_bits_at_their_offset(kind: type[Header], data: st.DataObject) -> None:
     raw = data.draw(st.binary(min_size=kind.SIZE, max_size=kind.SIZE))
@@ -175,7 +176,7 @@ def test_what_was_unpacked_or_altered_is_as_frozen_as_what_was_made() -> None:
 
 
 @every_header
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=scaled(25), deadline=None)
 @given(st.data())
 def test_altered_header_differs_in_the_given_fields(
     kind: type[Header], data: st.DataObject

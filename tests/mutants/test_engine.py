@@ -16,6 +16,7 @@ import ibwire.cm
 import ibwire.fuzz.targets.emulated_device
 import ibwire.fuzz.targets.emulated_manager
 import ibwire.rc
+from examples import sampled
 from ibwire.base.errors import VerbsError
 from ibwire.base.units import GBPS, US, S
 from ibwire.drill.packets import pattern
@@ -314,7 +315,9 @@ def converse(sides: tuple[tuple[End, Any], tuple[End, Any]]) -> None:
 
 
 @pytest.mark.parametrize("active", [0, 1], ids=["passive", "active"])
-@pytest.mark.parametrize("name", [name for name, each in FUZZED.items() if each.role == "cm"])
+@pytest.mark.parametrize(
+    "name", sampled((name for name, each in FUZZED.items() if each.role == "cm"), 3)
+)
 def test_connection_is_made_and_ended_under_each_fault_of_its_management(
     name: str, active: int
 ) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from examples import sampled
 from law_examples import EXAMPLES, RECOVERING
 from laws import every_request_succeeds
 from laws_wire import ALL_LAWS, nothing_is_sent_twice
@@ -32,7 +33,7 @@ def test_law_is_broken_when(mutant: Mutant) -> None:
     law(Run(schedule))
 
 
-@pytest.mark.parametrize("mutant", BY_TEST, ids=str)
+@pytest.mark.parametrize("mutant", sampled(BY_TEST, 3), ids=str)
 def test_named_test_fails_when(mutant: Mutant) -> None:
     with applied(mutant):
         outcome = pytest.main(["-q", "-x", "-p", "no:cacheprovider", str(TESTS / mutant.test)])

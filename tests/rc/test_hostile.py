@@ -416,7 +416,7 @@ def hostile_frame(world: World, rnd: Random) -> Frame:
 
 
 @pytest.mark.parametrize("name", list(PROFILES))
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=scaled(40), deadline=None, derandomize=True)
 @given(seeds)
 def test_hostile_packets_of_the_peer_touch_nothing_that_is_not_lent(
     name: str, drawn: list[int]
@@ -432,7 +432,7 @@ def test_hostile_packets_of_the_peer_touch_nothing_that_is_not_lent(
     world.check_secrets()
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=scaled(40), deadline=None, derandomize=True)
 @given(st.sampled_from(sorted(PROFILES)), seeds)
 def test_packet_of_another_host_with_the_right_numbers_changes_nothing(
     name: str, drawn: list[int]
@@ -462,7 +462,7 @@ def test_packet_of_another_host_with_the_right_numbers_changes_nothing(
     assert attacked.device.events == alone.device.events
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=scaled(30), deadline=None, derandomize=True)
 @given(st.sampled_from(sorted(PROFILES)), seeds, st.booleans())
 def test_damaged_frames_change_nothing_without_a_recomputed_icrc(
     name: str, drawn: list[int], healthy: bool

@@ -8,6 +8,7 @@ from itertools import pairwise
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from examples import scaled
 from ibwire.base.units import ACK_TIMEOUT_UNIT, US
 from ibwire.rc.work import WCStatus, WROpcode
 from laws import (
@@ -35,14 +36,14 @@ from schedules import (
 FLOW_CONTROLLED = ("spec", "rdmavt", "connectx", "hns")
 
 laws = settings(
-    max_examples=60,
+    max_examples=scaled(60),
     deadline=None,
     derandomize=True,
     database=None,
     suppress_health_check=[HealthCheck.data_too_large],
 )
 
-rarely = settings(laws, max_examples=15)
+rarely = settings(laws, max_examples=scaled(15))
 
 
 @laws

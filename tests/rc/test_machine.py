@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from examples import scaled
 from ibwire.base.errors import VerbsError
 from ibwire.base.node import Frame
 from ibwire.base.units import MS, US, Time
@@ -639,7 +640,7 @@ def _may_refuse(call: Callable[[], object]) -> None:
 
 TestTwoDevices = TwoDevices.TestCase
 TestTwoDevices.settings = settings(
-    max_examples=60,
+    max_examples=scaled(60),
     stateful_step_count=40,
     deadline=None,
     derandomize=True,

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import sampled
 from ibwire.base.unbuilt import headers_of
 from ibwire.capture import open_capture
 from ibwire.fabric.switch.routing import flow_key
@@ -347,7 +348,7 @@ def test_an_identification_counts_and_stays_within_a_right_checksum() -> None:
 CAPTURES = sorted((FilePath(__file__).parents[2] / "captures").glob("*.pcap*"))
 
 
-@pytest.mark.parametrize("capture", CAPTURES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("capture", sampled(CAPTURES, 4), ids=lambda path: path.stem)
 def test_wire_captures_read_as_the_layouts_read_them(capture: FilePath) -> None:
     """Every frame of a capture: the same headers, payload and verdict on the ICRC."""
     arrivals = Arrivals()

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples import scaled
 from fabric.transfers import MTU, Transfers
 from ibwire.base.node import Stage
 from ibwire.base.units import MS, US, Time
@@ -238,7 +239,7 @@ def test_packet_too_far_ahead_is_refused() -> None:
 
 @pytest.mark.parametrize("profile", [CONNECTX_AR, IRN], ids=lambda each: each.name)
 @given(data=st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=scaled(30), deadline=None)
 def test_any_order_of_packets_gives_the_same_result(profile: Profile, data: st.DataObject) -> None:
     opcodes = st.sampled_from(
         (WROpcode.SEND, WROpcode.RDMA_WRITE, WROpcode.RDMA_READ, WROpcode.ATOMIC_FETCH_AND_ADD)

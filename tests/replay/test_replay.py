@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples import scaled
 from ibwire.capture import PcapWriter
 from ibwire.rc.profile import PROFILES, RXE, SPEC
 from ibwire.replay.conversation import ROLES, Conversation
@@ -358,7 +359,7 @@ damage = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=scaled(60), deadline=None)
 @given(
     st.sampled_from(
         ["rcx-all-ops", "rnr-late-recv", "cm-rping", "drop-read-response.b", "rcx-ipv6"]

@@ -6,6 +6,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples import scaled
 from ibwire_layers.errors import DecodeError
 from ibwire_layers.packet import Packet
 from rules.check_frames import judge, read_frames
@@ -33,7 +34,7 @@ def disturbed(frame: bytes, chance: random.Random) -> bytes:
     return packet.repaired().build()
 
 
-@settings(max_examples=40)
+@settings(max_examples=scaled(40))
 @given(st.integers(0, 1 << 30), st.sampled_from((0.02, 0.3, 1.0)))
 def test_right_icrcs_over_wrong_headers_crash_nothing(seed: int, share: float) -> None:
     chance = random.Random(seed)
@@ -48,7 +49,7 @@ def test_right_icrcs_over_wrong_headers_crash_nothing(seed: int, share: float) -
     assert all(finding.text for finding in found)
 
 
-@settings(max_examples=40)
+@settings(max_examples=scaled(40))
 @given(st.integers(0, 1 << 30), st.integers(14, 80))
 def test_cut_frames_crash_nothing(seed: int, snaplen: int) -> None:
     chance = random.Random(seed)

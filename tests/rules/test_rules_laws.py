@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples import scaled
 from random_schedules import schedules
 from rules.check_frames import Frames, grave, judge
 from schedules import Run, Schedule
@@ -25,7 +26,7 @@ def seen(schedule: Schedule, end: str, *kinds: str) -> Frames:
     return [(e.time // 1000, e.frame) for e in history if e.end == end and e.kind in kinds]
 
 
-@settings(max_examples=40)
+@settings(max_examples=scaled(40))
 @given(schedules(), st.sampled_from(ENDS))
 def test_no_alarm_for_traffic_on_a_wire_with_faults(schedule: Schedule, end: str) -> None:
     frames = seen(schedule, end, "sent", "arrived")
@@ -33,7 +34,7 @@ def test_no_alarm_for_traffic_on_a_wire_with_faults(schedule: Schedule, end: str
     assert grave(judge(frames)) == []
 
 
-@settings(max_examples=40)
+@settings(max_examples=scaled(40))
 @given(schedules(), st.sampled_from(ENDS), st.integers(0, 40))
 def test_no_alarm_when_the_capture_begins_in_the_middle(
     schedule: Schedule, end: str, start: int
@@ -43,7 +44,7 @@ def test_no_alarm_when_the_capture_begins_in_the_middle(
     assert grave(judge(frames[start:])) == []
 
 
-@settings(max_examples=40)
+@settings(max_examples=scaled(40))
 @given(schedules(), st.sampled_from(ENDS), st.integers(0, 1 << 30))
 def test_no_alarm_when_the_capture_lacks_packets(schedule: Schedule, end: str, seed: int) -> None:
     chance = random.Random(seed)
@@ -52,13 +53,13 @@ def test_no_alarm_when_the_capture_lacks_packets(schedule: Schedule, end: str, s
     assert grave(judge([each for each in frames if chance.random() > 0.1])) == []
 
 
-@settings(max_examples=20)
+@settings(max_examples=scaled(20))
 @given(schedules(), st.sampled_from(ENDS), st.sampled_from(("sent", "arrived")))
 def test_no_alarm_for_one_direction_alone(schedule: Schedule, end: str, kind: str) -> None:
     assert grave(judge(seen(schedule, end, kind))) == []
 
 
-@settings(max_examples=20)
+@settings(max_examples=scaled(20))
 @given(schedules(), st.sampled_from(ENDS))
 def test_no_alarm_for_headers_alone(schedule: Schedule, end: str) -> None:
     frames = seen(schedule, end, "sent", "arrived")
@@ -67,7 +68,7 @@ def test_no_alarm_for_headers_alone(schedule: Schedule, end: str) -> None:
 
 
 @pytest.mark.parametrize("profile", ["spec", "rdmavt", "rxe", "connectx", "hns"])
-@settings(max_examples=8)
+@settings(max_examples=scaled(8))
 @given(data=st.data())
 def test_no_alarm_for_an_implementation_judged_by_itself(profile: str, data: st.DataObject) -> None:
     schedule = data.draw(schedules(profiles=(profile,)))

@@ -260,7 +260,7 @@ def test_trace_of_a_frame_that_is_no_packet_keeps_its_bytes(tmp_path: Path) -> N
 
 
 def test_different_seeds_are_different_runs(tmp_path: Path) -> None:
-    text = "[[wire.faults.a]]\nloss = 0.2\n[[workload]]\ncount = 50\n"
+    text = "[[wire.faults.a]]\nloss = 0.2\n[[workload]]\ncount = 8\n"
     path = written(tmp_path, text)
     runs = []
     for seed in (1, 1, 2):

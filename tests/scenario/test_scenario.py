@@ -122,7 +122,7 @@ STATEMENTS = st.one_of(
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
+@settings(max_examples=scaled(200))
 @given(st.lists(STATEMENTS, max_size=8))
 def test_positions_are_found_for_exactly_the_keys_that_tomllib_reads(statements: Any) -> None:
     text = "\n".join(statements) + "\n"

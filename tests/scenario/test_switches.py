@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples import scaled
 from ibwire.base.errors import ScriptError
 from ibwire.base.units import GBPS, NS, US
 from ibwire.capture import open_capture
@@ -576,7 +577,7 @@ def test_effort_counts_every_pair_of_hosts() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=scaled(12), deadline=None)
 @given(
     form=st.sampled_from(
         [

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples import scaled
 from ibwire.base.node import Frame
 from ibwire.base.units import US, Time
 from ibwire.rc.work import WCStatus
@@ -125,7 +126,7 @@ receives = { service = "2us" }
 """
 
 
-@settings(max_examples=15)
+@settings(max_examples=scaled(15))
 @given(st.integers(0, 2**32))
 def test_every_message_of_any_mix_under_faults_is_verified_in_both_directions(seed: int) -> None:
     outcome = run(read_scenario(MIX.encode(), "mix.toml"), seed)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples import scaled
 from ibwire.traffic import builder
 from ibwire.traffic.blocks import Block
 from ibwire.traffic.builder import Builder
@@ -107,7 +108,7 @@ def test_packets_of_any_stream_are_those_of_the_emulators_encoder(
     assert built(made, count=count, size=size) == list(islice(in_turn(made), count))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=scaled(50))
 @given(
     made=st.lists(
         streams(
