@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -163,8 +164,13 @@ def modules() -> Iterator[tuple[str, Path]]:
             yield ".".join(part for part in parts if part != "__init__"), path
 
 
-def imports_of(path: Path) -> Iterator[str]:
+@cache
+def imports_of(path: Path) -> tuple[str, ...]:
     """Every name that a file imports, also inside functions and for types."""
+    return tuple(_imports_of(path))
+
+
+def _imports_of(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -181,11 +187,13 @@ def rank(package: str) -> int:
     return next(number for number, packages in enumerate(RANKS) if package in packages)
 
 
+@cache
 def package_of(module: str) -> str:
     """The entry of `RANKS` that a module belongs to: the longest that begins its name."""
     return longest_prefix(module, {each for packages in RANKS for each in packages})
 
 
+@cache
 def module_of(imported: str) -> str:
     return longest_prefix(imported, MODULES)
 
