@@ -147,6 +147,7 @@ CASES: dict[str, list[tuple[object, ...]]] = {
     "fabric show": [("--name", EVIL)],
     "fabric route": [("--name", EVIL, "a", "b")],
     "fabric counters": [("--name", EVIL)],
+    "fabric manage": [("--name", EVIL, "a"), ("--ibsim", EVIL, "a")],
     "fabric fail": [(EVIL,)],
     "fabric traffic": [("star2", "--flow", EVIL), (MISSING,)],
     "respond": [(MISSING,), (NAMED, "--profile", EVIL)],
