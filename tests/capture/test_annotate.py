@@ -145,6 +145,7 @@ def test_unreadable_bytes_of_a_long_comment_do_not_burst_the_option(tmp_path: Pa
     assert records(target)[0].comments == ("\ufffd" * 21_845,)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(TSHARK is None, reason="tshark not installed")
 def test_tshark_shows_the_comments(captures: Path, tmp_path: Path) -> None:
     target = tmp_path / "out.pcapng"

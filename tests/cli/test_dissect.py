@@ -321,6 +321,7 @@ def test_standard_input(rcx: Path, packed: bool) -> None:
     assert result.stdout.decode().splitlines() == lines(rcx)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes close otherwise on Windows")
 @pytest.mark.parametrize("options", [[], ["--json"], ["--csv"], ["--fields", "bth.psn"]])
 def test_a_reader_that_has_seen_enough_leaves_no_traceback(captures: Path, options: Any) -> None:
@@ -336,6 +337,7 @@ def test_a_reader_that_has_seen_enough_leaves_no_traceback(captures: Path, optio
         assert child.stderr.read() == b""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
 def test_a_full_disk_is_told(rcx: Path) -> None:
     result = process("--json", "-o", "/dev/full", rcx)

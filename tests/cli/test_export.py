@@ -74,6 +74,7 @@ def test_another_run_adds_to_the_directory(parquet: Any, captures: Path, tmp_pat
     assert len(list((tmp_path / "packets").iterdir())) == 2
 
 
+@pytest.mark.slow
 def test_standard_input_is_a_capture_too(parquet: Any, captures: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from ibwire.cli.export import command; command()"]
     content = gzip.compress((captures / "rcx-all-ops.pcap").read_bytes())
@@ -192,6 +193,7 @@ def test_annotating_once_more_changes_nothing(captures: Path, tmp_path: Path) ->
     assert (tmp_path / "once.pcapng").read_bytes() == (tmp_path / "twice.pcapng").read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(TSHARK is None, reason="tshark not installed")
 def test_tshark_finds_the_comments(captures: Path, tmp_path: Path) -> None:
     annotated(captures / "drop-one-middle.a.pcap", tmp_path / "out.pcapng.gz")

@@ -86,6 +86,7 @@ def test_other_error_is_not_reported_as_one_of_standard_output(number: int) -> N
     assert "standard output" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
 def test_full_disk_under_standard_output_is_an_error_message() -> None:
     with open("/dev/full", "wb") as full:
@@ -106,6 +107,7 @@ def test_interrupt_has_the_exit_status_of_its_signal() -> None:
     assert (done.stdout, done.stderr) == ("begun\n", "error: interrupted\n")
 
 
+@pytest.mark.slow
 def test_closed_pipe_has_the_exit_status_of_its_signal() -> None:
     """An incomplete result is not reported as success."""
     reader, writer = os.pipe()

@@ -228,6 +228,7 @@ def test_two_outputs_are_two_files(here: Path, line: str) -> None:
     assert not Path("x.pcap").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", ["dissect --json in.pcap", "check in.pcap", "flows in.pcap"])
 def test_input_is_not_read_while_standard_output_appends_to_it(here: Path, line: str) -> None:
     with open("in.pcap", "ab") as output:

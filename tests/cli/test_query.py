@@ -99,6 +99,7 @@ def test_exported_directories_and_captures_go_together(
     assert lines(tmp_path, other, sql) == ["file\tn", f"{other}\t54", f"{rcx}\t64"]
 
 
+@pytest.mark.slow
 def test_standard_input_may_be_read_twice(rcx: Path) -> None:
     child = subprocess.run(
         [*PROGRAM, "-", "SELECT count(*) AS n FROM packets a JOIN packets b USING (number)"],
@@ -230,6 +231,7 @@ def test_what_cannot_be_read_is_told(tmp_path: Path, content: bytes | None, name
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["duckdb", "pyarrow"])
 def test_a_missing_extra_is_named(rcx: Path, module: str) -> None:
     script = f"import sys; sys.modules['{module}'] = None; {PROGRAM[-1]}"

@@ -86,6 +86,7 @@ def test_a_connection_request_is_taken_apart_to_its_addresses(captures: Path) ->
     assert row(text, "DestinationIP")[-1] == "::a4d:2"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("view", "parts"),
     [

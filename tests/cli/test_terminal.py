@@ -190,6 +190,7 @@ def test_hostile_text_is_escaped(place: Path, command: str, number: int) -> None
     assert MARK in text, text
 
 
+@pytest.mark.slow
 def test_an_unknown_command_and_option_are_escaped(place: Path) -> None:
     for arguments in ((EVIL,), ("show", f"--{EVIL}"), ("dissect", NAMED, "--count", EVIL)):
         text = on_a_terminal(*arguments, cwd=place)
@@ -212,6 +213,7 @@ def test_own_styles_reach_the_terminal(place: Path) -> None:
     assert "\x1b[31m" in on_a_terminal("check", "--rules", cwd=place)
 
 
+@pytest.mark.slow
 def test_data_in_a_pipe_keep_their_values(place: Path) -> None:
     command = [sys.executable, "-m", "ibwire", "query", "--csv", "c.pcapng"]
     ended = subprocess.run(

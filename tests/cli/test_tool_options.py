@@ -37,6 +37,7 @@ def test_unsupported_option_is_refused_with_the_reason(line: str, reason: str) -
     assert f"{reason}" in result.stderr
 
 
+@pytest.mark.slow
 def test_options_that_change_nothing_on_the_wire_are_accepted_with_a_note() -> None:
     """The host is reached: there is no server at it."""
     line = "perf ib_write_bw --via udp -d lo -x 3 -F -I 0 -Q 10 -l 4 -s 64K -p 1 127.0.0.1"

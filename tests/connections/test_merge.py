@@ -53,6 +53,7 @@ def test_a_cut_anywhere_makes_no_difference(horizon: int, monkeypatch: pytest.Mo
         assert found.packets == len(frames)
 
 
+@pytest.mark.slow
 def test_a_short_horizon_leaves_seams_only_where_something_is_open(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -294,6 +294,7 @@ def test_packets_belong_to_the_connection_that_has_seen_any() -> None:
     }
 
 
+@pytest.mark.slow
 def test_events_are_about_the_connection_of_their_packet(ask: Any) -> None:
     sql = (
         "SELECT count(*) AS n, count(*) FILTER (e.connection = p.connection) AS same "

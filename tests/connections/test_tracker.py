@@ -432,6 +432,7 @@ def test_reads_whose_responses_were_not_captured_do_not_hold_up_the_rest() -> No
     assert read.acked_number == 0
 
 
+@pytest.mark.slow
 def test_requests_that_nobody_answers_take_bounded_memory() -> None:
     """A capture of one direction: 100,000 messages, none acknowledged."""
     talk = Talk()

@@ -358,6 +358,7 @@ def impaired(records: Any, rng: Any) -> Any:
     return result[rng.randrange(len(result)) :] if result and rng.random() < 0.3 else result
 
 
+@pytest.mark.slow
 @settings(max_examples=scaled(40))
 @given(
     st.sampled_from(["rcx-all-ops", "drop-one-last.a", "rnr-multi-packet", "probe-odd-frames"]),

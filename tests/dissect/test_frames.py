@@ -333,6 +333,7 @@ KINDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", sampled(KINDS, 2))
 def test_a_frame_cut_at_any_length_reads_the_same_at_both_speeds(kind: str) -> None:
     frames = [frame.cut(n) for frame in KINDS[kind] for n in range(min(len(frame.data), 250))]
@@ -365,6 +366,7 @@ def test_every_bit_flipped_reads_the_same_at_both_speeds(bit: int) -> None:
     assert_same(frames)
 
 
+@pytest.mark.slow
 @settings(max_examples=scaled(150), deadline=None)
 @given(st.lists(strategies.damaged() | strategies.random_frames, max_size=12))
 def test_damaged_and_random_frames_read_the_same_at_both_speeds(frames: list[Frame]) -> None:

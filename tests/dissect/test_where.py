@@ -334,6 +334,7 @@ def test_ten_thousand_parentheses_are_an_error(text: str) -> None:
         parse(text, TYPES.get, TYPES)
 
 
+@pytest.mark.slow
 def test_ten_thousand_negations_and_terms_are_read() -> None:
     assert _select("not " * 10_001 + "reth") == [0, 2, 3]
     assert _select(" or ".join(["reth"] * 10_000)) == [1]

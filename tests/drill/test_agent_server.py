@@ -253,6 +253,7 @@ def many_files() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("many_files")
 @pytest.mark.parametrize("sources", [1, 250], ids=["one-host", "many-hosts"])
 def test_a_thousand_idle_connections_lock_nobody_out(host: Host, sources: int) -> None:

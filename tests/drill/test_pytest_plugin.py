@@ -21,6 +21,7 @@ FOREIGN = {
 """What other programs keep in files of this name: views of Apache Drill are JSON."""
 
 
+@pytest.mark.slow
 def test_each_case_is_a_test_and_a_failure_is_the_report(tmp_path: Path) -> None:
     (tmp_path / "two.drill").write_text(
         "cases what, number {\n right, psn\n wrong, psn+1\n}\n"
@@ -76,6 +77,7 @@ def test_knows(ibwire_drill):
 """
 
 
+@pytest.mark.slow
 def test_a_test_that_fails_shows_what_its_scripts_did_not_have_fulfilled(tmp_path: Path) -> None:
     (tmp_path / "test_scripts.py").write_text(SCRIPTS)
 

@@ -171,6 +171,7 @@ def test_what_depends_on_time_or_on_a_choice_is_in_a_script(
     assert line in text
 
 
+@pytest.mark.slow
 def test_a_fault_that_no_packet_shows_is_in_the_script(tmp_path: Path) -> None:
     """Memory that is not as it should be is read after the last packet."""
     tested = target("py:mutants.target:odd-write-across-a-page")

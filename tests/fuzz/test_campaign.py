@@ -132,6 +132,7 @@ def test_nothing_is_found_in_what_is_like_the_reference(profile: str) -> None:
     assert not campaign.report.taken
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("profile", ["rdmavt", "hns"])
 def test_what_the_specification_leaves_open_is_a_choice_and_no_finding(profile: str) -> None:
     """What these two do otherwise, without what is not allowed."""

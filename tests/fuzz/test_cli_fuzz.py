@@ -100,6 +100,7 @@ def test_the_same_seed_finds_the_same() -> None:
     assert first == second
 
 
+@pytest.mark.slow
 def test_a_mutant_is_found() -> None:
     result = fuzz("--target", "py:mutants.target:foreign-domain-open", "--stop-after", 1)
 

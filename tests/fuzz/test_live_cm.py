@@ -72,6 +72,7 @@ def test_correct_manager_with_an_obedient_application_has_no_findings() -> None:
     }
 
 
+@pytest.mark.slow
 def test_frames_go_to_the_peer_in_our_own_name_alone() -> None:
     across = Across()
 
@@ -173,6 +174,7 @@ def test_choices_of_a_device_are_not_differences(alter: Alter) -> None:
     assert (dict(report.seen), dict(report.unstable)) == ({}, {})
 
 
+@pytest.mark.slow
 def test_response_to_an_earlier_message_is_accepted() -> None:
     """The REP of the first exchange is retransmitted with every later message."""
     first: list[Received] = []
@@ -451,6 +453,7 @@ def test_nothing_is_left_of_what_a_device_has_asked_for(
     assert across.states <= {State.TIMEWAIT, State.ANSWERED}
 
 
+@pytest.mark.slow
 def test_what_other_applications_ask_for_is_their_own_affair() -> None:
     """Every message of the manager comes with a request that was not asked for."""
 

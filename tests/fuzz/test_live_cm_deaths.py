@@ -189,6 +189,7 @@ def test_manager_that_never_stops_sending_is_dead() -> None:
     assert "packets without a pause" in campaign.lost
 
 
+@pytest.mark.slow
 def test_it_does_not_die_of_the_same_again() -> None:
     report = run(Across(longest=256), 5000)
     packets = report.packets

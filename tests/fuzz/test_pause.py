@@ -87,6 +87,7 @@ def test_a_frame_stops_the_priorities_of_its_bits() -> None:
     assert BINDING.pause(Pause(0b1001, 0)) == STOP.replace(b"\xff\xff", bytes(2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role", ["responder", "requester"])
 def test_pauses_come_only_when_they_are_asked_for(role: str) -> None:
     usual = run(role, ())[1]

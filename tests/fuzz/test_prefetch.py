@@ -227,6 +227,7 @@ def test_a_process_that_is_killed_changes_nothing(how_many: int) -> None:
     assert 1 in shared.strides[:-1]
 
 
+@pytest.mark.slow
 def test_silent_process_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ibwire.fuzz.prefetch.MOST_POLLS", 2)
     victims = [1]

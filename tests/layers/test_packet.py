@@ -137,6 +137,7 @@ def test_what_follows_a_packet_is_kept() -> None:
         assert rebuilt(longer) in (longer.data, None), f"{frame} and {more} bytes"
 
 
+@pytest.mark.slow
 @settings(max_examples=scaled(500), deadline=None)
 @given(strategies.damaged())
 def test_a_damaged_frame_is_built_byte_for_byte(frame: Frame) -> None:

@@ -126,6 +126,7 @@ assert state() == unbound
     )
 
 
+@pytest.mark.slow
 def test_import_changes_nothing_that_unbind_does_not_give_back() -> None:
     run(
         "from scapy.all import *\n"
@@ -144,6 +145,7 @@ for kind in before:
     )
 
 
+@pytest.mark.slow
 def test_unbind_restores_the_former_link_type() -> None:
     run(
         """
@@ -159,6 +161,7 @@ assert conf.l2types[247] is Other and conf.l2types[Other] == 247
     )
 
 
+@pytest.mark.slow
 def test_answers_with_swapped_ports_are_read_and_not_built() -> None:
     run(
         SETUP.replace("IMPORT", IMPORTS["ours last"])
@@ -170,6 +173,7 @@ assert (UDP() / ours.BTH()).dport == 4791 and (UDP() / ours.BTH()).sport != 4791
     )
 
 
+@pytest.mark.slow
 def test_a_wrapper_around_udp_answers_survives_unbind_and_bind() -> None:
     run(
         """
@@ -198,6 +202,7 @@ assert not any(name == "scapy" or name.startswith("scapy.") for name in sys.modu
     )
 
 
+@pytest.mark.slow
 def test_names_do_not_collide_with_those_of_scapy() -> None:
     run(
         """

@@ -262,6 +262,7 @@ def test_echo_from_a_group_is_not_answered() -> None:
     assert node.counters == {}
 
 
+@pytest.mark.slow
 def test_any_bytes_are_survived() -> None:
     source = random.Random("responder")
     node = responder()

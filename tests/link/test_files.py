@@ -148,6 +148,7 @@ def pair(tmp_path: Path) -> Any:
     return names
 
 
+@pytest.mark.slow
 @fifos
 @pytest.mark.parametrize("order", [("send", "receive"), ("receive", "send")])
 def test_two_processes_move_a_verified_message_through_two_fifos(pair: Any, order: str) -> None:
@@ -170,6 +171,7 @@ def test_two_processes_move_a_verified_message_through_two_fifos(pair: Any, orde
     assert output["receive"] == ("receive stopped 8 SUCCESS True\nend of input\n", "")
 
 
+@pytest.mark.slow
 def test_the_example_of_the_documentation_runs(pair: Any, tmp_path: Path) -> None:
     text = (ROOT / "docs" / "links.md").read_text(encoding="utf-8")
     script = tmp_path / "peer.py"

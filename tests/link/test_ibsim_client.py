@@ -84,6 +84,7 @@ def server() -> Server:
     return Server()
 
 
+@pytest.mark.slow
 def test_a_subnet_of_ibsim_comes_up(server: Server) -> None:
     client = IbsimClient("node-0-0", Settings(), NAME)
     try:

@@ -33,6 +33,7 @@ def test_law_is_broken_when(mutant: Mutant) -> None:
     law(Run(schedule))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", sampled(BY_TEST, 3), ids=str)
 def test_named_test_fails_when(mutant: Mutant) -> None:
     with applied(mutant):

@@ -66,6 +66,7 @@ def test_a_total_counts_faults_once_and_findings_by_seed() -> None:
 # Trials.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("generator", GENERATORS)
 def test_a_planted_fault_is_found_and_its_saved_case_replays(generator: str) -> None:
     (result,) = score([EASY], [generator], seeds=1, cap=2000)
@@ -86,6 +87,7 @@ def test_nothing_is_found_on_a_device_without_a_fault(role: str, generator: str)
     assert trial(target, role, GENERATORS[generator](1, role), 1000) == Trial(None)
 
 
+@pytest.mark.slow
 def test_a_trial_gives_up_at_the_cap_and_not_before() -> None:
     target = copied(FUZZED[EASY])["ibwire.fuzz.targets.emulated_device"].Emulation
     make = GENERATORS["stateful"](1, "responder")
@@ -97,6 +99,7 @@ def test_a_trial_gives_up_at_the_cap_and_not_before() -> None:
     assert trial(target, "responder", make, needed - 1) == Trial(None)
 
 
+@pytest.mark.slow
 def test_a_saved_case_that_shows_nothing_does_not_replay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mutants.score.from_json", lambda text: replace(from_json(text), steps=()))
     target = copied(FUZZED[EASY])["ibwire.fuzz.targets.emulated_device"].Emulation
@@ -120,6 +123,7 @@ def test_a_score_does_not_depend_on_processes_or_order() -> None:
     assert shared == alone[count:] + alone[:count]
 
 
+@pytest.mark.slow
 def test_no_profile_raises_an_alarm_against_itself() -> None:
     results = list(false_alarms(600))
 
@@ -165,6 +169,7 @@ def talk(role: str, number: int, *, has_paths: bool = True) -> list[tuple[Step, 
     return said
 
 
+@pytest.mark.slow
 def test_all_that_the_baseline_sends_before_the_fuzzed_request_is_right() -> None:
     before = [answer for number in range(300) for _, answer in talk("responder", number)[:-2]]
 
@@ -173,6 +178,7 @@ def test_all_that_the_baseline_sends_before_the_fuzzed_request_is_right() -> Non
     assert {"ACK", "READ_RESPONSE_ONLY", "ATOMIC_ACKNOWLEDGE"} <= set(before)
 
 
+@pytest.mark.slow
 def test_a_case_of_the_baseline_has_one_fuzzed_request_and_a_right_one_after_it() -> None:
     fuzzed = []
     for number in range(300):
@@ -206,6 +212,7 @@ def invoke(*arguments: str) -> Result:
     return CliRunner().invoke(command, ["--jobs", "1", "--seeds", "1", *arguments])
 
 
+@pytest.mark.slow
 def test_the_command_says_when_each_generator_found_a_fault() -> None:
     result = invoke("--only", EASY, "--cap", "2000", "--clean-packets", "0")
 

@@ -151,6 +151,7 @@ def test_server_that_falls_silent_is_given_up(monkeypatch: pytest.MonkeyPatch) -
     thread.join()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "plan", [Plan(Verb.WRITE, timeout=8), Plan(Verb.SEND, timeout=8, both=True)]
 )

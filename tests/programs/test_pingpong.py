@@ -149,6 +149,7 @@ def test_path_mtu_that_does_not_fit_the_interface_is_refused() -> None:
         pingpong.connect(a, Plan(mtu=4096), "127.0.0.1", 1)
 
 
+@pytest.mark.slow
 def test_nobody_listens() -> None:
     with TCPListener(0, ["127.0.0.1"]) as listening:
         port = listening.port
@@ -211,6 +212,7 @@ def test_rounds_take_eight_bytes_each() -> None:
     assert memoryview(client.rounds_ns).nbytes == 20 * 8
 
 
+@pytest.mark.slow
 def test_peer_that_falls_silent_is_given_up() -> None:
     """The client is given the number of a queue pair that does not exist."""
     a, b = endpoints()

@@ -163,6 +163,7 @@ def test_responses_that_wait_after_a_large_read_are_bounded(
     assert waiting(pair) == 0
 
 
+@pytest.mark.slow
 def test_small_requests_after_a_large_read_complete_although_some_are_dropped() -> None:
     """The bound is a loss like any other: the peer comes again."""
     pair = Pair(
@@ -190,6 +191,7 @@ def test_small_requests_after_a_large_read_complete_although_some_are_dropped() 
     assert mr.read(mr.iova, 24000) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("profile", [SPEC, RXE], ids=lambda profile: profile.name)
 def test_rnr_naks_without_end_keep_a_queue_pair_waiting_at_constant_cost(profile: Profile) -> None:
     """Each takes the place of the ACK timer, which here is two hours away."""
@@ -352,6 +354,7 @@ def test_a_hundred_thousand_cheap_frames_leave_no_trace(monkeypatch: pytest.Monk
     assert max(sizes) < 4_000_000
 
 
+@pytest.mark.slow
 def test_connections_made_and_reset_again_and_again_leave_no_trace() -> None:
     pair = Pair(size=4096)
     sizes = []

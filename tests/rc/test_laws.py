@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
+import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -52,6 +53,7 @@ def test_laws_hold_whatever_the_wire_does(schedule: Schedule) -> None:
     check(schedule)
 
 
+@pytest.mark.slow
 @laws
 @given(
     schedules(
@@ -83,6 +85,7 @@ def test_laws_hold_with_a_peer_whose_credit_code_is_always_zero(schedule: Schedu
     assert all(wc.status is WCStatus.SUCCESS for flow in run.flows for wc in flow.sent)
 
 
+@pytest.mark.slow
 @settings(laws, max_examples=8)
 @given(
     st.lists(st.integers(60, 200), min_size=1, max_size=2),

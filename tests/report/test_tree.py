@@ -139,6 +139,7 @@ def test_the_construct_view_raises_nothing_but_decode_errors(case: Any) -> None:
         assert str(describe(frame, link_type))
 
 
+@pytest.mark.slow
 @settings(max_examples=scaled(100), deadline=None)
 @given(mutated | anything)
 def test_the_scapy_view_of_anything_is_shown_or_refused(case: Any) -> None:

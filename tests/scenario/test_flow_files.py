@@ -141,6 +141,7 @@ def test_published_distributions_have_their_mean(name: str, mean: int) -> None:
     assert drawn == pytest.approx(mean, rel=0.05)
 
 
+@pytest.mark.slow
 def test_poisson_flows_come_at_the_load_that_was_asked_for() -> None:
     """16 hosts of 100 Gb/s at half load for 1 ms: 829 flows in the list of tests/truth/data."""
     sizes = PUBLISHED["hadoop"]

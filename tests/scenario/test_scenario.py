@@ -611,6 +611,7 @@ def test_scenario_that_is_not_there_is_refused(name: str) -> None:
         load(name)
 
 
+@pytest.mark.slow
 def test_scenarios_in_the_reference_are_scenarios() -> None:
     blocks = re.findall(r"```toml\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
 

@@ -315,6 +315,7 @@ def test_tcp_needs_ipv4() -> None:
         read(text + '[[flow]]\ntransport = "tcp"\nfrom = "a"\nto = "b"')
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark not installed")
 def test_tshark_finds_nothing_wrong_with_the_segments(tmp_path: Path) -> None:
     scenario, capture = tmp_path / "x.toml", tmp_path / "x.pcapng"

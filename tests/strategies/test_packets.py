@@ -86,6 +86,7 @@ def test_dissector_sees_no_fault_and_a_right_icrc(made: list[Packet]) -> None:
     assert columns["bth.psn"].tolist() == [packet.bth.psn for packet in made]
 
 
+@pytest.mark.slow
 @settings(max_examples=scaled(60))
 @given(packets())
 def test_rules_find_nothing_wrong_with_it(packet: Packet) -> None:
@@ -105,6 +106,7 @@ def test_scapy_reads_it_back(packet: Packet) -> None:
     assert bytes(found) == data
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(TSHARK is None, reason="tshark not installed")
 def test_tshark_finds_nothing_malformed(tmp_path: Path) -> None:
     made: list[Packet] = []
@@ -154,6 +156,7 @@ def test_each_opcode_is_made(opcode: OpCode) -> None:
     assert [packet.bth.opcode for packet in made] == [opcode]
 
 
+@pytest.mark.slow
 def test_every_route_is_made() -> None:
     def kind(packet: Packet) -> str:
         match packet.route:

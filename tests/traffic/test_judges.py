@@ -105,6 +105,7 @@ def test_our_rules_find_nothing_in_a_capture_of_a_stream(
     assert judge_capture(path) == []
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(TSHARK is None, reason="tshark not installed")
 @pytest.mark.parametrize("where", [V4, V6, {**V4, "link": Link.ROCEV1}], ids=str)
 def test_tshark_reads_every_packet_and_finds_none_malformed(

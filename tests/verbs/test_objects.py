@@ -63,6 +63,7 @@ def test_closed_queue_pair_is_unknown_to_its_device(network: Network) -> None:
     assert not network.devices["ibwire0"].qps
 
 
+@pytest.mark.slow
 def test_dropped_objects_are_closed(network: Network) -> None:
     device = network.devices["ibwire0"]
     end = End("ibwire0")
@@ -76,6 +77,7 @@ def test_dropped_objects_are_closed(network: Network) -> None:
     assert not device.qps
 
 
+@pytest.mark.slow
 def test_dropped_circle_is_closed_in_any_order(network: Network) -> None:
     end = End("ibwire0")
     end.circle = end  # type: ignore[attr-defined]
