@@ -44,8 +44,6 @@ _LENGTH = int.from_bytes(MAD_SIZE.to_bytes(8, "little"), "big")
 class _Client:
     number: int
     port: Port
-    before: Programs | None
-    """The programs at the port that do not use this protocol."""
     is_manager: bool = False
 
 
@@ -60,6 +58,8 @@ class IbsimServer:
         self.name = name
         self._now = now
         self._clients: dict[int, _Client] = {}
+        self._ports: dict[Port, _AtPort] = {}
+        """Of the clients so far."""
         self._open: dict[bytes, tuple[int, bytes, Time]] = {}
         """Requests without an answer, by transaction id: client, message, when to return it."""
         self.control = self._socket("ctl")
@@ -153,9 +153,10 @@ class IbsimServer:
             self.data[number].connect(f"\0{self.name}:in{process}\0")
         except OSError:
             return ERROR, 0, data
-        client = _Client(number, port, self.management.programs.get(port))
-        self._clients[number] = client
-        self.management.programs[port] = _AtPort(self, client)
+        self._clients[number] = _Client(number, port)
+        if port not in self._ports:
+            others = self.management.programs.get(port)
+            self._ports[port] = self.management.programs[port] = _AtPort(self, port, others)
         name = node.name.encode()[:31].decode(errors="replace")
         return CONNECT, number, CLIENT.pack(number, qpn, 0, name.encode())
 
@@ -169,8 +170,12 @@ class IbsimServer:
             return
         client.is_manager = is_manager
         port = client.port
-        port.capability_mask = port.capability_mask & ~IS_SM | (IS_SM if is_manager else 0)
+        is_managed = any(each.is_manager for each in self._at(port))
+        port.capability_mask = port.capability_mask & ~IS_SM | (IS_SM if is_managed else 0)
         self.management.traps.capabilities_changed(port)
+
+    def _at(self, port: Port) -> list[_Client]:
+        return [each for each in self._clients.values() if each.port is port]
 
     def _transmit(self, client: _Client, message: bytes) -> None:
         dlid, slid, dqp, sqp, _, _, written = REQUEST.unpack(message)
@@ -200,19 +205,18 @@ class IbsimServer:
         with contextlib.suppress(OSError):
             self.data[number].send(message[:16] + status + message[20:])
 
-    def deliver(self, client: _Client, datagram: Datagram, now: Time) -> bool:
-        """Hand a MAD at a port to its client, or to the others there."""
+    def deliver(self, port: Port, datagram: Datagram) -> bool:
+        """Hand a MAD at a port to its client; `False` if none waits for it."""
         mad = datagram.mad
         tid = bytes(mad[TID])
         if mad[METHOD] & RESPONSE and tid in self._open:
             number = self._open.pop(tid)[0]
             return self._give(number, datagram)
-        others = [each for each in self._clients.values() if each.port is client.port]
         if not datagram.is_response:
-            for each in others:
+            for each in self._at(port):
                 if each.is_manager:
                     return self._give(each.number, datagram)
-        return client.before is not None and client.before.deliver(datagram, now)
+        return False
 
     def _give(self, number: int, datagram: Datagram) -> bool:
         message = REQUEST.pack(
@@ -230,11 +234,17 @@ class IbsimServer:
 
 
 class _AtPort:
-    """The clients at one port, for the fabric."""
+    """The programs at one port, for the fabric.
 
-    def __init__(self, server: IbsimServer, client: _Client) -> None:
+    others: those that do not use this protocol.
+    """
+
+    def __init__(self, server: IbsimServer, port: Port, others: Programs | None) -> None:
         self._server = server
-        self._client = client
+        self._port = port
+        self._others = others
 
     def deliver(self, datagram: Datagram, now: Time) -> bool:
-        return self._server.deliver(self._client, datagram, now)
+        if self._server.deliver(self._port, datagram):
+            return True
+        return self._others is not None and self._others.deliver(datagram, now)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+import struct
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -14,9 +16,11 @@ from ibwire.base.errors import LinkError
 from ibwire.fabric.infiniband.shipped import find_topology
 from ibwire.fabric.infiniband.subnet import IS_SM, Subnet
 from ibwire.link.ibsim_client import IbsimClient
+from ibwire.link.ibsim_server import IbsimServer
 from ibwire.link.umad_server import UmadServer
 from ibwire.sm.configuration import Settings
 from ibwire.sm.control import route
+from ibwire.sm.mads import Datagram
 from ibwire.sm.management import Management
 
 NAME = f"ibwire-server-{os.getpid()}"
@@ -63,3 +67,109 @@ def test_a_name_that_is_taken_is_an_error(subnet: Subnet, tmp_path: Path) -> Non
         with pytest.raises(LinkError, match="an ibsim has this name"):
             server.add_ibsim(NAME)
         server.close()
+
+
+CONNECT, DISCONNECT, SET_ISSM = 1, 2, 9
+"""ibsim.h; ERROR is 0."""
+
+
+class Fabric:
+    """A fabric of two hosts, and its server, which takes its steps in the same thread."""
+
+    def __init__(self) -> None:
+        self.management = Management(find_topology("star2"))
+        self.port = self.management.subnet.nodes["node-0"].ports[1]
+        self.server = IbsimServer(self.management, f"{NAME}-steps", lambda: 0)
+        self.programs: list[Program] = []
+
+    def program(self, process: int) -> Program:
+        self.programs.append(Program(self, process))
+        return self.programs[-1]
+
+    def request(self) -> bool:
+        """Whether a program of node-0 takes a Get that asks it something."""
+        mad = bytearray(b"\x01\x01\x01\x01").ljust(256, b"\0")
+        return self.management.programs[self.port].deliver(Datagram(mad, 1, 2, 0, 0), 0)
+
+
+class Program:
+    """A program on node-0, by the structures of ibsim.h as numbers: 80 bytes, and 288."""
+
+    def __init__(self, fabric: Fabric, process: int) -> None:
+        self.server = fabric.server
+        self.process = process
+        self.number = 0
+        self.control, self.data = (self.bound(f"{kind}{process}") for kind in ("ctl", "in"))
+
+    def bound(self, suffix: str) -> socket.socket:
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        made.setblocking(False)
+        made.bind(f"\0{self.server.name}:{suffix}\0")
+        return made
+
+    def ask(self, kind: int, data: bytes = b"") -> int:
+        """The type of the answer."""
+        message = struct.pack("<4I64s", 0xDEADBEEF, self.number, kind, len(data), data)
+        self.control.sendto(message, f"\0{self.server.name}:ctl\0")
+        self.server.read_control()
+        _, _, answer, _, data = struct.unpack("<4I64s", self.control.recv(100))
+        if answer == CONNECT:
+            self.number = int.from_bytes(data[:4], "little")
+        return int(answer)
+
+    def connect(self) -> int:
+        return self.ask(CONNECT, struct.pack("<III32s", self.process, 0, 1, b"node-0"))
+
+    def close(self) -> None:
+        self.control.close()
+        self.data.close()
+
+
+@pytest.fixture
+def fabric() -> Iterator[Fabric]:
+    fabric = Fabric()
+    yield fabric
+    for program in fabric.programs:
+        program.close()
+    fabric.server.close()
+
+
+def test_programs_that_have_left_leave_nothing_behind(fabric: Fabric) -> None:
+    """Python allows a thousand calls within each other."""
+    program = fabric.program(77)
+    for _ in range(1200):
+        assert program.connect() == CONNECT
+        assert program.ask(DISCONNECT) == DISCONNECT
+
+    assert not fabric.request()
+
+
+def test_programs_that_were_there_before_receive_what_no_client_takes(fabric: Fabric) -> None:
+    seen = []
+
+    class Before:
+        def deliver(self, datagram: Datagram, now: int) -> bool:
+            seen.append(datagram)
+            return True
+
+    fabric.management.programs[fabric.port] = Before()
+    first, second = fabric.program(77), fabric.program(78)
+    first.connect()
+    second.connect()
+
+    assert fabric.request()
+    assert len(seen) == 1
+
+
+def test_port_has_a_manager_until_the_last_one_has_left(fabric: Fabric) -> None:
+    programs = [fabric.program(77), fabric.program(78)]
+    for program in programs:
+        program.connect()
+        program.ask(SET_ISSM, b"\x01\0\0\0")
+
+    programs[0].ask(DISCONNECT)
+    assert fabric.port.capability_mask & IS_SM
+    assert fabric.request()
+    programs[1].ask(DISCONNECT)
+    assert not fabric.port.capability_mask & IS_SM
+    assert not fabric.request()
