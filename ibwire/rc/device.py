@@ -378,9 +378,9 @@ class Device:
                 size = packet.send_by(path)
                 if qp.rate is not None and (packet.payload or not packet.form.is_response):
                     qp.rate.sent(size + ETHERNET_OVERHEAD, now)
-                    is_held = qp.scheduled and qp.rate.next_send > now
+                    is_held = qp.scheduled and qp.rate.next_send > now and qp.feedback is None
                     if is_held and len(active) == 1 and not qp.responder.replies:
-                        # Nothing else may be sent before: it need not be asked until then.
+                        # Nothing else may be sent before, and no acknowledgement changes that.
                         active.popleft()
                         qp.scheduled = False
                         self.note_timer(qp)
