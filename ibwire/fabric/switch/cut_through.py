@@ -42,6 +42,7 @@ class CutThrough:
         for line in arriving.values():
             line.head = HEADER_BYTES
             line.receive = self.receive
+            line.takes_unbuilt = False  # one that waits for its end has to come here too
 
     def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
         """Take a frame whose header has arrived."""
