@@ -26,10 +26,11 @@ def switch_lines(outcome: Outcome, width: int | None) -> Iterator[str]:
     if metrics["slowdown.max"]:
         parts = ", ".join(f"{part} {text(f'slowdown.{part}')}" for part in ("p50", "p99", "max"))
         yield f"slowdown: {parts}"
-    yield (
-        f"fairness: {text('fairness')}; goodput from {text('rate.min')} to {text('rate.max')}; "
-        f"busiest port: {metrics['utilisation'] / 10:.1f} %"
-    )
+    busiest = f"busiest port: {metrics['utilisation'] / 10:.1f} %"
+    if any(qp.tally is not None for qp in outcome.qps):
+        rates = f"goodput from {text('rate.min')} to {text('rate.max')}"
+        busiest = f"fairness: {text('fairness')}; {rates}; {busiest}"
+    yield busiest
     yield f"first mark: {text('first_ce')}; first pause: {text('first_pause')}"
     drops = [
         f"{name.removeprefix('drops.').replace('_', ' ')} {count_text(metrics[name])}"
@@ -50,7 +51,7 @@ def tcp_line(outcome: Outcome) -> str:
     events = [
         f"{count_text(metrics[f'tcp.{name}'])} {words}"
         for name, words in (
-            ("retransmitted", "segments repeated"),
+            ("retransmitted", f"segment{'s'[: metrics['tcp.retransmitted'] != 1]} repeated"),
             ("timeouts", f"timeout{'s'[: metrics['tcp.timeouts'] != 1]}"),
             ("cuts", f"window{'s'[: metrics['tcp.cuts'] != 1]} halved"),
         )

@@ -112,7 +112,10 @@ METRICS: dict[str, tuple[Kind, str]] = {
     "tcp.cuts": (Kind.COUNT, "times a TCP sender halved its window"),
     "tcp.marked": (Kind.COUNT, "TCP segments received with a congestion mark"),
     "tcp.wrong": (Kind.COUNT, "TCP segments with a wrong byte"),
-    "tcp.time": (Kind.TIME, "from the first SYN to the last acknowledgement of data"),
+    "tcp.time": (
+        Kind.TIME,
+        "from the first SYN to the last acknowledgement, or the end of the run",
+    ),
     "tcp.goodput": (Kind.RATE, "bytes that TCP receivers got, a second of that time"),
     **{
         f"status.{status.name}": (Kind.COUNT, f"sends that completed with {status.name}")

@@ -358,7 +358,7 @@ class Network:
             if outcome.ended == "deadlock" or unfinished:
                 outcome.standstill = self.switched.standstill()
         too_long = sum(hits for _, what, hits in outcome.hits if what == "too_long")
-        fabric |= tcp_metrics(self.tcp)
+        fabric |= tcp_metrics(self.tcp, self.simulator.now)
         return fabric | {
             "faults": sum(hits for _, _, hits in outcome.hits) - too_long,
             "too_long": too_long,

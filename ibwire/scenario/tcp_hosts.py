@@ -197,12 +197,12 @@ def node_of(host: Host, with_tcp: Mapping[str, TcpHost]) -> Node:
     return with_tcp.get(host.name, host)
 
 
-def tcp_metrics(flows: Sequence[TcpFlow]) -> Metrics:
-    """The metrics of all TCP flows together."""
+def tcp_metrics(flows: Sequence[TcpFlow], now: Time) -> Metrics:
+    """The metrics of all TCP flows together. now: when the run ended."""
     done = [flow for flow in flows if flow.ended is not None]
     received = sum(flow.receiver.received for flow in flows)
     start = min((flow.spec.start for flow in flows), default=0)
-    end = max((flow.ended or 0 for flow in done), default=0)
+    end = max((flow.ended or 0 for flow in done), default=0) if len(done) == len(flows) else now
     time = max(end - start, 0)
     return {
         "tcp.flows": len(flows),

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from ibwire.base.errors import ScriptError
 from ibwire.base.units import MS, US, Time
 from ibwire.cli import main
+from ibwire.report.switches import switch_lines, tcp_line
 from ibwire.scenario import read_scenario, run
 from ibwire.scenario.tcp import (
     Address,
@@ -291,6 +292,37 @@ def test_tcp_needs_no_switch_and_no_rdma() -> None:
     ).metrics
 
     assert (metrics["tcp.flows"], metrics["tcp.bytes"], metrics["messages"]) == (3, 15_000, 0)
+
+
+def test_goodput_counts_to_the_end_of_the_run_while_a_flow_is_unfinished() -> None:
+    text = BESIDE.replace("hosts = 3", 'hosts = 3\nrate = "10G"').replace("500 kB", "10 MB")
+    flow = '[[flow]]\ntransport = "tcp"\nfrom = "h1"\nto = "h0"\nsize = "10 kB"\n'
+
+    metrics = run(read('limit = "2ms"\n' + text + flow)).metrics
+
+    assert (metrics["tcp.flows"], metrics["tcp.unfinished"]) == (2, 1)
+    assert metrics["tcp.time"] == 2 * MS
+    assert metrics["tcp.goodput"] == metrics["tcp.bytes"] * 8 * 500
+    assert 0 < metrics["tcp.goodput"] < 10_000_000_000
+
+
+def test_report_of_a_run_without_rdma_has_no_rates_of_queue_pairs() -> None:
+    only_tcp = BESIDE[: BESIDE.index("[[flow]]")] + BESIDE[BESIDE.rindex("[[flow]]") :]
+
+    assert "\nfairness: 1;" in "\n".join(switch_lines(run(read(BESIDE)), None))
+    lines = list(switch_lines(run(read(only_tcp)), None))
+    assert not [line for line in lines if "goodput" in line]
+    assert [line for line in lines if line.startswith("busiest port: ")]
+
+
+@pytest.mark.parametrize(
+    ("count", "words"), [(0, "0 segments "), (1, "1 segment "), (2, "2 segments ")]
+)
+def test_report_counts_repeated_segments(count: int, words: str) -> None:
+    outcome = run(read('[[flow]]\ntransport = "tcp"\nfrom = "a"\nto = "b"\nsize = 5000'))
+    outcome.metrics["tcp.retransmitted"] = count
+
+    assert f"; {words}repeated, 0 timeouts" in tcp_line(outcome)
 
 
 @pytest.mark.parametrize(
