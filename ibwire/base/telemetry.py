@@ -69,7 +69,8 @@ def write_hop(frame: bytes, *, now: Time, sent: int, queued: int, rate_bps: int)
     end = _end_of_packet(frame)
     if end is None or len(frame) - end != SIZE:
         return frame
-    return frame[:end] + add_hop(frame[end:], now=now, sent=sent, queued=queued, rate_bps=rate_bps)
+    record = add_hop(frame[end:], now=now, sent=sent, queued=queued, rate_bps=rate_bps)
+    return type(frame)(frame[:end] + record)  # a damaged frame stays one
 
 
 def add_hop(record: bytes, *, now: Time, sent: int, queued: int, rate_bps: int) -> bytes:

@@ -71,7 +71,7 @@ def set_ce(frame: bytes, at: int) -> bytes:
         total += marked[at + 1] - frame[at + 1]
         total = (total & 0xFFFF) + (total >> 16)
         marked[at + 10 : at + 12] = (total ^ 0xFFFF).to_bytes(2)
-    return bytes(marked)
+    return type(frame)(marked)  # a damaged frame stays one
 
 
 _ECN_AT = 15

@@ -2,7 +2,7 @@
 
 A stage acts on the frames that its `Pick` selects, counts them in `hits`, and lets
 the others pass unchanged. `Only` puts a pick before any stage. Creating a stage may raise
-`EncodeError`; no frame makes a stage raise.
+`EncodeError`; no frame makes a stage raise. A `DamagedFrame` stays one when it is changed again.
 """
 
 from __future__ import annotations
@@ -307,7 +307,7 @@ class Rewrite:
         except EncodeError:  # a length field cannot hold what the packet would become
             return ((0, frame),)
         self.hits += 1
-        return ((0, rewritten),)
+        return ((0, type(frame)(rewritten)),)
 
     def _repaired(self, packet: Packet) -> Packet:
         if self.repair is Repair.EVERYTHING:

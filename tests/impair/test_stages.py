@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ibwire.base.errors import EncodeError
-from ibwire.base.node import Frame, Pipe
+from ibwire.base.node import DamagedFrame, Frame, Pipe
 from ibwire.base.units import MS, US, Time
 from ibwire.capture import PcapngWriter, PcapWriter, Tap, open_capture
 from ibwire.impair import (
@@ -303,6 +303,26 @@ def test_ecn_capable_packets_are_marked_with_right_checksum_and_icrc(ecn: int) -
     assert bytes_changed(frame, marked)[0] == 15
     assert set(bytes_changed(frame, marked)) <= {15, 24, 25}
     assert stage.hits == 1
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [
+        MarkECN(),
+        Corrupt(),
+        Duplicate(),
+        Rewrite(always, {"bth.psn": 5}),
+        Rewrite(always, {"bth.psn": 5}, Repair.NOTHING),
+    ],
+)
+def test_damaged_frame_stays_damaged_when_it_is_changed_again(stage: Any) -> None:
+    """A wrong FCS is not repaired on the wire."""
+    frame = with_ecn(FRAME, 2)
+
+    for _, out in stage(DamagedFrame(frame), 0):
+        assert type(out) is DamagedFrame
+    assert stage.hits == 1
+    assert DamagedFrame not in {type(out) for _, out in stage(frame, 0) if out == frame}
 
 
 def test_packets_of_other_transports_are_marked_only_by_force() -> None:

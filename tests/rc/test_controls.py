@@ -12,6 +12,7 @@ from fabric import hosts as frames
 from fabric.transfers import Transfers
 from ibwire.base import telemetry
 from ibwire.base.errors import EncodeError
+from ibwire.base.node import DamagedFrame
 from ibwire.base.units import GBPS, NS, US, Time
 from ibwire.fabric.lossless import SwitchSettings
 from ibwire.fabric.topology import star
@@ -258,6 +259,15 @@ def test_switches_write_one_hop_each() -> None:
 )
 def test_frame_without_room_stays_as_it_is(packet: bytes) -> None:
     assert telemetry.write_hop(packet, now=1, sent=1, queued=1, rate_bps=LINE) == packet
+
+
+def test_damaged_frame_stays_damaged_with_a_hop() -> None:
+    packet = DamagedFrame(frame_with_record())
+
+    written = telemetry.write_hop(packet, now=1, sent=1, queued=1, rate_bps=LINE)
+
+    assert written != packet
+    assert type(written) is DamagedFrame
 
 
 def test_path_longer_than_the_record_has_no_hops() -> None:

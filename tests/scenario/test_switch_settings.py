@@ -66,6 +66,19 @@ def test_damaged_frames_are_dropped_by_a_switch_that_stores_and_pass_one_that_cu
     assert stored["verified"] == passed["verified"] == 1
 
 
+@pytest.mark.parametrize(
+    "rule",
+    ["mark_ecn = { nth = 1 }", "rewrite = { nth = 1, set = { ip.ttl = 9 }, repair = 'nothing' }"],
+)
+def test_damaged_frames_that_another_rule_changes_are_dropped_too(rule: str) -> None:
+    wire = '[[wire]]\nbetween = ["h1", "s0"]\n'
+    faults = f"[[wire.faults.h1]]\ncorrupt = {{ nth = 1 }}\n[[wire.faults.h1]]\n{rule}"
+
+    metrics = run(read(star("", wire + faults).replace('"1 kB"', '"1 kB"\necn = true'))).metrics
+
+    assert (metrics["drops.damaged"], metrics["bad_icrc"], metrics["verified"]) == (1, 0, 1)
+
+
 def test_headroom_by_the_length_of_cables_is_that_of_the_vendor_table() -> None:
     """reference/fabric#headroom: Spectrum-1 with 40 m of cable."""
     spec = read(star("buffer.headroom = { cable = 40 }")).fabric.switches["s0"]

@@ -535,8 +535,6 @@ class Switch:
                 return frame
         else:
             marked = mark_ce(frame)
-            if marked is not None and isinstance(frame, DamagedFrame):
-                marked = DamagedFrame(marked)
         if marked is None:
             return frame
         target.counters.marked[lane] += 1
