@@ -74,6 +74,8 @@ class Door:
         self.files: list[UmadFile] = []
         self.sm_files = 0
         """Open issm files: at most one."""
+        self._others = management.programs.get(port)
+        """Programs there that use another protocol."""
         management.programs[port] = self
 
     def open(self, on_message: Callable[[], None]) -> UmadFile:
@@ -98,7 +100,23 @@ class Door:
         self.management.traps.capabilities_changed(self.port)
 
     def deliver(self, datagram: Datagram, now: Time) -> bool:
-        """Hand a MAD to the file whose agent waits for it."""
+        """Hand a MAD to the file whose agent waits for it, or to the other programs."""
+        if self._deliver(datagram, now):
+            return True
+        return self._others is not None and self._others.deliver(datagram, now)
+
+    def poll_timeout(self) -> Time | None:
+        """When `handle_timeout` is due."""
+        return min(
+            (due for file in self.files if (due := file.poll_timeout()) is not None), default=None
+        )
+
+    def handle_timeout(self, now: Time) -> None:
+        """Repeat requests and give up what is too old."""
+        for file in self.files:
+            file.handle_timeout(now)
+
+    def _deliver(self, datagram: Datagram, now: Time) -> bool:
         if datagram.is_response:
             hi_tid = int.from_bytes(datagram.mad[8:12], "big")
             for file in self.files:
@@ -113,17 +131,6 @@ class Door:
                     file.receive(agent, datagram, now)
                     return True
         return False
-
-    def poll_timeout(self) -> Time | None:
-        """When `handle_timeout` is due."""
-        return min(
-            (due for file in self.files if (due := file.poll_timeout()) is not None), default=None
-        )
-
-    def handle_timeout(self, now: Time) -> None:
-        """Repeat requests and give up what is too old."""
-        for file in self.files:
-            file.handle_timeout(now)
 
 
 class UmadFile:

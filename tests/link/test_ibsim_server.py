@@ -22,6 +22,7 @@ from ibwire.sm.configuration import Settings
 from ibwire.sm.control import route
 from ibwire.sm.mads import Datagram
 from ibwire.sm.management import Management
+from ibwire.sm.umad import HEADER, Agent, Door, UmadFile
 
 NAME = f"ibwire-server-{os.getpid()}"
 
@@ -120,6 +121,13 @@ class Program:
     def connect(self) -> int:
         return self.ask(CONNECT, struct.pack("<III32s", self.process, 0, 1, b"node-0"))
 
+    def transmit(self, mad: bytes) -> bytes:
+        """The MAD that comes back, of a directed-route SMP."""
+        addresses = struct.pack("!H2xH2xIII4xQ", 0xFFFF, 0xFFFF, 0, 0, 0, 256)
+        self.data.sendto(addresses + mad, f"\0{self.server.name}:out{self.number}\0")
+        self.server.read_data(self.number)
+        return self.data.recv(400)[32:]
+
     def close(self) -> None:
         self.control.close()
         self.data.close()
@@ -173,3 +181,45 @@ def test_port_has_a_manager_until_the_last_one_has_left(fabric: Fabric) -> None:
     programs[1].ask(DISCONNECT)
     assert not fabric.port.capability_mask & IS_SM
     assert not fabric.request()
+
+
+NODE_INFO = bytes.fromhex("01810101 00000000 0000000000000007 00110000 00000000").ljust(32, b"\0")
+NODE_INFO = (NODE_INFO + b"\xff\xff\xff\xff").ljust(256, b"\0")
+"""A Get of the host's own NodeInfo, by a path of no hops; IBA 14.2.1.2."""
+
+
+def opened(fabric: Fabric) -> UmadFile:
+    """A file of a program that does not use ibsim, with an agent for Gets of SMInfo."""
+    file = Door(fabric.management, fabric.port).open(lambda: None)
+    file.register(Agent(0, 0, 0x81, 1, 0, 0, is_rmpp=False))
+    file.register(Agent(1, 0, 0x01, 1, 1 << 1, 0, is_rmpp=False))
+    return file
+
+
+@pytest.mark.parametrize("is_file_first", [True, False])
+def test_programs_of_both_protocols_share_a_port(fabric: Fabric, is_file_first: bool) -> None:
+    file = opened(fabric) if is_file_first else None
+    program = fabric.program(77)
+    program.connect()
+    file = file or opened(fabric)
+
+    answer = program.transmit(NODE_INFO)
+    file.write(
+        HEADER.pack(0, 0, 1000, 0, 0, bytes(4), bytes(4), b"\xff\xff", *(0,) * 6, b"", b"", 0)
+        + NODE_INFO,
+        0,
+    )
+    fabric.management.run(0)
+    taken = file.take()
+
+    # NodeInfo of an adapter with one port: type 1 at offset 66, the port count behind it.
+    assert answer[3] == 0x81
+    assert answer[66:68] == b"\x01\x01"
+    assert taken is not None
+    assert taken[64 + 66 : 64 + 68] == b"\x01\x01"
+    assert fabric.request()
+    assert file.take() is not None
+    file.unregister(1)
+    assert not fabric.request()
+    program.ask(SET_ISSM, b"\x01\0\0\0")
+    assert fabric.request()
