@@ -43,6 +43,7 @@ _LENGTH = int.from_bytes(MAD_SIZE.to_bytes(8, "little"), "big")
 @dataclass(slots=True)
 class _Client:
     number: int
+    process: int
     port: Port
     is_manager: bool = False
 
@@ -106,7 +107,7 @@ class IbsimServer:
     def handle_timeout(self, now: Time) -> None:
         """Return requests that nobody has answered."""
         for tid, (_, _, due) in list(self._open.items()):
-            if due <= now:
+            if due <= now and tid in self._open:
                 self._return(tid)
 
     def _command(self, kind: int, number: int, data: bytes) -> tuple[int, int, bytes]:
@@ -139,26 +140,40 @@ class IbsimServer:
 
     def _connect(self, data: bytes) -> tuple[int, int, bytes]:
         process, qpn, _, host = CLIENT.unpack(data[: CLIENT.size])
-        number = next((each for each in range(CLIENTS) if each not in self._clients), None)
         name = host.rstrip(b"\0").decode(errors="replace")
         try:
             subnet = self.management.subnet
             node = subnet.node(name) if name else next(iter(subnet.nodes.values()))
         except EncodeError:
             return ERROR, 0, data
+        self._disconnect_ended(process)
+        number = next((each for each in range(CLIENTS) if each not in self._clients), None)
         if number is None:
             return ERROR, 0, data
         port = node.ports[0] if node.is_switch else node.ports[1]
-        try:
-            self.data[number].connect(f"\0{self.name}:in{process}\0")
-        except OSError:
+        client = _Client(number, process, port)
+        if not self._reaches(client):
             return ERROR, 0, data
-        self._clients[number] = _Client(number, port)
+        self._clients[number] = client
         if port not in self._ports:
             others = self.management.programs.get(port)
             self._ports[port] = self.management.programs[port] = _AtPort(self, port, others)
         name = node.name.encode()[:31].decode(errors="replace")
         return CONNECT, number, CLIENT.pack(number, qpn, 0, name.encode())
+
+    def _reaches(self, client: _Client) -> bool:
+        """Connect to the socket of a client; `False` if it has none."""
+        try:
+            self.data[client.number].connect(f"\0{self.name}:in{client.process}\0")
+        except OSError:
+            return False
+        return True
+
+    def _disconnect_ended(self, process: int) -> None:
+        """Remove clients that were killed, also one with the number of a new process."""
+        for each in list(self._clients.values()):
+            if each.process == process or not self._reaches(each):
+                self._disconnect(each)
 
     def _disconnect(self, client: _Client) -> None:
         self._set_manager(client, is_manager=False)
@@ -202,8 +217,7 @@ class IbsimServer:
     def _return(self, tid: bytes) -> None:
         number, message, _ = self._open.pop(tid)
         status = UNDELIVERED.to_bytes(4, "big")
-        with contextlib.suppress(OSError):
-            self.data[number].send(message[:16] + status + message[20:])
+        self._write(number, message[:16] + status + message[20:])
 
     def deliver(self, port: Port, datagram: Datagram) -> bool:
         """Hand a MAD at a port to its client; `False` if none waits for it."""
@@ -213,9 +227,8 @@ class IbsimServer:
             number = self._open.pop(tid)[0]
             return self._give(number, datagram)
         if not datagram.is_response:
-            for each in self._at(port):
-                if each.is_manager:
-                    return self._give(each.number, datagram)
+            managers = [each.number for each in self._at(port) if each.is_manager]
+            return any(self._give(number, datagram) for number in managers)
         return False
 
     def _give(self, number: int, datagram: Datagram) -> bool:
@@ -228,8 +241,17 @@ class IbsimServer:
             _LENGTH,
             bytes(datagram.mad),
         )
-        with contextlib.suppress(OSError):
+        return self._write(number, message)
+
+    def _write(self, number: int, message: bytes) -> bool:
+        """Send to a client; `False` if it has ended. A client that does not read loses messages."""
+        try:
             self.data[number].send(message)
+        except ConnectionRefusedError:
+            self._disconnect(self._clients[number])
+            return False
+        except OSError:
+            pass
         return True
 
 

@@ -80,7 +80,8 @@ class Fabric:
     def __init__(self) -> None:
         self.management = Management(find_topology("star2"))
         self.port = self.management.subnet.nodes["node-0"].ports[1]
-        self.server = IbsimServer(self.management, f"{NAME}-steps", lambda: 0)
+        self.now = 0
+        self.server = IbsimServer(self.management, f"{NAME}-steps", lambda: self.now)
         self.programs: list[Program] = []
 
     def program(self, process: int) -> Program:
@@ -123,10 +124,13 @@ class Program:
 
     def transmit(self, mad: bytes) -> bytes:
         """The MAD that comes back, of a directed-route SMP."""
-        addresses = struct.pack("!H2xH2xIII4xQ", 0xFFFF, 0xFFFF, 0, 0, 0, 256)
+        self.send(mad)
+        return self.data.recv(400)[32:]
+
+    def send(self, mad: bytes, lid: int = 0xFFFF) -> None:
+        addresses = struct.pack("!H2xH2xIII4xQ", lid, 0xFFFF, 0, 0, 0, 256)
         self.data.sendto(addresses + mad, f"\0{self.server.name}:out{self.number}\0")
         self.server.read_data(self.number)
-        return self.data.recv(400)[32:]
 
     def close(self) -> None:
         self.control.close()
@@ -223,3 +227,61 @@ def test_programs_of_both_protocols_share_a_port(fabric: Fabric, is_file_first: 
     assert not fabric.request()
     program.ask(SET_ISSM, b"\x01\0\0\0")
     assert fabric.request()
+
+
+def test_clients_that_were_killed_make_room(fabric: Fabric) -> None:
+    """There are ten numbers."""
+    alive = fabric.program(99)
+    assert alive.connect() == CONNECT
+    for process in range(100, 130):
+        killed = fabric.program(process)
+        assert killed.connect() == CONNECT
+        killed.close()
+
+    assert alive.transmit(NODE_INFO)[3] == 0x81
+    others = [fabric.program(process) for process in range(200, 210)]
+    assert [each.connect() for each in others] == [CONNECT] * 9 + [0]
+    assert alive.transmit(NODE_INFO)[3] == 0x81
+
+
+def test_process_with_the_number_of_a_killed_one_takes_its_place(fabric: Fabric) -> None:
+    killed = fabric.program(77)
+    killed.connect()
+    killed.ask(SET_ISSM, b"\x01\0\0\0")
+    killed.close()
+    program = fabric.program(77)
+
+    assert program.connect() == CONNECT
+    assert not fabric.port.capability_mask & IS_SM
+    assert program.transmit(NODE_INFO)[3] == 0x81
+
+
+def test_killed_manager_is_no_manager_once_it_is_asked(fabric: Fabric) -> None:
+    killed, standby = fabric.program(77), fabric.program(78)
+    for program in (killed, standby):
+        program.connect()
+        program.ask(SET_ISSM, b"\x01\0\0\0")
+    killed.close()
+
+    assert fabric.request()
+    assert len(standby.data.recv(400)) == 288
+    standby.close()
+    assert not fabric.request()
+    assert not fabric.port.capability_mask & IS_SM
+
+
+def test_requests_of_a_killed_client_end_with_it(fabric: Fabric) -> None:
+    """They ask for records (SubnAdmGet, IBA 15.2.2) where no program answers."""
+    fabric.port.lid = 1
+    killed = fabric.program(77)
+    killed.connect()
+    for tid in (7, 8):
+        killed.send((bytes.fromhex("01030201") + bytes(11) + bytes([tid])).ljust(256, b"\0"), 1)
+    killed.close()
+    due = fabric.server.poll_timeout()
+    assert due is not None
+
+    fabric.server.handle_timeout(due)
+
+    assert fabric.server.poll_timeout() is None
+    assert fabric.program(77).connect() == CONNECT
