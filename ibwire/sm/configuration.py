@@ -112,7 +112,7 @@ def _switches(view: View) -> list[Node]:
 def _clear_changes(view: View) -> Steps:
     """Clear PortStateChange of the switches first: what changes from now on is seen later."""
     changed = [node for node in _switches(view) if node.port_state_change]
-    asks = [Ask(view.paths[node], SMAttribute.SWITCH_INFO, 0, bytes(node.info)) for node in changed]
+    asks = [Ask(view.path(node.ports[0]), SMAttribute.SWITCH_INFO, 0, bytes(node.info)) for node in changed]
     for node, answer in zip(changed, (yield asks), strict=True):
         if answer is not None:
             node.info[:] = answer
@@ -122,7 +122,7 @@ def _set_port(view: View, port: Port, **changes: int) -> Ask:
     """A Set of PortInfo that leaves the states as they are, unless `changes` has one."""
     given = {"port_state": 0, "port_physical_state": 0, "client_reregister": 0} | changes
     data = PortInfo.unpack(port.info).altered(**given).pack()
-    return Ask(view.paths[port.node], SMAttribute.PORT_INFO, port.number, data)
+    return Ask(view.path(port), SMAttribute.PORT_INFO, port.number, data)
 
 
 def _write_ports(view: View, sets: Mapping[Port, Ask]) -> Steps:
@@ -190,7 +190,7 @@ def pkeys_of(port: Port, settings: Settings) -> list[int]:
 
 def _pkey_block(view: View, port: Port, block: bytes) -> Ask:
     modifier = port.number << 16 if port.node.is_switch else 0
-    return Ask(view.paths[port.node], SMAttribute.P_KEY_TABLE, modifier, block)
+    return Ask(view.path(port), SMAttribute.P_KEY_TABLE, modifier, block)
 
 
 def _lanes(view: View, settings: Settings) -> Steps:
@@ -224,12 +224,12 @@ def _lanes_of(port: Port) -> int:
 
 def _mapping(view: View, port: Port, came: int, data: bytes) -> Ask:
     modifier = came << 8 | port.number if port.node.is_switch else 0
-    return Ask(view.paths[port.node], SMAttribute.SL_TO_VL_MAPPING_TABLE, modifier, data)
+    return Ask(view.path(port), SMAttribute.SL_TO_VL_MAPPING_TABLE, modifier, data)
 
 
 def _arbitration(view: View, port: Port, part: int, data: bytes) -> Ask:
     modifier = part << 16 | (port.number if port.node.is_switch else 0)
-    return Ask(view.paths[port.node], SMAttribute.VL_ARBITRATION_TABLE, modifier, data)
+    return Ask(view.path(port), SMAttribute.VL_ARBITRATION_TABLE, modifier, data)
 
 
 def _tables(view: View, settings: Settings) -> Tables:
@@ -253,7 +253,7 @@ def _forwarding(view: View, settings: Settings, written: Written) -> Steps:
             info = SwitchInfo.unpack(node.info).altered(
                 linear_fdb_top=top, life_time_value=LIFE_TIME, port_state_change=0
             )
-            sets[node] = Ask(view.paths[node], SMAttribute.SWITCH_INFO, 0, info.pack())
+            sets[node] = Ask(view.path(node.ports[0]), SMAttribute.SWITCH_INFO, 0, info.pack())
     for node, answer in zip(sets, (yield list(sets.values())), strict=True):
         if answer is not None:
             node.info[:] = answer
@@ -265,12 +265,12 @@ def _forwarding(view: View, settings: Settings, written: Written) -> Steps:
             if before[start : start + LFT_BLOCK].ljust(LFT_BLOCK, bytes((NO_PORT,))) != data or (
                 len(before) <= start
             ):
-                path = view.paths[node]
+                path = view.path(node.ports[0])
                 asks.append(Ask(path, SMAttribute.LINEAR_FORWARDING_TABLE, block, data))
     answers = yield asks
     lost = {ask.path for ask, answer in zip(asks, answers, strict=True) if answer is None}
     for node, table in tables.items():
-        written.lfts[node.guid] = b"" if view.paths[node] in lost else bytes(table)
+        written.lfts[node.guid] = b"" if view.path(node.ports[0]) in lost else bytes(table)
 
 
 def multicast(view: View, written: Written, groups: Mapping[int, Group]) -> Steps:
@@ -282,7 +282,7 @@ def multicast(view: View, written: Written, groups: Mapping[int, Group]) -> Step
             data = blocks.get((block, position), bytes(64))
             if before.get((block, position), bytes(64)) != data:
                 modifier = position << 28 | block
-                path = view.paths[node]
+                path = view.path(node.ports[0])
                 asks.append(Ask(path, SMAttribute.MULTICAST_FORWARDING_TABLE, modifier, data))
         written.mfts[node.guid] = blocks
         node.mft = blocks

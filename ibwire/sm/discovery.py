@@ -20,14 +20,18 @@ Steps = Generator[list[Ask], list[Answer], None]
 class View:
     """What is known of a subnet.
 
-    own: the port of the manager. paths: directed routes to the nodes. problems: sentences about
-    what is wrong.
+    own: the port of the manager. paths: directed routes to the ports of adapters, and to port 0 of
+    switches. problems: sentences about what is wrong.
     """
 
     subnet: Subnet = field(default_factory=Subnet)
     own: Port | None = None
-    paths: dict[Node, tuple[int, ...]] = field(default_factory=dict)
+    paths: dict[Port, tuple[int, ...]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+
+    def path(self, port: Port) -> tuple[int, ...]:
+        """The directed route for questions about a port: an adapter answers where they arrive."""
+        return self.paths[port.management]
 
     def end_ports(self) -> list[Port]:
         """Ports that have LIDs: of adapters that were reached, and port 0 of switches."""
@@ -99,13 +103,13 @@ def _take(view: View, probe: _Probe, info: NodeInfo) -> Port | None:
             device_id=info.device_id,
         )
         view.subnet.add(node)
-        view.paths[node] = probe.path
         for each in node.ports:
             each.pkeys = bytearray()  # until it is read
     elif node.num_ports != info.num_ports:
         view.problems.append(f"two nodes have the GUID 0x{name}")
         return None
     port = node.ports[info.local_port_num]
+    view.paths.setdefault(port.management, probe.path)
     if not node.is_switch:
         is_new = is_new or port.guid == 0
         port.guid = info.port_guid

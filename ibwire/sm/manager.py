@@ -171,7 +171,7 @@ class SubnetManager:
             return
         self._take_over(view)
         others = view.managers()
-        asks = [Ask(view.paths[port.node], SMAttribute.SM_INFO) for port in others]
+        asks = [Ask(view.path(port), SMAttribute.SM_INFO) for port in others]
         answers = yield asks
         found = {
             port: SMInfo.unpack(answer)
@@ -215,7 +215,7 @@ class SubnetManager:
             self._written = Written()
 
     def _hand_over(self, port: Port) -> Steps:
-        ask = Ask(self.view.paths[port.node], SMAttribute.SM_INFO, HANDOVER, self._info().pack())
+        ask = Ask(self.view.path(port), SMAttribute.SM_INFO, HANDOVER, self._info().pack())
         (answer,) = yield [ask]
         if answer is not None:
             log.info("handed over to 0x%x", port.guid)
@@ -251,7 +251,7 @@ class SubnetManager:
     def _look(self) -> Steps:
         """A light sweep: whether a switch has a change, and whether it still answers."""
         nodes = [node for node in self.view.subnet.nodes.values() if node.is_switch]
-        answers = yield [Ask(self.view.paths[node], SMAttribute.SWITCH_INFO) for node in nodes]
+        answers = yield [Ask(self.view.path(node.ports[0]), SMAttribute.SWITCH_INFO) for node in nodes]
         for node, answer in zip(nodes, answers, strict=True):
             if answer is None:
                 self._is_changed = True
@@ -267,7 +267,7 @@ class SubnetManager:
         master = self.master
         if master is None:
             return
-        (answer,) = yield [Ask(self.view.paths[master.node], SMAttribute.SM_INFO)]
+        (answer,) = yield [Ask(self.view.path(master), SMAttribute.SM_INFO)]
         is_there = answer is not None and SMInfo.unpack(answer).sm_state != SMState.NOT_ACTIVE
         self._unanswered = 0 if is_there else self._unanswered + 1
 

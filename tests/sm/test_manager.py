@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 
@@ -160,6 +161,43 @@ def test_each_adapter_has_its_lids_and_partitions() -> None:
     enforced = PortInfo.unpack(fabric.subnet.nodes["sw0"].ports[2].info)
     assert enforced.partition_enforcement_inbound == 1
     assert bytes(fabric.subnet.nodes["sw0"].ports[2].pkeys[:4]).hex() == "7fff8010"
+
+
+DUAL = """Switch 8 "sw0"
+[1] "a"[1]
+[2] "a"[2]
+[3] "b"[1]
+
+Ca 2 "a"
+
+Ca 1 "b"
+"""
+"""An adapter with two ports at one switch."""
+
+
+@pytest.mark.parametrize("host", [0, 2], ids=["on it", "on another"])
+def test_both_ports_of_an_adapter_come_up_with_tables_of_their_own(
+    tmp_path: Path, host: int
+) -> None:
+    (tmp_path / "dual.net").write_text(DUAL)
+    fabric = Managed(str(tmp_path / "dual.net"))
+    first, second, other = fabric.adapters
+    partitions = (
+        Partition("Default", 0x7FFF),
+        Partition("one", 0x10, (f"0x{first.guid:x}",)),
+        Partition("two", 0x20, (f"0x{second.guid:x}",)),
+    )
+
+    manager = fabric.start(Settings(lanes=4, partitions=partitions), host)
+    fabric.run(1)
+
+    assert manager.view.problems == []
+    assert [port.state for port in fabric.adapters] == [PortState.ACTIVE] * 3
+    assert len({port.lid for port in fabric.adapters}) == 3
+    tables = [bytes(port.pkeys[:6]).ljust(6, b"\0").hex() for port in fabric.adapters]
+    assert tables == ["ffff80100000", "ffff80200000", "ffff00000000"]
+    assert {port.sl2vl[0].hex() for port in fabric.adapters} == {"0123012301230123"}
+    assert problems(fabric) == []
 
 
 def test_service_levels_are_spread_over_lanes() -> None:
