@@ -86,7 +86,8 @@ class Groups:
         """Take out ports that are gone."""
         for group in list(self._groups.values()):
             for gid in [gid for gid in group.members if gid not in by_gid]:
-                self._leave(group, gid, 0xF)
+                if group.record.mgid in self._groups:  # it ends with its last full member
+                    self._leave(group, gid, 0xF)
 
     def records(self, *, is_trusted: bool) -> Iterator[bytes]:
         """The record of each group; with members for those who may know them."""

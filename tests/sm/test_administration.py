@@ -174,6 +174,25 @@ def test_a_group_ends_with_its_last_full_member() -> None:
     assert client.ask(MEMBER, group.pack(), mask=1)[0] == 0x0300
 
 
+def test_a_group_ends_when_all_its_members_vanish_at_once() -> None:
+    client = Client()
+    mgid = 0xFF12_401B << 96 | 5
+    group = MCMemberRecord(mgid=mgid, port_gid=client.gid, join_state=1, pkey=0xFFFF)
+    sender = client.fabric.adapters[-2]
+    sends = group.altered(port_gid=0xFE80 << 112 | sender.guid, join_state=4)
+    assert client.ask(MEMBER, group.pack(), mask=CREATE, method=SET)[0] == 0
+    assert client.ask(MEMBER, sends.pack(), mask=0x10003, method=SET)[0] == 0
+    client.fabric.run(1)
+
+    client.fabric.subnet.disconnect(client.port)
+    client.fabric.subnet.disconnect(sender)
+    client.fabric.run(1)
+
+    assert client.manager.is_up
+    client.program = client.fabric.program(client.fabric.adapters[1])
+    assert client.ask(MEMBER, group.pack(), mask=1)[0] == 0x0300
+
+
 def test_services_end_with_their_lease() -> None:
     client = Client()
     service = ServiceRecord(
