@@ -139,7 +139,15 @@ def _lids(view: View, settings: Settings, written: Written) -> Steps:
     assert own is not None
     ports = sorted(view.end_ports(), key=lambda port: (port is not own, port.guid))
     wanted = {port: 0 if port.node.is_switch else settings.lmc for port in ports}
-    lids = next_lids({port: (port.lid, port.lmc) for port in ports if port.lid}, wanted)
+    has = {port: (port.lid, port.lmc) for port in ports if port.lid}
+    try:
+        lids = next_lids(has, wanted)
+    except RoutingError as error:
+        if not settings.lmc:
+            raise
+        view.problems.append(f"LMC {settings.lmc}: {error}; LMC 0 instead")
+        wanted = dict.fromkeys(ports, 0)
+        lids = next_lids(has, wanted)
     sets = {}
     for port, lid in lids.items():
         changes = {

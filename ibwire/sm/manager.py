@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 
+from ibwire.base.errors import IbwireError
 from ibwire.base.units import S, Time
 from ibwire.fabric.infiniband.subnet import IS_SM, Port
 from ibwire.sm.administration import TRUSTED as SM_KEY
@@ -152,6 +153,11 @@ class SubnetManager:
             while not asks:
                 asks = steps.send([])
         except StopIteration:
+            self._steps = None
+            self._after(now)
+            return
+        except IbwireError as error:
+            self.view.problems.append(str(error))
             self._steps = None
             self._after(now)
             return

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ibwire.base.errors import EncodeError
+from ibwire.fabric.infiniband import routing
 from ibwire.fabric.infiniband.credit_loops import find_credit_loop
 from ibwire.fabric.infiniband.routing import Engine
 from ibwire.fabric.infiniband.subnet import IS_SM, Port
@@ -161,6 +162,34 @@ def test_each_adapter_has_its_lids_and_partitions() -> None:
     enforced = PortInfo.unpack(fabric.subnet.nodes["sw0"].ports[2].info)
     assert enforced.partition_enforcement_inbound == 1
     assert bytes(fabric.subnet.nodes["sw0"].ports[2].pkeys[:4]).hex() == "7fff8010"
+
+
+def test_without_lids_enough_for_the_lmc_each_port_has_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(routing, "LINEAR_FDB_CAP", 256)
+    fabric = Managed("star:hosts=3")
+
+    manager = fabric.start(Settings(lmc=7))
+    fabric.run(1)
+
+    reason = "more LIDs than the 255 that switches can route"
+    assert manager.view.problems == [f"LMC 7: {reason}; LMC 0 instead"]
+    assert manager.is_up
+    assert sorted(port.lid for port in fabric.adapters) == [1, 3, 4]  # the switch has 2
+    assert {port.lmc for port in fabric.adapters} == {0}
+    assert problems(fabric) == []
+
+
+def test_a_subnet_with_more_ports_than_lids_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routing, "LINEAR_FDB_CAP", 4)
+    fabric = Managed("star:hosts=6")
+
+    manager = fabric.start(QUIET)
+    fabric.run(1)
+
+    assert manager.view.problems == ["more LIDs than the 3 that switches can route"]
+    assert manager.sweeps == 1
 
 
 DUAL = """Switch 8 "sw0"
