@@ -31,7 +31,7 @@ from ibwire.sm.mads import (
     Datagram,
     attribute_of,
 )
-from ibwire_layers.attributes import SMAttribute, SMInfo, SMState
+from ibwire_layers.attributes import PortInfo, PortState, SMAttribute, SMInfo, SMState
 from ibwire_layers.mad import MAD, MAD_SIZE, Method, MgmtClass, Notice, Status, Trap
 
 log = logging.getLogger(__name__)
@@ -255,9 +255,14 @@ class SubnetManager:
             self._wake = None
 
     def _look(self) -> Steps:
-        """A light sweep: whether a switch has a change, and whether it still answers."""
+        """A light sweep: whether a switch or the own link has a change, and who still answers."""
+        own = self.view.own
+        if own is not None and not own.node.is_switch:
+            (answer,) = yield [Ask(self.view.path(own), SMAttribute.PORT_INFO, own.number)]
+            self._is_changed |= answer is not None and _has_changed(own, answer)
         nodes = [node for node in self.view.subnet.nodes.values() if node.is_switch]
-        answers = yield [Ask(self.view.path(node.ports[0]), SMAttribute.SWITCH_INFO) for node in nodes]
+        paths = [self.view.path(node.ports[0]) for node in nodes]
+        answers = yield [Ask(path, SMAttribute.SWITCH_INFO) for path in paths]
         for node, answer in zip(nodes, answers, strict=True):
             if answer is None:
                 self._is_changed = True
@@ -367,6 +372,14 @@ class SubnetManager:
             self._write_groups(now)
         else:
             self._schedule(now)
+
+
+def _has_changed(own: Port, info: bytes) -> bool:
+    """Whether the link of the manager went up or down, or leads to what the view lacks."""
+    state = PortInfo.unpack(info).port_state
+    if state != own.state:
+        return True
+    return state > PortState.DOWN and (state != PortState.ACTIVE or own.peer is None)
 
 
 def _orders() -> Iterator[tuple[tuple[SMState, int], SMState]]:

@@ -112,6 +112,59 @@ def test_light_sweeps_find_what_no_trap_has_told() -> None:
     assert problems(fabric) == []
 
 
+def test_a_manager_whose_link_was_down_brings_the_subnet_up_when_it_is_back() -> None:
+    fabric = Managed("ring6")
+    own = fabric.adapters[0]
+    peer = own.peer
+    assert peer is not None
+    fabric.subnet.disconnect(own)
+    fabric.start(Settings())
+    fabric.run(3)
+
+    fabric.subnet.reconnect(own, peer)
+    fabric.run(11)
+
+    assert problems(fabric) == []
+
+
+def test_a_link_between_two_adapters_that_bounces_is_active_again(tmp_path: Path) -> None:
+    (tmp_path / "pair.net").write_text('Ca 1 "a"\n[1] "b"[1]\n\nCa 1 "b"\n')
+    fabric = Managed(str(tmp_path / "pair.net"))
+    a, b = fabric.adapters
+    fabric.start(Settings())
+    fabric.run(1)
+
+    fabric.subnet.disconnect(a)
+    fabric.subnet.reconnect(a, b)
+    assert {a.state, b.state} == {PortState.INIT}
+    fabric.run(11)
+
+    assert {a.state, b.state} == {PortState.ACTIVE}
+
+
+@pytest.mark.parametrize("priority", [0, 9])
+def test_of_two_masters_whose_link_comes_back_one_stays(priority: int) -> None:
+    fabric = Managed("ring6")
+    first = fabric.start(Settings())
+    apart = fabric.adapters[5]
+    peer = apart.peer
+    assert peer is not None
+    fabric.subnet.disconnect(apart)
+    second = fabric.start(Settings(priority=priority), host=5)
+    fabric.run(3)
+    assert (first.state, second.state) == (SMState.MASTER, SMState.MASTER)
+
+    fabric.subnet.reconnect(apart, peer)
+    fabric.run(25)
+
+    master, standby = (second, first) if priority else (first, second)
+    assert (master.state, standby.state) == (SMState.MASTER, SMState.STANDBY)
+    assert {port.master_sm_lid for port in fabric.adapters} == {
+        fabric.adapters[5 if priority else 0].lid
+    }
+    assert problems(fabric) == []
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_lost_packets_are_sent_again(seed: int) -> None:
     fabric = Managed("ring6")
