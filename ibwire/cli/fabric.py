@@ -24,7 +24,7 @@ from ibwire.link import umad_client
 from ibwire.link.ibsim_client import IbsimClient
 from ibwire.link.umad_client import DEFAULT_NAME, ask, fabric_folder
 from ibwire.link.umad_server import UmadServer, remove_folder
-from ibwire.sm.control import Control, settings_of
+from ibwire.sm.control import Control, has_link, settings_of
 from ibwire.sm.management import Management
 from ibwire_layers.attributes import SMState
 
@@ -124,7 +124,7 @@ def _manager_options(function: Decorated) -> Decorated:
     metavar="NAME",
     help="Also serve programs under ibsim-run, with this name in IBSIM_SOCKNAME (sim without).",
 )
-@click.option("--sm-host", metavar="HOST", help="Where it runs; on the first host without.")
+@click.option("--sm-host", metavar="HOST", help="Where it runs; without, the first host that has a link.")
 @_manager_options
 def run(
     topology: str,
@@ -156,7 +156,9 @@ def run(
         management = Management(subnet)
         server = UmadServer(management, folder)
         server.control = control = Control(management, server.environment)
-        hosts = [node.name for node in subnet.nodes.values() if not node.is_switch]
+        adapters = [node for node in subnet.nodes.values() if not node.is_switch]
+        # A subnet manager on a host without a link would see nothing.
+        hosts = [node.name for node in sorted(adapters, key=lambda node: not has_link(node))]
         switches = len(subnet.nodes) - len(hosts)
         links = sum(1 for _ in subnet.links())
         click.echo(

@@ -78,13 +78,18 @@ class Control:
     def _manage(self, command: dict[str, Any]) -> Answer:
         """Start or end a subnet manager of our own on a host."""
         node = self.subnet.node(str(command["host"]))
-        port = _adapter(node)
+        managed = [port for port in node.ports if port in self.management.managers]
         if command.get("stop"):
-            if port not in self.management.managers:
+            if not managed:
                 raise EncodeError("host", node.name, "one with a subnet manager of ibwire")
-            self.management.remove_manager(port)
+            for port in managed:
+                self.management.remove_manager(port)
             return {"host": node.name}
-        start_manager(self.management, port, settings_of(command))
+        if managed:
+            raise EncodeError("host", node.name, "one without a subnet manager")
+        if not has_link(node):
+            raise EncodeError("host", node.name, "one with a link")
+        start_manager(self.management, _adapter(node), settings_of(command))
         return {"host": node.name}
 
     def _fail(self, command: dict[str, Any]) -> Answer:
@@ -164,10 +169,16 @@ def start_manager(management: Management, port: Port, settings: Settings) -> Sub
     return manager
 
 
+def has_link(node: Node) -> bool:
+    """Whether a port of a node is connected."""
+    return any(port.peer is not None for port in node.external_ports())
+
+
 def _adapter(node: Node) -> Port:
+    """The port that stands for a node: one with a link before others, then one with a LID."""
     if node.is_switch:
         return node.ports[0]
-    return next((port for port in node.external_ports() if port.lid), node.ports[1])
+    return max(node.external_ports(), key=lambda port: (port.peer is not None, port.lid > 0))
 
 
 def _name(port: Port) -> str:

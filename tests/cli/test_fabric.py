@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 from ibwire.cli import main
 from ibwire.fabric.infiniband import Subnet, read_topology
 from ibwire.fabric.infiniband.shipped import topology_path
+from ibwire.fabric.infiniband.subnet import Port
 from ibwire.link.umad_client import fabric_folder
 from ibwire.link.umad_server import UmadServer
 from ibwire.sm.control import Control
@@ -90,6 +91,35 @@ def test_a_route_that_ends_too_early_says_why(subnet: Subnet) -> None:
     result = run("route", "node-0", "node-1")
     assert result.exit_code == 1
     assert "no route to LID 2" in result.output
+
+
+IDLE_FIRST = """Ca 1 "idle"
+
+Switch 8 "sw0"
+[1] "a"[2]
+[2] "b"[1]
+
+Ca 2 "a"
+
+Ca 1 "b"
+"""
+"""The first host has no link, and the second one has it at port 2."""
+
+
+def test_the_subnet_manager_runs_where_there_is_a_link(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "idle.net").write_text(IDLE_FIRST)
+    seen: list[Port] = []
+    monkeypatch.setattr(UmadServer, "run", lambda self: seen.extend(self.management.managers))
+
+    result = run("run", str(tmp_path / "idle.net"), "--sm", "own")
+    asked = run("run", str(tmp_path / "idle.net"), "--sm", "own", "--sm-host", "idle")
+
+    assert "the subnet manager runs on a\n" in result.output
+    assert [(port.node.name, port.number) for port in seen] == [("a", 2)]
+    assert asked.exit_code == 1
+    assert "one with a link" in asked.output
 
 
 def test_links_fail_and_come_back(subnet: Subnet) -> None:
