@@ -21,6 +21,8 @@ STALL_COUNT = 7
 LFT_BLOCK = 64
 PKEYS_OF_A_BLOCK = 32
 DEFAULT_PKEY = 0x7FFF
+UNKNOWN = b""
+"""Content of a block that a switch has or has not taken."""
 FULL = 0x8000
 """Bit of a P_Key: full membership."""
 
@@ -112,7 +114,10 @@ def _switches(view: View) -> list[Node]:
 def _clear_changes(view: View) -> Steps:
     """Clear PortStateChange of the switches first: what changes from now on is seen later."""
     changed = [node for node in _switches(view) if node.port_state_change]
-    asks = [Ask(view.path(node.ports[0]), SMAttribute.SWITCH_INFO, 0, bytes(node.info)) for node in changed]
+    asks = [
+        Ask(view.path(node.ports[0]), SMAttribute.SWITCH_INFO, 0, bytes(node.info))
+        for node in changed
+    ]
     for node, answer in zip(changed, (yield asks), strict=True):
         if answer is not None:
             node.info[:] = answer
@@ -283,18 +288,21 @@ def _forwarding(view: View, settings: Settings, written: Written) -> Steps:
 
 def multicast(view: View, written: Written, groups: Mapping[int, Group]) -> Steps:
     """Write the blocks of the multicast tables that have changed."""
-    asks = []
+    asks: dict[tuple[int, tuple[int, int]], Ask] = {}
     for node, blocks in multicast_tables(view.subnet, groups).items():
-        before = written.mfts.get(node.guid, {})
+        before = written.mfts.setdefault(node.guid, {})
         for block, position in sorted(blocks.keys() | before.keys()):
             data = blocks.get((block, position), bytes(64))
             if before.get((block, position), bytes(64)) != data:
                 modifier = position << 28 | block
                 path = view.path(node.ports[0])
-                asks.append(Ask(path, SMAttribute.MULTICAST_FORWARDING_TABLE, modifier, data))
-        written.mfts[node.guid] = blocks
+                ask = Ask(path, SMAttribute.MULTICAST_FORWARDING_TABLE, modifier, data)
+                asks[node.guid, (block, position)] = ask
         node.mft = blocks
-    yield asks
+    answers = yield list(asks.values())
+    for ((guid, place), ask), answer in zip(asks.items(), answers, strict=True):
+        # Without an answer the block may have either content: it is written again.
+        written.mfts[guid][place] = UNKNOWN if answer is None else ask.data or UNKNOWN
 
 
 def _links(view: View) -> Steps:

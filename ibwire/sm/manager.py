@@ -133,7 +133,7 @@ class SubnetManager:
         elif self.state is SMState.DISCOVERING or self._is_changed:
             self._start_sweep(now)
         elif self.state is SMState.MASTER:
-            self._run(self._look(), self._looked, now)
+            self._run(self._look(), self._rest, now)
 
     def _run(self, steps: Steps, after: Callable[[Time], None], now: Time) -> None:
         """Start questions in steps; `after` is called when they are done."""
@@ -237,9 +237,16 @@ class SubnetManager:
         for problem in self.view.problems:
             log.warning("%s", problem)
         self._unanswered = 0
-        self._schedule(now)
+        self._rest(now)
         if self.state is SMState.STANDBY:
             self._tell_master(now)
+
+    def _rest(self, now: Time) -> None:
+        """Write the groups that have changed in the meantime, then wait."""
+        if self.state is SMState.MASTER and self.administration.has_changed_groups:
+            self._write_groups(now)
+        else:
+            self._schedule(now)
 
     def _schedule(self, now: Time) -> None:
         """When to look next."""
@@ -269,9 +276,6 @@ class SubnetManager:
                 continue
             node.info[:] = answer
             self._is_changed |= bool(node.port_state_change)
-
-    def _looked(self, now: Time) -> None:
-        self._schedule(now)
 
     def _poll(self) -> Steps:
         """As standby: whether the master still answers."""
@@ -365,13 +369,7 @@ class SubnetManager:
 
     def _write_groups(self, now: Time) -> None:
         groups = self.administration.groups()
-        self._run(multicast(self.view, self._written, groups), self._groups_written, now)
-
-    def _groups_written(self, now: Time) -> None:
-        if self.administration.has_changed_groups:
-            self._write_groups(now)
-        else:
-            self._schedule(now)
+        self._run(multicast(self.view, self._written, groups), self._rest, now)
 
 
 def _has_changed(own: Port, info: bytes) -> bool:

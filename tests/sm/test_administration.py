@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from ibwire.fabric.infiniband.subnet import Port
 from ibwire.sm.configuration import Settings
 from ibwire.sm.groups import BROADCAST
+from ibwire.sm.mads import Datagram
 from ibwire_layers.mad import MAD, SA, Notice, Trap
 from ibwire_layers.records import (
     InformInfo,
@@ -65,6 +67,17 @@ class Client:
             ack[3], ack[25] = method, 2
             ack[32:36] = (number + 1).to_bytes(4, "big")
             answer = self.program.ask(ack)
+
+    def join_broadcast(self) -> Datagram:
+        """A request to join the broadcast group."""
+        record = MCMemberRecord(mgid=BROADCAST, port_gid=self.gid, join_state=1, pkey=0xFFFF)
+        header = MAD(
+            mgmt_class=3, class_version=2, method=SET, transaction_id=99, attribute_id=MEMBER
+        ).pack()
+        mad = header + bytes(12) + SA(component_mask=0x10083).pack() + record.pack()
+        return Datagram(
+            bytearray(mad.ljust(256, b"\0")), self.port.lid, self.port.master_sm_lid, 1, 1
+        )
 
 
 def test_tables_are_whole() -> None:
@@ -157,6 +170,56 @@ def test_joining_the_broadcast_group_makes_a_tree() -> None:
     client.fabric.run(0.1)
     assert status == 0
     assert not any(client.port.peer.node.mft[0, 0])
+
+
+@pytest.mark.parametrize("attribute", [0x16, 0x12], ids=["sweep", "light sweep"])
+def test_a_join_during_a_sweep_is_written_after_it(attribute: int) -> None:
+    """The request comes between a Get of P_KeyTable or SwitchInfo and its answer."""
+    client = Client()
+    client.fabric.run(1)
+    management = client.fabric.management
+    send = management.send
+    is_joined = False
+
+    def join_meanwhile(datagram: Datagram, port: Port) -> None:
+        nonlocal is_joined
+        send(datagram, port)
+        if not is_joined and datagram.mad[1] == 0x81 and datagram.mad[17] == attribute:
+            is_joined = True
+            send(client.join_broadcast(), client.port)
+
+    management.send = join_meanwhile  # type: ignore[method-assign]
+    if attribute == 0x16:
+        client.manager._change(client.fabric.now)
+    client.fabric.run(11)
+
+    assert is_joined
+    assert client.port.peer is not None
+    block = client.port.peer.node.mft.get((0, 0), bytes(64))
+    assert int.from_bytes(block[:2], "big") == 1 << client.port.peer.number
+
+
+def test_a_multicast_table_that_was_lost_is_written_by_the_next_sweep() -> None:
+    client = Client()
+    management = client.fabric.management
+    send = management.send
+
+    def without_tables(datagram: Datagram, port: Port) -> None:
+        if datagram.mad[17] != 0x1B:
+            send(datagram, port)
+
+    management.send = without_tables  # type: ignore[method-assign]
+    send(client.join_broadcast(), client.port)
+    client.fabric.run(3)
+    assert client.port.peer is not None
+    mft = client.port.peer.node.mft
+    assert not mft
+
+    management.send = send  # type: ignore[method-assign]
+    client.manager._change(client.fabric.now)
+    client.fabric.run(1)
+
+    assert int.from_bytes(mft[0, 0][:2], "big") == 1 << client.port.peer.number
 
 
 def test_a_group_ends_with_its_last_full_member() -> None:

@@ -263,7 +263,7 @@ def test_both_ports_of_an_adapter_come_up_with_tables_of_their_own(
 ) -> None:
     (tmp_path / "dual.net").write_text(DUAL)
     fabric = Managed(str(tmp_path / "dual.net"))
-    first, second, other = fabric.adapters
+    first, second, _ = fabric.adapters
     partitions = (
         Partition("Default", 0x7FFF),
         Partition("one", 0x10, (f"0x{first.guid:x}",)),
