@@ -79,6 +79,8 @@ _PORT_MKEY = PortInfoRecordID.SIZE
 """Offset of M_Key in a PortInfoRecord."""
 _CAPABILITY_MASK = 7
 """Component of PortInfoRecord."""
+_SERVICE_KEY = 1 << 5
+"""Component of ServiceRecord."""
 _SM_INFO: Layout = (SMInfoRecordID, SMInfo)
 _SUBSCRIPTION: Layout = (InformInfoRecordID, InformInfo)
 
@@ -359,25 +361,12 @@ class Administration:
         if not mask >> 1 & 1 or not wanted.service_gid:
             port = self._by_lid.get(datagram.slid)
             wanted = wanted.altered(service_gid=0 if port is None else gid_of(port))
+        if method == Method.DELETE:
+            return self._delete_services(mask, asked)
         key = wanted.service_id, wanted.service_gid, wanted.service_pkey
         before = self._services.get(key)
         if before is not None and before.record.service_key not in (0, wanted.service_key):
             return SAStatus.REQUEST_DENIED, 0, []
-        if method == Method.DELETE:
-            chosen = list(
-                selected(
-                    (ServiceRecord,),
-                    mask,
-                    asked,
-                    (each.record.pack() for each in self._services.values()),
-                )
-            )
-            if not chosen:
-                return SAStatus.NO_RECORDS, 0, []
-            for packed in chosen:
-                gone = ServiceRecord.unpack(packed)
-                del self._services[gone.service_id, gone.service_gid, gone.service_pkey]
-            return 0, ServiceRecord.SIZE, chosen[:1]
         if before is None and len(self._services) >= MAXIMUM_KEPT:
             return SAStatus.NO_RESOURCES, 0, []
         lease = wanted.service_lease if mask >> 4 & 1 else NO_END
@@ -385,6 +374,24 @@ class Administration:
         ends = None if lease == NO_END else now + lease * S
         self._services[key] = _Service(wanted, ends)
         return 0, ServiceRecord.SIZE, [wanted.pack()]
+
+    def _delete_services(self, mask: int, asked: bytes) -> Answer:
+        """Delete the services that a request selects, but those with another key."""
+        key = ServiceRecord.unpack(asked).service_key
+        records = (each.record.pack() for each in self._services.values())
+        chosen = list(selected((ServiceRecord,), mask & ~_SERVICE_KEY, asked, records))
+        if not chosen:
+            return SAStatus.NO_RECORDS, 0, []
+        allowed = [each for each in chosen if ServiceRecord.unpack(each).service_key in (0, key)]
+        if not allowed:
+            return SAStatus.REQUEST_DENIED, 0, []
+        deleted = list(selected((ServiceRecord,), mask, asked, allowed))
+        if not deleted:
+            return SAStatus.NO_RECORDS, 0, []
+        for packed in deleted:
+            gone = ServiceRecord.unpack(packed)
+            del self._services[gone.service_id, gone.service_gid, gone.service_pkey]
+        return 0, ServiceRecord.SIZE, deleted[:1]
 
     def _subscribe(self, datagram: Datagram, asked: bytes) -> Answer:
         wanted = InformInfo.unpack(asked)

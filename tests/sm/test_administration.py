@@ -281,6 +281,35 @@ def test_a_service_with_a_key_is_changed_with_that_key_only() -> None:
     assert ServiceRecord.unpack(client.ask(SERVICE, service.pack(), mask=1)[1]).service_key == 0
 
 
+@pytest.mark.parametrize("mask", [0, 0x20], ids=["all", "those with the key"])
+def test_services_are_deleted_with_their_key_only(mask: int) -> None:
+    client = Client()
+    for number, key in ((1, 9), (2, 8)):
+        service = ServiceRecord(service_id=number, service_gid=client.gid, service_key=key)
+        assert client.ask(SERVICE, service.pack(), mask=0x23, method=SET)[0] == 0
+
+    none = ServiceRecord(service_key=7).pack()
+    some = ServiceRecord(service_key=8).pack()
+
+    assert client.ask(SERVICE, bytes(176), mask=mask, method=DELETE)[0] == 0x0700
+    assert client.ask(SERVICE, none, mask=mask, method=DELETE)[0] == 0x0700
+    assert len(client.ask(SERVICE, method=GET_TABLE)[1]) == 2 * 176
+    assert client.ask(SERVICE, some, mask=mask, method=DELETE)[0] == 0
+    left = ServiceRecord.unpack(client.ask(SERVICE, method=GET_TABLE)[1])
+    assert left.service_id == 1
+    assert client.ask(SERVICE, some, mask=mask, method=DELETE)[0] == 0x0700
+
+
+def test_services_without_a_key_are_deleted_beside_others() -> None:
+    client = Client()
+    for number, key in ((1, 9), (2, 0)):
+        service = ServiceRecord(service_id=number, service_gid=client.gid, service_key=key)
+        assert client.ask(SERVICE, service.pack(), mask=0x23, method=SET)[0] == 0
+
+    assert client.ask(SERVICE, bytes(176), method=DELETE)[0] == 0
+    assert ServiceRecord.unpack(client.ask(SERVICE, method=GET_TABLE)[1]).service_id == 1
+
+
 def test_traps_are_reported_to_who_has_subscribed() -> None:
     client = Client()
     wanted = InformInfo(
