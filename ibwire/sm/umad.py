@@ -85,8 +85,8 @@ class Door:
         return file
 
     def open_sm(self) -> bool:
-        """Open issm: a subnet manager runs here. `False` if one does already."""
-        if self.sm_files:
+        """Open issm: a subnet manager runs here. `False` if one does already, also one of ours."""
+        if self.sm_files or self.port in self.management.managers:
             return False
         self.sm_files = 1
         self.port.capability_mask |= IS_SM
@@ -95,6 +95,8 @@ class Door:
 
     def close_sm(self) -> None:
         """Close issm."""
+        if not self.sm_files:
+            return
         self.sm_files = 0
         self.port.capability_mask &= ~IS_SM
         self.management.traps.capabilities_changed(self.port)

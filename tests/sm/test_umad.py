@@ -11,6 +11,8 @@ from ibwire.base.units import S
 from ibwire.fabric.infiniband import read_topology
 from ibwire.fabric.infiniband.shipped import topology_path
 from ibwire.sm import rmpp
+from ibwire.sm.configuration import Settings
+from ibwire.sm.control import start_manager
 from ibwire.sm.mads import Datagram
 from ibwire.sm.management import Management
 from ibwire.sm.umad import ETIMEDOUT, HEADER, Agent, Door, UmadFile
@@ -212,3 +214,15 @@ def test_one_subnet_manager_a_port(doors: tuple[Door, Door]) -> None:
     assert not door.open_sm()
     door.close_sm()
     assert not door.port.capability_mask & 2
+
+
+def test_a_program_is_no_subnet_manager_beside_that_of_ibwire(doors: tuple[Door, Door]) -> None:
+    door = doors[0]
+    start_manager(door.management, door.port, Settings())
+
+    assert not door.open_sm()
+    door.close_sm()
+
+    assert door.port.capability_mask & 2
+    door.management.remove_manager(door.port)
+    assert door.open_sm()
