@@ -124,7 +124,9 @@ def _manager_options(function: Decorated) -> Decorated:
     metavar="NAME",
     help="Also serve programs under ibsim-run, with this name in IBSIM_SOCKNAME (sim without).",
 )
-@click.option("--sm-host", metavar="HOST", help="Where it runs; without, the first host that has a link.")
+@click.option(
+    "--sm-host", metavar="HOST", help="Where it runs; without, the first host with a link."
+)
 @_manager_options
 def run(
     topology: str,
