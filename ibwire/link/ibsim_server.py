@@ -2,11 +2,15 @@
 
 What that library cannot do stays so: it cuts messages at 256 bytes and shows one port of one
 adapter (docs/reference/infiniband.md#ibsim).
+
+Abstract names have no permissions, so the sender of each message is checked: messages of other
+users, and of sockets that are not the client's, are dropped (unix(7), SO_PASSCRED).
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import struct
 from collections.abc import Callable
@@ -37,6 +41,8 @@ TID_MARK = 0xB000
 """Bits 63:48 of the transaction ids of clients, with their number."""
 ANSWER_TIMEOUT: Time = 2 * S
 """Until a request that nobody answers goes back; the library itself has no clock."""
+_CREDENTIALS = struct.Struct("=3i")
+"""struct ucred: process, user, group."""
 _LENGTH = int.from_bytes(MAD_SIZE.to_bytes(8, "little"), "big")
 
 
@@ -49,7 +55,7 @@ class _Client:
 
 
 class IbsimServer:
-    """The sockets of one fabric.
+    """The sockets of one fabric, for programs of this user and of root.
 
     name: as in IBSIM_SOCKNAME. now: the clock. Raises `LinkError` if the name is taken.
     """
@@ -69,11 +75,15 @@ class IbsimServer:
     def _socket(self, suffix: str) -> socket.socket:
         bound = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         bound.setblocking(False)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         try:
-            bound.bind(f"\0{self.name}:{suffix}\0")
+            bound.bind(self._address(suffix))
         except OSError as error:
             raise LinkError(self.name, f"an ibsim has this name: {error.strerror}") from None
         return bound
+
+    def _address(self, suffix: str) -> bytes:
+        return b"\0" + os.fsencode(self.name) + f":{suffix}\0".encode()
 
     def close(self) -> None:
         """Close the sockets."""
@@ -83,21 +93,23 @@ class IbsimServer:
     def read_control(self) -> None:
         """Answer a control message."""
         with contextlib.suppress(OSError):
-            message, asker = self.control.recvfrom(CONTROL.size + 1)
-            if len(message) != CONTROL.size:
+            message, asker = _received(self.control, CONTROL.size)
+            if asker is None or len(message) != CONTROL.size:
                 return
             magic, number, kind, length, data = CONTROL.unpack(message)
             if magic != MAGIC:
                 return
-            kind, number, data = self._command(kind, number, data)
+            kind, number, data = self._command(kind, number, data, asker)
             self.control.sendto(CONTROL.pack(MAGIC, number, kind, length, data), asker)
 
     def read_data(self, number: int) -> None:
         """Send what a client has written."""
         with contextlib.suppress(OSError):
-            message = self.data[number].recv(REQUEST.size + 1)
+            message, sender = _received(self.data[number], REQUEST.size)
             client = self._clients.get(number)
-            if client is not None and len(message) == REQUEST.size:
+            if client is None or sender != self._address(f"in{client.process}"):
+                return
+            if len(message) == REQUEST.size:
                 self._transmit(client, message)
 
     def poll_timeout(self) -> Time | None:
@@ -110,12 +122,12 @@ class IbsimServer:
             if due <= now and tid in self._open:
                 self._return(tid)
 
-    def _command(self, kind: int, number: int, data: bytes) -> tuple[int, int, bytes]:
+    def _command(self, kind: int, number: int, data: bytes, asker: bytes) -> tuple[int, int, bytes]:
         """Type, client and data of the answer."""
         if kind == CONNECT:
-            return self._connect(data)
+            return self._connect(data, asker)
         client = self._clients.get(number)
-        if client is None:
+        if client is None or asker != self._address(f"ctl{client.process}"):
             return ERROR, number, data
         port, node = client.port, client.port.node
         if kind == DISCONNECT:
@@ -138,8 +150,10 @@ class IbsimServer:
             return ERROR, number, data
         return kind, number, data
 
-    def _connect(self, data: bytes) -> tuple[int, int, bytes]:
+    def _connect(self, data: bytes, asker: bytes) -> tuple[int, int, bytes]:
         process, qpn, _, host = CLIENT.unpack(data[: CLIENT.size])
+        if asker != self._address(f"ctl{process}"):
+            return ERROR, 0, data
         name = host.rstrip(b"\0").decode(errors="replace")
         try:
             subnet = self.management.subnet
@@ -164,7 +178,7 @@ class IbsimServer:
     def _reaches(self, client: _Client) -> bool:
         """Connect to the socket of a client; `False` if it has none."""
         try:
-            self.data[client.number].connect(f"\0{self.name}:in{client.process}\0")
+            self.data[client.number].connect(self._address(f"in{client.process}"))
         except OSError:
             return False
         return True
@@ -253,6 +267,18 @@ class IbsimServer:
         except OSError:
             pass
         return True
+
+
+def _received(receiver: socket.socket, size: int) -> tuple[bytes, bytes | None]:
+    """A message and its sender's address, if it has one; empty if another user has sent it."""
+    room = socket.CMSG_SPACE(_CREDENTIALS.size)  # none is left for descriptors
+    message, control, _, sender = receiver.recvmsg(size + 1, room)
+    for level, kind, data in control:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
+            _, user, _ = _CREDENTIALS.unpack(data)
+            if user in (0, os.getuid()):
+                return message, sender
+    return b"", sender
 
 
 class _AtPort:

@@ -101,6 +101,8 @@ class Program:
         self.server = fabric.server
         self.process = process
         self.number = 0
+        self.user: int | None = None
+        """To send as another user, which root may."""
         self.control, self.data = (self.bound(f"{kind}{process}") for kind in ("ctl", "in"))
 
     def bound(self, suffix: str) -> socket.socket:
@@ -109,10 +111,19 @@ class Program:
         made.bind(f"\0{self.server.name}:{suffix}\0")
         return made
 
+    def write(self, socket_: socket.socket, message: bytes, suffix: str) -> None:
+        address = f"\0{self.server.name}:{suffix}\0"
+        if self.user is None:
+            socket_.sendto(message, address)
+            return
+        credentials = struct.pack("=3i", os.getpid(), self.user, os.getgid())
+        control = (socket.SOL_SOCKET, socket.SCM_CREDENTIALS, credentials)
+        socket_.sendmsg([message], [control], 0, address)
+
     def ask(self, kind: int, data: bytes = b"") -> int:
         """The type of the answer."""
         message = struct.pack("<4I64s", 0xDEADBEEF, self.number, kind, len(data), data)
-        self.control.sendto(message, f"\0{self.server.name}:ctl\0")
+        self.write(self.control, message, "ctl")
         self.server.read_control()
         _, _, answer, _, data = struct.unpack("<4I64s", self.control.recv(100))
         if answer == CONNECT:
@@ -129,7 +140,7 @@ class Program:
 
     def send(self, mad: bytes, lid: int = 0xFFFF) -> None:
         addresses = struct.pack("!H2xH2xIII4xQ", lid, 0xFFFF, 0, 0, 0, 256)
-        self.data.sendto(addresses + mad, f"\0{self.server.name}:out{self.number}\0")
+        self.write(self.data, addresses + mad, f"out{self.number}")
         self.server.read_data(self.number)
 
     def close(self) -> None:
@@ -284,4 +295,62 @@ def test_requests_of_a_killed_client_end_with_it(fabric: Fabric) -> None:
     fabric.server.handle_timeout(due)
 
     assert fabric.server.poll_timeout() is None
+    assert fabric.program(77).connect() == CONNECT
+
+
+def test_other_users_are_not_served(fabric: Fabric, monkeypatch: pytest.MonkeyPatch) -> None:
+    program, stranger = fabric.program(77), fabric.program(78)
+    program.connect()
+    if os.getuid() == 0:
+        program.user = stranger.user = 65534
+    else:
+        user = os.getuid()
+        monkeypatch.setattr(os, "getuid", lambda: user + 1)
+
+    with pytest.raises(BlockingIOError):
+        stranger.connect()
+    with pytest.raises(BlockingIOError):
+        program.ask(DISCONNECT)
+    with pytest.raises(BlockingIOError):
+        program.transmit(NODE_INFO)
+    monkeypatch.undo()
+    program.user = None
+    assert program.transmit(NODE_INFO)[3] == 0x81
+
+
+def test_a_program_is_not_taken_for_another(fabric: Fabric) -> None:
+    program, other = fabric.program(77), fabric.program(78)
+    other.send(NODE_INFO)  # before somebody else becomes client 0
+    program.connect()
+    fabric.server.read_data(0)
+    with pytest.raises(BlockingIOError):
+        program.data.recv(400)
+
+    assert other.ask(DISCONNECT) == 0
+    with pytest.raises(PermissionError):
+        other.send(NODE_INFO)
+    other.process = 77
+    assert other.connect() == 0
+    assert program.transmit(NODE_INFO)[3] == 0x81
+
+
+def test_descriptors_in_messages_are_not_taken(fabric: Fabric) -> None:
+    program = fabric.program(77)
+    program.connect()
+    before = len(os.listdir("/proc/self/fd"))
+
+    rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("=2i", 0, 1))
+    program.control.sendmsg([b"x"], [rights], 0, f"\0{fabric.server.name}:ctl\0")
+    fabric.server.read_control()
+
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_sender_without_an_address_is_not_served(fabric: Fabric) -> None:
+    message = struct.pack("<4I64s", 0xDEADBEEF, 0, CONNECT, 44, struct.pack("<I", 77))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as unbound:
+        unbound.sendto(message, f"\0{fabric.server.name}:ctl\0")
+
+    fabric.server.read_control()
+
     assert fabric.program(77).connect() == CONNECT
