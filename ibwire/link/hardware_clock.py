@@ -2,8 +2,8 @@
 
 It need not show the time of day: without a program that sets it, such as phc2sys, it may show TAI
 or the time since it was switched on. Its times are moved to the system's clock, so that received
-and sent frames of a capture have one clock; what they keep is the adapter's precision between
-frames that arrive within a second.
+and sent frames of a capture have one clock. They keep their order, and their distances to 500 ppm,
+until one of the clocks is set.
 
 Source: linux/ethtool.h, linux/net_tstamp.h; Documentation/networking/timestamping.rst of Linux.
 """
@@ -28,14 +28,26 @@ class HardwareClock:
 
     The kernel sees a frame some time after the adapter, so the smallest difference of both times is
     the best estimate of the difference of both clocks. That of the last second is used, as clocks
-    drift apart.
+    drift apart. The offset of the times starts as the first difference and approaches the estimate
+    slowly, as each change of it changes the distance of two frames.
     """
 
     WINDOW_NS = 1_000_000_000
+    SLOWNESS = 2000
+    """Nanoseconds in which the offset changes by at most one: 500 ppm, more than two clocks of
+    100 ppm drift apart (IEEE 802.3 allows that much to an Ethernet clock)."""
+    STEP_NS = 10_000_000
+    """If the estimate is further away than this, a clock was set: not all frames of a second wait
+    that long."""
 
     def __init__(self) -> None:
         self._smallest: deque[tuple[int, int]] = deque()
         """Hardware time and difference, of increasing differences: candidates for the smallest."""
+        self._newest = 0
+        """Of the hardware times; frames of several queues arrive slightly out of order."""
+        self._offset: int | None = None
+        self._adjusted = 0
+        """Hardware time up to which the offset has changed."""
 
     def system_ns(self, stamps: Stamps) -> int | None:
         """The hardware time of a frame by the system's clock; `None` if one of both is missing."""
@@ -44,15 +56,27 @@ class HardwareClock:
             return None
         difference = kernel_ns - hardware_ns
         smallest = self._smallest
-        # A clock that was set back or forth starts again.
-        if smallest and not 0 <= hardware_ns - smallest[-1][0] <= self.WINDOW_NS:
+        if self._offset is None or abs(difference - self._offset) > self.WINDOW_NS:
+            # The first frame, or a clock was set.
             smallest.clear()
+            self._offset = difference
+            self._newest = self._adjusted = hardware_ns
+        self._newest = max(self._newest, hardware_ns)
         while smallest and smallest[-1][1] >= difference:
             smallest.pop()
-        smallest.append((hardware_ns, difference))
-        while smallest[0][0] < hardware_ns - self.WINDOW_NS:
+        smallest.append((self._newest, difference))
+        while smallest[0][0] < self._newest - self.WINDOW_NS:
             smallest.popleft()
-        return hardware_ns + smallest[0][1]
+        self._offset += self._change(smallest[0][1] - self._offset)
+        return hardware_ns + self._offset
+
+    def _change(self, wanted: int) -> int:
+        """How much of a change of the offset is made now."""
+        most = (self._newest - self._adjusted) // self.SLOWNESS
+        self._adjusted += most * self.SLOWNESS
+        if abs(wanted) > self.STEP_NS:
+            return wanted
+        return max(-most, min(most, wanted))
 
 
 def stamp_all_frames(name: str) -> None:

@@ -2,6 +2,7 @@
 
 import errno
 import struct
+from itertools import pairwise
 
 import pytest
 
@@ -79,19 +80,63 @@ def test_incomplete_messages_have_no_time(damaged: bytes) -> None:
     assert found(damaged) == (None, None)
 
 
-def test_hardware_times_keep_their_distances_by_the_systems_clock() -> None:
-    """The adapter's clock shows the time since power-on; the second frame is seen at once."""
+def moved(frames: list[tuple[int, int]]) -> list[int]:
+    """Times less BASE of frames with a time of arrival and a delay until the kernel sees them.
+
+    The adapter's clock shows the time since power-on, half a second at BASE.
+    """
     clock = HardwareClock()
-    arrived = [1000, 2000, 3000]
-    delays = [40_000, 7_000, 90_000]
-
     times = [
-        clock.system_ns(Stamps(BASE + at + delay, 500 + at))
-        for at, delay in zip(arrived, delays, strict=True)
+        clock.system_ns(Stamps(BASE + at + delay, SECOND // 2 + at)) or 0 for at, delay in frames
     ]
+    return [each - BASE for each in times]
 
-    # From the second frame on the clocks differ by BASE - 500 and the smallest delay.
-    assert times == [BASE + 1000 + 40_000, BASE + 2000 + 7_000, BASE + 3000 + 7_000]
+
+def test_hardware_times_keep_their_distances() -> None:
+    """By 500 ppm two frames at a distance of 10 us are off by 5 ns, and 1 ns by rounding."""
+    delays = [50_000, 20_000, 90_000, 5_000, 0, 70_000, 400_000, 3_000]
+
+    times = moved([(number * 10_000, delay) for number, delay in enumerate(delays)])
+
+    assert times[0] == 50_000
+    assert all(abs(b - a - 10_000) <= 6 for a, b in pairwise(times))
+
+
+def test_hardware_times_keep_their_order_at_any_distance() -> None:
+    """Each frame is seen sooner than the one before it; at 1 ns a change shows at once."""
+    times = moved([(at, 9_000_000 - 300 * at) for at in range(30_000)])
+
+    assert all(0 <= b - a <= 1 for a, b in pairwise(times))
+
+
+def test_frame_that_is_out_of_order_changes_nothing() -> None:
+    """Two receive queues: the third frame arrived 100 ns before the second."""
+    times = moved([(0, 50_000), (11_000, 49_000), (10_900, 59_100), (11_500, 59_500)])
+
+    # 500 ppm of 11 us are 5 ns.
+    assert times == [50_000, 11_000 + 49_995, 10_900 + 49_995, 11_500 + 49_995]
+
+
+def test_hardware_times_approach_the_smallest_delay() -> None:
+    """By 500 ppm 100 us are made up in 0.2 s."""
+    frames = [(0, 107_000), *((at, 7_000) for at in range(1_000_000, SECOND, 1_000_000))]
+
+    times = dict(zip((at for at, _ in frames), moved(frames), strict=True))
+
+    assert times[199_000_000] == 199_000_000 + 7_000 + 500
+    assert times[200_000_000] == 200_000_000 + 7_000
+    assert times[999_000_000] == 999_000_000 + 7_000
+
+
+@pytest.mark.parametrize("step", [-300_000_000, 300_000_000])
+def test_clock_that_is_set_by_a_part_of_a_second_is_noticed(step: int) -> None:
+    """The system's clock; at the latest when the last second has only frames since then."""
+    frames = [(at, 0 if at < SECOND else step) for at in range(0, 3 * SECOND, 10_000_000)]
+
+    times = moved(frames)
+
+    assert times[99] == frames[99][0]
+    assert times[202] == frames[202][0] + step
 
 
 def test_difference_of_the_clocks_is_that_of_the_last_second() -> None:
