@@ -57,11 +57,12 @@ def read_flows(
     is_ecn: bool,
     taken: Mapping[str, object],
     context: ListContext,
+    island: Mapping[str, str],
 ) -> tuple[tuple[ConnectionSpec, ...], tuple[WorkloadSpec, ...]]:
     """The connections and the traffic of all flows.
 
     is_ecn: whether packets are ECN-capable where a flow says nothing. taken: names of other
-    connections. context: of lists of flows.
+    connections. context: of lists of flows. island: the same for hosts that wires connect.
     """
     connections: list[ConnectionSpec] = []
     workloads: list[WorkloadSpec] = []
@@ -74,11 +75,13 @@ def read_flows(
         names.add(name)
         if is_list(table):
             found, traffic = _list(table, name, hosts, classes, is_ecn=is_ecn, context=context)
+            _check_ways(table, [each.between for each in found], island)
             connections += found
             workloads += traffic
             table.end()
             continue
         pairs = _pairs(table, hosts)
+        _check_ways(table, pairs, island)
         first = _connection(table, name, pairs[0], classes, is_ecn=is_ecn)
         connections += [replace(first, between=pair) for pair in pairs]
         if sum(each.count for each in connections) > MAXIMUM_FLOWS:
@@ -94,13 +97,20 @@ def is_tcp(table: Table) -> bool:
 
 
 def read_tcp(
-    tables: Sequence[Table], hosts: Mapping[str, str], classes: Sequence[ClassSpec]
+    tables: Sequence[Table],
+    hosts: Mapping[str, str],
+    classes: Sequence[ClassSpec],
+    island: Mapping[str, str],
 ) -> tuple[TcpSpec, ...]:
-    """The TCP connections of flows. hosts: addresses by name."""
+    """The TCP connections of flows.
+
+    hosts: addresses by name. island: the same for hosts that wires connect.
+    """
     found: list[TcpSpec] = []
     for index, table in enumerate(tables):
         name = table.take_text("name", f"tcp{index + 1}")
         pairs = _pairs(table, list(hosts))
+        _check_ways(table, pairs, island)
         for host in dict.fromkeys(each for pair in pairs for each in pair):
             if ":" in hosts[host]:
                 raise table.error("transport", f"tcp needs IPv4, and {host} has {hosts[host]}")
@@ -189,6 +199,13 @@ def _pairs(table: Table, hosts: Sequence[str]) -> list[tuple[str, str]]:
     if len(pairs) > MAXIMUM_FLOWS:
         raise table.error("to", f"{len(pairs):,} flows, at most {MAXIMUM_FLOWS:,}")
     return pairs
+
+
+def _check_ways(table: Table, pairs: Sequence[tuple[str, str]], island: Mapping[str, str]) -> None:
+    """Refuse a flow between hosts that no wires connect."""
+    for a, b in pairs:
+        if island[a] != island[b]:
+            raise table.error("to", f"no wires lead from {a} to {b}")
 
 
 def _chosen(table: Table, key: str, hosts: Sequence[str], default: str | None = None) -> list[str]:

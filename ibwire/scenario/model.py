@@ -125,9 +125,10 @@ def _traffic(
         is_ecn=is_ecn,
         taken={each.name: each for each in connections},
         context=context,
+        island=network.island,
     )
     addresses = {node.name: node.address for node in network.nodes if not node.is_bridge}
-    tcp = read_tcp(tcp_tables, addresses, network.classes)
+    tcp = read_tcp(tcp_tables, addresses, network.classes, network.island)
     _check_memory(top, found, traffic)
     return connections + found, workloads + traffic, tcp
 

@@ -341,6 +341,18 @@ def test_impossible_tcp_flows_are_refused(old: str, new: str, message: str) -> N
         read(BESIDE.replace(old, new))
 
 
+DRAWN = 'sizes = "web-search"\nload = 0.5\nduration = "1s"\ncount = 2'
+
+
+@pytest.mark.parametrize("more", ['transport = "tcp"', "", DRAWN])
+def test_flow_between_hosts_that_no_wires_connect_is_refused(more: str) -> None:
+    nodes = "".join(f'[[node]]\nname = "{name}"\n' for name in "abc")
+    text = nodes + '[[wire]]\nbetween = ["a", "b"]\n[[flow]]\nfrom = "a"\nto = "c"\n' + more
+    with pytest.raises(ScriptError, match=r"x\.toml:11:6: flow.0..to: no wires lead from a to c"):
+        read(text)
+    read(text.replace('to = "c"', 'to = "b"'))
+
+
 def test_tcp_needs_ipv4() -> None:
     text = '[[node]]\nname = "a"\naddress = "fd00::1"\n[[node]]\nname = "b"\n'
     with pytest.raises(ScriptError, match="tcp needs IPv4, and a has fd00::1"):
