@@ -17,10 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ibwire.base.errors import ScriptError
+from ibwire.base.toml_settings import parse_setting
 from ibwire.base.units import MS, US, Time
 from ibwire.cli import main
 from ibwire.report.switches import switch_lines, tcp_line
 from ibwire.scenario import read_scenario, run
+from ibwire.scenario.shipped import load
 from ibwire.scenario.tcp import (
     Address,
     Data,
@@ -271,6 +273,14 @@ def test_drops_of_a_lossy_class_are_repeated_one_by_one() -> None:
     assert metrics["tcp.retransmitted"] >= metrics["drops.buffer_full"]
     assert metrics["tcp.bytes"] == 1_000_000
     assert metrics["tcp.unfinished"] == metrics["tcp.wrong"] == metrics["unfinished"] == 0
+
+
+def test_shipped_comparison_pauses_rc_and_drops_tcp_when_the_buffer_is_small() -> None:
+    metrics = run(load("tcp-beside-rdma", [parse_setting("switch.buffer.size=300kB")])).metrics
+
+    assert metrics["pauses"] > 0
+    assert metrics["retransmitted"] == 0
+    assert metrics["tcp.retransmitted"] >= metrics["drops.all"] > 0
 
 
 def test_marks_reach_the_sender() -> None:
