@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import random
 import struct
+from collections import deque
 from dataclasses import dataclass
 from enum import IntFlag, StrEnum
+from heapq import heappop, heappush
 
 from ibwire.base.node import Frame
 from ibwire.base.units import MS, S, Time
@@ -245,7 +247,7 @@ class Sender:
                 self.state, self._timer = State.DONE, None
             return
         if Flags.ECE in segment.flags and self._is_ecn and offset > self._echo_until:
-            self._cut(offset)
+            self._cut()
         if offset > self.una:
             self._progress(offset, now)
         elif self.next > self.una and not segment.payload:
@@ -299,12 +301,12 @@ class Sender:
         if self._recover is not None:
             self.window += self._mss
         elif self._duplicates == 3:
-            self._cut(self._highest)
+            self._cut()
             self._recover = self._highest
             self.window = self.threshold + 3 * self._mss
             self._repeat = True
 
-    def _cut(self, offset: int) -> None:
+    def _cut(self) -> None:
         """Halve the window, once in a round trip."""
         self.cuts += 1
         self.threshold = max((self.next - self.una) // 2, 2 * self._mss)
@@ -368,11 +370,13 @@ class Receiver:
         self._is_open = False
         self._early: dict[int, int] = {}
         """End by start of the data that is ahead."""
+        self._early_starts: list[int] = []
+        """Their starts, as a heap."""
         self._fin_at: int | None = None
         self._echoes = False
         self._unacknowledged = 0
         self._ack_due: Time | None = None
-        self._to_send: list[Flags] = []
+        self._to_send: deque[Flags] = deque()
 
     def receive(self, segment: Segment, now: Time) -> None:
         """Take a segment of the sender."""
@@ -380,7 +384,7 @@ class Receiver:
             self._is_open = True
             self._peer_first = segment.sequence
             self._is_ecn = self._uses_ecn and Flags.ECE | Flags.CWR in segment.flags
-            self._to_send = [Flags.SYN | Flags.ACK]
+            self._to_send = deque((Flags.SYN | Flags.ACK,))
             return
         if not self._is_open or Flags.RST in segment.flags:
             return
@@ -407,16 +411,16 @@ class Receiver:
         if self._data.piece(start, end - start) != segment.payload:
             self.wrong += 1
         if start > self.received:
+            if start not in self._early:
+                heappush(self._early_starts, start)
             self._early[start] = max(end, self._early.get(start, 0))
             self._acknowledge_now()
             return
         had_gap = bool(self._early)
         is_new = end > self.received
         self.received = max(self.received, end)
-        while self._early:
-            first = min(self._early)
-            if first > self.received:
-                break
+        while self._early_starts and self._early_starts[0] <= self.received:
+            first = heappop(self._early_starts)
             self.received = max(self.received, self._early.pop(first))
         self._unacknowledged += 1
         if had_gap or not is_new or self._unacknowledged >= 2 or Flags.PSH in segment.flags:
@@ -438,7 +442,7 @@ class Receiver:
         """The next segment."""
         if not self._to_send:
             return None
-        flags = self._to_send.pop(0)
+        flags = self._to_send.popleft()
         expected = self._peer_first + 1 + self.received + self.is_closed & _MASK
         if Flags.SYN in flags:
             if self._is_ecn:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from ipaddress import IPv4Address
+from itertools import count
 
 from ibwire.base.node import OPEN, Frame, Grant, Node
 from ibwire.base.units import S, Time
@@ -35,6 +38,10 @@ class End:
         self.peer = peer
         self.after: Callable[[Time], None] = lambda now: None
         """Called after each segment that has arrived."""
+        self.is_queued = False
+        """Whether it waits for its turn to send."""
+        self.armed: Time | None = None
+        """When its timer in the host's heap is due."""
         self._dscp = spec.dscp
         self._vlan = vlan
         self._identification = 0
@@ -72,14 +79,31 @@ class TcpHost:
         self.unexpected = 0
         """Segments that belong to no connection here."""
         self._ends: dict[tuple[bytes, int, bytes, int], End] = {}
-        self._order: list[End] = []
-        self._turn = 0
+        self._queues: dict[int, deque[tuple[int, End]]] = {}
+        """Connections that may have a frame, by priority, each with its place in the order."""
+        self._place = count(1).__next__
+        self._timers: list[tuple[Time, int, End]] = []
+        """A heap; an entry counts while it is what its connection is armed for."""
         self._is_tcp_next = False
 
     def add(self, end: End) -> None:
         """Another connection."""
         self._ends[end.own.ip, end.own.port, end.peer.ip, end.peer.port] = end
-        self._order.append(end)
+        self._queues.setdefault(end.priority, deque())
+
+    def wake(self, end: End) -> None:
+        """A connection may have a frame to send, and its timer may have changed."""
+        if not end.is_queued:
+            end.is_queued = True
+            self._queues[end.priority].append((self._place(), end))
+        self._arm(end)
+
+    def _arm(self, end: End) -> None:
+        """Have the timer of a connection in the heap, at its time or before."""
+        due = end.machine.poll_timeout()
+        if due is not None and (end.armed is None or due < end.armed):
+            end.armed = due
+            heappush(self._timers, (due, self._place(), end))
 
     def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
         """Take a frame: TCP over IPv4 is for a connection, all else for the device."""
@@ -97,6 +121,7 @@ class TcpHost:
             self.unexpected += 1
             return
         end.receive(segment, now)
+        self.wake(end)
 
     def poll_transmit(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
         """The next frame, of the device and of connections in turn."""
@@ -112,30 +137,50 @@ class TcpHost:
         return None if self._is_tcp_next else self._poll_connections(now, grant)
 
     def _poll_connections(self, now: Time, grant: Grant) -> Frame | None:
-        count = len(self._order)
-        for number in range(count):
-            end = self._order[(self._turn + number) % count]
-            if grant.allows(end.priority, 0):
-                frame = end.poll_transmit(now)
-                if frame is not None:
-                    self._turn = (self._turn + number + 1) % count
-                    return frame
+        """A frame of the connection that has waited longest and may send."""
+        open_queues = [
+            queue for lane, queue in self._queues.items() if queue and grant.allows(lane, 0)
+        ]
+        while open_queues:
+            queue = min(open_queues, key=_first_place)
+            _, end = queue.popleft()
+            frame = end.poll_transmit(now)
+            end.is_queued = False
+            if frame is not None:
+                self.wake(end)
+                return frame
+            if not queue:
+                open_queues.remove(queue)
         return None
 
     def poll_timeout(self) -> Time | None:
         """When the device or a connection has work to do."""
         due = self.host.poll_timeout()
-        for end in self._order:
-            own = end.machine.poll_timeout()
-            if own is not None and (due is None or own < due):
-                due = own
+        timers = self._timers
+        while timers:
+            first, _, end = timers[0]
+            if first == end.armed and first == end.machine.poll_timeout():
+                return first if due is None or first < due else due
+            heappop(timers)
+            if first == end.armed:  # it has changed since
+                end.armed = None
+                self._arm(end)
         return due
 
     def handle_timeout(self, now: Time) -> None:
         """Do what is due by `now`."""
         self.host.handle_timeout(now)
-        for end in self._order:
-            end.machine.handle_timeout(now)
+        timers = self._timers
+        while timers and timers[0][0] <= now:
+            due, _, end = heappop(timers)
+            if due == end.armed:
+                end.armed = None
+                end.machine.handle_timeout(now)
+                self.wake(end)
+
+
+def _first_place(queue: deque[tuple[int, End]]) -> int:
+    return queue[0][0]
 
 
 @dataclass(slots=True)
@@ -147,11 +192,6 @@ class TcpFlow:
     receiver: Receiver
     ended: Time | None = None
     """When everything was acknowledged."""
-
-    @property
-    def time(self) -> Time:
-        """From the SYN to the last acknowledgement of data; 0 while it lasts."""
-        return 0 if self.ended is None else self.ended - self.spec.start
 
 
 def add_flows(
@@ -181,7 +221,7 @@ def add_flows(
         near.after = _noting(flow)
         hosts[spec.source].add(near)
         hosts[spec.target].add(End(receiver, spec, server, client, nodes[spec.target].vlan))
-        hosts[spec.source].host.at(spec.start, _opening(sender))
+        hosts[spec.source].host.at(spec.start, _opening(hosts[spec.source], near))
         found.append(flow)
     return found
 
@@ -223,8 +263,13 @@ def _address(host: TcpHost, node: NodeSpec, port: int) -> Address:
     return Address(host.host.device.mac, IPv4Address(node.address).packed, port)
 
 
-def _opening(sender: Sender) -> Callable[[Time], None]:
-    return lambda now: sender.open()
+def _opening(host: TcpHost, end: End) -> Callable[[Time], None]:
+    def open_connection(now: Time) -> None:
+        assert isinstance(end.machine, Sender)
+        end.machine.open()
+        host.wake(end)
+
+    return open_connection
 
 
 def _noting(flow: TcpFlow) -> Callable[[Time], None]:

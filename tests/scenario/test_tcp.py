@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import pytest
@@ -22,6 +24,7 @@ from ibwire.base.units import MS, US, Time
 from ibwire.cli import main
 from ibwire.report.switches import switch_lines, tcp_line
 from ibwire.scenario import read_scenario, run
+from ibwire.scenario.run import Network
 from ibwire.scenario.shipped import load
 from ibwire.scenario.tcp import (
     Address,
@@ -201,6 +204,23 @@ def test_everything_arrives_whatever_is_lost_and_numbers_may_wrap(
     assert line.sender.una == total
 
 
+def test_many_early_segments_take_no_long_time() -> None:
+    """20,000 in the window behind one that is missing, from the end to the beginning."""
+    mss, count = 64, 20_000
+    data = Data("test", mss)
+    receiver = Receiver(data, mss=mss)
+    receiver.receive(Segment(0, 0, Flags.SYN, 0xFFFF), 0)
+    before = process_time()
+
+    for number in reversed(range(count)):
+        start = number * mss
+        payload = data.piece(start, mss)
+        receiver.receive(Segment(start + 1, 0, Flags.ACK, 500, payload=payload), 0)
+
+    assert receiver.received == count * mss
+    assert process_time() - before < 1
+
+
 A = Address(bytes(5) + b"\1", bytes((10, 0, 0, 1)), 32768)
 B = Address(bytes(5) + b"\2", bytes((10, 0, 0, 2)), 5001)
 
@@ -314,6 +334,74 @@ def test_goodput_counts_to_the_end_of_the_run_while_a_flow_is_unfinished() -> No
     assert metrics["tcp.time"] == 2 * MS
     assert metrics["tcp.goodput"] == metrics["tcp.bytes"] * 8 * 500
     assert 0 < metrics["tcp.goodput"] < 10_000_000_000
+
+
+@pytest.mark.parametrize("count", [5, 50])
+def test_work_for_a_segment_does_not_grow_with_the_connections(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: Counter[str] = Counter()
+    for kind in (Sender, Receiver):
+        for name in ("poll_transmit", "poll_timeout", "handle_timeout", "receive"):
+            monkeypatch.setattr(kind, name, counted(getattr(kind, name), name, calls))
+    text = '[[flow]]\ntransport = "tcp"\nfrom = "a"\nto = "b"\nsize = 5000\nstagger = "1us"\n'
+
+    metrics = run(read(f"{text}count = {count}")).metrics
+
+    assert metrics["tcp.segments"] == 4 * count
+    # Two for the handshake, four with data, and about as many answers and ACKs.
+    assert 6 * count <= calls["receive"] <= 14 * count
+    assert calls["poll_transmit"] < 4 * calls["receive"]
+    assert calls["poll_timeout"] < 10 * calls["receive"]
+    assert calls["handle_timeout"] <= count
+
+
+FIVE = """
+[[wire]]
+between = ["a", "b"]
+{faults}
+[[flow]]
+transport = "tcp"
+from = "a"
+to = "b"
+size = "100 kB"
+count = 5
+min_rto = "1ms"
+"""
+
+
+def test_connections_of_a_host_send_in_turn() -> None:
+    network = Network(read(FIVE.format(faults="")), 1)
+    ports: list[int] = []
+
+    def note(frame: bytes, now: Time) -> tuple[tuple[Time, bytes], ...]:
+        if len(frame) > 1000:
+            ports.append(int.from_bytes(frame[34:36]))
+        return ((0, frame),)
+
+    network.simulator.wires[0].a_to_b.stage = note
+    network.run()
+
+    # While each has some of its first ten segments left.
+    assert len(set(ports)) == 5
+    assert ports[10:15] == ports[15:20] == ports[20:25]
+    assert len(set(ports[10:15])) == 5
+
+
+def test_each_connection_of_a_host_has_its_own_timer() -> None:
+    metrics = run(read(FIVE.format(faults="[[wire.faults.a]]\nloss = 0.3"))).metrics
+
+    assert metrics["tcp.bytes"] == 500_000
+    assert metrics["tcp.timeouts"] > 5
+    assert metrics["tcp.unfinished"] == metrics["tcp.wrong"] == 0
+
+
+def counted(method: Any, name: str, calls: Counter[str]) -> Any:
+    def call(*arguments: Any) -> Any:
+        calls[name] += 1
+        return method(*arguments)
+
+    return call
 
 
 def test_report_of_a_run_without_rdma_has_no_rates_of_queue_pairs() -> None:
