@@ -43,10 +43,11 @@ class IbsimClient:
     """
 
     def __init__(self, host: str, settings: Settings, name: str = "sim") -> None:
-        if len(host.encode()) > 31:
+        if len(os.fsencode(host)) > 31:
             raise LinkError(host, "ibsim has names of at most 31 bytes")
         self.manager = SubnetManager(settings, self._send, window=WINDOW)
         self._number = 0
+        self._is_connected = False
         self._control = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._data = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
@@ -54,6 +55,9 @@ class IbsimClient:
         except OSError as error:
             self.close()
             raise LinkError(name, f"no ibsim answers: {error.strerror or error}") from None
+        except LinkError:
+            self.close()
+            raise
 
     def _connect(self, host: str, name: str) -> None:
         process = os.getpid()
@@ -61,11 +65,12 @@ class IbsimClient:
         self._control.bind(f"\0{name}:ctl{process}\0")
         self._control.connect(f"\0{name}:ctl\0")
         self._data.bind(f"\0{name}:in{process}\0")
-        hello = CLIENT.pack(process, 0, 1, host.encode())
+        hello = CLIENT.pack(process, 0, 1, os.fsencode(host))
         kind, answer = self._ask(CONNECT, hello)
         if kind == ERROR:
             raise LinkError(host or name, "ibsim has no such node, or no room for a client")
         self._number = CLIENT.unpack(answer[: CLIENT.size])[0]
+        self._is_connected = True
         self._data.connect(f"\0{name}:out{self._number}\0")
         self._ask(SET_ISSM, struct.pack("<I", 1))
 
@@ -100,7 +105,8 @@ class IbsimClient:
 
     def close(self) -> None:
         """Leave; an answer is not waited for, as ibsim may have ended."""
-        if self._data.fileno() >= 0:
+        if self._is_connected:
+            self._is_connected = False
             with contextlib.suppress(OSError):
                 self._control.send(CONTROL.pack(MAGIC, self._number, DISCONNECT, 0, b""))
         self._control.close()

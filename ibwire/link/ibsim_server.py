@@ -10,6 +10,7 @@ users, and of sockets that are not the client's, are dropped (unix(7), SO_PASSCR
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import struct
@@ -57,7 +58,7 @@ class _Client:
 class IbsimServer:
     """The sockets of one fabric, for programs of this user and of root.
 
-    name: as in IBSIM_SOCKNAME. now: the clock. Raises `LinkError` if the name is taken.
+    name: as in IBSIM_SOCKNAME. now: the clock. Raises `LinkError` if the name is taken or too long.
     """
 
     def __init__(self, management: Management, name: str, now: Callable[[], Time]) -> None:
@@ -79,7 +80,10 @@ class IbsimServer:
         try:
             bound.bind(self._address(suffix))
         except OSError as error:
-            raise LinkError(self.name, f"an ibsim has this name: {error.strerror}") from None
+            bound.close()
+            is_taken = error.errno == errno.EADDRINUSE
+            reason = "an ibsim has this name" if is_taken else str(error.strerror or error)
+            raise LinkError(self.name, reason) from None
         return bound
 
     def _address(self, suffix: str) -> bytes:

@@ -102,6 +102,22 @@ def test_an_unknown_host_is_refused(server: Server) -> None:
         IbsimClient("nobody", Settings(), NAME)
 
 
+def test_a_host_that_is_no_text_is_refused(server: Server) -> None:
+    """What Python makes of bytes in arguments that are not UTF-8."""
+    with pytest.raises(LinkError, match="no such node"):
+        IbsimClient("\udcff", Settings(), NAME)
+
+
+def test_a_client_that_was_refused_leaves_others_connected(server: Server) -> None:
+    """A DISCONNECT would be of client 0, which is another; the server answers in order."""
+    server.types.clear()
+    for _ in range(2):
+        with pytest.raises(LinkError, match="no such node"):
+            IbsimClient("nobody", Settings(), NAME)
+
+    assert server.types == [1, 1]
+
+
 def test_without_ibsim_there_is_an_error_at_once() -> None:
     with pytest.raises(LinkError, match="no ibsim answers: Connection refused"):
         IbsimClient("", Settings(), "ibwire-nobody")

@@ -65,9 +65,24 @@ def test_an_unknown_host_is_refused(subnet: Subnet) -> None:
 def test_a_name_that_is_taken_is_an_error(subnet: Subnet, tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         server = UmadServer(Management(find_topology("star2")), Path(folder))
-        with pytest.raises(LinkError, match="an ibsim has this name"):
+        with pytest.raises(LinkError, match=r"an ibsim has this name$"):
             server.add_ibsim(NAME)
         server.close()
+
+
+def test_a_name_too_long_for_an_address_is_an_error() -> None:
+    """unix(7): an address has 108 bytes."""
+    with pytest.raises(LinkError, match="x: AF_UNIX path too long"):
+        IbsimServer(Management(find_topology("star2")), "x" * 150, lambda: 0)
+
+
+def test_names_need_not_be_text(fabric: Fabric) -> None:
+    """What Python makes of bytes in arguments that are not UTF-8."""
+    name = f"{NAME}-\udcff"
+    server = IbsimServer(fabric.management, name, lambda: 0)
+    with pytest.raises(LinkError, match=r"an ibsim has this name$"):
+        IbsimServer(fabric.management, name, lambda: 0)
+    server.close()
 
 
 CONNECT, DISCONNECT, SET_ISSM = 1, 2, 9
