@@ -22,7 +22,7 @@ from ibwire.cli.tables import table_options
 from ibwire.fabric.infiniband.routing import Engine
 from ibwire.link import umad_client
 from ibwire.link.ibsim_client import IbsimClient
-from ibwire.link.umad_client import DEFAULT_NAME, ask, fabric_folder
+from ibwire.link.umad_client import DEFAULT_NAME, NotRunning, ask, fabric_folder
 from ibwire.link.umad_server import UmadServer, remove_folder
 from ibwire.sm.control import Control, has_link, settings_of
 from ibwire.sm.management import Management
@@ -344,13 +344,18 @@ def _reported_errors() -> Iterator[None]:
 def _make_room(folder: Path) -> None:
     """Make the folder of a fabric; raises `ClickException` if it is running."""
     if folder.exists():
+        problem = ""
         try:
             ask(folder, {"command": "show"})
-        except IbwireError:
+        except NotRunning:
             remove_folder(folder)  # of one that was killed
-        else:
+        except IbwireError:
+            problem = " and does not answer"
+        if folder.exists():
             name = folder.name.removeprefix("fabric-")
-            raise click.ClickException(f"a fabric {name!r} is running; give --name to this one")
+            raise click.ClickException(
+                f"a fabric {name!r} is running{problem}; give --name to this one"
+            )
     folder.mkdir(mode=0o700)
 
 

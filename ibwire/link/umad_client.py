@@ -24,6 +24,10 @@ _LONGEST_PATH = 107
 """Bytes of the name of a Unix socket (unix(7))."""
 
 
+class NotRunning(LinkError):
+    """No process serves this fabric: nobody listens at its socket, or it has none."""
+
+
 def fabric_folder(name: str) -> Path:
     """The folder of a fabric with this name, which only this user can access.
 
@@ -48,7 +52,11 @@ def fabric_folder(name: str) -> Path:
 
 
 def ask(folder: Path, command: dict[str, Any]) -> dict[str, Any]:
-    """The answer of the fabric in `folder` to a command; raises `LinkError`."""
+    """The answer of the fabric in `folder` to a command.
+
+    Raises `NotRunning` if no process serves it, and `LinkError` if it does not answer in time or
+    refuses the command.
+    """
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as asked:
             asked.settimeout(_TIMEOUT)
@@ -58,7 +66,7 @@ def ask(folder: Path, command: dict[str, Any]) -> dict[str, Any]:
             asked.send(json.dumps(command).encode())
             answer = json.loads(asked.recv(LONGEST + 4))
     except (FileNotFoundError, ConnectionRefusedError):
-        raise LinkError(
+        raise NotRunning(
             _name_of(folder), "no fabric is running; `ibwire fabric run` starts one"
         ) from None
     except (OSError, ValueError) as error:

@@ -6,6 +6,7 @@ Real programs on it: tests/interop/test_fabric.py.
 from __future__ import annotations
 
 import json
+import socket
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from ibwire.cli import main
 from ibwire.fabric.infiniband import Subnet, read_topology
 from ibwire.fabric.infiniband.shipped import topology_path
 from ibwire.fabric.infiniband.subnet import Port
+from ibwire.link import umad_client
 from ibwire.link.umad_client import fabric_folder
 from ibwire.link.umad_server import UmadServer
 from ibwire.sm.control import Control
@@ -158,6 +160,41 @@ def test_without_a_fabric(place: str) -> None:
 
     assert result.exit_code == 1
     assert "no fabric is running" in result.output
+
+
+def test_run_keeps_the_folder_of_a_fabric_that_does_not_answer(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy or stopped process is not a killed one."""
+    monkeypatch.setattr(umad_client, "_TIMEOUT", 0.05)
+    monkeypatch.setattr(UmadServer, "run", lambda server: None)
+    folder = fabric_folder("fabric")
+    folder.mkdir()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(folder / "socket"))
+        listener.listen(1)
+
+        result = run("run", "star2")
+
+        assert result.exit_code == 1
+        assert "a fabric 'fabric' is running and does not answer; give --name" in result.output
+        assert (folder / "socket").exists()
+
+
+def test_run_removes_the_folder_of_a_killed_fabric(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = fabric_folder("fabric")
+    folder.mkdir()
+    (folder / "left").touch()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(folder / "socket"))  # closed: connections are refused
+    monkeypatch.setattr(UmadServer, "run", lambda server: None)
+
+    result = run("run", "star2")
+
+    assert result.exit_code == 0
+    assert not folder.exists()
 
 
 def test_an_unknown_topology_says_what_there_is() -> None:
