@@ -12,7 +12,11 @@ from ibwire.fabric.infiniband.switch_graph import UNREACHED, EndPort, RoutingErr
 
 
 def fat_tree_tables(graph: SwitchGraph, tables: list[bytearray]) -> None:
-    """Fill the tables of a tree; raises `RoutingError` if it is none."""
+    """Fill the tables of a tree; raises `RoutingError` if it is none.
+
+    That is also so where links are missing and two switches with adapters are connected only by
+    paths that go down and up again.
+    """
     _Tree(graph, tables).fill()
 
 
@@ -21,6 +25,8 @@ class _Tree:
         self.graph = graph
         self.tables = tables
         self.levels = levels = self._levels()
+        self.parts = graph.components()
+        self.leaves = set(graph.leaves)
         self.up: list[list[tuple[int, int]]] = []
         """By switch: ports to the level above, with the switch there."""
         self.down: list[list[tuple[int, int]]] = []
@@ -80,6 +86,12 @@ class _Tree:
                 continue
             choices = [link for link in self.up[place] if tables[link[1]][lid] != NO_PORT]
             if not choices:
+                # Of switches without adapters, only what port 0 sends is without a way.
+                if end.out and place in self.leaves and self.parts[place] == self.parts[target]:
+                    here, there = self.graph.nodes[place].name, self.graph.nodes[target].name
+                    raise RoutingError(
+                        f"not a fat tree: no path from {here} to {there} goes up and then down"
+                    )
                 continue
             load = self.up_load[place]
             _, above = min(choices, key=lambda link: (link[1] not in main, load[link[0]], link[0]))

@@ -130,11 +130,10 @@ class UpDown:
             for there in self.above[place]:
                 tops[place] |= tops[there]
         leaves = graph.leaves
+        parts = graph.components()
         for position, place in enumerate(leaves):
             for there in leaves[:position]:
-                if tops[place] & tops[there]:
-                    continue
-                if graph.distances((place,))[there] != UNREACHED:
+                if parts[place] == parts[there] and not tops[place] & tops[there]:
                     return there, place
         return None
 

@@ -83,6 +83,16 @@ class SwitchGraph:
                     waiting.append(there)
         return found
 
+    def components(self) -> list[int]:
+        """For each switch, the first switch of the part of the graph that it is in."""
+        found = [-1] * len(self)
+        for place in range(len(self)):
+            if found[place] < 0:
+                for there, hops in enumerate(self.distances((place,))):
+                    if hops != UNREACHED:
+                        found[there] = place
+        return found
+
     def center(self, places: Sequence[int]) -> int:
         """The switch from which some switches are nearest on average; the smaller GUID of two."""
         totals = [0] * len(self)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import re
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from ibwire.fabric.infiniband.routing import (
 )
 from ibwire.fabric.infiniband.shipped import topology_path
 from ibwire.fabric.infiniband.subnet import Node, Port, Subnet
+from ibwire.fabric.infiniband.switch_graph import SwitchGraph
 
 DATA = Path(__file__).parent / "data"
 SMALL = ["star", "ring", "torus", "mesh:size=3x3x2", "fattree:ports=4,levels=3", "dragonfly"]
@@ -183,6 +185,81 @@ def test_what_is_no_tree_is_refused() -> None:
 
     with pytest.raises(RoutingError, match="sw0 and sw1 have a link and are on one level"):
         routes(subnet, Engine.FTREE)
+
+
+BROKEN_TREE = """
+Switch 4 "s1"
+[1] "l1"[1]
+[2] "l3"[1]
+
+Switch 4 "s2"
+[1] "l2"[1]
+[2] "l3"[2]
+
+Switch 4 "l1"
+[3] "a"[1]
+
+Switch 4 "l2"
+[3] "b"[1]
+
+Switch 4 "l3"
+[3] "c"[1]
+
+Ca 1 "a"
+
+Ca 1 "b"
+
+Ca 1 "c"
+"""
+
+
+def test_fat_tree_refuses_a_tree_in_which_it_has_no_path_between_two_adapters() -> None:
+    """The only path from a to b is l1 s1 l3 s2 l2: up, down, up and down."""
+    subnet = parse_topology(BROKEN_TREE)
+    assign_lids(subnet)
+
+    with pytest.raises(RoutingError, match=r"no path from l[12] to l[12] goes up and then down"):
+        routes(subnet, Engine.FTREE)
+
+
+def test_fat_tree_routes_around_a_failed_link() -> None:
+    """The spine at this link has no path down to node-0-0, and nobody goes through it."""
+    subnet = generate("fattree:ports=4")
+    subnet.disconnect(subnet.nodes["leaf0"].ports[3])
+    assign_lids(subnet)
+
+    tables = routes(subnet, Engine.FTREE)
+
+    ports = adapters(subnet)
+    for start in ports:
+        for end in ports:
+            assert start is end or len(path(tables, start, end.lid)) in (1, 3)
+
+
+def test_up_down_searches_two_separate_trees_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for each of the 400 pairs of leaves in different trees."""
+    lines = []
+    for part in "ab":
+        for leaf in range(20):
+            name = f"{part}{leaf}"
+            lines.append(f'Switch 2 "{name}"\n[1] "{part}"[{leaf + 1}]\n[2] "h{name}"[1]\n')
+            lines.append(f'Ca 1 "h{name}"\n')
+        lines.append(f'Switch 20 "{part}"\n')
+    subnet = parse_topology("\n".join(lines))
+    assign_lids(subnet)
+    searches = []
+    distances = SwitchGraph.distances
+
+    def counted(graph: SwitchGraph, start: Iterable[int]) -> list[int]:
+        searches.append(start)
+        return distances(graph, start)
+
+    monkeypatch.setattr(SwitchGraph, "distances", counted)
+
+    tables = routes(subnet, Engine.UPDN)
+
+    assert len(searches) < 10
+    assert len(path(tables, subnet.nodes["ha0"].ports[1], subnet.nodes["ha19"].ports[1].lid)) == 3
 
 
 def test_lids_are_kept_and_duplicates_replaced() -> None:
