@@ -26,11 +26,13 @@ class TopologyError(IbwireError):
 
 
 _GUID = re.compile(
-    r"(switchguid|caguid|rtguid|vendid|devid|sysimgguid)\s*=\s*(?:0x)?([0-9a-fA-F]+)"
+    r"(switchguid|caguid|rtguid|vendid|devid|sysimgguid)\s*=\s*(?:0x)?([0-9a-fA-F]{1,16})\b"
 )
-_NODE = re.compile(r'(Switch|Ca|Hca|Rt)\s+(\d+)\s+"([^"]*)"\s*(?:#\s*"([^"]*)")?', re.IGNORECASE)
+_NODE = re.compile(
+    r'(Switch|Ca|Hca|Rt)\s+(\d{1,6})\s+"([^"]*)"\s*(?:#\s*"([^"]*)")?', re.IGNORECASE
+)
 _PORT = re.compile(
-    r'\[(\d+)\]\s*(?:\(([0-9a-fA-F]+)\))?\s*"([^"]*)"\s*\[(\d+)\]\s*(?:\(([0-9a-fA-F]+)\))?'
+    r'\[(\d{1,6})\]\s*(?:\(([0-9a-fA-F]{1,16})\))?\s*"([^"]*)"\s*\[(\d{1,6})\]\s*(?:\(([0-9a-fA-F]{1,16})\))?'
 )
 _RATE = re.compile(r"\b(\d+[xX][A-Za-z]+\d*)\s*$")
 

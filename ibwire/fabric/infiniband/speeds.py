@@ -73,7 +73,7 @@ class Width(Enum):
 
 def read_rate(text: str) -> tuple[Width, Speed]:
     """Width and speed of a name like `4xEDR`; raises `EncodeError`."""
-    matched = re.fullmatch(r"(\d+)[xX]([A-Za-z]+\d*)", text)
+    matched = re.fullmatch(r"(\d{1,6})[xX]([A-Za-z]+\d*)", text)
     if matched is not None:
         lanes, name = int(matched[1]), matched[2].upper()
         for width in Width:
