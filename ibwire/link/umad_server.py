@@ -281,7 +281,9 @@ class UmadServer:
             if not isinstance(command, dict) or self.control is None:
                 raise EncodeError("command", command, "one of this fabric")
             answer = self.control(command)
-        except (IbwireError, ValueError, KeyError) as error:
+        except KeyError as error:
+            answer = {"error": f"the command has no {error}"}
+        except (IbwireError, ValueError, TypeError, RecursionError) as error:
             answer = {"error": str(error)}
         data = json.dumps(answer).encode()
         if len(data) > LONGEST:

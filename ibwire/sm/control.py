@@ -14,7 +14,6 @@ from ibwire.sm.manager import SubnetManager
 from ibwire_layers.attributes import PortPhysicalState, PortState
 
 Answer = dict[str, Any]
-MAXIMUM_HOPS = 64
 
 
 class Control:
@@ -93,7 +92,7 @@ class Control:
         return {"host": node.name}
 
     def _fail(self, command: dict[str, Any]) -> Answer:
-        port = self.subnet.port(str(command["node"]), int(command["port"]))
+        port = self.subnet.port(str(command["node"]), _whole(command, "port", None))
         peer = port.peer
         self.subnet.disconnect(port)
         assert peer is not None
@@ -102,7 +101,7 @@ class Control:
         return {"link": f"{_name(port)} - {_name(peer)}"}
 
     def _restore(self, command: dict[str, Any]) -> Answer:
-        key = self.subnet.node(str(command["node"])).name, int(command["port"])
+        key = self.subnet.node(str(command["node"])).name, _whole(command, "port", None)
         found = self._failed.get(key)
         if found is None:
             raise EncodeError("link", f"{key[0]}[{key[1]}]", "one that was failed")
@@ -125,12 +124,14 @@ def route(start: Port, end: Port) -> list[Answer]:
         rows[-1]["problem"] = f"{end.node.name} has no LID: no subnet manager has been here"
         return rows
     port = start
-    for _ in range(MAXIMUM_HOPS):
+    passed: set[Node] = set()
+    while port.peer is None or port.peer.node not in passed:
         peer = port.peer
         if peer is None or not peer.is_up:
             rows[-1]["problem"] = "the link is down"
             return rows
         node = peer.node
+        passed.add(node)
         if not node.is_switch:
             rows.append({"node": node.name, "in": peer.number, "out": None})
             if peer is not end:
@@ -151,13 +152,24 @@ def settings_of(command: dict[str, Any]) -> Settings:
     engine = str(command.get("engine", Engine.MINHOP.value))
     if engine not in list(Engine):
         raise EncodeError("routing", engine, f"one of {', '.join(Engine)}")
+    roots = command.get("roots", ())
+    if not isinstance(roots, (list, tuple)):
+        raise EncodeError("roots", roots, "a list of switches")
     return Settings(
-        priority=int(command.get("priority", 0)),
+        priority=_whole(command, "priority"),
         engine=Engine(engine),
-        roots=tuple(map(str, command.get("roots", ()))),
-        lmc=int(command.get("lmc", 0)),
-        lanes=int(command.get("lanes", 0)),
+        roots=tuple(map(str, roots)),
+        lmc=_whole(command, "lmc"),
+        lanes=_whole(command, "lanes"),
     )
+
+
+def _whole(command: dict[str, Any], key: str, default: int | None = 0) -> int:
+    """The number of a key; raises `EncodeError` if it is none."""
+    value = command.get(key, default)
+    if not isinstance(value, int):
+        raise EncodeError(key, value, "a whole number")
+    return value
 
 
 def start_manager(management: Management, port: Port, settings: Settings) -> SubnetManager:

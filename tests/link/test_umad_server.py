@@ -96,6 +96,31 @@ def test_a_stranger_is_shown_out_and_others_stay(server: UmadServer, message: by
     assert len(server.management.programs) == 1
 
 
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (b'{"command":"manage","host":"node-0","priority":null}', "priority: None is not a whole"),
+        (b'{"command":"manage","host":"node-0","lmc":Infinity}', "lmc: inf is not a whole"),
+        (b'{"command":"manage","host":"node-0","roots":5}', "roots: 5 is not a list"),
+        (b'{"command":"manage"}', "the command has no 'host'"),
+        (b'{"command":"fail","node":"sw0","port":[1]}', "is not a whole number"),
+        (b'{"command":"fail","node":"sw0"}', "port: None is not a whole number"),
+        (b'{"command":"fail","node":"sw0","port":' + b"9" * 5000 + b"}", "4300 digits"),
+        (b"[" * 20_000, "recursion"),
+        (b"[]", "is not one of this fabric"),
+    ],
+)
+def test_a_wrong_command_is_answered_with_a_sentence(
+    server: UmadServer, command: bytes, words: str
+) -> None:
+    client = Client(server)
+    client.hello(CONTROL)
+    client.tell(command)
+
+    assert words in json.loads(client.socket.recv(60_000))["error"]
+    assert Client(server).hello(UMAD) == 0
+
+
 def test_junk_behind_the_greeting_does_no_harm(server: UmadServer) -> None:
     client = Client(server)
     client.hello(UMAD)

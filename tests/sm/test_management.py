@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ibwire.base.units import S
+from ibwire.fabric.infiniband.generated import generate
 from ibwire.fabric.infiniband.netfile import parse_topology
+from ibwire.fabric.infiniband.routing import bring_up
 from ibwire.fabric.infiniband.subnet import Port, Subnet
 from ibwire.sm.control import Control, route
 from ibwire.sm.mads import Datagram
@@ -256,6 +258,16 @@ def test_a_loop_of_tables_ends(fabric: Fabric) -> None:
 
     assert by_lid(fabric, 2, SMAttribute.NODE_INFO, MgmtClass.SUBN_LID_ROUTED) is None
     assert route(fabric.a, fabric.b)[-1]["problem"] == "the route is a loop"
+
+
+def test_a_route_of_many_hops_is_no_loop() -> None:
+    subnet = generate("mesh:size=70,hosts=1")
+    bring_up(subnet)
+
+    rows = route(subnet.nodes["node-0-0"].ports[1], subnet.nodes["node-69-0"].ports[1])
+
+    assert len(rows) == 72
+    assert rows[-1] == {"node": "node-69-0", "in": 1, "out": None}
 
 
 def test_data_do_not_pass_a_link_that_is_armed(fabric: Fabric) -> None:
