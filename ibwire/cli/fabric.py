@@ -30,7 +30,7 @@ from ibwire_layers.attributes import SMState
 
 Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
-LINK = re.compile(r"(?P<node>.+)\[(?P<port>\d+)\]")
+LINK = re.compile(r"(?P<node>.+)\[(?P<port>\d{1,6})\]")
 
 
 @click.group("fabric", cls=Group)

@@ -34,8 +34,9 @@ LARGEST = 1 << 26
 MOST_MEMORY = 1 << 30
 """Bytes of the messages of all transfers."""
 
-_PORT = re.compile(r"(?P<node>.+)\[(?P<port>\d+)\]")
-_LANES = ("1", "2", "4", "8", "15")
+_PORT = re.compile(r"(?P<node>.+)\[(?P<port>\d{1,6})\]")
+_LANES = ("1", "2", "4", "8")
+"""Data lanes: the ports of a topology have VL0 to VL7."""
 
 
 class Duration(click.ParamType[int]):
@@ -158,9 +159,7 @@ def command(topology: str, style: str | None, output: str | None, **given: Any) 
         set_limits(subnet, lanes=int(given["lanes"]), hoq_life=given["hoq_life"])
         settings = FabricSettings(buffer=given["buffer"])
         traffic = FabricTraffic(subnet, settings, seed=given["seed"])
-        if given["capture"]:
-            writer = stack.enter_context(CaptureWriter(given["capture"]))
-            _record(traffic, writer, [_port(subnet, name) for name in given["taps"]])
+        taps = [_port(subnet, name) for name in given["taps"]]
         pairs = _pairs(subnet, given)
         if len(pairs) * (given["message"] or given["size"]) > MOST_MEMORY:
             raise click.UsageError(
@@ -175,6 +174,9 @@ def command(topology: str, style: str | None, output: str | None, **given: Any) 
                 operation=Operation(given["operation"]),
                 sl=given["sl"],
             )
+        if given["capture"]:  # opened last: a wrong argument leaves an existing file as it is
+            writer = stack.enter_context(CaptureWriter(given["capture"]))
+            _record(traffic, writer, taps)
         traffic.run(given["limit"])
     if given["counters"]:
         rows = _counters(subnet)

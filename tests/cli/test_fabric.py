@@ -139,6 +139,7 @@ def test_links_fail_and_come_back(subnet: Subnet) -> None:
     [
         (("fail", "sw0"), "is not NODE[PORT]"),
         (("fail", "sw0[99]"), "1 to 8"),
+        (("fail", f"sw0[{'9' * 5000}]"), "is not NODE[PORT]"),
         (("route", "node-0", "nobody"), "the name of a node"),
         (("counters", "nobody"), "the name of a node"),
         (("exec", "nobody", "true"), "the name of a node"),

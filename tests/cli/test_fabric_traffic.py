@@ -77,6 +77,19 @@ def test_a_capture_has_packets_and_flow_control_packets(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "wrong", [["--tap", "sw0[99]"], ["--flow", "node-0"], ["--to", "nobody"], ["--lanes", "15"]]
+)
+def test_a_wrong_argument_keeps_an_existing_capture(wrong: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "c.pcapng"
+    file.write_text("an earlier capture")
+
+    result = traffic("star2", "--capture", str(file), *wrong)
+
+    assert result.exit_code in (1, 2)
+    assert file.read_text() == "an earlier capture"
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["star2", "--flow", "node-0"], "--flow node-0: expected FROM:TO"),
@@ -85,6 +98,7 @@ def test_a_capture_has_packets_and_flow_control_packets(tmp_path: Path) -> None:
         (["star2", "--to", "node-1[7]"], "port of node-1: 7"),
         (["star2", "--tap", "sw0[1]"], "--tap needs --capture FILE"),
         (["star2", "--tap", "sw0", "--capture", "c.pcapng"], "sw0: expected NODE[PORT]"),
+        (["star2", "--tap", f"sw0[{'9' * 5000}]", "--capture", "c.pcapng"], "expected NODE[PORT]"),
         (["star2", "--size", "10", "--message", "3"], "a divisor of the size 10"),
         (["star2", "--size", "5000", "--message", "1"], "at most 4096 messages"),
         (["torus:size=8x8", "--size", "60M"], "give a smaller --message"),

@@ -177,7 +177,8 @@ def set_limits(
     """Write into all ports and switches what a subnet manager takes from its options.
 
     lanes: data lanes of every link: 1, 2, 4, 8 or 15. hoq_life, life_time: exponents of HOQLife and
-    LifeTimeValue; above 19 packets live for ever. Raises `EncodeError` for other values.
+    LifeTimeValue; above 19 packets live for ever. Raises `EncodeError` for other values, and for
+    more lanes than a port has by its VLCap.
     """
     if lanes not in LANES_OF_CODE.values():
         raise EncodeError("lanes", lanes, "1, 2, 4, 8 or 15")
@@ -185,6 +186,12 @@ def set_limits(
         if not 0 <= value <= 31:
             raise EncodeError(name, value, "0 to 31")
     code = next(code for code, count in LANES_OF_CODE.items() if count == lanes)
+    for node in subnet.nodes.values():
+        for port in node.external_ports():
+            if port.vl_cap < code:
+                most = LANES_OF_CODE.get(port.vl_cap, 1)
+                name = f"{node.name}[{port.number}]"
+                raise EncodeError("lanes", lanes, f"at most {most}, which is the VLCap of {name}")
     for node in subnet.nodes.values():
         if node.is_switch:
             node.life_time = life_time

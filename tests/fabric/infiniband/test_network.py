@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 
+from ibwire.base.errors import EncodeError
 from ibwire.base.units import MS, NS, US
 from ibwire.fabric.infiniband.generated import generate
 from ibwire.fabric.infiniband.lrh import words_of
@@ -39,6 +40,12 @@ def fabric_of(
     bring_up(subnet, engine)
     set_limits(subnet, lanes=lanes)
     return FabricTraffic(subnet, settings, seed=seed)
+
+
+def test_more_lanes_than_a_port_has_are_refused() -> None:
+    """VLCap is 4: VL0 to VL7 (IBA 14.2.5.6)."""
+    with pytest.raises(EncodeError, match=r"lanes: 15 is not at most 8, which is the VLCap of"):
+        fabric_of("star:hosts=2", lanes=15)
 
 
 def hosts_of(subnet: Subnet) -> list[Port]:
