@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ibwire.base.errors import EncodeError
@@ -74,12 +74,17 @@ class Settings:
                 raise EncodeError(name, value, f"{least} to {most}")
 
 
+LaneTable = tuple[str, int, int, int]
+"""Name of a node, port, attribute, and the input port or the part of the table."""
+
+
 @dataclass(slots=True)
 class Written:
-    """What switches already have, by GUID, so that only changes are sent."""
+    """What nodes already have, by GUID, so that only changes are sent."""
 
     lfts: dict[int, bytes] = field(default_factory=dict)
     mfts: dict[int, dict[tuple[int, int], bytes]] = field(default_factory=dict)
+    lanes: dict[LaneTable, bytes] = field(default_factory=dict)
     ready: set[int] = field(default_factory=set)
     """Ports of adapters whose clients have been told to register again."""
 
@@ -99,7 +104,7 @@ def configure(
     yield from _clear_changes(view)
     yield from _partitions(view, settings)
     yield from _lids(view, settings, written)
-    yield from _lanes(view, settings)
+    yield from _lanes(view, settings, written)
     yield from _forwarding(view, settings, written)
     yield from multicast(view, written, groups)
     yield from _links(view)
@@ -206,26 +211,55 @@ def _pkey_block(view: View, port: Port, block: bytes) -> Ask:
     return Ask(view.path(port), SMAttribute.P_KEY_TABLE, modifier, block)
 
 
-def _lanes(view: View, settings: Settings) -> Steps:
-    """SL to VL mapping and arbitration of all ports with a link, if there is a number of lanes."""
+def _lanes(view: View, settings: Settings, written: Written) -> Steps:
+    """Write SL to VL mapping and arbitration of ports with a link, where they have changed."""
     if not settings.lanes:
         return
-    asks: list[Ask] = []
+    before, written.lanes = written.lanes, {}
+    asks: dict[LaneTable, Ask] = {}
     for node in view.subnet.nodes.values():
         ports = [port for port in node.external_ports() if port.peer is not None]
         for port in ports:
-            lanes = min(settings.lanes, _lanes_of(port))
-            mapping = [level % lanes for level in range(16)]
-            packed = bytes(a << 4 | b for a, b in zip(mapping[::2], mapping[1::2], strict=True))
-            inputs = [0, *(each.number for each in ports)] if node.is_switch else [0]
-            for came in inputs:
-                asks.append(_mapping(view, port, came, packed))
-                port.sl2vl[came] = packed
-            table = b"".join(bytes((lane, 64)) for lane in range(lanes)).ljust(64, b"\0")
-            for part, block in ((1, table), (3, bytes(64))):
-                asks.append(_arbitration(view, port, part, block))
-                port.arbitration[part] = block
-    yield asks
+            port.sl2vl, port.arbitration = {}, {}
+            for table, ask in _lane_tables(view, port, ports, settings.lanes):
+                # The tables of a port that has just come up may be those of before.
+                if before.get(table) != ask.data or port.state == PortState.INIT:
+                    asks[table] = ask
+                else:
+                    _keep_lanes(view, written, table, ask)
+    answers = yield list(asks.values())
+    for (table, ask), answer in zip(asks.items(), answers, strict=True):
+        if answer is not None:
+            _keep_lanes(view, written, table, ask)
+
+
+def _keep_lanes(view: View, written: Written, table: LaneTable, ask: Ask) -> None:
+    """Remember that a port has a table."""
+    name, number, attribute, place = table
+    port = view.subnet.nodes[name].ports[number]
+    is_mapping = attribute == SMAttribute.SL_TO_VL_MAPPING_TABLE
+    data = written.lanes[table] = ask.data or b""
+    (port.sl2vl if is_mapping else port.arbitration)[place] = data
+
+
+def _lane_tables(
+    view: View, port: Port, inputs: list[Port], most: int
+) -> Iterator[tuple[LaneTable, Ask]]:
+    """The tables of a port for service levels that are spread over its lanes."""
+    name, number, is_switch = port.node.name, port.number, port.node.is_switch
+    lanes = min(most, _lanes_of(port))
+    mapping = [level % lanes for level in range(16)]
+    packed = bytes(a << 4 | b for a, b in zip(mapping[::2], mapping[1::2], strict=True))
+    for came in [0, *(each.number for each in inputs)] if is_switch else [0]:
+        attribute = SMAttribute.SL_TO_VL_MAPPING_TABLE
+        modifier = came << 8 | number if is_switch else 0
+        ask = Ask(view.path(port), attribute, modifier, packed)
+        yield (name, number, attribute, came), ask
+    table = b"".join(bytes((lane, 64)) for lane in range(lanes)).ljust(64, b"\0")
+    for part, block in ((1, table), (3, bytes(64))):
+        attribute = SMAttribute.VL_ARBITRATION_TABLE
+        modifier = part << 16 | (number if is_switch else 0)
+        yield (name, number, attribute, part), Ask(view.path(port), attribute, modifier, block)
 
 
 def _lanes_of(port: Port) -> int:
@@ -233,16 +267,6 @@ def _lanes_of(port: Port) -> int:
     peer = port.peer
     caps = [port.vl_cap] + ([peer.vl_cap] if peer is not None else [])
     return (0, 1, 2, 4, 8, 15)[min(*caps, 5)] or 1
-
-
-def _mapping(view: View, port: Port, came: int, data: bytes) -> Ask:
-    modifier = came << 8 | port.number if port.node.is_switch else 0
-    return Ask(view.path(port), SMAttribute.SL_TO_VL_MAPPING_TABLE, modifier, data)
-
-
-def _arbitration(view: View, port: Port, part: int, data: bytes) -> Ask:
-    modifier = part << 16 | (port.number if port.node.is_switch else 0)
-    return Ask(view.path(port), SMAttribute.VL_ARBITRATION_TABLE, modifier, data)
 
 
 def _tables(view: View, settings: Settings) -> Tables:

@@ -64,9 +64,10 @@ def test_an_engine_that_does_not_fit_is_replaced() -> None:
     assert problems(fabric) == []
 
 
-def test_a_second_sweep_writes_nothing() -> None:
+@pytest.mark.parametrize("lanes", [0, 4])
+def test_a_second_sweep_writes_nothing(lanes: int) -> None:
     fabric = Managed("ring6")
-    manager = fabric.start(QUIET)
+    manager = fabric.start(Settings(sweep_interval=0, lanes=lanes))
     fabric.run(1)
     tables = [bytes(node.lft) for node in fabric.subnet.nodes.values()]
     sets: list[Datagram] = []
@@ -290,6 +291,45 @@ def test_service_levels_are_spread_over_lanes() -> None:
     switch = fabric.subnet.nodes["sw0"]
     assert switch.ports[1].sl2vl[2].hex() == "0123012301230123"
     assert switch.ports[1].arbitration[1][:10].hex() == "00400140024003400000"
+
+
+def test_tables_of_lanes_that_were_lost_are_written_by_the_next_sweep() -> None:
+    fabric = Managed("star2")
+    send = fabric.management.send
+
+    def without_mappings(datagram: Datagram, port: Port) -> None:
+        if datagram.mad[17] != 0x17:
+            send(datagram, port)
+
+    fabric.management.send = without_mappings  # type: ignore[method-assign]
+    manager = fabric.start(Settings(lanes=4))
+    fabric.run(5)
+    view = manager.view.subnet.nodes.values()
+    ports = [port for node in view for port in node.external_ports()]
+    assert not any(port.sl2vl for port in ports), "nothing was acknowledged"
+
+    fabric.management.send = send  # type: ignore[method-assign]
+    manager._change(fabric.now)
+    fabric.run(1)
+
+    assert fabric.adapters[1].sl2vl[0].hex() == "0123012301230123"
+    assert fabric.subnet.nodes["sw0"].ports[1].sl2vl[2].hex() == "0123012301230123"
+
+
+def test_tables_of_lanes_are_written_again_to_a_port_that_came_up() -> None:
+    fabric = Managed("star2")
+    fabric.start(Settings(lanes=4))
+    fabric.run(1)
+    port = fabric.adapters[1]
+    peer = port.peer
+    assert peer is not None
+
+    fabric.subnet.disconnect(port)
+    port.sl2vl.clear()
+    fabric.subnet.reconnect(port, peer)
+    fabric.run(1)
+
+    assert port.sl2vl[0].hex() == "0123012301230123"
 
 
 def test_of_two_managers_the_one_with_the_higher_priority_is_master() -> None:
