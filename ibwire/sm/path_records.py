@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache, lru_cache
 
-from ibwire.fabric.infiniband.subnet import NO_PORT, Port, rate_of
+from ibwire.fabric.infiniband.speeds import Speed, Width
+from ibwire.fabric.infiniband.subnet import NO_PORT, Node, Port, rate_of
 from ibwire.sm.discovery import View
 from ibwire_layers.records import PathRecord
 
@@ -53,9 +55,11 @@ RATES = {
 def rate_code(port: Port) -> int:
     """The code of the highest rate that the link of a port carries."""
     found = rate_of(port)
-    if found is None:
-        return 2
-    speed, width = found
+    return 2 if found is None else _code_of(*found)
+
+
+@cache
+def _code_of(speed: Speed, width: Width) -> int:
     data = Fraction(speed.lane_bps) * speed.encoding * width.lanes / 10**9
     fitting = [(rate, code) for code, rate in RATES.items() if rate <= data]
     return max(fitting, default=(0, 2))[1]
@@ -70,6 +74,10 @@ class _Way:
     links: int
 
 
+_Ways = dict[tuple[Node, Port, int], _Way | None]
+"""By switch, end and LID of it: the way there, which all adapters at the switch share."""
+
+
 def paths(
     view: View, by_lid: dict[int, Port], asked: PathRecord, mask: int
 ) -> Iterator[PathRecord]:
@@ -77,19 +85,21 @@ def paths(
     limit = asked.numb_path if mask >> NUMB_PATH & 1 else NO_LIMIT
     sources = _ends(view, by_lid, mask >> SGID & 1, asked.sgid, mask >> SLID & 1, asked.slid)
     ends = _ends(view, by_lid, mask >> DGID & 1, asked.dgid, mask >> DLID & 1, asked.dlid)
-    ways: dict[tuple[Port, int], _Way | None] = {}
+    ways: _Ways = {}
     for source, source_lids in sources:
         for end, end_lids in ends:
-            pkey = _shared(source, end, asked.pkey if mask >> PKEY & 1 else None)
+            pkey = _shared(
+                bytes(source.pkeys), bytes(end.pkeys), asked.pkey if mask >> PKEY & 1 else None
+            )
             if pkey is None:
                 continue
             for place, dlid in enumerate(end_lids[:limit]):
                 # Paths between ports with several LIDs pair them off.
                 slid = source_lids[min(place, len(source_lids) - 1)]
-                start = source.peer if not source.node.is_switch and source.peer else source
-                if (start, dlid) not in ways:
-                    ways[start, dlid] = _way(source, end, dlid)
-                way = ways[start, dlid] if source is not end else _Way(source.neighbor_mtu, 0, 0)
+                if source is end:
+                    way: _Way | None = _Way(source.neighbor_mtu, 0, 0)
+                else:
+                    way = _way(source, end, dlid, ways)
                 if way is None:
                     continue
                 record = _record(source, end, slid, dlid, pkey, way)
@@ -164,35 +174,53 @@ def gid_of(port: Port) -> int:
     return port.gid_prefix << 64 | port.guid
 
 
-def _way(source: Port, end: Port, lid: int) -> _Way | None:
+def _way(source: Port, end: Port, lid: int, ways: _Ways) -> _Way | None:
     """Follow the tables; `None` if they do not lead there."""
-    mtu, rates, links = 0xF, [], 0
-    node, out = source.node, source
-    for _ in range(MAXIMUM_HOPS):
-        if node.is_switch:
-            number = node.lft[lid] if lid < len(node.lft) else NO_PORT
-            if number == 0:
-                break
-            if number > node.num_ports:
+    node, first = source.node, None
+    if not node.is_switch:
+        peer = source.peer
+        if peer is None:
+            return None
+        first = _Way(source.neighbor_mtu or source.mtu_cap, rate_code(source), 1)
+        if not peer.node.is_switch:
+            return first if peer is end else None
+        node = peer.node
+    key = node, end, lid
+    if key not in ways:
+        ways[key] = _from_switch(*key)
+    onward = ways[key]
+    if first is None or onward is None:
+        return onward
+    if not onward.links:
+        return first
+    rate = min(first.rate, onward.rate, key=RATES.__getitem__)
+    return _Way(min(first.mtu, onward.mtu), rate, 1 + onward.links)
+
+
+def _from_switch(node: Node, end: Port, lid: int) -> _Way | None:
+    mtu = 0xF
+    rates: list[int] = []
+    for links in range(MAXIMUM_HOPS):
+        number = node.lft[lid] if lid < len(node.lft) else NO_PORT
+        if number > node.num_ports:
+            return None
+        if number == 0:
+            if node is not end.node:
                 return None
-            out = node.ports[number]
+            if not links:
+                return _Way(end.neighbor_mtu, 0, 0)
+            return _Way(mtu, min(rates, key=RATES.__getitem__), links)
+        out = node.ports[number]
         if out.peer is None:
             return None
         mtu = min(mtu, out.neighbor_mtu or out.mtu_cap)
         rates.append(rate_code(out))
-        links += 1
         node = out.peer.node
         if not node.is_switch:
             if out.peer is not end:
                 return None
-            break
-    else:
-        return None
-    if node is not end.node:
-        return None
-    if not links:
-        return _Way(end.neighbor_mtu, 0, 0)
-    return _Way(mtu, min(rates, key=RATES.__getitem__), links)
+            return _Way(mtu, min(rates, key=RATES.__getitem__), links + 1)
+    return None
 
 
 def _record(source: Port, end: Port, slid: int, dlid: int, pkey: int, way: _Way) -> PathRecord:
@@ -246,8 +274,9 @@ def _compares(
     return (value > asked, value < asked, value == asked, True)[selector]
 
 
-def _shared(a: Port, b: Port, wanted: int | None) -> int | None:
-    """A P_Key that lets two ports talk, a full one if there is; `None` without."""
+@lru_cache
+def _shared(a: bytes, b: bytes, wanted: int | None) -> int | None:
+    """A P_Key of two tables that lets their ports talk, a full one if there is; `None` without."""
     best: int | None = None
     others = {key & 0x7FFF: key for key in sorted(_keys(b))}
     for key in sorted(_keys(a), key=lambda key: (key & 0x7FFF != 0x7FFF, key)):
@@ -262,7 +291,8 @@ def _shared(a: Port, b: Port, wanted: int | None) -> int | None:
     return best
 
 
-def _keys(port: Port) -> set[int]:
-    keys = port.pkeys
+@lru_cache
+def _keys(keys: bytes) -> frozenset[int]:
+    """The P_Keys of a table."""
     found = {int.from_bytes(keys[start : start + 2], "big") for start in range(0, len(keys), 2)}
-    return found - {0}
+    return frozenset(found - {0})

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from ibwire.fabric.infiniband.subnet import Port
+from ibwire.fabric.infiniband.subnet import Port, rate_name
 from ibwire.sm.configuration import Settings
 from ibwire.sm.groups import BROADCAST
 from ibwire.sm.mads import Datagram
@@ -133,6 +135,27 @@ def test_a_path_has_the_least_mtu_and_rate_on_its_way() -> None:
     assert client.ask(PATH, request.pack(), mask=0b0100)[0] == 0x0600
     more = request.altered(mtu_selector=0, mtu=5)
     assert client.ask(PATH, more.pack(), mask=0b1100 | 3 << 16)[0] == 0x0300
+
+
+@pytest.mark.parametrize(("rate", "code"), [("4xQDR", 7), ("4xFDR", 12), ("12xEDR", 18)])
+def test_the_rate_of_a_path_is_that_of_its_links(rate: str, code: int) -> None:
+    client = Client(f"star:hosts=2,rate={rate}")  # 32, 54.5 and 300 Gb/s of data
+    a, b = client.fabric.adapters
+    request = PathRecord(sgid=0xFE80 << 112 | a.guid, dgid=0xFE80 << 112 | b.guid)
+
+    assert PathRecord.unpack(client.ask(PATH, request.pack(), mask=0b1100)[1]).rate == code
+    assert rate_name(a) == rate
+
+
+def test_all_paths_of_a_fabric_take_little_time() -> None:
+    """All other requests wait meanwhile."""
+    client = Client("ring:switches=20,hosts=1")  # five links and more between most
+    start = time.process_time()
+
+    _, data = client.ask(PATH, method=GET_TABLE)
+
+    assert len(data) == 40 * 40 * 64
+    assert time.process_time() - start < 0.5
 
 
 def test_ports_with_several_lids_have_several_paths() -> None:

@@ -495,18 +495,21 @@ _RATES = mask_of(
 
 def rate_of(port: Port) -> tuple[Speed, Width] | None:
     """Speed and width of a port's link; `None` if it has had none."""
-    codes = port.speed, port.speed_ext, port.speed_ext2
-    for width in Width:
-        for speed in Speed:
-            if width.code == port.width and codes == (speed.code, speed.extended, speed.extended2):
-                return speed, width
-    return None
+    return _BY_CODES.get((port.width, port.speed, port.speed_ext, port.speed_ext2))
 
 
 def rate_name(port: Port) -> str:
     """The same as text, like `4xEDR`."""
     found = rate_of(port)
     return f"{found[1].lanes}x{found[0].label}" if found is not None else ""
+
+
+_BY_CODES = {
+    (width.code, speed.code, speed.extended, speed.extended2): (speed, width)
+    for width in Width
+    for speed in reversed(Speed)
+}
+"""Speed and width by the codes of PortInfo; of two speeds with one code the first."""
 
 
 def _initial(**values: int) -> bytes:
