@@ -337,9 +337,7 @@ class Network:
         if flow.tally.unfinished or flow.tally.failed:
             return 0
         if next(w for w in self.scenario.workloads if w.connection == spec.name).is_flow:
-            sizes = list(flow.posted_sizes())
-            ends = flow.qp.device.name, flow.peer.device.name
-            return self._ideals.of_messages(*ends, sizes, spec.mtu)
+            return self._ideals.of_messages(flow, spec.mtu)
         return self._ideals.of_flow(flow, spec.mtu)
 
     def _network_metrics(self, outcome: Outcome) -> Metrics:

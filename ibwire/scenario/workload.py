@@ -298,13 +298,13 @@ class Flow:
         """The data of a message."""
         return self._contents.data[message.place : message.place + message.size]
 
-    def posted_sizes(self) -> Iterator[int]:
-        """The bytes of each message that was posted, drawn again."""
+    def posted_messages(self) -> Iterator[tuple[WROpcode, int]]:
+        """Opcode and bytes of each message that was posted, drawn again."""
         draw = random.Random(f"{self._seed}/flow/{self.number}")
         for number in range(self.tally.posted):
             opcode = self.traffic.opcodes.pick(number, draw)
             size = FIXED_SIZES.get(opcode)
-            yield self.traffic.sizes.pick(number, draw) if size is None else size
+            yield opcode, self.traffic.sizes.pick(number, draw) if size is None else size
 
     def finish(self) -> None:
         """Check what is certain only at the end of a run."""
