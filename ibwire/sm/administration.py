@@ -69,6 +69,10 @@ NO_END = 0xFFFF_FFFF
 """Lease of a service that does not end."""
 MAXIMUM_KEPT = 100_000
 """Services and subscriptions."""
+MAXIMUM_RECORDS = 200_000
+"""Of one answer; a request for more gets NO_RESOURCES."""
+MAXIMUM_ANSWERS, MAXIMUM_ANSWER_BYTES = 10_000, 64 << 20
+"""Answers that are not acknowledged yet; requests beyond get NO_RESOURCES."""
 ALL_LIDS, ALL_TRAPS, ALL_TYPES = 0xFFFF, 0xFFFF, 0xFFFF
 REPORT_TIMEOUT: Time = 1 * S
 REPORT_TRIES = 3
@@ -79,6 +83,8 @@ _PORT_MKEY = PortInfoRecordID.SIZE
 """Offset of M_Key in a PortInfoRecord."""
 _CAPABILITY_MASK = 7
 """Component of PortInfoRecord."""
+_ENOUGH = MAXIMUM_RECORDS + 1
+"""Records that show that there are too many."""
 _SERVICE_KEY = 1 << 5
 """Component of ServiceRecord."""
 _SM_INFO: Layout = (SMInfoRecordID, SMInfo)
@@ -280,11 +286,11 @@ class Administration:
         if attribute == SAAttribute.PORT_INFO_RECORD and by_bits and mask >> _CAPABILITY_MASK & 1:
             records = _with_capabilities(asked, records)
             mask &= ~(1 << _CAPABILITY_MASK)
-        return 0, size, list(selected(layout, mask, asked, records))
+        return 0, size, list(islice(selected(layout, mask, asked, records), _ENOUGH))
 
     def _paths(self, datagram: Datagram, mask: int, asked: bytes) -> Answer:
         request = PathRecord.unpack(asked)
-        limit = None
+        limit = _ENOUGH
         if datagram.mad[METHOD] == Method.GET:
             # One path is asked for; both ends must be given.
             if not mask & 0b010100 or not mask & 0b101000:
@@ -330,7 +336,7 @@ class Administration:
                 asked.mask | 1 << SGID | 1 << DGID,
             )
         )
-        limit = asked.path.numb_path if asked.mask >> NUMB_PATH & 1 else None
+        limit = asked.path.numb_path if asked.mask >> NUMB_PATH & 1 else _ENOUGH
         return 0, list(islice(found, limit))
 
     def _managers(self) -> Iterable[bytes]:
@@ -442,6 +448,16 @@ class Administration:
 
     def _table(self, datagram: Datagram, size: int, records: list[bytes], now: Time) -> None:
         """Send all records by RMPP."""
+        key = datagram.slid, bytes(datagram.mad[TID])
+        self._sending.pop(key, None)
+        waiting = sum(len(sending.message) for sending, _ in self._sending.values())
+        if (
+            len(records) > MAXIMUM_RECORDS
+            or len(self._sending) >= MAXIMUM_ANSWERS
+            or waiting + size * len(records) > MAXIMUM_ANSWER_BYTES
+        ):
+            self._single(datagram, SAStatus.NO_RESOURCES, 0, [])
+            return
         words = -(-size // 8)
         mad = bytearray(datagram.mad[:DATA])
         mad[METHOD] |= RESPONSE
@@ -451,7 +467,7 @@ class Administration:
         mad[OFFSET] = (words if records else 0).to_bytes(2, "big")
         message = bytes(mad) + b"".join(record.ljust(8 * words, b"\0") for record in records)
         sending = rmpp.Sending(message, now)
-        self._sending[datagram.slid, bytes(datagram.mad[TID])] = sending, datagram
+        self._sending[key] = sending, datagram
         for segment in sending.take(now):
             self._send(_reply(datagram, segment))
 

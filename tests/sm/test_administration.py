@@ -7,6 +7,7 @@ import time
 import pytest
 
 from ibwire.fabric.infiniband.subnet import Port, rate_name
+from ibwire.sm import administration
 from ibwire.sm.configuration import Settings
 from ibwire.sm.groups import BROADCAST
 from ibwire.sm.mads import Datagram
@@ -91,6 +92,37 @@ def test_tables_are_whole() -> None:
     assert len(data) == 18 * 112  # 12 hosts and 6 switches; 108 bytes in steps of 8
     lids = {int.from_bytes(data[start : start + 2], "big") for start in range(0, len(data), 112)}
     assert lids == set(range(1, 19))
+
+
+def test_an_answer_of_too_many_records_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(administration, "MAXIMUM_RECORDS", 18)
+    client = Client()
+
+    assert client.ask(NODE, method=GET_TABLE)[0] == 0  # 12 hosts and 6 switches
+    monkeypatch.setattr(administration, "MAXIMUM_RECORDS", 17)
+    assert client.ask(NODE, method=GET_TABLE)[0] == 0x0100
+    assert client.ask(PATH, method=GET_TABLE)[0] == 0x0100
+
+
+@pytest.mark.parametrize(
+    ("name", "bound"), [("MAXIMUM_ANSWERS", 3), ("MAXIMUM_ANSWER_BYTES", 3 * 18 * 112 + 300)]
+)
+def test_answers_that_nobody_acknowledges_are_bounded(
+    monkeypatch: pytest.MonkeyPatch, name: str, bound: int
+) -> None:
+    monkeypatch.setattr(administration, name, bound)
+    client = Client()
+    statuses = []
+    for tid in range(1, 6):
+        header = MAD(
+            mgmt_class=3, class_version=2, method=GET_TABLE, transaction_id=tid, attribute_id=NODE
+        ).pack()
+        answer = client.program.ask(bytearray(header.ljust(256, b"\0")))
+        statuses.append(int.from_bytes(answer[4:6], "big"))
+
+    assert statuses == [0, 0, 0, 0x0100, 0x0100]
+    client.fabric.run(60)
+    assert client.ask(NODE, method=GET_TABLE)[0] == 0, "they are given up"
 
 
 def test_links_are_listed_in_both_directions() -> None:
