@@ -90,6 +90,12 @@ def _grid(build: _Builder, size: list[int], hosts: int, *, wraps: bool) -> None:
 def _fattree(build: _Builder, *, ports: int, levels: int, leaves: int, pods: int) -> None:
     if ports % 2 or ports < 2:
         raise EncodeError("ports", ports, "an even number: half go up, half go down")
+    if levels == 2 and pods:
+        raise EncodeError("pods", pods, "a value of levels=2: leaves= makes a part of such a tree")
+    if levels == 3 and leaves:
+        raise EncodeError(
+            "leaves", leaves, "a value of levels=3: pods= makes a part of such a tree"
+        )
     if levels == 2:
         _two_levels(build, ports, leaves or ports)
     elif levels == 3:
@@ -102,7 +108,11 @@ def _two_levels(build: _Builder, ports: int, leaves: int) -> None:
     half = ports // 2
     spines = -(-leaves * half // ports)
     if half % spines:
-        raise EncodeError("leaves", leaves, f"half as many spines as divide {half}")
+        even = {number for each in _divisors(half) for number in (2 * each - 1, 2 * each)}
+        known = ", ".join(map(str, sorted(even)))
+        raise EncodeError(
+            "leaves", leaves, f"one of {known}: each leaf has as many links to each spine"
+        )
     _check_size(leaves * (1 + half) + spines)
     tops = [build.switch(f"spine{number}", ports) for number in range(spines)]
     each = half // spines
@@ -113,6 +123,10 @@ def _two_levels(build: _Builder, ports: int, leaves: int) -> None:
             build.link(
                 leaf, half + 1 + spine * each + place, tops[spine], 1 + number * each + place
             )
+
+
+def _divisors(number: int) -> list[int]:
+    return [each for each in range(1, number + 1) if number % each == 0]
 
 
 def _three_levels(build: _Builder, ports: int, pods: int) -> None:
@@ -183,10 +197,10 @@ _KINDS: Mapping[str, tuple[Callable[..., None], Mapping[str, int | str]]] = {
     "fattree": (_fattree, {"ports": 8, "levels": 2, "leaves": 0, "pods": 0}),
     "dragonfly": (_dragonfly, {"groups": 5, "leaves": 4, "spines": 4, "hosts": 4, "links": 1}),
 }
-"""Topologies by their key: what builds them, and their values with defaults."""
+"""Topologies by their key: what builds them, and their values with defaults.
 
-_OPTIONAL = ("leaves", "pods")
-"""Of a fat tree: 0 for a full one."""
+0 leaves or pods of a fat tree are those of a full one.
+"""
 
 
 def topology_keys() -> list[str]:

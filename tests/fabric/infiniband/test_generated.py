@@ -50,6 +50,15 @@ def test_links_have_the_rate_that_is_given() -> None:
     assert rate_name(subnet.nodes["sw0"].ports[1]) == "2xHDR"
 
 
+@pytest.mark.parametrize("leaves", [1, 2, 3, 4, 7, 8])
+def test_the_leaves_that_the_message_names_are_possible(leaves: int) -> None:
+    """Four links up of each leaf: all to one spine, two to each of two, one to each of four."""
+    subnet = generate(f"fattree:ports=8,leaves={leaves}")
+
+    spines = [node for node in subnet.nodes.values() if node.name.startswith("spine")]
+    assert len(spines) == (leaves + 1) // 2
+
+
 @pytest.mark.parametrize(
     ("key", "said"),
     [
@@ -63,7 +72,10 @@ def test_links_have_the_rate_that_is_given() -> None:
         ("fattree:ports=7", "an even number"),
         ("fattree:levels=4", "2 or 3"),
         ("fattree:ports=8,levels=3,pods=3", "divides 8"),
-        ("fattree:ports=8,leaves=5", "divide 4"),
+        ("fattree:ports=8,leaves=5", "leaves: 5 is not one of 1, 2, 3, 4, 7, 8: each leaf has"),
+        ("fattree:ports=8,leaves=9", "one of 1, 2, 3, 4, 7, 8"),
+        ("fattree:levels=3,leaves=4", "pods= makes a part of such a tree"),
+        ("fattree:levels=2,pods=4", "leaves= makes a part of such a tree"),
         ("fattree:ports=256,leaves=2", "1 to 254"),
         ("star:rate=3xEDR", "1x, 2x, 4x"),
         ("star:hosts=300", "1 to 254"),
