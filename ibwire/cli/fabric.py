@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from ibwire.base.errors import IbwireError
 from ibwire.cli.fabric_tables import read_subnet, write_table
@@ -29,6 +30,9 @@ from ibwire.sm.management import Management
 from ibwire_layers.attributes import SMState
 
 Decorated = TypeVar("Decorated", bound=Callable[..., object])
+
+_OF_A_MANAGER = ("engine", "roots", "lmc", "lanes", "priority", "sm_host")
+"""Arguments of `fabric run` that are for its subnet manager."""
 
 LINK = re.compile(r"(?P<node>.+)\[(?P<port>\d{1,6})\]")
 
@@ -149,6 +153,8 @@ def run(
       fattree:ports=8,levels=2    or levels=3; leaves= and pods= for a part of it
       dragonfly:groups=5,leaves=4,spines=4,hosts=4,links=1
     """
+    if manager != "own":
+        _refuse_manager_options()
     with _reported_errors():
         subnet = read_subnet(topology)
         folder = fabric_folder(name)
@@ -183,6 +189,16 @@ def run(
         if server is not None:
             server.close()
         remove_folder(folder)
+
+
+def _refuse_manager_options() -> None:
+    """Raise `UsageError` if an option of the subnet manager is given and none is to run."""
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        if parameter.name in _OF_A_MANAGER:
+            source = context.get_parameter_source(parameter.name)
+            if source not in (None, ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP):
+                raise click.UsageError(f"{parameter.opts[0]} needs --sm own")
 
 
 def _start_manager(control: Control, asked: dict[str, Any], hosts: list[str]) -> str:

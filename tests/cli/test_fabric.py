@@ -198,6 +198,29 @@ def test_run_removes_the_folder_of_a_killed_fabric(
     assert not folder.exists()
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--routing", "minhop"),
+        ("--root", "sw0"),
+        ("--lmc", "2"),
+        ("--lanes", "8"),
+        ("--priority", "3"),
+        ("--sm-host", "node-0"),
+    ],
+)
+def test_options_of_the_manager_need_one(
+    place: str, option: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(UmadServer, "run", lambda server: None)
+
+    result = run("run", "star2", option, value)
+
+    assert result.exit_code == 2
+    assert f"{option} needs --sm own" in result.output
+    assert run("run", "star2", "--sm", "own", option, value).exit_code == 0
+
+
 def test_an_unknown_topology_says_what_there_is() -> None:
     result = run("run", "circle")
 
