@@ -87,7 +87,7 @@ class Duration(click.ParamType[int]):
     type=click.Choice([each.value for each in Operation]),
     default=Operation.WRITE.value,
     show_default=True,
-    help="What transfers each message, by RC.",
+    help="What FROM does with each message, by RC; bytes of a read go from TO to FROM.",
 )
 @click.option("--sl", type=click.IntRange(0, 15), default=0, help="Service level of all transfers.")
 @click.option(

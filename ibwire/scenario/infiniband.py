@@ -53,7 +53,11 @@ _OPCODES = {
 
 @dataclass(slots=True)
 class Transfer:
-    """A number of bytes from one port to another, as messages of one size."""
+    """A number of bytes between two ports, as messages of one size.
+
+    The source posts the work requests. The bytes go to the destination; those of a READ go from
+    there to the source.
+    """
 
     source: Port
     destination: Port
@@ -74,7 +78,7 @@ class Transfer:
 
     @property
     def arrived(self) -> bool:
-        """Whether the bytes are at the destination as they were at the source."""
+        """Whether the bytes that were received are those that were sent."""
         return bytes(self.sent.buffer) == bytes(self.received.buffer)[-self.message :]
 
 
@@ -124,7 +128,7 @@ class FabricTraffic:
         timeout: int = 14,
         retry_cnt: int = 7,
     ) -> Transfer:
-        """Post the messages of a transfer.
+        """Post the messages of a transfer at its source, which with READ receives the bytes.
 
         message: bytes of each; `size` by default. mtu: of the path, bytes; by default the smaller
         NeighborMTU of both ports. timeout, retry_cnt: as in `QPAttr`. Raises `EncodeError` for

@@ -343,7 +343,7 @@ class Subnet:
         """Called for a switch when the link of one of its ports has come up or gone down."""
 
     def add(self, node: Node) -> Node:
-        """Take a node in; raises `EncodeError` if its name or its GUID is taken."""
+        """Take a node in; raises `EncodeError` if its name is taken."""
         if node.name in self.nodes:
             raise EncodeError("node", node.name, "a name of its own")
         self.nodes[node.name] = node
