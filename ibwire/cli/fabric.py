@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from ibwire.base.errors import IbwireError
-from ibwire.cli.fabric_tables import read_subnet, write_table
+from ibwire.cli.fabric_tables import port_named, read_subnet, reported_errors, write_table
 from ibwire.cli.fabric_traffic import command as traffic
 from ibwire.cli.groups import Group
 from ibwire.cli.paths import InputPath
@@ -33,8 +31,6 @@ Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
 _OF_A_MANAGER = ("engine", "roots", "lmc", "lanes", "priority", "sm_host")
 """Arguments of `fabric run` that are for its subnet manager."""
-
-LINK = re.compile(r"(?P<node>.+)\[(?P<port>\d{1,6})\]")
 
 
 @click.group("fabric", cls=Group)
@@ -155,7 +151,7 @@ def run(
     """
     if manager != "own":
         _refuse_manager_options()
-    with _reported_errors():
+    with reported_errors():
         subnet = read_subnet(topology)
         folder = fabric_folder(name)
         _make_room(folder)
@@ -174,10 +170,10 @@ def run(
             f"{_count(links, 'link')}"
         )
         if ibsim is not None:
-            with _reported_errors():
+            with reported_errors():
                 server.add_ibsim(ibsim)
         if manager == "own":
-            with _reported_errors():
+            with reported_errors():
                 started = _start_manager(control, {"host": sm_host, **settings}, hosts)
             click.echo(f"the subnet manager runs on {started}")
         elif hosts:
@@ -230,7 +226,7 @@ def manage(name: str, host: str, stop: bool, ibsim: str | None, **settings: Any)
             raise click.UsageError("--stop does not go with --ibsim: Ctrl-C ends it")
         _manage_ibsim(ibsim, host, settings)
         return
-    with _reported_errors():
+    with reported_errors():
         settings_of(settings)
         asked = {"command": "manage", "host": host, "stop": stop, **settings}
         done = ask(fabric_folder(name), asked)
@@ -239,7 +235,7 @@ def manage(name: str, host: str, stop: bool, ibsim: str | None, **settings: Any)
 
 def _manage_ibsim(name: str, host: str, settings: dict[str, Any]) -> None:
     """Manage a subnet of ibsim, and print what changes."""
-    with _reported_errors():
+    with reported_errors():
         client = IbsimClient(host, settings_of(settings), name)
         try:
             shown = None
@@ -267,7 +263,7 @@ def execute(name: str, host: str, arguments: tuple[str, ...]) -> None:
     The command sees one adapter, ibwire0, with the ports of the host. opensm and osmtest keep
     their files in a folder of the fabric, which is removed with it.
     """
-    with _reported_errors():
+    with reported_errors():
         environment = umad_client.environment(fabric_folder(name), host)
     program = arguments[0]
     # Debian has opensm in /usr/sbin, which is not on the path of every user.
@@ -330,31 +326,20 @@ def counters(name: str, node: str | None, style: str | None, output: str | None)
 @click.option("--restore", is_flag=True, help="Bring the link back.")
 def fail(name: str, link: str, restore: bool) -> None:
     """Take the link at a port down; its switches tell the subnet manager."""
-    matched = LINK.fullmatch(link)
-    if matched is None:
+    named = port_named(link)
+    if named is None:
         raise click.BadParameter(f"{link!r} is not NODE[PORT], for example sw0[7]")
-    asked = {
-        "command": "restore" if restore else "fail",
-        "node": matched["node"],
-        "port": int(matched["port"]),
-    }
-    with _reported_errors():
+    node, port = named
+    asked = {"command": "restore" if restore else "fail", "node": node, "port": port}
+    with reported_errors():
         done = ask(fabric_folder(name), asked)
     click.echo(f"{done['link']} is {'up' if restore else 'down'}")
 
 
 def _asked(name: str, question: dict[str, Any]) -> list[dict[str, Any]]:
-    with _reported_errors():
+    with reported_errors():
         rows: list[dict[str, Any]] = ask(fabric_folder(name), question)["rows"]
     return rows
-
-
-@contextmanager
-def _reported_errors() -> Iterator[None]:
-    try:
-        yield
-    except IbwireError as error:
-        raise click.ClickException(str(error)) from None
 
 
 def _make_room(folder: Path) -> None:

@@ -1,14 +1,17 @@
-"""Topologies of `ibwire fabric` by name, and its tables."""
+"""What the commands of `ibwire fabric` share: topologies and ports by name, errors, tables."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import click
 from rich.table import Table
 from rich.text import Text
 
+from ibwire.base.errors import IbwireError
 from ibwire.base.output import STANDARD_OUTPUT, Output
 from ibwire.cli.tables import format_of, write_rows
 from ibwire.cli.terminal import console
@@ -16,6 +19,7 @@ from ibwire.fabric.infiniband import Subnet
 from ibwire.fabric.infiniband.generated import topology_keys
 from ibwire.fabric.infiniband.shipped import find_topology, topology_names
 
+_PORT = re.compile(r"(?P<node>.+)\[(?P<port>\d{1,6})\]")
 WIDE = 200
 """Columns of a table in a file or a pipe."""
 
@@ -30,6 +34,21 @@ def read_subnet(topology: str) -> Subnet:
         raise click.ClickException(
             f"{topology}: {error.strerror}; shipped are {shipped}; keys are {keys}"
         ) from None
+
+
+def port_named(text: str) -> tuple[str, int] | None:
+    """Node and number of a port written as NODE[PORT]; `None` for another text."""
+    matched = _PORT.fullmatch(text)
+    return None if matched is None else (matched["node"], int(matched["port"]))
+
+
+@contextmanager
+def reported_errors() -> Iterator[None]:
+    """Errors of ibwire in this block end the command with their message."""
+    try:
+        yield
+    except IbwireError as error:
+        raise click.ClickException(str(error)) from None
 
 
 def write_table(

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import click
 
-from ibwire.base.errors import EncodeError, IbwireError
+from ibwire.base.errors import EncodeError
 from ibwire.base.node import Frame
 from ibwire.base.quantities import parse_duration
 from ibwire.base.units import NS, Time
 from ibwire.capture.erf import erf_record
 from ibwire.capture.writer import CaptureWriter
-from ibwire.cli.fabric_tables import read_subnet, write_table
+from ibwire.cli.fabric_tables import port_named, read_subnet, reported_errors, write_table
 from ibwire.cli.paths import InputPath, OutputPath
 from ibwire.cli.tables import table_options
 from ibwire.cli.tool_options import MessageSize
@@ -34,7 +33,6 @@ LARGEST = 1 << 26
 MOST_MEMORY = 1 << 30
 """Bytes of the messages of all transfers."""
 
-_PORT = re.compile(r"(?P<node>.+)\[(?P<port>\d{1,6})\]")
 _LANES = ("1", "2", "4", "8")
 """Data lanes: the ports of a topology have VL0 to VL7."""
 
@@ -153,7 +151,7 @@ def command(topology: str, style: str | None, output: str | None, **given: Any) 
     """
     if given["taps"] and not given["capture"]:
         raise click.UsageError("--tap needs --capture FILE")
-    with _reported_errors(), ExitStack() as stack:
+    with reported_errors(), ExitStack() as stack:
         subnet = read_subnet(topology)
         bring_up(subnet, Engine(given["routing"]))
         set_limits(subnet, lanes=int(given["lanes"]), hoq_life=given["hoq_life"])
@@ -218,7 +216,7 @@ def _pairs(subnet: Subnet, given: dict[str, Any]) -> list[tuple[Port, Port]]:
 
 def _host(subnet: Subnet, name: str) -> Port:
     """The port of a host: that which is named, or its first with a link."""
-    if _PORT.fullmatch(name):
+    if port_named(name):
         return _port(subnet, name)
     node = subnet.node(name)
     for port in node.external_ports():
@@ -228,10 +226,10 @@ def _host(subnet: Subnet, name: str) -> Port:
 
 
 def _port(subnet: Subnet, name: str) -> Port:
-    matched = _PORT.fullmatch(name)
-    if matched is None:
+    named = port_named(name)
+    if named is None:
         raise click.UsageError(f"{name}: expected NODE[PORT]")
-    port = subnet.port(matched["node"], int(matched["port"]))
+    port = subnet.port(*named)
     if port.peer is None:
         raise EncodeError("port", name, "one with a link")
     return port
@@ -297,11 +295,3 @@ def _counters(subnet: Subnet) -> list[dict[str, Any]]:
 
 def _name(port: Port) -> str:
     return f"{port.node.name}[{port.number}]"
-
-
-@contextmanager
-def _reported_errors() -> Iterator[None]:
-    try:
-        yield
-    except IbwireError as error:
-        raise click.ClickException(str(error)) from None
