@@ -29,7 +29,7 @@ from ibwire.cli.paths import InputPath, OutputPath
 from ibwire.cli.terminal import hanging
 from ibwire.cli.values import Number, completions
 from ibwire.report.amounts import count_text, metric_text, rate_text, time_text
-from ibwire.report.switches import switch_lines, tcp_line
+from ibwire.report.switches import switch_lines, tcp_lines
 from ibwire.report.text_table import columns_in_words
 from ibwire.scenario import METRICS, NETWORK, Outcome, QPOutcome, Scenario, load, run, shipped
 from ibwire.scenario.effort import announcement
@@ -312,7 +312,8 @@ def _print_report(scenario: Scenario, outcome: Outcome) -> None:
     elif senders:
         _print_summary(senders, outcome)
     if scenario.tcp:
-        click.echo(tcp_line(outcome))
+        for line in tcp_lines(outcome):
+            click.echo(line)
     if scenario.fabric is not None:
         for line in switch_lines(outcome, _width()):
             click.echo(line)

@@ -10,7 +10,7 @@ from ibwire.scenario import Outcome
 from ibwire.scenario.outcome import PortOutcome
 
 MOST_PORTS = 8
-"""Ports with a row of their own."""
+"""Ports with a row of their own, and flows with a line."""
 
 
 def switch_lines(outcome: Outcome, width: int | None) -> Iterator[str]:
@@ -44,7 +44,7 @@ def switch_lines(outcome: Outcome, width: int | None) -> Iterator[str]:
         yield f"and {len(outcome.standstill) - MOST_PORTS} more wait"
 
 
-def tcp_line(outcome: Outcome) -> str:
+def tcp_lines(outcome: Outcome) -> Iterator[str]:
     """What the TCP flows of a run did."""
     metrics = outcome.metrics
     flows = metrics["tcp.flows"]
@@ -56,11 +56,16 @@ def tcp_line(outcome: Outcome) -> str:
             ("cuts", f"window{'s'[: metrics['tcp.cuts'] != 1]} halved"),
         )
     ]
-    return (
+    if metrics["tcp.dropped"]:
+        events.append(f"{count_text(metrics['tcp.dropped'])} dropped by hosts")
+    yield (
         f"tcp: {flows} flow{'s'[: flows != 1]}, {count_text(metrics['tcp.bytes'])} bytes in "
         f"{metric_text('tcp.time', metrics['tcp.time'])}, "
         f"{metric_text('tcp.goodput', metrics['tcp.goodput'])}; {', '.join(events)}"
     )
+    yield from outcome.unfinished_tcp[:MOST_PORTS]
+    if len(outcome.unfinished_tcp) > MOST_PORTS:
+        yield f"and {len(outcome.unfinished_tcp) - MOST_PORTS} more are unfinished"
 
 
 def _ports(outcome: Outcome, width: int | None) -> Iterator[str]:

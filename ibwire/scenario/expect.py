@@ -111,6 +111,7 @@ METRICS: dict[str, tuple[Kind, str]] = {
     "tcp.timeouts": (Kind.COUNT, "retransmission timeouts of TCP"),
     "tcp.cuts": (Kind.COUNT, "times a TCP sender halved its window"),
     "tcp.marked": (Kind.COUNT, "TCP segments received with a congestion mark"),
+    "tcp.dropped": (Kind.COUNT, "TCP segments that hosts dropped: damaged, or of no connection"),
     "tcp.wrong": (Kind.COUNT, "TCP segments with a wrong byte"),
     "tcp.time": (
         Kind.TIME,

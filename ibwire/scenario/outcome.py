@@ -116,6 +116,8 @@ class Outcome:
     """Ports of switches, and of hosts at switches."""
     standstill: list[str] = field(default_factory=list)
     """Which ports wait for which, where messages are unfinished: a sentence each."""
+    unfinished_tcp: list[str] = field(default_factory=list)
+    """A sentence for each TCP flow whose data is not all acknowledged."""
 
     @property
     def passed(self) -> bool:

@@ -27,7 +27,7 @@ from ibwire.scenario.outcome import Checked, Metrics, Outcome, QPOutcome, total
 from ibwire.scenario.recording import Recording, Sender
 from ibwire.scenario.specs import ConnectionSpec, NodeSpec, Scenario, WireSpec
 from ibwire.scenario.switched import SwitchedNetwork
-from ibwire.scenario.tcp_hosts import add_flows, node_of, tcp_hosts, tcp_metrics
+from ibwire.scenario.tcp_hosts import add_flows, node_of, tcp_hosts, tcp_metrics, unfinished
 from ibwire.scenario.workload import Contents, Flow
 from ibwire_layers.headers import LRH
 from ibwire_layers.outer import Ethernet, LinkType
@@ -77,12 +77,12 @@ class Network:
         """Wire and sender, what it does, and the stage, which counts its `hits`."""
         for spec in scenario.nodes:
             self._add_node(spec)
-        with_tcp = tcp_hosts(scenario.tcp, self.hosts)
+        self.tcp_hosts = tcp_hosts(scenario.tcp, self.hosts)
         for name, host in self.hosts.items():
-            node = node_of(host, with_tcp)
+            node = node_of(host, self.tcp_hosts)
             self._nodes[name] = ObservedNode(name, node, observers) if observers else node
         self.tcp = add_flows(
-            scenario.tcp, with_tcp, {each.name: each for each in scenario.nodes}, seed
+            scenario.tcp, self.tcp_hosts, {each.name: each for each in scenario.nodes}, seed
         )
         switches = scenario.fabric.switches if scenario.fabric else None
         self._ideals = IdealTimes(scenario.wires, switches, scenario.link)
@@ -317,6 +317,7 @@ class Network:
                     )
                 )
         outcome = Outcome(self.scenario.name, self.seed, ended, self._last_moment(ended), qps)
+        outcome.unfinished_tcp = unfinished(self.tcp)
         outcome.hits = [(where, what, stage.hits) for where, what, stage in self._stages]
         outcome.metrics = total(qps) | self._network_metrics(outcome)
         by_name: dict[str, list[QPOutcome]] = {}
@@ -356,7 +357,7 @@ class Network:
             if outcome.ended == "deadlock" or unfinished:
                 outcome.standstill = self.switched.standstill()
         too_long = sum(hits for _, what, hits in outcome.hits if what == "too_long")
-        fabric |= tcp_metrics(self.tcp, self.simulator.now)
+        fabric |= tcp_metrics(self.tcp, self.tcp_hosts.values(), self.simulator.now)
         return fabric | {
             "faults": sum(hits for _, _, hits in outcome.hits) - too_long,
             "too_long": too_long,

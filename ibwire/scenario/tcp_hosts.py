@@ -74,10 +74,8 @@ class TcpHost:
     def __init__(self, host: Host) -> None:
         self.name = host.name
         self.host = host
-        self.malformed = 0
-        """TCP segments that are not whole, or have a wrong checksum."""
-        self.unexpected = 0
-        """Segments that belong to no connection here."""
+        self.dropped = 0
+        """TCP segments that are not whole, have a wrong checksum, or are of no connection here."""
         self._ends: dict[tuple[bytes, int, bytes, int], End] = {}
         self._queues: dict[int, deque[tuple[int, End]]] = {}
         """Connections that may have a frame, by priority, each with its place in the order."""
@@ -112,13 +110,12 @@ class TcpHost:
             self.host.receive(frame, now, port)
             return
         found = unpack(frame)
-        if found is None:
-            self.malformed += 1
-            return
-        segment, source, target = found
-        end = self._ends.get((*target, *source))
+        end = None
+        if found is not None:
+            segment, source, target = found
+            end = self._ends.get((*target, *source))
         if end is None:
-            self.unexpected += 1
+            self.dropped += 1
             return
         end.receive(segment, now)
         self.wake(end)
@@ -237,7 +234,7 @@ def node_of(host: Host, with_tcp: Mapping[str, TcpHost]) -> Node:
     return with_tcp.get(host.name, host)
 
 
-def tcp_metrics(flows: Sequence[TcpFlow], now: Time) -> Metrics:
+def tcp_metrics(flows: Sequence[TcpFlow], hosts: Iterable[TcpHost], now: Time) -> Metrics:
     """The metrics of all TCP flows together. now: when the run ended."""
     done = [flow for flow in flows if flow.ended is not None]
     received = sum(flow.receiver.received for flow in flows)
@@ -253,10 +250,22 @@ def tcp_metrics(flows: Sequence[TcpFlow], now: Time) -> Metrics:
         "tcp.timeouts": sum(flow.sender.timeouts for flow in flows),
         "tcp.cuts": sum(flow.sender.cuts for flow in flows),
         "tcp.marked": sum(flow.receiver.marked for flow in flows),
+        "tcp.dropped": sum(host.dropped for host in hosts),
         "tcp.wrong": sum(flow.receiver.wrong for flow in flows),
         "tcp.time": time,
         "tcp.goodput": received * 8 * S // time if time else 0,
     }
+
+
+def unfinished(flows: Sequence[TcpFlow]) -> list[str]:
+    """A sentence for each flow whose data is not all acknowledged."""
+    found = []
+    for flow in flows:
+        if flow.ended is None:
+            spec = flow.spec
+            done = f"{flow.sender.una:,} of {spec.size:,} bytes acknowledged"
+            found.append(f"tcp flow {spec.name}, {spec.source} to {spec.target}: {done}")
+    return found
 
 
 def _address(host: TcpHost, node: NodeSpec, port: int) -> Address:

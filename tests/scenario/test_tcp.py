@@ -22,7 +22,7 @@ from ibwire.base.errors import ScriptError
 from ibwire.base.toml_settings import parse_setting
 from ibwire.base.units import MS, US, Time
 from ibwire.cli import main
-from ibwire.report.switches import switch_lines, tcp_line
+from ibwire.report.switches import switch_lines, tcp_lines
 from ibwire.scenario import read_scenario, run
 from ibwire.scenario.run import Network
 from ibwire.scenario.shipped import load
@@ -328,8 +328,12 @@ def test_goodput_counts_to_the_end_of_the_run_while_a_flow_is_unfinished() -> No
     text = BESIDE.replace("hosts = 3", 'hosts = 3\nrate = "10G"').replace("500 kB", "10 MB")
     flow = '[[flow]]\ntransport = "tcp"\nfrom = "h1"\nto = "h0"\nsize = "10 kB"\n'
 
-    metrics = run(read('limit = "2ms"\n' + text + flow)).metrics
+    outcome = run(read('limit = "2ms"\n' + text + flow))
 
+    metrics = outcome.metrics
+    _, left = tcp_lines(outcome)
+    assert left.startswith("tcp flow tcp1, h2 to h0: ")
+    assert left.endswith(" of 10,000,000 bytes acknowledged")
     assert (metrics["tcp.flows"], metrics["tcp.unfinished"]) == (2, 1)
     assert metrics["tcp.time"] == 2 * MS
     assert metrics["tcp.goodput"] == metrics["tcp.bytes"] * 8 * 500
@@ -396,6 +400,16 @@ def test_each_connection_of_a_host_has_its_own_timer() -> None:
     assert metrics["tcp.unfinished"] == metrics["tcp.wrong"] == 0
 
 
+def test_damaged_segments_are_counted_and_repeated() -> None:
+    """Without a switch, the checksum of TCP finds the changed bit."""
+    rule = '[[wire.faults.a]]\ncorrupt = { nth = [8, 9], where = "frame" }'
+    outcome = run(read(FIVE.format(faults=rule)))
+
+    assert outcome.metrics["tcp.dropped"] == outcome.metrics["faults"] == 2
+    assert outcome.metrics["tcp.bytes"] == 500_000
+    assert next(tcp_lines(outcome)).endswith(", 2 dropped by hosts")
+
+
 def counted(method: Any, name: str, calls: Counter[str]) -> Any:
     def call(*arguments: Any) -> Any:
         calls[name] += 1
@@ -420,7 +434,7 @@ def test_report_counts_repeated_segments(count: int, words: str) -> None:
     outcome = run(read('[[flow]]\ntransport = "tcp"\nfrom = "a"\nto = "b"\nsize = 5000'))
     outcome.metrics["tcp.retransmitted"] = count
 
-    assert f"; {words}repeated, 0 timeouts" in tcp_line(outcome)
+    assert f"; {words}repeated, 0 timeouts" in next(tcp_lines(outcome))
 
 
 @pytest.mark.parametrize(
