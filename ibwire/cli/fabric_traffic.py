@@ -11,7 +11,7 @@ import click
 from ibwire.base.errors import EncodeError
 from ibwire.base.node import Frame
 from ibwire.base.quantities import parse_duration
-from ibwire.base.units import NS, Time
+from ibwire.base.units import MS, NS, Time
 from ibwire.capture.erf import erf_record
 from ibwire.capture.writer import CaptureWriter
 from ibwire.cli.fabric_tables import port_named, read_subnet, reported_errors, write_table
@@ -183,6 +183,8 @@ def command(topology: str, style: str | None, output: str | None, **given: Any) 
     write_table(rows, list(rows[0]) if rows else [], style, output)
     if traffic.deadlock:
         click.echo(explain(traffic.deadlock), err=True)
+    elif problem := _unfinished(traffic, given["limit"]):
+        click.echo(problem, err=True)
     if not all(_has_arrived(transfer) for transfer in traffic.transfers):
         raise click.exceptions.Exit(1)
 
@@ -266,6 +268,20 @@ def _row(transfer: Transfer) -> dict[str, Any]:
         "gbps": None if not end else round(8000 * transfer.size / end, 2),
         "retransmitted": transfer.qp.counters.retransmitted,
     }
+
+
+def _unfinished(traffic: FabricTraffic, limit: Time) -> str:
+    """Why transfers have not ended, as a sentence; empty if all have."""
+    count = sum(transfer.end is None for transfer in traffic.transfers)
+    if not count:
+        return ""
+    transfers = "1 transfer has" if count == 1 else f"{count:,} transfers have"
+    if not traffic.has_stopped:
+        return f"{transfers} not ended in {limit / MS:g} ms; --time gives more"
+    ports = list(map(_name, traffic.waiting_ports()))
+    shown = ", ".join(ports[:3]) + (f" and {len(ports) - 3:,} more" if len(ports) > 3 else "")
+    where = f": packets wait at {shown}" if ports else ""
+    return f"{transfers} not ended, and nothing moves any more{where}"
 
 
 def _has_arrived(transfer: Transfer) -> bool:

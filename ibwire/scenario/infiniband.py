@@ -109,10 +109,15 @@ class FabricTraffic:
         self.deadlock: list[Wait] = []
         """The queues that wait for each other in a circle, the first time that some do."""
         self.has_stopped = False
-        """Whether they wait for ever, as the packets in them do not get too old."""
+        """Whether nothing moves any more: queues wait for ever, as the packets in them do not get
+        too old, or packets may not leave and no timer runs."""
         self._channel = CompletionChannel()
         self._by_queue: dict[int, Transfer] = {}
         self._left = 0
+        self._is_looking = False
+        self._moved = (-1, 0)
+        """Packets that all ports have sent and received, and since when so many."""
+        self._longest_silence = CHECK + self._longest_quiet_link()
 
     def add(
         self,
@@ -171,25 +176,75 @@ class FabricTraffic:
         return transfer
 
     def run(self, until: Time | None = None) -> Outcome:
-        """Run until all transfers have ended, to a time, or to a deadlock.
+        """Run until all transfers have ended, to a time, or until nothing moves any more.
 
-        Then `deadlock` says which queues wait for each other. It does not end a run in which
-        switches discard packets that are too old. The last packets of a transfer may still be
-        on their way.
+        In a deadlock `deadlock` says which queues wait for each other. It does not end a run in
+        which switches discard packets that are too old. The last packets of a transfer may still
+        be on their way.
         """
-        table = self.fabric.timetable
+        self.has_stopped = False
+        self._moved = (-1, 0)
+        if not self._is_looking:
+            self._is_looking = True
+            self.fabric.timetable.add(self.simulator.now + CHECK, self._look)
+        return self.simulator.run(until, stop=self._has_ended)
 
-        def look() -> None:
-            circle = deadlock(self.fabric)
-            self.deadlock = self.deadlock or circle
-            self.has_stopped = bool(circle) and not any(
+    def waiting_ports(self) -> list[Port]:
+        """The ports at which packets wait that may not leave now, adapters first."""
+        fabric = self.fabric
+        found = [
+            adapter.link.port
+            for adapter in fabric.adapters.values()
+            if adapter.link.wait_since is not None
+        ]
+        for switch in fabric.switches.values():
+            found += [
+                switch.links[number].port
+                for number, output in switch.outputs.items()
+                if output.waiting
+            ]
+        return found
+
+    def _look(self) -> None:
+        """Look whether the fabric stands still."""
+        circle = deadlock(self.fabric)
+        self.deadlock = self.deadlock or circle
+        self.has_stopped = self._is_silent() or (
+            bool(circle)
+            and not any(
                 self.fabric.switches[wait.queue.node].discards(wait.queue.port) for wait in circle
             )
-            if not self.has_stopped:
-                table.add(self.simulator.now + CHECK, look)
+        )
+        self._is_looking = not self.has_stopped
+        if self._is_looking:
+            self.fabric.timetable.add(self.simulator.now + CHECK, self._look)
 
-        table.add(self.simulator.now + CHECK, look)
-        return self.simulator.run(until, stop=self._has_ended)
+    def _is_silent(self) -> bool:
+        """Whether no packet has moved for long, and none will: no timer runs."""
+        now = self.simulator.now
+        packets = sum(
+            link.counters.port_xmit_pkts + link.counters.port_rcv_pkts
+            for link in self.fabric.links()
+        )
+        if packets != self._moved[0]:
+            self._moved = (packets, now)
+        if now - self._moved[1] < self._longest_silence:
+            return False
+        return (
+            self.fabric.timetable.poll_timeout() is None
+            and all(device.poll_timeout() is None for device in self.devices.values())
+            and not any(
+                output.waiting and switch.discards(number)
+                for switch in self.fabric.switches.values()
+                for number, output in switch.outputs.items()
+            )
+        )
+
+    def _longest_quiet_link(self) -> Time:
+        """After this time nothing is on its way, not even a limit that was damaged nine times."""
+        settings = self.fabric.settings
+        period = max((link.period for link in self.fabric.links()), default=0)
+        return settings.delay + settings.latency + 10 * period
 
     def _has_ended(self) -> bool:
         events = self._channel.events

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from ibwire.cli import main
+from ibwire.cli import fabric_traffic, main
 from ibwire.dissect import read
+from ibwire.fabric.infiniband import Subnet
+from ibwire.fabric.infiniband.network import set_limits
 
 
 def traffic(*arguments: str) -> Result:
@@ -37,6 +39,31 @@ def test_a_deadlock_is_named_and_ends_with_status_1() -> None:
     sentence = result.stderr.strip()
     assert sentence.startswith("deadlock: sw0[")
     assert sentence.count("waits for") == 5
+
+
+def test_a_transfer_that_needs_longer_than_the_time_is_named() -> None:
+    """50 KB need 4 us at 100 Gb/s."""
+    result = traffic("star2", "--flow", "node-0:node-1", "--size", "50K", "--time", "2us")
+
+    assert result.exit_code == 1
+    assert result.stderr == "1 transfer has not ended in 0.002 ms; --time gives more\n"
+
+
+def test_what_stopped_is_named_without_a_deadlock(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_arbitration(subnet: Subnet, **given: int) -> None:
+        set_limits(subnet, **given)
+        for name in ("node-0", "node-1"):
+            subnet.nodes[name].ports[1].arbitration.update(dict.fromkeys((1, 2, 3, 4), bytes(64)))
+
+    monkeypatch.setattr(fabric_traffic, "set_limits", without_arbitration)
+
+    result = traffic("star2", "--size", "50K")
+
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "2 transfers have not ended, and nothing moves any more: "
+        "packets wait at node-0[1], node-1[1]\n"
+    )
 
 
 def test_up_down_has_no_deadlock() -> None:

@@ -13,6 +13,7 @@ from ibwire.fabric.infiniband.network import set_limits
 from ibwire.fabric.infiniband.routing import Engine, bring_up, install
 from ibwire.fabric.infiniband.settings import FabricSettings
 from ibwire.fabric.infiniband.waiting import explain
+from ibwire.rc.work import WCStatus
 from ibwire.scenario.infiniband import FabricTraffic
 from ibwire_layers.attributes import PortState
 
@@ -55,6 +56,42 @@ def test_the_same_ring_with_up_down_does_not_stop() -> None:
     assert traffic.deadlock == []
     assert all(transfer.arrived for transfer in traffic.transfers)
     assert_nothing_lost(traffic)
+
+
+@pytest.mark.parametrize(
+    ("name", "waiting"), [("node-0-0", ["node-0-0"]), ("sw0", ["node-0-0", "sw0"])]
+)
+def test_a_run_ends_early_when_nothing_can_move(name: str, waiting: list[str]) -> None:
+    """No table of VL arbitration has the lane: a port sends flow-control packets only."""
+    traffic = fabric_of("star:hosts=2")
+    source, target = hosts_of(traffic.subnet)
+    port = source if name == source.node.name else target.peer
+    assert port is not None
+    port.arbitration.update({part: bytes(64) for part in (1, 2, 3, 4)})
+    traffic.fabric.read_tables()
+    transfer = traffic.add(source, target, 50_000, timeout=0)
+
+    traffic.run(20 * MS)
+
+    assert traffic.has_stopped
+    assert traffic.deadlock == []
+    assert transfer.status is None
+    assert traffic.simulator.now < 1 * MS
+    assert [port.node.name for port in traffic.waiting_ports()] == waiting
+
+
+def test_a_run_goes_on_while_a_timer_runs() -> None:
+    """Timeout 10 is 4.2 ms, and there is one retry: a fabric that loses all ends with an error, not early."""
+    traffic = fabric_of("star:hosts=2")
+    source, target = hosts_of(traffic.subnet)
+    traffic.subnet.nodes["sw0"].lft[target.lid] = 255
+    transfer = traffic.add(source, target, 5_000, timeout=10, retry_cnt=1)
+
+    traffic.run(10 * S)
+
+    assert not traffic.has_stopped
+    assert transfer.status is WCStatus.RETRY_EXC_ERR
+    assert traffic.simulator.now > 8 * MS
 
 
 @pytest.mark.slow
