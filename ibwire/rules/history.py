@@ -141,9 +141,14 @@ class RequestHistory:
         """The highest PSN, unwrapped, that a response seen here acknowledges."""
         return None if self.front is None else self.unwrapped(self.front.psn)
 
-    def was_answered_later(self, before: TransportPacket, packet: TransportPacket) -> bool:
-        """Whether a response left after another one, as far as IP identification or MSN show."""
-        in_order = before.syndrome >= 0 and distance(before.msn, packet.msn) >= 0
+    def was_answered_later(
+        self, before: TransportPacket, packet: TransportPacket, *, least: int
+    ) -> bool:
+        """Whether a response left after another one, as far as IP identification or MSN show.
+
+        least: number of messages that the MSN has to be ahead, where identifications do not count.
+        """
+        in_order = before.syndrome >= 0 and distance(before.msn, packet.msn) >= least
         return self.answer_ids.left_later(before, packet, otherwise=in_order)
 
     def learn(self, packet: TransportPacket) -> None:

@@ -287,7 +287,8 @@ class Refusals(ConnectionCheck):
         front = self.history.front
         if front is None or distance(packet.psn, front.psn) < 0:
             return
-        if self.history.was_answered_later(front, packet):
+        # Inside a message both have the same MSN, and the network may have changed their order.
+        if self.history.was_answered_later(front, packet, least=1):
             found = f"NAK of PSN {packet.psn}"
             yield ACKNOWLEDGED, f"{found}, although {front.psn} had been acknowledged", packet
 
@@ -320,7 +321,7 @@ class Refusals(ConnectionCheck):
         fatal = self.fatal
         if fatal is None or distance(fatal.psn, packet.psn) < 0:
             return
-        if self.history.was_answered_later(fatal, packet):
+        if self.history.was_answered_later(fatal, packet, least=0):
             found = f"{name_of(packet.opcode)} of PSN {packet.psn}"
             yield (
                 SILENCE,

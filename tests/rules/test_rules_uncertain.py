@@ -49,6 +49,22 @@ def test_a_nak_that_was_overtaken_by_acknowledgements_is_not_wrong() -> None:
     assert grave(judge(talk.frames)) == []
 
 
+@pytest.mark.parametrize(("counts_ids", "rules"), [(False, []), (True, ["naks.acknowledged"])])
+def test_a_nak_and_an_acknowledgement_inside_a_message_have_the_same_msn(
+    counts_ids: bool, rules: list[str]
+) -> None:
+    """Which of them left first only the IP identification says."""
+    talk = Talk(counts_ids)
+    talk.sends(0, 10)
+    talk.ask(Op.RC_SEND_FIRST, 10, 1024)
+    talk.ask(Op.RC_SEND_MIDDLE, 11, 1024)
+    talk.ask(Op.RC_SEND_MIDDLE, 12, 1024, ack_req=1)
+    talk.answer(12, 10)
+    talk.answer(11, 10, SEQUENCE)
+
+    assert grave(judge(talk.frames)) == rules
+
+
 def test_a_packet_that_came_to_be_refused_may_be_naked_again() -> None:
     """The capture lacks the packet, and has the RNR NAK that it drew."""
     talk = Talk()
