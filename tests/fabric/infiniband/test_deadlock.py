@@ -81,7 +81,7 @@ def test_a_run_ends_early_when_nothing_can_move(name: str, waiting: list[str]) -
 
 
 def test_a_run_goes_on_while_a_timer_runs() -> None:
-    """Timeout 10 is 4.2 ms, and there is one retry: a fabric that loses all ends with an error, not early."""
+    """All is lost; timeout 10 is 4.2 ms, and after one retry the transfer ends with an error."""
     traffic = fabric_of("star:hosts=2")
     source, target = hosts_of(traffic.subnet)
     traffic.subnet.nodes["sw0"].lft[target.lid] = 255
