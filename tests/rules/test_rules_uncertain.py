@@ -62,7 +62,7 @@ def test_a_nak_and_an_acknowledgement_inside_a_message_have_the_same_msn(
     talk.answer(12, 10)
     talk.answer(11, 10, SEQUENCE)
 
-    assert grave(judge(talk.frames)) == rules
+    assert [each.split()[0] for each in grave(judge(talk.frames))] == rules
 
 
 def test_a_packet_that_came_to_be_refused_may_be_naked_again() -> None:
