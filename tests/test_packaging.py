@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("hatchling") is None, reason="hatchling not installed")
 def test_wheel_has_the_two_packages_their_types_and_the_licence(tmp_path: Path) -> None:
     subprocess.run(

@@ -350,6 +350,7 @@ def begin(directory: str, pipe: Connection) -> None:
         signal.pause()
 
 
+@pytest.mark.slow
 def test_leftovers_of_a_killed_process_are_removed_and_no_others(tmp_path: Path) -> None:
     foreign = tmp_path / ".x.json.00000000.ibwire-part.bak"
     foreign.write_text("of somebody else")

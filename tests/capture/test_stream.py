@@ -171,6 +171,7 @@ def test_bomb_is_streamed(compression: str) -> None:
     assert max(size for _, size in sizes) <= 65536 + 16 + 512
 
 
+@pytest.mark.slow
 def test_python_gzip_is_used_where_isal_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "isal", None)
     decoder, error = stream._gzip_decoder()

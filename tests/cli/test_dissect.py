@@ -241,6 +241,7 @@ def test_output_with_an_unknown_suffix_is_wrong_usage(rcx: Path, tmp_path: Path)
     assert not (tmp_path / "out.xml").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["missing/out.json", "missing/out.parquet", "."])
 def test_output_that_cannot_be_written_is_told(rcx: Path, tmp_path: Path, name: str) -> None:
     pytest.importorskip("pyarrow", reason="pyarrow not installed")
@@ -312,6 +313,7 @@ def test_a_pattern_stands_for_the_files_it_matches(captures: Path) -> None:
     assert (len(found), names) == (62, {"fmt-pcap-nano.pcap", "fmt-pcapng.pcapng"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
 def test_standard_input(rcx: Path, packed: bool) -> None:
     content = rcx.read_bytes()
@@ -354,6 +356,7 @@ def test_a_full_disk_is_told(rcx: Path) -> None:
     assert b"Traceback" not in told.stderr
 
 
+@pytest.mark.slow
 def test_terminal_has_one_coloured_line_for_each_packet(captures: Path) -> None:
     command = [sys.executable, "-m", "ibwire", "dissect", str(captures / "chaos.a.pcap")]
 

@@ -142,6 +142,7 @@ def test_port_that_is_none_is_a_sentence() -> None:
     assert result.stderr == "error: 127.0.0.1:99999: 99999 is not a port\n"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
 @pytest.mark.parametrize("line", ["--help", "--version", "run --help", "perf send --help"])
 def test_help_on_a_full_disk_is_a_sentence(line: str) -> None:

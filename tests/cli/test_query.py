@@ -371,6 +371,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sql", sampled(QUERIES, 4), ids=lambda sql: sql.split("\n")[0][:50])
 def test_queries_of_the_document_find_something_in_the_shipped_captures(
     tables: Path, sql: str

@@ -199,6 +199,7 @@ def test_an_unknown_command_and_option_are_escaped(place: Path) -> None:
         assert MARK in text
 
 
+@pytest.mark.slow
 def test_bytes_do_not_go_to_a_terminal(place: Path) -> None:
     options = ("--src", "10.0.0.1", "--dst", "10.0.0.2", "--qpn", 17, "--count", 1)
     text = on_a_terminal("inject", "-o", "-", *options, cwd=place)

@@ -287,6 +287,7 @@ def test_any_frames_with_a_flipped_bit_are_named(damaged: dict[int, int]) -> Non
     assert named(between) == expected("corrupt", damaged)
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_anywhere_in_the_headers_is_damage() -> None:
     places = of_way("ab")[2::4][:8]
     for byte in range(54):

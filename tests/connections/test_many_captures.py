@@ -56,6 +56,7 @@ def test_files_of_one_capture_are_the_capture(tmp_path: Path) -> None:
     assert told(whole)[0]["lost_packets"] == 1
 
 
+@pytest.mark.slow
 def test_several_processes_come_to_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -341,6 +341,7 @@ def test_a_frame_cut_at_any_length_reads_the_same_at_both_speeds(kind: str) -> N
     assert_same(frames)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", sampled(KINDS, 2))
 def test_a_frame_shorter_than_its_lengths_say_reads_the_same_at_both_speeds(kind: str) -> None:
     frames = [
@@ -352,6 +353,7 @@ def test_a_frame_shorter_than_its_lengths_say_reads_the_same_at_both_speeds(kind
     assert_same(frames)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bit", sampled(range(8), 4))
 def test_every_bit_flipped_reads_the_same_at_both_speeds(bit: int) -> None:
     names = ("vxlan", "gre teb c1k1s1", "ipv6 chain", "ipv4 options", "erspan iii o", "mad")
@@ -390,6 +392,7 @@ def test_the_packet_inside_a_tunnel_is_found(frame: Frame) -> None:
     assert packet.icrc_status() == "good"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(TSHARK is None, reason="tshark not installed")
 def test_tunnelled_frames_read_as_tshark_reads_them(tmp_path: Path) -> None:
     made = (*strategies.tunnelled(), *strategies.tagged())
@@ -411,6 +414,7 @@ def test_tunnelled_frames_read_as_tshark_reads_them(tmp_path: Path) -> None:
             assert sources6.split(",")[-1] == address, frame.name
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(TSHARK is None, reason="tshark not installed")
 def test_swapped_udp_ports_read_as_tshark_reads_them(tmp_path: Path) -> None:
     """From port 4791 to ports with and without a protocol of their own."""

@@ -296,6 +296,7 @@ def test_strangers_that_have_gone_are_forgotten(host: Host) -> None:
 # Programs with the token.
 
 
+@pytest.mark.slow
 def test_a_program_that_does_not_read_holds_up_nobody_and_is_closed(host: Host) -> None:
     slow, other = host.program(), host.program()
     slow.send(b"100000000\n" * 3)

@@ -191,6 +191,7 @@ def test_exchanges_have_their_own_numbers() -> None:
     assert alone.management.exchange_state(1) is State.REP_SENT
 
 
+@pytest.mark.slow
 def test_attacks_reach_every_state_and_come_from_every_group() -> None:
     campaign = Campaign(
         EmulatorTestbed(managed_emulation, CONNECTION_MANAGER), manager_generators(3)
@@ -273,6 +274,7 @@ def test_cases_read_back_as_they_were() -> None:
         assert len({step_text(step) for step in done}) > 1
 
 
+@pytest.mark.slow
 def test_every_answer_is_a_right_message_of_its_exchange() -> None:
     """REP, RTU, REJ have the REQ's transaction, DREP the DREQ's (reference/cm#transaction)."""
     seen: Counter[int] = Counter()
@@ -308,6 +310,7 @@ def test_neither_confirmations_nor_refusals_are_answered() -> None:
                 assert not frames or step.message not in ("DREP", "REJ", "MRA", "LAP", "APR")
 
 
+@pytest.mark.slow
 def test_after_any_messages_all_exchanges_end_and_nothing_is_left() -> None:
     for alone, steps in cases(seed=7, count=60):
         device = alone.device

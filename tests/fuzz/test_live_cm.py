@@ -113,6 +113,7 @@ def test_case_for_another_destination_is_not_sent(field: str, value: int) -> Non
     assert len(across.sent) == before
 
 
+@pytest.mark.slow
 def test_frames_with_a_priority_tag_are_received() -> None:
     report = run(Across(tagged=True), 300)
 

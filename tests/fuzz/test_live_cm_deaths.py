@@ -51,6 +51,7 @@ def test_case_of_a_dead_device_is_described_as_if_it_had_asked() -> None:
     assert (recording.got, len(across.sent)) == (["gone"], before)
 
 
+@pytest.mark.slow
 def test_manager_that_stops_asking_is_a_finding() -> None:
     said: list[Received] = []
 

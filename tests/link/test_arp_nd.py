@@ -174,6 +174,7 @@ def test_everything_else_is_the_nodes() -> None:
     assert sent(node) == [b"out"]
 
 
+@pytest.mark.slow
 def test_tshark_finds_every_checksum_good(tmp_path: Path) -> None:
     tshark = shutil.which("tshark")
     if tshark is None:

@@ -285,6 +285,7 @@ def test_frames_that_no_socket_can_send_are_lost_and_counted(ends: Any) -> None:
     assert any(f"{len(frames)} frames are lost" in each for each in ends.port.notes())
 
 
+@pytest.mark.slow
 def test_any_bytes_are_survived_in_both_directions(ends: Any) -> None:
     source = random.Random("udp port")
     good = ends.packet().build()

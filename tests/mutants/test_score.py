@@ -194,6 +194,7 @@ def test_a_case_of_the_baseline_has_one_fuzzed_request_and_a_right_one_after_it(
     }
 
 
+@pytest.mark.slow
 def test_as_a_server_the_baseline_answers_what_the_device_asks_for() -> None:
     talks = [talk("requester", number) for number in range(100)]
 
@@ -229,6 +230,7 @@ def test_the_command_says_when_each_generator_found_a_fault() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_the_simple_baseline_has_one_message_with_one_value() -> None:
     for number in range(100):
         said = talk("responder", number, has_paths=False)

@@ -85,6 +85,7 @@ def test_a_client_is_accepted_while_others_are_silent(server: Server) -> None:
     assert len(server.candidates.filenos()) == 1 + len(silent)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sources", [1, 250], ids=["one-host", "many-hosts"])
 def test_a_thousand_idle_connections_lock_nobody_out(server: Server, sources: int) -> None:
     for number in range(1000):

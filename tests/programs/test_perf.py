@@ -108,6 +108,7 @@ def test_unreliable_sends(qp_type: QPType, both: bool) -> None:
     assert client.received == (300 if both else 0)
 
 
+@pytest.mark.slow
 def test_unreliable_writes_and_latency() -> None:
     for plan in (
         Plan(Verb.WRITE, qp_type=QPType.UC, size=5000, messages=50),

@@ -97,6 +97,7 @@ def test_sizes_with_and_without_a_count(size: int) -> None:
 SLOW_FAULTS = [pytest.param(each, marks=pytest.mark.slow) for each in ("duplicate", "reorder")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("faults", ["loss", "corrupt", *SLOW_FAULTS])
 def test_faults_cost_time_and_no_message(faults: str) -> None:
     client, server = play(Plan(size=3000, messages=40), faults=faults)

@@ -598,6 +598,7 @@ size = 1024000
 """
 
 
+@pytest.mark.slow
 def test_luminas_example_does_its_four_events(tmp_path: Path) -> None:
     """Marks at PSN 4 of the first two connections, drops PSN 3 of the third and 5 of the fourth.
 

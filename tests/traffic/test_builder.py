@@ -100,6 +100,7 @@ def streams(draw: st.DrawFn, qpns: st.SearchStrategy[Any] | None = None) -> Stre
     )
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(made=streams(), size=st.integers(1, 70), count=st.integers(1, 120))
 def test_packets_of_any_stream_are_those_of_the_emulators_encoder(
@@ -108,6 +109,7 @@ def test_packets_of_any_stream_are_those_of_the_emulators_encoder(
     assert built(made, count=count, size=size) == list(islice(in_turn(made), count))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=scaled(50))
 @given(
     made=st.lists(
@@ -138,6 +140,7 @@ def test_each_queue_pair_of_a_mix_gets_its_packets_in_order(made: list[Stream], 
             assert frame == next(expected[owner])
 
 
+@pytest.mark.slow
 def test_a_second_pass_of_the_ring_goes_on_where_the_first_ended() -> None:
     made = stream(psn=0xFFF000, payload=Payload.COUNTER, size=16)
 

@@ -138,6 +138,7 @@ def test_tshark_reads_every_packet_and_finds_none_malformed(
     assert not any(row[2] for row in rows)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(TSHARK is None, reason="tshark not installed")
 def test_tshark_reads_the_fields_that_were_asked_for(tmp_path: Path) -> None:
     stream = made(

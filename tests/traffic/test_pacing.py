@@ -72,6 +72,7 @@ def test_ramp_downwards_goes_on_with_its_last_rate() -> None:
     assert times == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_ten_thousand_a_second_are_exact_after_a_thousand_seconds() -> None:
     pacer = Pacer(Pace((Phase(S, 10_000.0),), Unit.PACKETS))
     for _ in range(100):

@@ -97,6 +97,7 @@ def test_real_pyverbs_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sys.modules["pyverbs"] is real
 
 
+@pytest.mark.slow
 def test_import_needs_no_heavy_library() -> None:
     script = (
         "import sys, ibwire.verbs\n"
