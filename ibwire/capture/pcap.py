@@ -187,8 +187,9 @@ class PcapWriter(Closing):
             raise EncodeError("wire_len", wire_len, "a 32-bit number")
         if not self.nanosecond:
             fraction //= 1000
-        self._file.write(_RECORD_HEADER.pack(seconds, fraction, length, wire_len))
-        self._file.write(data)
+        header = _RECORD_HEADER.pack(seconds, fraction, length, wire_len)
+        # At once: an interrupt between two writes would leave a header without its data.
+        self._file.write(b"".join((header, data)))
 
     def flush(self) -> None:
         """Give the operating system all that was written, unless it is compressed."""

@@ -368,7 +368,7 @@ class Administration:
             port = self._by_lid.get(datagram.slid)
             wanted = wanted.altered(service_gid=0 if port is None else gid_of(port))
         if method == Method.DELETE:
-            return self._delete_services(mask, asked)
+            return self._delete_services(datagram, mask, asked)
         key = wanted.service_id, wanted.service_gid, wanted.service_pkey
         before = self._services.get(key)
         if before is not None and before.record.service_key not in (0, wanted.service_key):
@@ -381,14 +381,27 @@ class Administration:
         self._services[key] = _Service(wanted, ends)
         return 0, ServiceRecord.SIZE, [wanted.pack()]
 
-    def _delete_services(self, mask: int, asked: bytes) -> Answer:
-        """Delete the services that a request selects, but those with another key."""
+    def _delete_services(self, datagram: Datagram, mask: int, asked: bytes) -> Answer:
+        """Delete the services that a request selects.
+
+        Those of another port only if they have no key, or the key of the request. A port need
+        not name the keys of its own: osmtest does not.
+        """
         key = ServiceRecord.unpack(asked).service_key
+        port = self._by_lid.get(datagram.slid)
+        own = 0 if port is None else port.guid
+
+        def may_delete(each: ServiceRecord) -> bool:
+            # osmtest registers GIDs without a prefix.
+            guid = each.service_gid & (1 << 64) - 1
+            is_own = guid == own != 0 and not mask & _SERVICE_KEY
+            return is_own or each.service_key in (0, key)
+
         records = (each.record.pack() for each in self._services.values())
         chosen = list(selected((ServiceRecord,), mask & ~_SERVICE_KEY, asked, records))
         if not chosen:
             return SAStatus.NO_RECORDS, 0, []
-        allowed = [each for each in chosen if ServiceRecord.unpack(each).service_key in (0, key)]
+        allowed = [each for each in chosen if may_delete(ServiceRecord.unpack(each))]
         if not allowed:
             return SAStatus.REQUEST_DENIED, 0, []
         deleted = list(selected((ServiceRecord,), mask, asked, allowed))

@@ -337,8 +337,9 @@ def test_a_service_with_a_key_is_changed_with_that_key_only() -> None:
 @pytest.mark.parametrize("mask", [0, 0x20], ids=["all", "those with the key"])
 def test_services_are_deleted_with_their_key_only(mask: int) -> None:
     client = Client()
+    gid = 0xFE80 << 112 | client.fabric.adapters[0].guid
     for number, key in ((1, 9), (2, 8)):
-        service = ServiceRecord(service_id=number, service_gid=client.gid, service_key=key)
+        service = ServiceRecord(service_id=number, service_gid=gid, service_key=key)
         assert client.ask(SERVICE, service.pack(), mask=0x23, method=SET)[0] == 0
 
     none = ServiceRecord(service_key=7).pack()
@@ -355,12 +356,24 @@ def test_services_are_deleted_with_their_key_only(mask: int) -> None:
 
 def test_services_without_a_key_are_deleted_beside_others() -> None:
     client = Client()
+    gid = 0xFE80 << 112 | client.fabric.adapters[0].guid
     for number, key in ((1, 9), (2, 0)):
-        service = ServiceRecord(service_id=number, service_gid=client.gid, service_key=key)
+        service = ServiceRecord(service_id=number, service_gid=gid, service_key=key)
         assert client.ask(SERVICE, service.pack(), mask=0x23, method=SET)[0] == 0
 
     assert client.ask(SERVICE, bytes(176), method=DELETE)[0] == 0
     assert ServiceRecord.unpack(client.ask(SERVICE, method=GET_TABLE)[1]).service_id == 1
+
+
+def test_a_port_deletes_its_own_services_without_their_keys() -> None:
+    """As osmtest does, by name."""
+    client = Client()
+    service = ServiceRecord(service_id=1, service_gid=client.gid, service_key=9)
+    assert client.ask(SERVICE, service.pack(), mask=0x23, method=SET)[0] == 0
+
+    assert client.ask(SERVICE, service.altered(service_key=8).pack(), 0x21, DELETE)[0] == 0x0700
+    assert client.ask(SERVICE, service.altered(service_key=0).pack(), 1, DELETE)[0] == 0
+    assert client.ask(SERVICE, method=GET_TABLE)[1] == b""
 
 
 def test_traps_are_reported_to_who_has_subscribed() -> None:
