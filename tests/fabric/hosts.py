@@ -10,6 +10,7 @@ from ibwire.base.node import OPEN, Frame, Grant
 from ibwire.base.units import Time
 from ibwire.fabric import Simulator
 from ibwire.fabric.lossless import LosslessNetwork, SwitchSettings
+from ibwire.fabric.sim import Wire
 from ibwire.fabric.topology import Topology
 from ibwire_layers.build import build
 from ibwire_layers.opcodes import OpCode
@@ -67,6 +68,19 @@ class Host:
         pass
 
 
+class _CountingSimulator(Simulator):
+    """Counts the pause frames that failing links lose: no host has sent them."""
+
+    lost_pauses = 0
+
+    def cut(self, wire: Wire) -> None:
+        lines = wire.a_to_b, wire.b_to_a
+        for _, _, _, line, given in self._heap:
+            if line in lines and isinstance(given, bytes) and given[12:14] == b"\x88\x08":
+                self.lost_pauses += 1
+        super().cut(wire)
+
+
 class Network:
     """A topology with a `Host` for each host of it, in the order of their names."""
 
@@ -79,7 +93,7 @@ class Network:
         make: Callable[[str], Any] = Host,
         **options: Any,
     ) -> None:
-        self.simulator = Simulator(seed)
+        self.simulator = _CountingSimulator(seed)
         self.topology = topology
         self.hosts: list[Any] = [make(name) for name in topology.hosts]
         devices: Mapping[str, Any] = {
@@ -101,7 +115,8 @@ class Network:
 
     @property
     def lost(self) -> int:
-        """Frames that were lost on links."""
-        return sum(
+        """Frames that were lost on links, without pause frames."""
+        lost = sum(
             line.lost for wire in self.simulator.wires for line in (wire.a_to_b, wire.b_to_a)
         )
+        return lost - self.simulator.lost_pauses
