@@ -158,6 +158,7 @@ class Messages(ConnectionCheck):
         "_last",
         "_low",
         "_misfits",
+        "_replies",
         "_since",
         "_stills",
         "_suspect",
@@ -181,6 +182,8 @@ class Messages(ConnectionCheck):
         """Newer responses in a row whose MSN does not fit the response before."""
         self._stills = 0
         """Newer responses in a row that acknowledge more messages with the same MSN."""
+        self._replies = 0
+        """Those of them to READs and atomics, which may all have been executed before the first."""
         self._suspect: _Suspect | None = None
         """A response with an MSN that counts too much."""
 
@@ -190,7 +193,7 @@ class Messages(ConnectionCheck):
         self.sent = 0
         self._last = None
         self._confirmed = False
-        self._misfits = self._stills = 0
+        self._misfits = self._stills = self._replies = 0
 
     @property
     def before(self) -> int | None:
@@ -255,10 +258,12 @@ class Messages(ConnectionCheck):
         if newer:
             if distance(last[1], packet.msn) > 0:
                 self._confirmed = True
-                self._misfits = self._stills = 0
+                self._misfits = self._stills = self._replies = 0
             elif done > forgotten + bisect_right(self._ends, last[0]):
                 self._stills += 1
-                yield from self._misfit(packet, last, done, self._stills >= MIN_STILLS)
+                self._replies += packet.opcode not in _ACKNOWLEDGE
+                is_enough = self._stills - self._replies >= MIN_STILLS
+                yield from self._misfit(packet, last, done, is_enough)
             self._last = upto, packet.msn
 
     def _misfit(

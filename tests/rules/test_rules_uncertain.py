@@ -177,6 +177,19 @@ def test_replays_beside_each_other_have_an_msn_that_stands_still() -> None:
     assert grave(judge(talk.frames)) == []
 
 
+def test_a_nak_behind_atomics_has_the_msn_of_the_last_which_was_damaged() -> None:
+    """All twelve were executed before the first response left; that of the last is not there."""
+    talk = Talk()
+    talk.sends(0, 5)
+    for psn in range(5, 19):
+        talk.ask(Op.RC_FETCH_ADD, psn, ack_req=1)
+    for psn in range(5, 16):
+        talk.answer(psn, 17, opcode=Op.RC_ATOMIC_ACKNOWLEDGE)
+    talk.answer(17, 17, SEQUENCE)
+
+    assert grave(judge(talk.frames)) == []
+
+
 def test_one_message_beyond_the_credits_may_have_got_some_that_were_not_captured() -> None:
     talk = Talk()
     talk.sends(0, 3, syndrome=0x01)
