@@ -327,7 +327,8 @@ _DATAGRAMS = "datagrams are not acknowledged, and their PSNs count over all dest
 _TIMER = "a timer expired, and what was lost, if anything, left no other trace here"
 _COALESCED = "a response to a later message acknowledged these: ACKs were lost, or never sent"
 _RETRIED = (
-    "READs were retransmitted and their responses seen once: the first responses may have been lost"
+    "READs or atomics were retransmitted and their responses seen once:"
+    " the first responses may have been lost"
 )
 _UNSEEN_IDS = "IP identifications are missing where packets were retransmitted: some may be lost"
 _CUT = "packets with cut headers were left out: what seems to be lost may be one of them"

@@ -465,7 +465,7 @@ class Story:
                     reasons.setdefault(reason, {}).setdefault(letter, []).append(what)
         for reason, counts in reasons.items():
             whose = [f"{letter}'s {listed(which)}" for letter, which in counts.items()]
-            yield f"Cannot be counted in this capture: {', '.join(whose)}; {reason}."
+            yield f"May be more than is counted here: {', '.join(whose)}; {reason}."
 
     # Words.
 

@@ -62,7 +62,7 @@ def not_observable(connection: Connection) -> Iterator[tuple[str, str]]:
             reasons.setdefault(reason, []).append(name.replace("_", " "))
         for reason, names in reasons.items():
             uncounted = f"{way_of(direction)}: {', '.join(names)}"
-            yield f"Cannot be counted in this capture {uncounted}", reason
+            yield f"May be more than is counted here {uncounted}", reason
 
 
 def display_filter(connection: Connection) -> str:
