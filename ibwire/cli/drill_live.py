@@ -120,5 +120,6 @@ _OPTIONS = (
     TARGET["mac"],
     TARGET["vlan"],
     TARGET["tap"],
+    TARGET["hardware_timestamps"],
     TARGET["restart"],
 )

@@ -95,6 +95,7 @@ _OPTIONS = (
     TARGET["mac"],
     TARGET["vlan"],
     TARGET["tap"],
+    TARGET["hardware_timestamps"],
     click.option(
         "--default-route-too",
         is_flag=True,

@@ -184,6 +184,13 @@ TAP = click.option(
     help="Write all sent and received frames as pcapng.",
 )
 
+HARDWARE_TIMESTAMPS = click.option(
+    "--hardware-timestamps",
+    is_flag=True,
+    help="With --tap: the adapter notes when frames arrive. Its times are moved to the "
+    "system's clock.",
+)
+
 _OPTIONS = (
     click.option("--dev", metavar="IFACE", required=True, help="Interface to use."),
     click.option(
@@ -226,12 +233,7 @@ _OPTIONS = (
         help="Apply faults to sent and received frames, from TOML.",
     ),
     TAP,
-    click.option(
-        "--hardware-timestamps",
-        is_flag=True,
-        help="With --tap: the adapter notes when frames arrive. Its times are moved to the "
-        "system's clock.",
-    ),
+    HARDWARE_TIMESTAMPS,
     click.option("--spin", is_flag=True, help="Never sleep: less latency, one busy processor."),
 )
 

@@ -10,7 +10,7 @@ import click
 
 from ibwire.base.errors import ScriptError
 from ibwire.base.units import MS, Time
-from ibwire.cli.live import TAP, LiveOptions
+from ibwire.cli.live import HARDWARE_TIMESTAMPS, TAP, LiveOptions
 from ibwire.cli.values import IPAddress, MACAddress
 from ibwire.drill.agent.agent_server import PORT as AGENT_PORT
 from ibwire.drill.agent.agent_server import TOKEN_VARIABLE
@@ -45,6 +45,7 @@ class TargetOptions:
     mac: bytes | None
     vlan: int | None
     tap: str | None
+    hardware_timestamps: bool
     restart: Restart | None
 
     @property
@@ -80,7 +81,12 @@ class TargetOptions:
         if self.dev is None or self.peer is None:
             raise click.UsageError("--dev and --peer are required for a device on a link")
         link = TargetLink(
-            dev=self.dev, address=self.address, mac=self.mac, vlan=self.vlan, tap=self.tap
+            dev=self.dev,
+            address=self.address,
+            mac=self.mac,
+            vlan=self.vlan,
+            tap=self.tap,
+            hardware_timestamps=self.hardware_timestamps,
         )
         return link, self.peer
 
@@ -141,6 +147,7 @@ TARGET = {
         help="VLAN ID for an --address that the interface lacks.",
     ),
     "tap": TAP,
+    "hardware_timestamps": HARDWARE_TIMESTAMPS,
     "restart": click.option(
         "--restart",
         type=CommandType(),

@@ -475,6 +475,11 @@ def test_an_answer_that_nests_too_deep_is_that_of_no_agent() -> None:
         (["--params", "x"], "require --connect params"),
         (["--mtu", "256"], "--mtu requires --connect pingpong"),
         (["--capture", "x", "--device", "10.0.0.1"], "either a recording or a device"),
+        (["--hardware-timestamps"], "--hardware-timestamps: --dev and --peer are required"),
+        (
+            ["--hardware-timestamps", "--dev", "lo", "--peer", "10.0.0.1", "--token", "t"],
+            "--hardware-timestamps requires --tap",
+        ),
         (["--tolerance", "5", "--limit", "3"], "--tolerance, --limit: --dev and --peer"),
         (["--params-from", "true", "--vlan", "5"], "--vlan, --params-from: --dev and --peer"),
     ],

@@ -143,6 +143,10 @@ def test_a_connection_manager_may_be_attacked(tmp_path: Path) -> None:
         ("--default-route-too", "--default-route-too: --dev and --peer are"),
         ("replay . --tolerance 5", "--tolerance: --dev and --peer are required"),
         ("min . --restart ./again", "--restart: --dev and --peer are required"),
+        (
+            "--dev lo --peer 10.0.0.2 --token t --hardware-timestamps",
+            "--hardware-timestamps requires --tap",
+        ),
         ("--dev lo", "--dev and --peer are required"),
         ("--dev lo --peer 10.0.0.2 --target emu", "--target: only without --dev"),
         ("min . --dev lo --peer 10.0.0.2 --target emu", "--target: only without --dev"),
