@@ -23,10 +23,12 @@ from ibwire.rc.packet import TransportPacket, encode
 from ibwire.rc.profile import Profile
 from ibwire.rc.qp import QueuePair
 from ibwire.rc.work import SGE, RecvWR
+from ibwire.replay.beginning import Beginning
 from ibwire.replay.emulated import PathEnds, queue_pair_at
 from ibwire.replay.inferred import InferredKeys, Memory
 from ibwire.replay.recorded import Exchange, RecordedPacket
 from ibwire.replay.report import ReplayReport, summary_of
+from ibwire.replay.response_kinds import is_plain_ack, nak_code
 from ibwire_layers import syndrome as aeth
 from ibwire_layers.opcodes import Operation
 from ibwire_layers.psn import MASK, distance
@@ -37,9 +39,6 @@ LOOKAHEAD = 2048
 
 UNMATCHED = 256
 """Consecutive emulated responses without a recorded one that are compared."""
-
-KEEP_START = 1 << 22
-"""PSNs after which it no longer matters where the replay began; they repeat after 2 ** 24."""
 
 READS = 256
 """READ requests whose addresses are kept, to find the memory that their responses show."""
@@ -100,10 +99,7 @@ class ResponderReplay:
         self._last_time = 0
         self._unmatched = 0
         """Emulated responses in a row that were not recorded."""
-        self._start: int | None = None
-        """PSN of the first replayed request; `None` where the CM shows the first of all."""
-        self._answered: int | None = None
-        """The highest PSN that was acknowledged before the first replayed request."""
+        self._beginning = Beginning(exchange, self.report, LOOKAHEAD)
         self._knows_msn = exchange.first_psn is not None
         """Whether the MSN is that of the recorded responder."""
 
@@ -259,7 +255,7 @@ class ResponderReplay:
     ) -> bool:
         """Whether the next response gives unsolicited credits; the emulated responder then does."""
         qp, shown = self._qp, expected.packet
-        if qp is None or not qp.profile.live_credits or not _is_plain_ack(shown):
+        if qp is None or not qp.profile.live_credits or not is_plain_ack(shown):
             return False
         last = qp.responder.epsn - 1 & MASK
         if shown.psn != last or qp.responder.failed:
@@ -282,7 +278,7 @@ class ResponderReplay:
         self._last_number, self._last_time = recorded.number, recorded.time_ns
         self._learn_mtu(packet, expected)
         if self._qp is None:
-            if not self._begins(recorded, expected):
+            if not self._beginning.allows(recorded, expected):
                 return
             self._qp = self._create(recorded, expected)
             if self._qp is None:
@@ -301,8 +297,7 @@ class ResponderReplay:
             count = max(-(-packet.dma_len // qp.mtu), 1)
             self._reads.append(_Read(packet.psn, count, packet.va, packet.rkey))
         before = responder.epsn
-        if self._start is not None and distance(self._start, before) > KEEP_START:
-            self._start = None
+        self._beginning.advance(before)
         flags = qp.attr.qp_access_flags
         if self._forbidden:
             qp.attr.qp_access_flags = 0
@@ -316,15 +311,6 @@ class ResponderReplay:
             keys.release(8 if operation in _ATOMICS else len(packet.payload))
         keys.denied = self._forbidden = False
 
-    def _start_is_open(self, request: RecordedPacket, expected: RecordedPacket | None) -> bool:
-        """Whether only a later request shows where the replay can start: the one that a NAK asks
-        for."""
-        if expected is None or not self._refuses_earlier(request, expected):
-            return False
-        asked = expected.packet.psn
-        requests = self.exchange.requests
-        return len(requests) < LOOKAHEAD and all(each.packet.psn != asked for each in requests)
-
     def _cannot_answer(self, response: RecordedPacket, request: RecordedPacket) -> bool:
         """Whether a response was recorded before a request, or, where that is a READ and the first
         of all, acknowledges an earlier one: the response to the READ shows the path MTU."""
@@ -332,92 +318,13 @@ class ResponderReplay:
             return True
         is_read = self._qp is None and request.packet.form.operation is Operation.READ
         is_older = distance(request.packet.psn, response.packet.psn) < 0
-        return is_read and is_older and _is_plain_ack(response.packet)
+        return is_read and is_older and is_plain_ack(response.packet)
 
     def _waits_for_more(self, request: RecordedPacket, expected: RecordedPacket | None) -> bool:
         """Whether a later packet shows what to do with a request."""
-        if self._qp is None and self._start_is_open(request, expected):
+        if self._qp is None and self._beginning.is_open(request, expected):
             return True
         return self._waits_for_result(request)
-
-    def _refuses_earlier(self, request: RecordedPacket, expected: RecordedPacket) -> bool:
-        """Whether the next response asks for a request before this one, which is so dropped."""
-        answer = expected.packet
-        is_nak = answer.form.has_aeth and aeth.kind(answer.syndrome) in (
-            AckKind.RNR_NAK,
-            AckKind.NAK,
-        )
-        return (
-            self.exchange.first_psn is None
-            and request.packet.form.is_first
-            and is_nak
-            and distance(answer.psn, request.packet.psn) > 0
-        )
-
-    def _begins(self, recorded: RecordedPacket, expected: RecordedPacket | None) -> bool:
-        """Whether the replay can start with this request."""
-        if self.exchange.first_psn is not None:
-            return True
-        packet = recorded.packet
-        answer = expected.packet if expected is not None else None
-        if expected is not None and answer is not None:
-            if answer.psn == packet.psn and _nak_code(answer) == NakCode.INVALID_REQUEST:
-                return True  # the request was invalid, not late
-            if self._refuses_earlier(recorded, expected):
-                asked = [r for r in self.exchange.requests if r.packet.psn == answer.psn]
-                if _nak_code(answer) == NakCode.PSN_SEQUENCE_ERROR and (
-                    not asked or asked[0].packet.form.is_first
-                ):
-                    return True  # the first request of all was lost
-                self.report.leave_out(_REFUSED, recorded.number)
-                return False
-            if self._is_repeated(recorded, expected):
-                self.report.leave_out(_REPEATED, recorded.number)
-                return False
-            if self._is_duplicate(recorded, expected):
-                self.report.leave_out(_DUPLICATE, recorded.number)
-                return False
-        if self._was_answered(packet, answer):
-            self.report.leave_out(_DUPLICATE, recorded.number)
-            return False
-        if packet.form.is_first:
-            return True
-        self.report.leave_out(_INSIDE, recorded.number)
-        return False
-
-    def _was_answered(self, packet: TransportPacket, answer: TransportPacket | None) -> bool:
-        """Whether a request was acknowledged before, or its response continues that of a READ."""
-        if self._answered is not None and distance(self._answered, packet.psn) <= 0:
-            return True
-        return (
-            answer is not None
-            and answer.psn == packet.psn
-            and packet.form.operation is Operation.READ
-            and answer.form.operation is Operation.READ_RESPONSE
-            and not answer.form.is_first
-        )
-
-    def _is_repeated(self, recorded: RecordedPacket, expected: RecordedPacket) -> bool:
-        """Whether the requester goes back before this request before the next response: it may have
-        been dropped."""
-        return any(
-            distance(each.packet.psn, recorded.packet.psn) > 0
-            for each in self.exchange.requests
-            if each.number < expected.number
-        )
-
-    def _is_duplicate(self, recorded: RecordedPacket, expected: RecordedPacket) -> bool:
-        """Whether the next response acknowledges more than was sent up to it: it answers duplicates
-        of requests before the capture."""
-        answer = expected.packet
-        if not _is_plain_ack(answer) or distance(recorded.packet.psn, answer.psn) <= 0:
-            return False
-        sent = [recorded, *(r for r in self.exchange.requests if r.number < expected.number)]
-        return not recorded.is_apart and all(
-            distance(each.packet.psn, answer.psn) > 0
-            for each in sent
-            if each.packet.form.operation is not Operation.READ
-        )
 
     def _create(
         self, recorded: RecordedPacket, expected: RecordedPacket | None
@@ -429,13 +336,13 @@ class ResponderReplay:
         answer = expected.packet if expected is not None else None
         if first is not None:
             psn = first
-        elif answer is not None and _nak_code(answer) == NakCode.PSN_SEQUENCE_ERROR:
+        elif answer is not None and nak_code(answer) == NakCode.PSN_SEQUENCE_ERROR:
             if distance(answer.psn, psn) > 0:
                 psn = answer.psn
                 self.report.infer("PSN of the first request, from a NAK for it", recorded.number)
         elif (
             answer is not None
-            and _is_plain_ack(answer)
+            and is_plain_ack(answer)
             and not answer.msn
             and packet.form.is_last
             and packet.form.operation in _SEGMENTED
@@ -455,8 +362,7 @@ class ResponderReplay:
             self.report.infer("its QP number cannot be a connection's", recorded.number)
         else:
             self._link = qp.device.link
-            if first is None:
-                self._start = psn
+            self._beginning.begin(psn)
         return qp
 
     def _learn_mtu(self, packet: TransportPacket, expected: RecordedPacket | None) -> None:
@@ -650,7 +556,7 @@ class ResponderReplay:
             self._miss(expected)
             return
         self._held = None
-        if self._profile.coalesces_acks and _is_plain_ack(packet) and not _nak_code(shown):
+        if self._profile.coalesces_acks and is_plain_ack(packet) and not nak_code(shown):
             report.coalesced += 1
         else:
             report.differ(expected.number, "packet", None, summary_of(packet))
@@ -690,27 +596,16 @@ class ResponderReplay:
     def _is_left_over(self, response: RecordedPacket) -> bool:
         """Whether the emulated responder has no response of that PSN, because the request came
         before the first one replayed."""
-        if self._qp is None or self._held is not None or not self._is_before_start(response):
+        if self._qp is None or self._held is not None or not self._beginning.is_before(response):
             return False
         replies = self._qp.responder.replies
         return not replies or replies[0].psn != response.packet.psn
 
-    def _is_before_start(self, response: RecordedPacket) -> bool:
-        """Whether a response answers a request before the first one replayed: also a READ or an
-        atomic that is retransmitted later."""
-        if self._start is None or distance(self._start, response.packet.psn) >= 0:
-            return False
-        return not self.report.equal or not _is_acknowledge(response.packet)
-
     def _miss(self, expected: RecordedPacket) -> None:
         """Report a recorded response that the emulated responder does not send."""
         if self._qp is None:
-            psn = (
-                expected.packet.psn if not _is_refusal(expected.packet) else expected.packet.psn - 1
-            )
-            if self._answered is None or distance(self._answered, psn) > 0:
-                self._answered = psn & MASK
-        if self._qp is None or self._is_before_start(expected):
+            self._beginning.take_answer(expected.packet)
+        if self._qp is None or self._beginning.is_before(expected):
             self.report.leave_out(_EARLIER, expected.number)
             return
         self.report.differ(expected.number, "packet", summary_of(expected.packet), None)
@@ -721,29 +616,6 @@ def _precedes(response: RecordedPacket, request: RecordedPacket) -> bool:
     return not request.is_apart and response.number < request.number
 
 
-def _nak_code(packet: TransportPacket) -> int | None:
-    if not packet.form.has_aeth or aeth.kind(packet.syndrome) is not AckKind.NAK:
-        return None
-    return aeth.code(packet.syndrome)
-
-
-def _is_acknowledge(packet: TransportPacket) -> bool:
-    return packet.form.operation is Operation.ACKNOWLEDGE
-
-
-def _is_refusal(packet: TransportPacket) -> bool:
-    return packet.form.has_aeth and aeth.kind(packet.syndrome) is not AckKind.ACK
-
-
-def _is_plain_ack(packet: TransportPacket) -> bool:
-    is_ack = packet.form.operation is Operation.ACKNOWLEDGE
-    return is_ack and aeth.kind(packet.syndrome) is AckKind.ACK
-
-
-_INSIDE = "request in the middle of a message whose start is not in the capture"
-_REFUSED = "request behind one that was refused, before the first one replayed"
-_REPEATED = "request that is retransmitted before its response"
-_DUPLICATE = "duplicate of a request before the capture"
 _EARLIER = "response to a request before the first one replayed"
 
 _UNKNOWN_STATE = (
