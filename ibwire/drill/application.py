@@ -9,7 +9,14 @@ from ibwire.base.errors import VerbsError
 from ibwire.drill.language.expressions import Scope
 from ibwire.drill.language.literals import single
 from ibwire.drill.language.steps import Verb
-from ibwire.drill.language.vocabulary import ACCESS, MANAGER_VERBS, SEND_OPCODES, STATES
+from ibwire.drill.language.vocabulary import (
+    ACCESS,
+    MANAGER_VERBS,
+    SEND_OPCODES,
+    STATES,
+    VERBS,
+    impossible,
+)
 from ibwire.drill.packets import byte_difference, pattern
 from ibwire.drill.targets.manager import described
 from ibwire.drill.targets.target import CommandedManager, Unable, Verbs
@@ -112,6 +119,10 @@ class Application:
         number = single(value).evaluate(self._scope)
         if not low <= number <= high:
             raise self._scope.error(token, f"{name} is {number}, not from {low} to {high}")
+        names = VERBS[step.token.text].args[name]
+        problem = "" if step.token.text == "modify" else impossible(name, names, number)
+        if problem:
+            raise self._scope.error(token, problem)
         return number
 
     # What the application does.

@@ -13,7 +13,16 @@ from typing import Any
 
 from ibwire.drill.language import manager_messages as management
 from ibwire.drill.language.expressions import Scope
-from ibwire.drill.language.literals import NAMES, WRAPPING, Literal, Place, short_name, single
+from ibwire.drill.language.literals import (
+    ICRCS,
+    LIMITS,
+    NAMES,
+    WRAPPING,
+    Literal,
+    Place,
+    short_name,
+    single,
+)
 from ibwire.drill.language.tokens import Token
 from ibwire.rc.unreliable import QP1
 from ibwire_layers import headers as h
@@ -33,11 +42,8 @@ from ibwire_layers.psn import MASK, distance
 from ibwire_layers.schema import Header
 from ibwire_layers.syndrome import AckKind
 
-MAXIMUM_PAYLOAD = 16384
-"""Bytes of a packet of a script: more than any path MTU, for packets that are too long."""
-
-GOOD, BAD, NONE = -1, -2, -3
-"""Values of `icrc` besides a number."""
+GOOD, BAD, NONE = (ICRCS[name] for name in ("good", "bad", "none"))
+"""ICRCs besides numbers of 32 bits; those from `GOOD` on say which bits of it are flipped."""
 
 
 def pattern(at: int, length: int) -> bytes:
@@ -81,9 +87,9 @@ def build(literal: Literal, wire: Wire, scope: Scope) -> bytes:
     """The frame of a packet to the device; raises `ScriptError` for values that do not fit."""
     given = _numbers(literal, scope)
     payload = _payload(literal, given, scope)
-    pad = _word(literal, scope, "pad", -len(payload) % 4, 0, MAXIMUM_PAYLOAD)
-    padding = bytes([_word(literal, scope, "fill", 0, 0, 255)]) * pad
-    padding += bytes(_word(literal, scope, "more", 0, 0, MAXIMUM_PAYLOAD))
+    pad = _word(literal, scope, "pad", -len(payload) % 4)
+    padding = bytes([_word(literal, scope, "fill", 0)]) * pad
+    padding += bytes(_word(literal, scope, "more", 0))
     is_management = literal.form is not None
     defaults = {
         "pkey": wire.pkey,
@@ -112,18 +118,42 @@ def build(literal: Literal, wire: Wire, scope: Scope) -> bytes:
     cut = None
     if "cut" in literal.words:
         size = h.BTH.SIZE + sum(kind.SIZE for kind in literal.headers)
-        cut = _word(literal, scope, "cut", 0, 0, size + len(payload) + len(padding))
+        cut = _word(literal, scope, "cut", 0, (0, size + len(payload) + len(padding)))
     icrc = _icrc(literal, scope)
-    return build_frame(
+    frame = build_frame(
         literal.opcode,
         route=wire.route,
         payload=payload,
         padding=padding,
-        icrc=_ICRCS.get(icrc, icrc),
+        icrc=built_icrc(icrc),
         cut=cut,
         defaults=defaults,
         **fields,
     )
+    return with_icrc(frame, icrc)
+
+
+def built_icrc(icrc: int) -> Icrc:
+    """What a frame is built with, before `with_icrc`."""
+    if icrc < GOOD:
+        return icrc
+    return "none" if icrc == NONE else "good"
+
+
+def with_icrc(frame: bytes, icrc: int) -> bytes:
+    """A frame that was built with `built_icrc`, with the bits of its ICRC flipped that shall be."""
+    if not GOOD < icrc < NONE:
+        return frame
+    number = int.from_bytes(frame[-4:]) ^ icrc & GOOD - 1
+    return frame[:-4] + number.to_bytes(4)
+
+
+def icrc_text(icrc: int) -> str:
+    """An ICRC as scripts have it."""
+    for name, number in ICRCS.items():
+        if icrc == number:
+            return name
+    return hex(icrc) if icrc < GOOD else f"good^{icrc & GOOD - 1:#x}"
 
 
 def has_no_icrc(literal: Literal, scope: Scope) -> bool:
@@ -264,13 +294,20 @@ def _payload(literal: Literal, given: Mapping[str, Mapping[str, int]], scope: Sc
         return management.build(literal.form, given, literal.data or b"", scope.symbols)
     if literal.data is not None:
         return literal.data
-    length = _word(literal, scope, "len", 0, 0, MAXIMUM_PAYLOAD)
-    return pattern(_word(literal, scope, "at", 0, 0, 1 << 31), length)
+    length = _word(literal, scope, "len", 0)
+    return pattern(_word(literal, scope, "at", 0), length)
 
 
-def _word(literal: Literal, scope: Scope, name: str, default: int, low: int, high: int) -> int:
+def _word(
+    literal: Literal,
+    scope: Scope,
+    name: str,
+    default: int,
+    limits: tuple[int, int] | None = None,
+) -> int:
     if name not in literal.words:
         return default
+    low, high = limits or LIMITS[name]
     token, value = literal.words[name]
     number = single(value).evaluate(scope)
     if not low <= number <= high:
@@ -279,13 +316,13 @@ def _word(literal: Literal, scope: Scope, name: str, default: int, low: int, hig
 
 
 def _icrc(literal: Literal, scope: Scope) -> int:
-    return _word(literal, scope, "icrc", GOOD, NONE, 0xFFFFFFFF)
+    return _word(literal, scope, "icrc", GOOD, (0, NONE))
 
 
 def _syndrome(literal: Literal, scope: Scope) -> int:
     for name, kind in _KINDS.items():
         if name in literal.words:
-            return kind << 5 | _word(literal, scope, name, 0, 0, 31)
+            return kind << 5 | _word(literal, scope, name, 0)
     return aeth.INVALID_CREDITS
 
 
@@ -381,7 +418,7 @@ def _payload_differences(
         token, value = literal.words["at"]
         if len(value.choices) != 1:
             raise scope.error(token, "the payload begins at one place of the pattern")
-        expected = pattern(_word(literal, scope, "at", 0, 0, 1 << 31), len(payload))
+        expected = pattern(_word(literal, scope, "at", 0), len(payload))
         if literal.is_any and not payload:
             found.append("no payload")
     if expected is not None and expected != payload:
@@ -433,6 +470,5 @@ def _size_fits(rule: Payload, size: int, mtu: int) -> bool:
 _PATTERN = bytes((i * 167 + (i >> 8) * 59 + 1) & 0xFF for i in range(1 << 16))
 _KINDS = {"nak": AckKind.NAK, "rnr": AckKind.RNR_NAK, "credits": AckKind.ACK}
 _KIND_NAMES = {"nak": "a NAK", "rnr": "an RNR NAK", "credits": "an ACK"}
-_ICRCS: Mapping[int, Icrc] = {GOOD: "good", BAD: "bad", NONE: "none"}
 _OUTER = ("ip", "udp", "eth", "vlan")
 """Headers before the BTH."""

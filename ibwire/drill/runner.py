@@ -31,7 +31,7 @@ from ibwire.drill.language.steps import (
     When,
 )
 from ibwire.drill.language.tokens import Line, Token
-from ibwire.drill.language.vocabulary import MANAGER_VERBS, VERBS
+from ibwire.drill.language.vocabulary import MANAGER_VERBS, VERBS, impossible
 from ibwire.drill.packets import (
     aim,
     build,
@@ -484,6 +484,9 @@ def asked_for(steps: list[Step], scope: Scope) -> tuple[Token | None, dict[str, 
         low, high = LIMITS.get(name, (0, 1 << 32))
         if not low <= number <= high:
             raise scope.error(token, f"{name} is {number}, not from {low} to {high}")
+        problem = impossible(name, VERBS["qp"].args[name], number)
+        if problem:
+            raise scope.error(token, problem)
         if name == "mtu" and number not in MTU_CODES:
             raise scope.error(token, f"mtu is {number}, not one of {list(MTU_CODES)}")
         if name == "version" and number not in ADDRESSES:

@@ -15,6 +15,11 @@ from enum import StrEnum
 from typing import Any
 
 from ibwire.base.errors import IbwireError
+from ibwire.drill.language.literals import ICRCS, MAXIMUM_PAYLOAD
+from ibwire.drill.packets import BAD as BAD
+from ibwire.drill.packets import GOOD as GOOD
+from ibwire.drill.packets import NONE as NONE
+from ibwire.drill.packets import icrc_text
 from ibwire.rc.attributes import MTU_CODES
 from ibwire.rc.connect import ALL_ACCESS
 from ibwire.rc.work import WROpcode
@@ -27,17 +32,11 @@ FORMAT = 1
 """Of `case.json`."""
 
 MAXIMUM_STEPS = 100_000
-MAXIMUM_PAYLOAD = 16384
-"""Bytes of one packet: more than any path MTU, for packets that are too long."""
-
 MAXIMUM_TEXT = 200
 """Characters of a text that is printed."""
 
 Value = int | tuple[str, int]
 """A number, or a symbol and what is added to it."""
-
-GOOD, BAD, NONE = -1, -2, -3
-"""What the ICRC of a packet may be, besides a number."""
 
 
 class Role(StrEnum):
@@ -326,7 +325,7 @@ def step_text(step: Step) -> str:
     words += [f"len={step.length}"] * bool(step.length)
     words += [f"{name}={getattr(step, name)}" for name in ("pad", "cut") if name in _said(step)]
     words += [f"more={step.more}"] * bool(step.more)
-    words += [f"icrc={_ICRC.get(step.icrc, hex(step.icrc))}"] * (step.icrc != GOOD)
+    words += [f"icrc={icrc_text(step.icrc)}"] * (step.icrc != GOOD)
     return " ".join(words)
 
 
@@ -355,7 +354,7 @@ def _said(step: Packet) -> set[str]:
 
 
 _TOP = ("ibwire-fuzz-case", "profile", "origin", "choices", "connection", "steps")
-_ICRC = {GOOD: "good", BAD: "bad", NONE: "none"}
+_FLIPPED = re.compile(r"good\^0x([0-9a-f]{1,8})")
 _VALUE = re.compile(r"([a-z_.]+)([+-]\d{1,20})?")
 _KINDS: Mapping[str, type[Any]] = {
     "packet": Packet,
@@ -385,7 +384,7 @@ def _step_to_json(step: Step) -> dict[str, Any]:
         elif entry.name == "connection":
             value = asdict(value)
         elif entry.name == "icrc":
-            value = _ICRC.get(value, value)
+            value = value if value < GOOD else icrc_text(value)
         elif entry.name == "fields":
             value = {
                 name: each if isinstance(each, int) else value_text(each)
@@ -439,10 +438,13 @@ def _read(kind: type[Any], name: str, value: Any, where: str) -> Any:
                 raise CaseError(f"{where}.{key}: no such field")
         return {key: _read_value(each, f"{where}.{key}") for key, each in value.items()}
     if name == "icrc" and isinstance(value, str):
-        named = {text: number for number, text in _ICRC.items()}
-        if value not in named:
-            raise CaseError(f"{where}: {value!r}, not {', '.join(named)} or a number")
-        return named[value]
+        flipped = _FLIPPED.fullmatch(value)
+        if flipped:
+            return GOOD | int(flipped[1], 16)
+        if value not in ICRCS:
+            known = ", ".join(ICRCS)
+            raise CaseError(f"{where}: {value!r}, not {known}, good^0x10000 or a number")
+        return ICRCS[value]
     if name == "why":
         return _read_text(value, where)
     if name in _WORDS:

@@ -143,6 +143,41 @@ ERRORS = {
     "for psn in 1..3 {\nsilence\n}": "1:5: psn is a number of the connection already",
     "> upto 0 any": "1:8: up to 0 packets: use silence",
     "> upto 1-2 any": "1:8: up to -1 packets: use silence",
+    "for i in 1..0 {\n}": "1:13: 0 comes before 1",
+    "cases n {\n-1\n}\nfor i in 1..$n {\n}": "2:1: -1 comes before 1",
+    "> ACK psn rnr=44": "1:15: rnr is 44, not from 0 to 31",
+    "> ACK psn rnr={1, 44}": "1:19: rnr is 44, not from 0 to 31",
+    "> ACK psn rnr=4..44": "1:18: rnr is 44, not from 0 to 31",
+    "> ACK psn credits=-1": "1:19: credits is -1, not from 0 to 31",
+    "> ACK 0x1000000": "1:7: psn is 16777216, not from 0 to 16777215",
+    "> ACK psn msn=1+0xffffff": "1:15: msn is 16777216, not from 0 to 16777215",
+    "> ACK psn pkey=0x10000": "1:16: pkey is 65536, not from 0 to 65535",
+    "> READ_RESPONSE_ONLY psn len=16385": "1:30: len is 16385, not from 0 to 16384",
+    "> ACK psn ip.ttl=256": "1:18: ip.ttl is 256, not from 0 to 255",
+    "qp timeout=32": "1:12: timeout is 32, not from 0 to 31",
+    "qp rnr_retry=8": "1:14: rnr_retry is 8, not from 0 to 7",
+    "qp type=7": "1:9: type is 7, not one of RC, UC",
+    "qp access=0x8000": "1:11: access is 0x8000, not a sum of LOCAL_WRITE, REMOTE_WRITE, "
+    "REMOTE_READ, REMOTE_ATOMIC, MW_BIND, ZERO_BASED, ON_DEMAND, HUGETLB, FLUSH_GLOBAL, "
+    "FLUSH_PERSISTENT, RELAXED_ORDERING, NONE, ALL",
+    "modify state=9": "1:14: state is 9, not one of RESET, INIT, RTR, RTS, SQD, SQE, ERR",
+    "poll send status=24": "1:18: status is 24, not one of SUCCESS, LOC_LEN_ERR, LOC_QP_OP_ERR, "
+    "LOC_EEC_OP_ERR, LOC_PROT_ERR, WR_FLUSH_ERR, MW_BIND_ERR, BAD_RESP_ERR, LOC_ACCESS_ERR, "
+    "REM_INV_REQ_ERR, REM_ACCESS_ERR, REM_OP_ERR, RETRY_EXC_ERR, RNR_RETRY_EXC_ERR, "
+    "LOC_RDD_VIOL_ERR, REM_INV_RD_REQ_ERR, REM_ABORT_ERR, INV_EECN_ERR, INV_EEC_STATE_ERR, "
+    "FATAL_ERR, RESP_TIMEOUT_ERR, GENERAL_ERR, TM_ERR, TM_RNDV_INCOMPLETE",
+    "poll recv imm_data=0x100000000": "1:20: imm_data is 4294967296, not from 0 to 4294967295",
+    "post_send SEND flags=16": "1:22: flags is 0x10, not a sum of FENCE, SIGNALED, SOLICITED, "
+    "INLINE, NONE",
+    "post_send RDMA_READ rkey=0x100000000": "1:26: rkey is 4294967296, not from 0 to 4294967295",
+    "post_recv wr_id=-1": "1:17: wr_id is -1, not from 0 to 18446744073709551615",
+    "< SEND_ONLY psn icrc=-1": "1:22: icrc is -1, not from 0 to 4294967295",
+    "< SEND_ONLY psn icrc=0x100000000": "1:22: icrc is 4294967296, not from 0 to 4294967295",
+    "< SEND_ONLY psn icrc=good^0x100000000": "1:22: icrc is 4294967296, not from 0 to 4294967295",
+    "< SEND_ONLY psn icrc=good+1": "1:26: expected a field of the packet, found +",
+    "< SEND_ONLY psn icrc=bad^1": "1:25: expected a field of the packet, found ^",
+    "< SEND_ONLY psn icrc=wrong": "1:22: wrong is not an ICRC; expected bad, good, none",
+    "< SEND_ONLY psn icrc=1^1": "1:23: expected a field of the packet, found ^",
     "poll sent": "1:6: sent is not a queue, send or recv; did you mean send?",
     "poll": "1:5: expected a queue, send or recv, found the end of the line",
     "cases a, b {\n1\n}": "2:2: 1 cells in a table of 2 columns",

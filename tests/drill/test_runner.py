@@ -317,6 +317,19 @@ def test_a_frame_has_its_size_and_icrc(literal: str, size: int, status: CrcStatu
     assert packet.route.udp.length == size - 34
 
 
+@pytest.mark.parametrize("bits", [1, 0x10000, 0x80000000, 0xFFFF, 0xFFFFFFFF])
+def test_bits_of_the_right_icrc_are_flipped(bits: int) -> None:
+    right = frame_of("WRITE_ONLY psn len=8")
+    wrong = frame_of(f"WRITE_ONLY psn len=8 icrc=good^{bits:#x}")
+
+    assert wrong[:-4] == right[:-4]
+    assert int.from_bytes(wrong[-4:]) ^ int.from_bytes(right[-4:]) == bits
+
+
+def test_no_bit_flipped_is_the_right_icrc() -> None:
+    assert frame_of("SEND_ONLY psn len=5 icrc=good^0") == frame_of("SEND_ONLY psn len=5")
+
+
 def test_lengths_and_checksum_before_the_bth_are_right_unless_given() -> None:
     wrong = Packet.parse(frame_of("SEND_ONLY psn len=8 udp.length=9"), strict=False).route
     right = Packet.parse(frame_of("SEND_ONLY psn len=8 ip.ttl=3")).route

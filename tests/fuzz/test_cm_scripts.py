@@ -13,7 +13,7 @@ from examples import sampled
 from ibwire.base.units import S
 from ibwire.fuzz.artefacts import checked_script
 from ibwire.fuzz.campaign import Campaign
-from ibwire.fuzz.case import Case, Command, Connection, Mad, Role, Step, Wait
+from ibwire.fuzz.case import BAD, Case, Command, Connection, Mad, Role, Step, Wait
 from ibwire.fuzz.judge.comparison import Difference, ExactComparison, Kind
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS
 from ibwire.fuzz.targets.emulated_manager import managed_emulation
@@ -53,7 +53,7 @@ def test_message_names_its_differences_in_the_words_of_drill() -> None:
         Mad(exchange=0, length=2, at=0),
         Command("accept"),
         Wait(5 * S),
-        Mad(message="RTU", fields={"rtu.remote_comm_id": ("id", 1)}, icrc=-2, why="not its ID"),
+        Mad(message="RTU", fields={"rtu.remote_comm_id": ("id", 1)}, icrc=BAD, why="not its ID"),
         Mad(message="DREQ", fields={"dreq.remote_qpn": ("qpn", -1)}, cut=60),
         Mad(message="REJ", fields={"rej.reason": 10}),
     ).splitlines()

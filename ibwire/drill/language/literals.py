@@ -13,8 +13,15 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 
 from ibwire.base.errors import ScriptError
-from ibwire.drill.language.cursor import Cursor, unknown, with_article
-from ibwire.drill.language.expressions import Expression, Value, read_expression, read_value
+from ibwire.drill.language.cursor import SYMBOLS, Cursor, unknown, with_article
+from ibwire.drill.language.expressions import (
+    Expression,
+    Scope,
+    Value,
+    constant,
+    read_expression,
+    read_value,
+)
 from ibwire.drill.language.manager_messages import FORMS, PREFIX, Form, names_of
 from ibwire.drill.language.tokens import Kind, Token
 from ibwire_layers import headers as h
@@ -39,7 +46,7 @@ WORDS = {
 INBOUND_WORDS = {
     "pad": "bytes of padding, whatever the payload needs",
     "fill": "what each byte of the padding is",
-    "icrc": "good, bad, none, or the four bytes as a number",
+    "icrc": "good, bad, none, good^BITS with these bits flipped, or the four bytes as a number",
     "cut": "bytes that are left of the packet, from its BTH on",
     "more": "bytes after the padding that belong to no header",
 }
@@ -47,9 +54,32 @@ INBOUND_WORDS = {
 
 NAMES: Mapping[str, Mapping[str, int]] = {
     "nak": {code.name: code.value for code in NakCode},
-    "icrc": {"good": -1, "bad": -2, "none": -3},
 }
 """Names of the values of a word."""
+
+GOOD_ICRC = 1 << 32
+"""The right ICRC, beyond every ICRC that is written as a number; with bits of it flipped, it is
+this number with these bits."""
+
+NO_ICRC = 1 << 33
+
+ICRCS: Mapping[str, int] = {
+    "good": GOOD_ICRC,
+    "bad": GOOD_ICRC | 1 << 24,  # the lowest bit of the first byte
+    "none": NO_ICRC,
+}
+"""Names of ICRCs."""
+
+MAXIMUM_PAYLOAD = 16384
+"""Bytes of a packet of a script: more than any path MTU, for packets that are too long."""
+
+LIMITS: Mapping[str, tuple[int, int]] = {
+    **dict.fromkeys(("len", "pad", "more"), (0, MAXIMUM_PAYLOAD)),
+    **dict.fromkeys(("nak", "rnr", "credits"), (0, 31)),
+    "at": (0, 1 << 31),
+    "fill": (0, 255),
+}
+"""Least and greatest number of a word."""
 
 _ADDRESSES = {
     Show.MAC: "MAC address such as 02:00:0a:00:00:01",
@@ -150,7 +180,11 @@ def _read(cursor: Cursor, *, is_inbound: bool) -> Literal:
     fields: dict[Place, tuple[Token, Value]] = {}
     data: bytes | None = None
     if form is None and _begins_psn(cursor):
-        fields[known["psn"]] = cursor.here, _value(cursor, {}, is_inbound=is_inbound)
+        here = cursor.here
+        value = _value(cursor, {}, is_inbound=is_inbound)
+        fields[known["psn"]] = here, value
+        if not is_inbound:
+            _check_possible(cursor, "psn", value, known["psn"])
     own_words = WORDS if form is None else {"data": WORDS["data"]}
     vocabulary = {**own_words, **INBOUND_WORDS} if is_inbound else own_words
     while not cursor.at_end and cursor.here.text not in ("|", "{"):
@@ -188,10 +222,49 @@ def _field_value(
     """Read the value of a field or word: an address in quotes, or a number."""
     if place is not None and place.field.show in _ADDRESSES and cursor.here.kind is Kind.TEXT:
         return _address(cursor, place.field.show)
+    if name.text == "icrc" and is_inbound:
+        return _icrc(cursor)
     names = NAMES.get(name.text, {})
     if form is not None and place is not None:
         names = names_of(place.field)
-    return _value(cursor, names, is_inbound=is_inbound)
+    value = _value(cursor, names, is_inbound=is_inbound)
+    if not is_inbound:
+        _check_possible(cursor, name.text, value, place)
+    return value
+
+
+def _check_possible(cursor: Cursor, name: str, value: Value, place: Place | None) -> None:
+    """Raise for a number that a field of a packet, or a word, can never have."""
+    low, high = LIMITS[name] if place is None else (0, (1 << place.field.size) - 1)
+    for end in {id(end): end for choice in value.choices for end in choice}.values():
+        number = constant(end, cursor.path)
+        if number is None or low <= number <= high:
+            continue
+        if place is None or number > high or place.field.name not in WRAPPING:
+            raise cursor.error(end.token, f"{name} is {number}, not from {low} to {high}")
+
+
+def _icrc(cursor: Cursor) -> Value:
+    """Read an ICRC: `good`, `bad`, `none`, `good^0x10000`, or a number of 32 bits."""
+    token, start = cursor.here, cursor.position
+    named = token.text if token.kind is Kind.NAME else ""
+    if named in ICRCS:
+        cursor.take()
+        base = ICRCS[named]
+        bits = read_expression(cursor) if named == "good" and cursor.takes("^") else None
+    elif named and named not in SYMBOLS and cursor.after.text != "(":
+        raise cursor.unknown(token, "ICRC", ICRCS)
+    else:
+        base, bits = 0, read_expression(cursor)
+
+    def evaluate(scope: Scope) -> int:
+        number = 0 if bits is None else bits.evaluate(scope)
+        if not 0 <= number < GOOD_ICRC:
+            raise scope.error(token, f"icrc is {number}, not from 0 to {GOOD_ICRC - 1}")
+        return base ^ number
+
+    expression = Expression(token, cursor.text_since(start), evaluate, is_plain=True)
+    return Value(token, ((expression, expression),))
 
 
 def _unknown(

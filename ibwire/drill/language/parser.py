@@ -37,7 +37,7 @@ from ibwire.drill.language.steps import (
     When,
 )
 from ibwire.drill.language.tokens import MAXIMUM_SIZE, Kind, Line, Token, read_lines
-from ibwire.drill.language.vocabulary import VERBS, VerbForm
+from ibwire.drill.language.vocabulary import VERBS, VerbForm, impossible
 from ibwire.rc.profile import PROFILES
 
 MAXIMUM_STEPS = 5_000
@@ -242,7 +242,9 @@ class _Parser:
         cursor.end("'{'")
         if high - low >= MAXIMUM_STEPS:
             raise self._error(start, f"a loop of more than {MAXIMUM_STEPS} turns")
-        if high < low - 1:  # up to one less is a loop without a turn, as a count of 0 asks for
+        # A count of 0 from a table makes a loop without a turn.
+        is_counted = any(token.kind is Kind.VARIABLE for token in block.head.tokens)
+        if high < low - is_counted:
             raise self._error(start, f"{high} comes before {low}")
         for value in range(low, high + 1):
             number = Token(Kind.NUMBER, str(value), name.line, name.column, value)
@@ -364,11 +366,21 @@ class _Parser:
                 raise cursor.unknown(name, f"argument of {token.text}", form.args)
             if name.text in args:
                 raise cursor.error(name, f"{name.text} is given twice")
-            args[name.text] = name, self._argument(cursor, name, form)
+            value = args[name.text] = name, self._argument(cursor, name, form)
+            if token.text != "modify" or name.text == "state":  # the device may refuse the others
+                self._check_possible(cursor, *value, form)
         if form.has_data and (data is not None) + len({"at", "u64", "zero"} & set(args)) != 1:
             choices = "at=, u64=, data= or zero" if form.expects else "at=, u64= or data="
             raise cursor.error(token, f"expected one of {choices}")
         return Verb(line, when, token, word, address, args, data)
+
+    def _check_possible(self, cursor: Cursor, name: Token, value: Value, form: VerbForm) -> None:
+        """Raise for a number that an argument can never have."""
+        for end in {id(end): end for choice in value.choices for end in choice}.values():
+            number = constant(end, self._path)
+            problem = "" if number is None else impossible(name.text, form.args[name.text], number)
+            if problem:
+                raise cursor.error(end.token, problem)
 
     def _word(self, cursor: Cursor, token: Token, form: VerbForm) -> Token | None:
         if form.words is None:
@@ -411,7 +423,11 @@ class _Parser:
             return When(low, low, False)
         if cursor.here.kind is Kind.SIGN and cursor.here.text in ("<", ">", ">?"):
             return When(low, None, True)
-        return When(low, read_expression(cursor), True)
+        high = read_expression(cursor)
+        first, last = constant(low, self._path), constant(high, self._path)
+        if first is not None and last is not None and last < first:
+            raise cursor.error(high.token, "the range ends before it begins")
+        return When(low, high, True)
 
     def _exact(self, when: When, token: Token) -> None:
         if when.is_range:

@@ -154,7 +154,7 @@ _TOKEN = re.compile(
     | (?P<name>[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*)
     | (?P<variable>\$[A-Za-z_][A-Za-z0-9_]*)
     | (?P<text>"[^"]*")
-    | (?P<sign>>\?|\.\.|[<>{}(),|=+\-*?!])
+    | (?P<sign>>\?|\.\.|[<>{}(),|=+\-*?!^])
     )""",
     re.VERBOSE | re.ASCII,
 )

@@ -186,6 +186,42 @@ VERBS: Mapping[str, VerbForm] = {
     ),
 }
 
+_ENUMERATIONS = frozenset({"type", "state", "status", "opcode", "flush_level", "fails"})
+"""Arguments whose value is one of the numbers that have names."""
+
+_FLAGS = frozenset({"access", "flags", "flush_type"})
+"""Arguments whose value is a sum of the numbers that have names."""
+
+_WORD, _LONG = (0, (1 << 32) - 1), (0, (1 << 64) - 1)
+
+RANGES: Mapping[str, tuple[int, int]] = {
+    **dict.fromkeys(("timeout", "min_rnr_timer"), (0, 31)),
+    **dict.fromkeys(("retry_cnt", "rnr_retry"), (0, 7)),
+    **dict.fromkeys(("max_rd_atomic", "max_dest_rd_atomic"), (0, 255)),
+    **dict.fromkeys(("srq", "sqd_event", "pd"), (0, 1)),
+    **dict.fromkeys(("lkey", "rkey", "imm_data", "invalidate_rkey", "byte_len"), _WORD),
+    **dict.fromkeys(("wr_id", "addr", "va", "remote_addr", "compare_add", "swap", "u64"), _LONG),
+}
+"""Least and greatest number of an argument, as the fields of libibverbs have room for."""
+
+
+def impossible(name: str, names: Names, number: int) -> str:
+    """Why an argument cannot have this number, with what is possible; empty if it can."""
+    if name in _ENUMERATIONS:
+        if number in names.values():
+            return ""
+        return f"{name} is {number}, not one of {', '.join(names)}"
+    if name in _FLAGS:
+        known = 0
+        for each in names.values():
+            known |= each
+        if number >= 0 and not number & ~known:
+            return ""
+        return f"{name} is {number:#x}, not a sum of {', '.join(names)}"
+    low, high = RANGES.get(name, _LONG)
+    return "" if low <= number <= high else f"{name} is {number}, not from {low} to {high}"
+
+
 MANAGER_VERBS = (
     "listen",
     "unlisten",

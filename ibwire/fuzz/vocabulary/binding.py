@@ -5,17 +5,17 @@ What a step does not say is right: lengths, padding, checksums and, last of all,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from ibwire.base.node import Frame
-from ibwire.fuzz.case import BAD, GOOD, NONE, CaseError, Mad, Packet, Pause
+from ibwire.drill.packets import built_icrc, with_icrc
+from ibwire.fuzz.case import GOOD, CaseError, Mad, Packet, Pause
 from ibwire.fuzz.vocabulary.cm.encoding import encode_message
 from ibwire.fuzz.vocabulary.queue_pair.encoding import Symbols, encode, number_of
 from ibwire.rc.device import gid_of, mac_of
 from ibwire.rc.path import Path, ethernet_route, is_v4
 from ibwire_layers import headers as h
-from ibwire_layers.build import Icrc, enclose
+from ibwire_layers.build import enclose
 from ibwire_layers.outer import (
     MAC_CONTROL_ADDRESS,
     PFC,
@@ -97,8 +97,6 @@ class Binding:
                 outer[name] = number_of(value, symbols) & self._masks[name]
         if packet.icrc == GOOD and not outer and len(transport) >= h.BTH.SIZE:
             return self._path.frame(transport)
-        icrc = _ICRCS.get(packet.icrc, packet.icrc)
-        return enclose(transport, route=self.route, icrc=icrc, **outer)
-
-
-_ICRCS: Mapping[int, Icrc] = {GOOD: "good", BAD: "bad", NONE: "none"}
+        icrc = built_icrc(packet.icrc)
+        frame = enclose(transport, route=self.route, icrc=icrc, **outer)
+        return with_icrc(frame, packet.icrc)

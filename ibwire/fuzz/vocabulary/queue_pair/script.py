@@ -12,12 +12,10 @@ from dataclasses import dataclass, fields, replace
 
 from ibwire.base.node import Frame
 from ibwire.base.units import NS, Time
-from ibwire.drill.language.literals import short_name
-from ibwire.drill.packets import MAXIMUM_PAYLOAD, pattern
+from ibwire.drill.language.literals import MAXIMUM_PAYLOAD, short_name
+from ibwire.drill.packets import icrc_text, pattern
 from ibwire.fuzz.case import (
-    BAD,
     GOOD,
-    NONE,
     Case,
     CaseError,
     Connect,
@@ -343,7 +341,7 @@ def odd_ends(packet: Packet, whole: int) -> list[str]:
     if packet.cut is not None and packet.cut < whole:
         words.append(f"cut={packet.cut}")
     if packet.icrc != GOOD:
-        words.append(f"icrc={_ICRC.get(packet.icrc, hex(packet.icrc))}")
+        words.append(f"icrc={icrc_text(packet.icrc)}")
     return words
 
 
@@ -402,7 +400,6 @@ def _access(value: int) -> str:
 
 
 _UNITS = {"s": 10**12, "ms": 10**9, "us": 10**6, "ns": 1000, "ps": 1}
-_ICRC = {BAD: "bad", NONE: "none"}
 _UNLIKE_DRILL: Sequence[tuple[type[Header], str, Value]] = (
     (h.ImmDt, "immdt.imm_data", 0x1A2B3C4D),
     (h.IETH, "ieth.rkey", ("mw.rkey", 0)),
