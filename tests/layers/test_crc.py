@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import zlib
 
 import pytest
@@ -121,3 +122,18 @@ def test_vcrc_of_golden_frames(vector: Vector) -> None:
     expected = vector.expected["vcrc_computed_wire_bytes"]
 
     assert crc.vcrc(frame[:-2]).hex() == expected
+
+
+@pytest.mark.parametrize("size", [*range(104, 112), 256, 1050, 4130])
+def test_vcrc_of_long_packets_is_the_remainder_of_a_division(size: int) -> None:
+    """Bit by bit, with the generator x^16 + x^12 + x^3 + x + 1 of the specification (IBA 7.8.2)."""
+    packet = random.Random(size).randbytes(size)
+    register = 0xFFFF
+    for byte in packet:
+        for bit in range(8):
+            top = register >> 15 ^ byte >> bit & 1
+            register = (register << 1 & 0xFFFF) ^ (0x100B if top else 0)
+    # The highest power of x is sent first, which is the lowest bit of a byte.
+    expected = int(f"{register ^ 0xFFFF:016b}"[::-1], 2)
+
+    assert crc.vcrc(packet) == expected.to_bytes(2, "little")
