@@ -52,6 +52,7 @@ class PortState(IntEnum):
     INIT = 2
     ARMED = 3
     ACTIVE = 4
+    ACTIVE_DEFER = 5
 
 
 class PortPhysicalState(IntEnum):

@@ -104,7 +104,7 @@ def test_what_is_written_is_read_again(name: str) -> None:
         (
             'caguid=5\nCa 1 "a"\n[1](7) "b"[1]\n\ncaguid=6\nCa 1 "b"',
             "net:6:1",
-            "GUID 0x7 of b[1] is that of a[1]",
+            "0x7 of b[1]' is not its own: it is that of a[1]",
         ),
         (f'Switch {"9" * 5000} "sw0"', "net:1", "cannot read"),
         (f'Switch 4 "sw0"\n[{"9" * 5000}] "a"[1]', "net:2", "cannot read this port"),

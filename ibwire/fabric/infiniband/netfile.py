@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ibwire.base.errors import EncodeError, IbwireError
 from ibwire.fabric.infiniband.speeds import Speed, Width, read_rate
-from ibwire.fabric.infiniband.subnet import Node, Port, Subnet, rate_name
+from ibwire.fabric.infiniband.subnet import Node, Subnet, rate_name
 
 MAXIMUM_NODES = 100_000
 
@@ -94,17 +94,8 @@ class _Reader:
             raise TopologyError(f'{self.source}: no node; expected lines like Switch 8 "sw0"')
         subnet = Subnet()
         guids: dict[int, _Written] = {}
-        port_guids: dict[int, Port] = {}
         for written in self.nodes:
-            node = self._add(subnet, written, guids)
-            for port in node.ports[:1] if node.is_switch else node.external_ports():
-                other = port_guids.setdefault(port.guid, port)
-                if other is not port:
-                    raise self._error(
-                        written.line,
-                        f"GUID 0x{port.guid:x} of {node.name}[{port.number}] is that of "
-                        f"{other.node.name}[{other.number}]",
-                    )
+            self._add(subnet, written, guids)
         for written in self.nodes:
             for link in written.links:
                 self._connect(subnet, written, link)
@@ -178,7 +169,7 @@ class _Reader:
             raise self._error(node.line, f"more than {MAXIMUM_NODES:,} nodes")
         self.nodes.append(node)
 
-    def _add(self, subnet: Subnet, written: _Written, guids: dict[int, _Written]) -> Node:
+    def _add(self, subnet: Subnet, written: _Written, guids: dict[int, _Written]) -> None:
         is_switch = written.kind == "switch"
         numbers = written.numbers
         guid = numbers.get("switchguid", numbers.get("caguid", numbers.get("rtguid", 0)))
@@ -194,19 +185,21 @@ class _Reader:
         guids[guid] = written
         if written.name in subnet.nodes:
             raise self._error(written.line, f"a second node {written.name!r}")
-        return subnet.add(
-            Node(
-                written.name,
-                is_switch=is_switch,
-                guid=guid,
-                num_ports=written.num_ports,
-                port_guids=written.port_guids if not is_switch else None,
-                description=written.description,
-                system_guid=numbers.get("sysimgguid"),
-                vendor_id=numbers.get("vendid", 0),
-                device_id=numbers.get("devid", 0),
-            )
+        node = Node(
+            written.name,
+            is_switch=is_switch,
+            guid=guid,
+            num_ports=written.num_ports,
+            port_guids=written.port_guids if not is_switch else None,
+            description=written.description,
+            system_guid=numbers.get("sysimgguid"),
+            vendor_id=numbers.get("vendid", 0),
+            device_id=numbers.get("devid", 0),
         )
+        try:
+            subnet.add(node)
+        except EncodeError as error:
+            raise self._error(written.line, str(error)) from None
 
     def _connect(self, subnet: Subnet, written: _Written, link: _Link) -> None:
         peer = subnet.nodes.get(link.peer)

@@ -1,12 +1,15 @@
-"""InfiniBand topologies by name: those that are shipped, by a key, or a file."""
+"""InfiniBand topologies by name: those that are shipped, by a key, or a net or TOML file."""
 
 from __future__ import annotations
 
+import os
+from errno import ENOENT
 from pathlib import Path
 
 from ibwire.fabric.infiniband.generated import generate, is_key
 from ibwire.fabric.infiniband.netfile import read_topology
 from ibwire.fabric.infiniband.subnet import Subnet
+from ibwire.fabric.infiniband.tomlfile import SUFFIX, read_toml
 
 _FOLDER = Path(__file__).parents[2] / "topologies"
 
@@ -25,9 +28,19 @@ def topology_path(name: str) -> Path:
 def find_topology(name: str) -> Subnet:
     """The subnet of a shipped topology, of a key like `ring:switches=8`, or of a file.
 
-    Raises `OSError`, `EncodeError`, and `TopologyError` for a file that is none.
+    Raises `OSError`, `EncodeError`, and `TopologyError` or `ScriptError` for a file that is none.
     """
     path = topology_path(name)
     if is_key(name) and not path.exists():
         return generate(name)
+    if path.suffix == SUFFIX:
+        if not path.exists():
+            raise FileNotFoundError(ENOENT, os.strerror(ENOENT))
+        return read_toml(path, lambda base: _find_beside(base, path.parent))
     return read_topology(path)
+
+
+def _find_beside(name: str, folder: Path) -> Subnet:
+    """The subnet of a name in a file: a path is meant from the folder of that file."""
+    beside = folder / name
+    return find_topology(str(beside) if beside.is_file() else name)

@@ -149,6 +149,7 @@ class Port:
     lmc = Stored(PortInfo, "lmc")
     mkey = Stored(PortInfo, "mkey")
     mkey_protect_bits = Stored(PortInfo, "mkey_protect_bits")
+    mkey_lease_period = Stored(PortInfo, "mkey_lease_period")
     mkey_violations = Stored(PortInfo, "mkey_violations")
     master_sm_lid = Stored(PortInfo, "master_sm_lid")
     master_sm_sl = Stored(PortInfo, "master_sm_sl")
@@ -180,8 +181,12 @@ class Port:
 
     @property
     def is_up(self) -> bool:
-        """Whether its link is up: Initialize, Armed or Active."""
+        """Whether its link is up: Initialize, Armed, Active or ActiveDefer."""
         return self.state >= PortState.INIT
+
+    def carries(self, least: int) -> bool:
+        """Whether packets pass that need at least this state; none does in ActiveDefer."""
+        return least <= self.state <= PortState.ACTIVE
 
     @property
     def management(self) -> Port:
@@ -341,13 +346,38 @@ class Subnet:
         """By name."""
         self.on_change: Callable[[Node], None] | None = None
         """Called for a switch when the link of one of its ports has come up or gone down."""
+        self._by_guid: dict[int, Node] = {}
+        self._by_port_guid: dict[int, Port] = {}
 
     def add(self, node: Node) -> Node:
-        """Take a node in; raises `EncodeError` if its name is taken."""
+        """Take a node in; raises `EncodeError` if its name or one of its GUIDs is taken.
+
+        Ports with the GUID 0 have none yet.
+        """
         if node.name in self.nodes:
             raise EncodeError("node", node.name, "a name of its own")
+        if other := self._by_guid.get(node.guid):
+            raise _duplicate(node.guid, node.name, other.name)
+        ports = _with_guids(node)
+        found: dict[int, Port] = {}
+        for port in ports:
+            taken = self._by_port_guid.get(port.guid) or found.get(port.guid)
+            if taken is not None:
+                raise _duplicate(port.guid, _name(port), _name(taken))
+            found[port.guid] = port
         self.nodes[node.name] = node
+        self._by_guid[node.guid] = node
+        self._by_port_guid |= found
         return node
+
+    def remove(self, node: Node) -> None:
+        """Take a node out whose ports have no links; raises `EncodeError` if one has."""
+        for port in node.external_ports():
+            if port.peer is not None:
+                raise EncodeError("port", _name(port), "a port without a link")
+        del self.nodes[node.name], self._by_guid[node.guid]
+        for port in _with_guids(node):
+            self._by_port_guid.pop(port.guid, None)
 
     def node(self, name: str) -> Node:
         """The node of a name, or else of a description; raises `EncodeError`."""
@@ -401,6 +431,19 @@ class Subnet:
         a.peer, b.peer = b, a
         self._train(a, b)
 
+    def defer(self, port: Port) -> None:
+        """Lose the signal of an active link for a while: both ends go to ActiveDefer."""
+        for end in _active_ends(port, PortState.ACTIVE):
+            end.state = PortState.ACTIVE_DEFER
+            end.physical_state = PortPhysicalState.LINK_ERROR_RECOVERY
+
+    def recover(self, port: Port) -> None:
+        """The signal of a link that was deferred is back: both ends are Active again."""
+        for end in _active_ends(port, PortState.ACTIVE_DEFER):
+            end.state = PortState.ACTIVE
+            end.physical_state = PortPhysicalState.LINK_UP
+            end.counters.link_error_recovery_counter += 1
+
     def retrain(self, port: Port) -> None:
         """Bring a link down and up again, as a Set of PortState Down does."""
         peer = port.peer
@@ -448,6 +491,28 @@ class Subnet:
             node.port_state_change = 1
             if self.on_change is not None:
                 self.on_change(node)
+
+
+def _active_ends(port: Port, state: PortState) -> tuple[Port, Port]:
+    """Both ends of a link that is in a state; raises `EncodeError`."""
+    peer = port.peer
+    if peer is None or port.state != state or peer.state != state:
+        raise EncodeError("port", _name(port), f"a port in the state {state.name}")
+    return port, peer
+
+
+def _with_guids(node: Node) -> list[Port]:
+    """The ports of a node that have a GUID of their own: all of an adapter, port 0 of a switch."""
+    ports = node.ports[:1] if node.is_switch else node.external_ports()
+    return [port for port in ports if port.guid]
+
+
+def _duplicate(guid: int, name: str, other: str) -> EncodeError:
+    return EncodeError("GUID", f"0x{guid:x} of {name}", f"its own: it is that of {other}")
+
+
+def _name(port: Port) -> str:
+    return f"{port.node.name}[{port.number}]"
 
 
 def _limit(port: Port, width: Width, speed: Speed) -> None:
