@@ -156,6 +156,16 @@ int stat64(const char *restrict path, struct stat64 *restrict found) {
 int lstat64(const char *restrict path, struct stat64 *restrict found) {
     MOVED(path); REAL(int, "lstat64", const char *, struct stat64 *); return real(to, found);
 }
+#ifdef STATX_TYPE
+int statx(int at, const char *restrict path, int flags, unsigned mask, struct statx *restrict found) {
+    MOVED(path);
+    REAL(int, "statx", int, const char *, int, unsigned, struct statx *);
+    return real(at, to, flags, mask, found);
+}
+#endif
+int chdir(const char *path) {
+    MOVED(path); REAL(int, "chdir", const char *); return real(to);
+}
 int access(const char *path, int mode) {
     MOVED(path); REAL(int, "access", const char *, int); return real(to, mode);
 }

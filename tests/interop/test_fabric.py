@@ -6,6 +6,7 @@ They need Debian's packages opensm and infiniband-diags, and a C compiler.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -151,6 +152,12 @@ def test_tools_see_the_whole_fabric(ring: Fabric) -> None:
         assert paths.count("PathRecord dump") == 18 * 18
         assert "SMINFO_MASTER" in ring.on(last, "sminfo", *TIMEOUT)
         assert len(ring.on(last, "ibhosts", *TIMEOUT).splitlines()) == 12
+        # A shell script that goes through the files.
+        ports = ring.on(last, "ibstatus")
+        assert ports.count("Infiniband device 'ibwire0' port") == 1
+        assert re.search(r"state:\s+4: ACTIVE", ports)
+        assert re.search(r"rate:\s+100 Gb/sec \(4X EDR\)", ports)
+        assert ring.on(last, "ls", "/sys/class/infiniband") == "ibwire0\n"
         before = ring.run("counters", last, "--json")
         data = ring.on(last, "perfquery", *TIMEOUT, "-x")
         assert '"port_xmit_pkts"' in before
