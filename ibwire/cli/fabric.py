@@ -29,8 +29,26 @@ from ibwire_layers.attributes import SMState
 
 Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
-_OF_A_MANAGER = ("engine", "roots", "lmc", "lanes", "priority", "sm_host")
+_OF_A_MANAGER = ("engine", "roots", "lmc", "lanes", "priority", "mkey", "mkey_protect", "sm_host")
 """Arguments of `fabric run` that are for its subnet manager."""
+
+
+class Key(click.ParamType[int]):
+    """A number of 64 bits, also in hexadecimal."""
+
+    name = "key"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        """The number."""
+        try:
+            key = value if isinstance(value, int) else int(str(value), 0)
+        except ValueError:
+            self.fail(f"{value!r} is not a number, such as 0x1234", param, ctx)
+        if not 0 <= key < 1 << 64:
+            self.fail(f"{value!r} is not a number of 64 bits", param, ctx)
+        return key
 
 
 @click.group("fabric", cls=Group)
@@ -102,6 +120,19 @@ def _manager_options(function: Decorated) -> Decorated:
             default=0,
             help="The manager with the highest is master.",
         ),
+        click.option(
+            "--mkey",
+            type=Key(),
+            default=0,
+            help="M_Key of all ports, such as 0x1234: others cannot change them.",
+        ),
+        click.option(
+            "--mkey-protect",
+            type=click.IntRange(0, 3),
+            default=1,
+            show_default=True,
+            help="M_KeyProtectBits beside --mkey; with 2 and 3 others cannot read ports either.",
+        ),
     )
     for option in reversed(options):
         function = option(function)
@@ -137,6 +168,8 @@ def run(
     **settings: Any,
 ) -> None:
     """Run the fabric of a TOPOLOGY until Ctrl-C: a file, a shipped one, or a key with values.
+
+    A file is a net file of ibsim, output of ibnetdiscover, or TOML (docs/fabric.md).
 
     Shipped are star2, ring6 and fattree32. All links come up in the state Initialize; a subnet
     manager on one of the hosts brings them to Active.

@@ -17,7 +17,7 @@ _STATES: dict[int, str] = {
     PortState.INIT: "INIT",
     PortState.ARMED: "ARMED",
     PortState.ACTIVE: "ACTIVE",
-    5: "ACTIVE_DEFER",
+    PortState.ACTIVE_DEFER: "ACTIVE_DEFER",
 }
 _PHYSICAL: dict[int, str] = {
     PortPhysicalState.SLEEP: "Sleep",

@@ -44,6 +44,9 @@ LONGEST = 60_000
 """Bytes of a message that fits a socket; longer ones go by a file."""
 ROUND = 256
 """Messages read from a connection before the others have their turn."""
+MADS_OF_A_STEP = 1000
+"""MADs that are delivered before connections have their turn: a sweep of a manager of our own is
+one long exchange."""
 QUIET: Time = 20 * MS
 """After the last change of a port before the files of its host are written again."""
 MAXIMUM_CONNECTIONS = 1000
@@ -152,7 +155,7 @@ class UmadServer:
                 self._with_messages.add(connection.socket.fileno())
         now = _now()
         self._time_out(now)
-        self.management.run(now)
+        self.management.run(now, MADS_OF_A_STEP)
         self._flush()
         if self._is_stale is not None and now >= self._is_stale:
             self._is_stale = None
@@ -171,6 +174,8 @@ class UmadServer:
         self.path.unlink(missing_ok=True)
 
     def _wait(self, longest: float) -> float:
+        if self.management.is_busy:
+            return 0.0
         dues = [door.poll_timeout() for door in self._doors.values()]
         dues += [self.management.poll_timeout(), self._is_stale]
         if self._ibsim is not None:
@@ -183,7 +188,7 @@ class UmadServer:
     def _time_out(self, now: Time) -> None:
         due = self.management.poll_timeout()
         if due is not None and due <= now:
-            self.management.handle_timeout(now)
+            self.management.handle_timeout(now, MADS_OF_A_STEP)
         if self._ibsim is not None:
             self._ibsim.handle_timeout(now)
         for door in self._doors.values():

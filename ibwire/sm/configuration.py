@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ibwire.base.errors import EncodeError
 from ibwire.fabric.infiniband.multicast import Group, multicast_tables
-from ibwire.fabric.infiniband.routing import Engine, RoutingError, Tables, next_lids, routes
+from ibwire.fabric.infiniband.routing import (
+    Engine,
+    RoutingError,
+    Tables,
+    next_lids,
+    routing_steps,
+)
 from ibwire.fabric.infiniband.subnet import NO_PORT, Node, Port
-from ibwire.sm.asking import Ask
-from ibwire.sm.discovery import Steps, View
+from ibwire.sm.asking import Answer, Ask
+from ibwire.sm.discovery import PAUSE, Steps, View
 from ibwire_layers.attributes import PortInfo, PortState, SMAttribute, SwitchInfo
 
 GID_PREFIX = 0xFE80_0000_0000_0000
@@ -52,7 +58,8 @@ class Settings:
     """What a subnet manager is told.
 
     priority: 0 to 15, the highest is master. roots: of up/down, by name or description. lanes: how
-    many virtual lanes service levels are spread over; 0 leaves the tables as they are.
+    many virtual lanes service levels are spread over; 0 leaves the tables as they are. mkey: the
+    M_Key of all ports; 0 leaves them as they are. mkey_protect: M_KeyProtectBits beside it.
     """
 
     priority: int = 0
@@ -61,6 +68,8 @@ class Settings:
     lmc: int = 0
     partitions: tuple[Partition, ...] = (Partition("Default", DEFAULT_PKEY),)
     lanes: int = 0
+    mkey: int = 0
+    mkey_protect: int = 1
     sweep_interval: int = 10
     """Seconds from one light sweep to the next; 0 for none."""
 
@@ -69,6 +78,8 @@ class Settings:
             ("priority", self.priority, 0, 15),
             ("LMC", self.lmc, 0, 7),
             ("number of lanes", self.lanes, 0, 15),
+            ("M_Key", self.mkey, 0, (1 << 64) - 1),
+            ("M_KeyProtectBits", self.mkey_protect, 0, 3),
         ):
             if not least <= value <= most:
                 raise EncodeError(name, value, f"{least} to {most}")
@@ -167,13 +178,24 @@ def _lids(view: View, settings: Settings, written: Written) -> Steps:
             "master_sm_sl": 0,
             "gid_prefix": GID_PREFIX,
             "subnet_timeout": SUBNET_TIMEOUT,
-        }
+        } | _key_fields(settings)
         is_new = not port.node.is_switch and port.guid not in written.ready
         if is_new or any(getattr(port, name) != value for name, value in changes.items()):
             sets[port] = _set_port(view, port, **changes, client_reregister=int(is_new))
     # The manager's own LID first: traps go there.
     yield from _write_ports(view, dict(sorted(sets.items(), key=lambda each: each[0] is not own)))
     written.ready |= {port.guid for port in sets}
+
+
+def _key_fields(settings: Settings) -> dict[str, int]:
+    """PortInfo with the M_Key; its lease does not end."""
+    if not settings.mkey:
+        return {}
+    return {
+        "mkey": settings.mkey,
+        "mkey_protect_bits": settings.mkey_protect,
+        "mkey_lease_period": 0,
+    }
 
 
 def _partitions(view: View, settings: Settings) -> Steps:
@@ -269,19 +291,32 @@ def _lanes_of(port: Port) -> int:
     return (0, 1, 2, 4, 8, 15)[min(*caps, 5)] or 1
 
 
-def _tables(view: View, settings: Settings) -> Tables:
+def _tables(view: View, settings: Settings) -> Generator[list[Ask], list[Answer], Tables]:
     by_text = {node.description: node.name for node in _switches(view)}
     roots = [by_text.get(name, name) for name in settings.roots]
     try:
-        return routes(view.subnet, settings.engine, roots=roots)
+        return (yield from _paused(routing_steps(view.subnet, settings.engine, roots=roots)))
     except RoutingError as error:
         view.problems.append(f"{settings.engine.value} cannot route this: {error}; minhop instead")
-        return routes(view.subnet, Engine.MINHOP)
+        return (yield from _paused(routing_steps(view.subnet, Engine.MINHOP)))
+
+
+def _paused(
+    steps: Generator[None, None, Tables],
+) -> Generator[list[Ask], list[Answer], Tables]:
+    """Let others have a turn between the steps of a calculation."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            tables: Tables = end.value
+            return tables
+        yield PAUSE
 
 
 def _forwarding(view: View, settings: Settings, written: Written) -> Steps:
     """Write the blocks of the forwarding tables that have changed."""
-    tables = _tables(view, settings)
+    tables = yield from _tables(view, settings)
     sets = {}
     for node, table in tables.items():
         top = max(0, len(table) - 1)

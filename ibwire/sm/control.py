@@ -161,6 +161,8 @@ def settings_of(command: dict[str, Any]) -> Settings:
         roots=tuple(map(str, roots)),
         lmc=_whole(command, "lmc"),
         lanes=_whole(command, "lanes"),
+        mkey=_whole(command, "mkey"),
+        mkey_protect=_whole(command, "mkey_protect", 1),
     )
 
 
@@ -205,7 +207,7 @@ def _row(port: Port) -> Answer:
         "kind": "switch" if port.node.is_switch else "adapter",
         "port": port.number,
         "lid": port.management.lid,
-        "state": PortState(state).name.lower() if state <= PortState.ACTIVE else str(state),
+        "state": PortState(state).name.lower() if state <= PortState.ACTIVE_DEFER else str(state),
         "physical": PortPhysicalState(port.physical_state).name.lower(),
         "link": rate_name(port),
         "peer": None if peer is None else peer.node.name,

@@ -13,7 +13,10 @@ MAXIMUM_HOPS = 63
 """Hops of a directed route."""
 
 Steps = Generator[list[Ask], list[Answer], None]
-"""Batches of questions; each is resumed with its answers."""
+"""Batches of questions; each is resumed with its answers, `PAUSE` without any."""
+
+PAUSE: list[Ask] = []
+"""A batch that is none: work that takes long gives others a turn."""
 
 
 @dataclass(slots=True)

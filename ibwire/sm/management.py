@@ -80,10 +80,20 @@ class Management:
         """Take a MAD that a program or an agent sends from a port; `run` delivers it."""
         self._waiting.append((datagram, port))
 
-    def run(self, now: Time) -> None:
-        """Deliver what waits, and what is sent in answer to it."""
+    @property
+    def is_busy(self) -> bool:
+        """Whether MADs wait for `run`."""
+        return bool(self._waiting)
+
+    def run(self, now: Time, most: int | None = None) -> None:
+        """Deliver what waits, and what is sent in answer to it.
+
+        most: MADs after which the rest waits for the next call.
+        """
         waiting = self._waiting
-        while waiting:
+        left = -1 if most is None else most
+        while waiting and left:
+            left -= 1
             datagram, port = waiting.popleft()
             arrived = self._carry(datagram, port)
             if arrived is None:
@@ -98,14 +108,17 @@ class Management:
         dues += [manager.poll_timeout() for manager in self.managers.values()]
         return min((due for due in dues if due is not None), default=None)
 
-    def handle_timeout(self, now: Time) -> None:
-        """Repeat traps that nobody has repressed, and let managers do what is due."""
+    def handle_timeout(self, now: Time, most: int | None = None) -> None:
+        """Repeat traps that nobody has repressed, and let managers do what is due.
+
+        most: as for `run`.
+        """
         self.traps.handle_timeout(now)
         for manager in list(self.managers.values()):
             due = manager.poll_timeout()
             if due is not None and due <= now:
                 manager.handle_timeout(now)
-        self.run(now)
+        self.run(now, most)
 
     def add_manager(self, port: Port, manager: Manager) -> None:
         """Let a subnet manager run at a port; one at a time."""
@@ -149,7 +162,7 @@ class Management:
                 return None
             leaving = node.ports[out]
             peer = leaving.peer
-            if peer is None or leaving.state < least or peer.state < least:
+            if peer is None or not (leaving.carries(least) and peer.carries(least)):
                 leaving.counters.port_xmit_discards += 1
                 return None
             leaving.counters.port_xmit_pkts += 1

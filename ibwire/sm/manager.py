@@ -21,7 +21,7 @@ from ibwire.sm.administration import TRUSTED as SM_KEY
 from ibwire.sm.administration import Administration
 from ibwire.sm.asking import Ask, Questions
 from ibwire.sm.configuration import Settings, Written, configure, multicast
-from ibwire.sm.discovery import Steps, View, discover
+from ibwire.sm.discovery import PAUSE, Steps, View, discover
 from ibwire.sm.mads import (
     METHOD,
     MGMT_CLASS,
@@ -65,8 +65,10 @@ class SubnetManager:
         """Of a standby: the port of the master."""
         self.administration = Administration(settings, send)
         self._send = send
-        self._questions = Questions(send, window=window)
+        self._questions = Questions(send, mkey=settings.mkey, window=window)
         self._steps: Steps | None = None
+        self._is_paused = False
+        """Whether the steps go on at the next `handle_timeout`."""
         self._after: Callable[[Time], None] = self._start_sweep
         self._written = Written()
         self._wake: Time | None = 0
@@ -108,6 +110,8 @@ class SubnetManager:
 
     def poll_timeout(self) -> Time | None:
         """When `handle_timeout` is due."""
+        if self._is_paused:
+            return 0
         dues = [self._questions.poll_timeout() if self._steps is not None else self._wake]
         dues.append(self.administration.poll_timeout())
         return min((due for due in dues if due is not None), default=None)
@@ -125,7 +129,7 @@ class SubnetManager:
     def stop(self) -> None:
         """Send nothing any more."""
         self.state = SMState.NOT_ACTIVE
-        self._steps, self._wake = None, None
+        self._steps, self._wake, self._is_paused = None, None, False
 
     def _next(self, now: Time) -> None:
         if self.state is SMState.STANDBY:
@@ -148,9 +152,10 @@ class SubnetManager:
     def _advance(self, step: Callable[[], list[Ask]], now: Time) -> None:
         steps = self._steps
         assert steps is not None
+        self._is_paused = False
         try:
             asks = step()
-            while not asks:
+            while not asks and asks is not PAUSE:
                 asks = steps.send([])
         except StopIteration:
             self._steps = None
@@ -161,6 +166,7 @@ class SubnetManager:
             self._steps = None
             self._after(now)
             return
+        self._is_paused = asks is PAUSE
         self._questions.start(asks, now)
 
     def _start_sweep(self, now: Time) -> None:

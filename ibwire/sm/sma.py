@@ -106,11 +106,12 @@ class SMA:
             return datagram.answer(status=_UNKNOWN)
         data = bytes(mad[SMP_DATA]) if is_set else None
         status, found = handler(self, node, arrived, modifier, data)
+        if handler is SMA._port_info and port.mkey_protect_bits and not _knows_key(port, mad):
+            found = bytes(_MKEY_SIZE) + found[_MKEY_SIZE:]
         return datagram.answer(status=status, data=found)
 
     def _has_key(self, port: Port, datagram: Datagram, *, is_set: bool) -> bool:
-        key = port.mkey
-        if key == 0 or int.from_bytes(datagram.mad[MKEY], "big") == key:
+        if _knows_key(port, datagram.mad):
             return True
         if not is_set and port.mkey_protect_bits < 2:
             return True
@@ -282,6 +283,14 @@ class SMA:
         return 0, data if data is not None else bytes(ATTRIBUTE_SIZE)
 
 
+def _knows_key(port: Port, mad: bytearray) -> bool:
+    """Whether a packet has the M_Key of a port, or the port has none."""
+    key = port.mkey
+    return key == 0 or int.from_bytes(mad[MKEY], "big") == key
+
+
+_MKEY_SIZE = 8
+"""Bytes of M_Key, the first field of PortInfo."""
 _LOCAL_PORT = next(field.offset // 8 for field in PortInfo.FIELDS if field.name == "local_port_num")
 
 

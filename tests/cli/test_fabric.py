@@ -206,6 +206,8 @@ def test_run_removes_the_folder_of_a_killed_fabric(
         ("--lmc", "2"),
         ("--lanes", "8"),
         ("--priority", "3"),
+        ("--mkey", "0x1234"),
+        ("--mkey-protect", "2"),
         ("--sm-host", "node-0"),
     ],
 )

@@ -9,6 +9,7 @@ from ibwire.fabric.infiniband.generated import generate
 from ibwire.fabric.infiniband.netfile import parse_topology
 from ibwire.fabric.infiniband.routing import bring_up
 from ibwire.fabric.infiniband.subnet import Port, Subnet
+from ibwire.sm.asking import Ask, packed
 from ibwire.sm.control import Control, route
 from ibwire.sm.mads import Datagram
 from ibwire.sm.management import Management
@@ -197,6 +198,31 @@ def test_an_m_key_protects(fabric: Fabric, bits: int, get: bool, set_: bool) -> 
     assert fabric.b.mkey_violations == (1 if get else 2)
     answer = fabric.ask(SMAttribute.PORT_INFO, path, mkey=0x1234)
     assert status(answer) == 0
+
+
+@pytest.mark.parametrize(("bits", "seen"), [(0, 0x1234), (1, 0)])
+def test_who_has_not_the_m_key_is_not_told_it(fabric: Fabric, bits: int, seen: int) -> None:
+    """IBA 14.2.4: from M_KeyProtectBits 1 on."""
+    fabric.b.mkey = 0x1234
+    fabric.b.mkey_protect_bits = bits
+
+    answers = [fabric.ask(SMAttribute.PORT_INFO, (1, 2, 1), mkey=key) for key in (0, 0x1234)]
+
+    keys = [PortInfo.unpack(answer[64:128]).mkey for answer in answers if answer is not None]
+    assert keys == [seen, 0x1234]
+
+
+def test_mads_beyond_a_number_wait_for_the_next_call(fabric: Fabric) -> None:
+    management, now = fabric.management, 0
+    for _ in range(3):
+        mad = packed(Ask((1,), SMAttribute.NODE_INFO), tid=1)
+        management.send(Datagram(mad, 0xFFFF, 0xFFFF, 0, 0), fabric.a)
+    delivered = []
+    while management.is_busy:
+        management.run(now, 2)
+        delivered.append(management.delivered)
+
+    assert delivered == [2, 4, 6]  # three questions and their answers
 
 
 def up(fabric: Fabric) -> None:

@@ -393,7 +393,58 @@ def test_a_port_has_one_manager() -> None:
         fabric.start(Settings())
 
 
-@pytest.mark.parametrize("wrong", [{"priority": 16}, {"lmc": 8}, {"lanes": 16}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"priority": 16}, {"lmc": 8}, {"lanes": 16}, {"mkey": 1 << 64}, {"mkey_protect": 4}],
+)
 def test_settings_are_checked(wrong: dict[str, int]) -> None:
     with pytest.raises(EncodeError):
         Settings(**wrong)
+
+
+def test_ports_get_the_m_key_of_the_manager_and_keep_it() -> None:
+    fabric = Managed("ring:switches=3,hosts=1")
+
+    manager = fabric.start(Settings(mkey=0xFEDCBA9876543210, mkey_protect=2))
+    fabric.run(1)
+
+    protected = [*fabric.adapters, *(n.ports[0] for n in fabric.subnet.nodes.values() if n.lft)]
+    assert len(protected) == 6
+    assert {port.mkey for port in protected} == {0xFEDCBA9876543210}
+    assert {port.mkey_protect_bits for port in protected} == {2}
+    assert problems(fabric) == []
+    before = manager.sweeps
+    fabric.subnet.retrain(fabric.adapters[1])
+    fabric.run(1)
+    assert manager.sweeps == before + 1
+    assert problems(fabric) == []
+
+
+def test_a_manager_without_the_key_changes_nothing() -> None:
+    fabric = Managed("star:hosts=3")
+    fabric.start(Settings(mkey=5, mkey_protect=1))
+    fabric.run(1)
+    fabric.management.remove_manager(fabric.adapters[0])
+    lids = [port.lid for port in fabric.adapters]
+
+    second = fabric.start(Settings(mkey=6, lmc=1), host=1)
+    fabric.run(5)
+
+    assert [port.lid for port in fabric.adapters] == lids
+    assert {port.lmc for port in fabric.adapters} == {0}
+    assert "PortInfo not accepted" in second.view.problems[0]
+    assert fabric.adapters[2].mkey_violations > 0
+
+
+def test_routing_gives_others_a_turn() -> None:
+    """Tables of a large subnet take seconds: questions of others come in between."""
+    fabric = Managed("ring:switches=6,hosts=1")
+    manager = fabric.start(QUIET)
+    turns = 0
+    while not manager.is_up:
+        fabric.management.handle_timeout(fabric.now)
+        turns += 1
+        assert turns < 100
+
+    assert turns > 6  # one for each switch as a destination
+    assert problems(fabric) == []

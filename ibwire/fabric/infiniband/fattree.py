@@ -7,17 +7,19 @@ further, no two of them share a link of a full tree.
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 from ibwire.fabric.infiniband.subnet import NO_PORT
 from ibwire.fabric.infiniband.switch_graph import UNREACHED, EndPort, RoutingError, SwitchGraph
 
 
-def fat_tree_tables(graph: SwitchGraph, tables: list[bytearray]) -> None:
-    """Fill the tables of a tree; raises `RoutingError` if it is none.
+def fat_tree_tables(graph: SwitchGraph, tables: list[bytearray]) -> Generator[None, None, None]:
+    """Fill the tables of a tree; raises `RoutingError` if it is none. Yields between switches.
 
     That is also so where links are missing and two switches with adapters are connected only by
     paths that go down and up again.
     """
-    _Tree(graph, tables).fill()
+    yield from _Tree(graph, tables).fill()
 
 
 class _Tree:
@@ -66,10 +68,11 @@ class _Tree:
                     )
         return levels
 
-    def fill(self) -> None:
+    def fill(self) -> Generator[None, None, None]:
         order = sorted(range(len(self.graph)), key=self.levels.__getitem__)
         self._from_the_top = order[::-1]
         for place in order:
+            yield
             for end in self.graph.end_ports[place]:
                 for lid in end.lids:
                     self._route(place, end, lid, counts=end.out != 0)

@@ -7,7 +7,7 @@ destinations over the top of a fat tree, `dor` goes through the dimensions in or
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from enum import StrEnum
 
 from ibwire.fabric.infiniband.fattree import fat_tree_tables
@@ -18,7 +18,16 @@ from ibwire_layers.attributes import PortState
 Tables = dict[Node, bytearray]
 """By switch: the output port of each LID, `NO_PORT` where nothing leads."""
 
-__all__ = ["Engine", "RoutingError", "Tables", "assign_lids", "bring_up", "install", "routes"]
+__all__ = [
+    "Engine",
+    "RoutingError",
+    "Tables",
+    "assign_lids",
+    "bring_up",
+    "install",
+    "routes",
+    "routing_steps",
+]
 
 
 class Engine(StrEnum):
@@ -40,19 +49,34 @@ def routes(subnet: Subnet, engine: Engine = Engine.MINHOP, *, roots: Sequence[st
     roots: names of the switches at the top, for `updn`; found without. Raises `RoutingError` if the
     engine cannot route this topology, or LIDs do not fit.
     """
+    steps = routing_steps(subnet, engine, roots=roots)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            tables: Tables = end.value
+            return tables
+
+
+def routing_steps(
+    subnet: Subnet, engine: Engine, *, roots: Sequence[str] = ()
+) -> Generator[None, None, Tables]:
+    """The same in steps: it yields between destinations, as a large subnet takes seconds."""
     graph = SwitchGraph(subnet)
     top = max((ends.lids[-1] for each in graph.end_ports for ends in each), default=0)
     if top >= LINEAR_FDB_CAP:
         raise RoutingError(f"LID {top}: switches have entries for {LINEAR_FDB_CAP:,} LIDs")
     tables = [bytearray(b"\xff" * (top + 1)) for _ in graph.nodes]
     if engine is Engine.FTREE:
-        fat_tree_tables(graph, tables)
+        yield from fat_tree_tables(graph, tables)
     elif engine is Engine.UPDN:
-        _fill(graph, tables, UpDown(graph, _numbers(graph, roots)).choices)
+        yield from _fill(graph, tables, UpDown(graph, _numbers(graph, roots)).choices)
     elif engine is Engine.DOR:
-        _fill(graph, tables, lambda target: _first_neighbours(graph, _shortest(graph, target)))
+        yield from _fill(
+            graph, tables, lambda target: _first_neighbours(graph, _shortest(graph, target))
+        )
     else:
-        _fill(graph, tables, lambda target: _shortest(graph, target))
+        yield from _fill(graph, tables, lambda target: _shortest(graph, target))
     return dict(zip(graph.nodes, tables, strict=True))
 
 
@@ -182,12 +206,15 @@ class UpDown:
         return ports
 
 
-def _fill(graph: SwitchGraph, tables: list[bytearray], choices: Choices) -> None:
+def _fill(
+    graph: SwitchGraph, tables: list[bytearray], choices: Choices
+) -> Generator[None, None, None]:
     """Give each LID one of the ports that may be used, so that ports have equally many."""
     loads = [[0] * (node.num_ports + 1) for node in graph.nodes]
     for target, ends in enumerate(graph.end_ports):
         if not ends:
             continue
+        yield
         allowed = choices(target)
         for place, ports in enumerate(allowed):
             table = tables[place]
