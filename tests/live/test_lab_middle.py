@@ -9,15 +9,14 @@ import socket
 import struct
 import subprocess
 import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from ibwire.base.errors import LinkError
 from ibwire.lab.veth import VARIABLE, Lab
 from live.sides import PATIENCE, inside, start
-
-LAB = "from ibwire.cli.lab import command; command(prog_name='ibwire lab')"
-TAP = "from ibwire.cli.tap import command; command(prog_name='ibwire tap')"
 
 PING = """
 import socket, sys
@@ -40,17 +39,18 @@ ANSWERED, LOST = ["answered"] * 2, ["lost"] * 2
 
 
 @pytest.fixture
-def runtime(tmp_path, monkeypatch):
-    """A separate directory for the sockets of labs, where they leave nothing."""
-    place = tmp_path / "runtime"
-    place.mkdir()
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(place))
-    monkeypatch.delenv(VARIABLE, raising=False)
-    yield place
-    left = Lab.find()
-    if left is not None:
-        left.down()
-    assert list(place.rglob("*")) == []
+def runtime(monkeypatch):
+    """A separate directory for the sockets of labs, where they leave nothing. Its name is short:
+    the name of a socket has at most 107 bytes (unix(7))."""
+    with TemporaryDirectory() as name:
+        place = Path(name)
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(place))
+        monkeypatch.delenv(VARIABLE, raising=False)
+        yield place
+        left = Lab.find()
+        if left is not None:
+            left.down()
+        assert list(place.rglob("*")) == []
 
 
 @pytest.fixture
@@ -69,7 +69,16 @@ def tap(middle, started, tmp_path):
 
     def start_tap(plan):
         (tmp_path / "plan.toml").write_text(plan)
-        command = ["-c", TAP, "--between", "eth-a", "eth-b", "--plan", tmp_path / "plan.toml"]
+        command = [
+            "-m",
+            "ibwire",
+            "tap",
+            "--between",
+            "eth-a",
+            "eth-b",
+            "--plan",
+            tmp_path / "plan.toml",
+        ]
         process = subprocess.Popen(
             middle.command("m", [sys.executable, *map(str, command), "--json"]),
             env=middle.environment(),
@@ -91,7 +100,7 @@ def ping(lab, patience):
 
 def lab(*arguments):
     return subprocess.run(
-        [sys.executable, "-c", LAB, *arguments],
+        [sys.executable, "-m", "ibwire", "lab", *arguments],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         capture_output=True,
         text=True,
