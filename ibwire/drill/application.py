@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from itertools import accumulate
 
 from ibwire.base.errors import VerbsError
 from ibwire.drill.language.expressions import Scope
@@ -18,9 +19,12 @@ from ibwire.drill.language.vocabulary import (
     impossible,
 )
 from ibwire.drill.packets import byte_difference, pattern
+from ibwire.drill.targets.emulated import ADDRESSES, LIMITS, OF_DEVICE
 from ibwire.drill.targets.manager import described
-from ibwire.drill.targets.target import CommandedManager, Unable, Verbs
-from ibwire.rc.attributes import EventType, QPState
+from ibwire.drill.targets.queue_pair import PEER_SRQN
+from ibwire.drill.targets.target import CommandedManager, QueuePairVerbs, Unable, Verbs
+from ibwire.peer import QKEY
+from ibwire.rc.attributes import MTU_CODES, EventType, QPState
 from ibwire.rc.work import SGE, WC, RecvWR, SendFlags, SendWR, WCOpcode, WCStatus, WROpcode
 
 MAXIMUM_MEMORY = 1 << 22
@@ -43,7 +47,9 @@ class Application:
         self._find_manager = manager
         self._scope = scope
         self.summary = ""
-        self._completions: dict[str, list[WC]] = {"send": [], "recv": []}
+        self._completions: dict[tuple[str, str], list[WC]] = {}
+        self._raised: list[str] = []
+        """Completion queues with an event, `recv` or `NAME recv`."""
         self._events: list[EventType] = []
         self._used_manager: CommandedManager | None = None
 
@@ -67,14 +73,19 @@ class Application:
             return bool(self._events)
         if step.token.text == "cm_event":
             return bool(self._manager.events)
-        return bool(self._completions[step.word.text])
+        if step.token.text == "cq_event":
+            return bool(self._raised)
+        return bool(self._completions.get((step.owner, step.word.text)))
 
     def left_over(self) -> str | None:
         """The first completion or event that no line of the script has expected."""
         self._collect()
-        for name, completions in self._completions.items():
+        for (owner, name), completions in self._completions.items():
             if completions:
-                return f"a completion of the {name} queue: {_completion(completions[0])}"
+                of = f" of {owner}" * bool(owner)
+                return f"a completion of the {name} queue{of}: {_completion(completions[0])}"
+        if self._raised:
+            return f"an event of the completion queue {self._raised[0]}"
         if self._events:
             return f"the event {self._events[0].name}"
         if self._used_manager is not None and self._used_manager.events:
@@ -83,7 +94,7 @@ class Application:
 
     def wanted(self, step: Verb) -> str:
         """A verb as written, with the values of its symbols."""
-        words = [step.token.text]
+        words = [step.owner] * bool(step.owner) + [step.token.text]
         if step.word is not None:
             words.append(step.word.text)
         if step.address is not None:
@@ -95,10 +106,11 @@ class Application:
 
     def _collect(self) -> None:
         """Read completions and events of the device."""
-        completions, events = self._device.collect()
-        for name, found in self._completions.items():
-            found += completions[name]
+        completions, events, raised = self._device.gather()
+        for queue, found in completions.items():
+            self._completions.setdefault(queue, []).extend(found)
         self._events += events
+        self._raised += raised
 
     def _do_failing(self, step: Verb) -> str | None:
         code = self._number(step, "fails", 0)
@@ -139,8 +151,43 @@ class Application:
         va = self._number(step, "va", self._scope.symbols["va"])
         length = self._number(step, "len", 4096, 0, MAXIMUM_MEMORY)
         access = self._number(step, "access", ACCESS["REMOTE_WRITE"] | ACCESS["REMOTE_READ"])
-        self._device.bind(step.word.text, va, length, access)
+        kind = self._number(step, "type", 2)
+        self._device.bind(step.word.text, va, length, access, step.owner, kind=kind)
         return None
+
+    def _bind_again(self, step: Verb) -> str | None:
+        assert step.word is not None
+        name = step.word.text
+        va = self._number(step, "va", self._scope.symbols[f"{name}.va"])
+        length = self._number(step, "len", self._scope.symbols[f"{name}.size"], 0, MAXIMUM_MEMORY)
+        access = self._number(step, "access", ACCESS["REMOTE_WRITE"] | ACCESS["REMOTE_READ"])
+        wr = self._device.window_request(name, va, length, access)
+        wr.wr_id = self._number(step, "wr_id", 0)
+        wr.send_flags = self._number(step, "flags", int(SendFlags.SIGNALED))
+        self._queue_pair(step).post_send(wr)
+        return None
+
+    def _create(self, step: Verb) -> str | None:
+        assert step.word is not None
+        self._device.create(step.word.text, attributes_of(step, self._scope))
+        return None
+
+    def _reconnect(self, step: Verb) -> str | None:
+        self._device.reconnect(step.owner, attributes_of(step, self._scope))
+        return None
+
+    def _notify(self, step: Verb) -> str | None:
+        assert step.word is not None
+        only = bool(self._number(step, "solicited", 0))
+        self._queue_pair(step).notify(step.word.text, solicited_only=only)
+        return None
+
+    def _limit(self, step: Verb) -> str | None:
+        self._queue_pair(step).limit(self._number(step, "limit", 0))
+        return None
+
+    def _queue_pair(self, step: Verb) -> QueuePairVerbs:
+        return self._device.queue_pair(step.owner)
 
     def _deregister(self, step: Verb) -> str | None:
         assert step.word is not None
@@ -154,12 +201,12 @@ class Application:
             if name not in ("state", "fails")
         }
         state = QPState(self._number(step, "state", 0)) if "state" in step.args else None
-        self._device.modify(given, state)
+        self._queue_pair(step).modify(given, state)
         return None
 
     def _post_recv(self, step: Verb) -> str | None:
         sges = self._sges(step, 256)
-        self._device.post_recv(RecvWR(sges, self._number(step, "wr_id", 0)))
+        self._queue_pair(step).post_recv(RecvWR(sges, self._number(step, "wr_id", 0)))
         return None
 
     def _post_send(self, step: Verb) -> str | None:
@@ -182,16 +229,39 @@ class Application:
             flush_level=self._number(step, "flush_level", 0),
             length=self._number(step, "flush_len", 0),
             atomic_data=self._number(step, "u64", 0).to_bytes(8, "little"),
+            remote_qpn=self._number(step, "remote_qpn", self._scope.symbols["peer_qpn"]),
+            remote_qkey=self._number(step, "remote_qkey", QKEY),
+            remote_srqn=self._number(step, "remote_srqn", PEER_SRQN),
         )
-        self._device.post_send(wr)
+        self._queue_pair(step).post_send(wr)
         return None
 
     def _sges(self, step: Verb, default: int) -> list[SGE]:
-        length = self._number(step, "len", default, 0, LARGEST_MESSAGE)
-        if not length:
+        lengths = self._numbers(step, "len", default, LARGEST_MESSAGE)
+        addresses = self._numbers(step, "addr", self._scope.symbols["va"], (1 << 64) - 1)
+        keys = self._numbers(step, "lkey", self._scope.symbols["lkey"], (1 << 32) - 1)
+        if len(lengths) == 1 and not lengths[0]:
             return []
-        address = self._number(step, "addr", self._scope.symbols["va"])
-        return [SGE(address, length, self._number(step, "lkey", self._scope.symbols["lkey"]))]
+        count = max(map(len, (lengths, addresses, keys)))
+        for name, numbers in (("len", lengths), ("addr", addresses), ("lkey", keys)):
+            if len(numbers) not in (1, count):
+                token = step.args[name][0]
+                raise self._scope.error(token, f"{len(numbers)} numbers for {count} pieces")
+        lengths, keys = (each * count if len(each) == 1 else each for each in (lengths, keys))
+        if len(addresses) == 1:  # one piece behind the other
+            addresses = list(accumulate(lengths[:-1], initial=addresses[0]))
+        return [SGE(*each) for each in zip(addresses, lengths, keys, strict=True)]
+
+    def _numbers(self, step: Verb, name: str, default: int, high: int) -> list[int]:
+        """The values of an argument that may have several."""
+        if name not in step.args:
+            return [default]
+        token, value = step.args[name]
+        numbers = [each.evaluate(self._scope) for each, _ in value.choices]
+        for number in numbers:
+            if not 0 <= number <= high:
+                raise self._scope.error(token, f"{name} is {number}, not from 0 to {high}")
+        return numbers
 
     def _store(self, step: Verb) -> str | None:
         address, data = self._contents(step)
@@ -221,7 +291,7 @@ class Application:
     def _poll(self, step: Verb) -> str | None:
         assert step.word is not None
         self._collect()
-        found = self._completions[step.word.text]
+        found = self._completions.get((step.owner, step.word.text), [])
         if "nothing" in step.args:
             return _completion(found[0]) if found else None
         if not found:
@@ -233,6 +303,8 @@ class Application:
             "opcode": int(completion.opcode),
             "byte_len": completion.byte_len,
             "imm_data": completion.imm_data,
+            "src_qp": completion.src_qp,
+            "pkey_index": completion.pkey_index,
             "flags": int(completion.wc_flags),
         }
         # Unless a script expects another status, a completion has to be a success.
@@ -256,6 +328,16 @@ class Application:
             return "no event"
         event = self._events.pop(0)
         return None if event.name == step.word.text else event.name
+
+    def _cq_event(self, step: Verb) -> str | None:
+        assert step.word is not None
+        self._collect()
+        if step.word.text == "nothing":
+            return self._raised[0] if self._raised else None
+        if not self._raised:
+            return "no event"
+        found = self._raised.pop(0)
+        return None if found == f"{step.owner} {step.word.text}".strip() else found
 
     def _manage(self, step: Verb) -> str | None:
         given = {
@@ -293,8 +375,28 @@ class Application:
 
     def _state(self, step: Verb) -> str | None:
         assert step.word is not None
-        state = self._device.state
+        state = self._queue_pair(step).state
         return None if state == STATES[step.word.text] else state.name
+
+
+def attributes_of(step: Verb, scope: Scope) -> dict[str, int]:
+    """The arguments of `qp` and `reconnect`; raises `ScriptError` for impossible ones."""
+    given: dict[str, int] = {}
+    for name, (token, value) in step.args.items():
+        number = given[name] = single(value).evaluate(scope)
+        if step.word is not None and name in OF_DEVICE:
+            raise scope.error(token, f"{name} is of the device: the first qp may give it")
+        low, high = LIMITS.get(name, (0, 1 << 32))
+        if not low <= number <= high:
+            raise scope.error(token, f"{name} is {number}, not from {low} to {high}")
+        problem = impossible(name, VERBS["qp"].args[name], number)
+        if problem:
+            raise scope.error(token, problem)
+        if name == "mtu" and number not in MTU_CODES:
+            raise scope.error(token, f"mtu is {number}, not one of {list(MTU_CODES)}")
+        if name == "version" and number not in ADDRESSES:
+            raise scope.error(token, f"version is {number}, not 4 or 6")
+    return given
 
 
 def _completion(wc: WC) -> str:
@@ -309,6 +411,12 @@ def _completion(wc: WC) -> str:
 _HANDLERS: dict[str, Callable[[Application, Verb], str | None]] = {
     "mr": Application._register,
     "mw": Application._bind,
+    "bind": Application._bind_again,
+    "qp": Application._create,
+    "reconnect": Application._reconnect,
+    "notify": Application._notify,
+    "cq_event": Application._cq_event,
+    "srq_limit": Application._limit,
     "dereg": Application._deregister,
     "modify": Application._modify,
     "post_recv": Application._post_recv,

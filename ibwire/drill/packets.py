@@ -42,6 +42,9 @@ from ibwire_layers.psn import MASK, distance
 from ibwire_layers.schema import Header
 from ibwire_layers.syndrome import AckKind
 
+FULL_MEMBER = 0x8000
+"""In a P_Key: of a full member, which may talk to limited ones."""
+
 GOOD, BAD, NONE = (ICRCS[name] for name in ("good", "bad", "none"))
 """ICRCs besides numbers of 32 bits; those from `GOOD` on say which bits of it are flipped."""
 
@@ -66,6 +69,10 @@ class Wire:
     sq_psn: int
     va: int
     rkey: int
+    qkey: int = GSI_QKEY
+    is_datagram: bool = False
+    srqn: int = 0
+    """The number of the device's shared receive queue, for XRC."""
 
 
 def psn_base(wire: Wire, *, to_device: bool, is_response: bool) -> int:
@@ -92,7 +99,7 @@ def build(literal: Literal, wire: Wire, scope: Scope) -> bytes:
     padding += bytes(_word(literal, scope, "more", 0))
     is_management = literal.form is not None
     defaults = {
-        "pkey": wire.pkey,
+        "pkey": wire.pkey | FULL_MEMBER,
         "mig_req": 1,
         "dest_qp": QP1 if is_management else wire.qpn,
         "pad_count": pad & 3,
@@ -102,8 +109,9 @@ def build(literal: Literal, wire: Wire, scope: Scope) -> bytes:
         "atomiceth.rkey": wire.rkey,
         "feth.plt": 1,
         "syndrome": _syndrome(literal, scope),
-        "qkey": GSI_QKEY,
-        "src_qp": QP1,
+        "qkey": GSI_QKEY if is_management else wire.qkey,
+        "src_qp": QP1 if is_management else wire.peer_qpn,
+        "xrc_srq": wire.srqn,
     }
     if is_management:
         defaults["psn"] = 0
@@ -217,7 +225,8 @@ def wrong_anyway(packet: Packet, wire: Wire, named: frozenset[str] = frozenset()
     """Errors that no packet of the device may have, except in fields named by the script."""
     bth = packet.bth
     found = []
-    qpn = QP1 if bth.opcode == OpCode.UD_SEND_ONLY else wire.peer_qpn
+    is_managed = bth.opcode == OpCode.UD_SEND_ONLY and not wire.is_datagram
+    qpn = QP1 if is_managed else wire.peer_qpn
     if bth.dest_qp != qpn and "dest_qp" not in named:
         found.append(f"dest_qp {bth.dest_qp:#x}, not {qpn:#x}")
     if bth.tver and "tver" not in named:
@@ -228,6 +237,11 @@ def wrong_anyway(packet: Packet, wire: Wire, named: frozenset[str] = frozenset()
         found.append(f"pad_count {bth.pad_count} with {len(packet.payload)} bytes of payload")
     if packet.padding and any(packet.padding):
         found.append(f"padding {packet.padding.hex()}, not zeros")
+    deth = packet.extension(h.DETH) if wire.is_datagram else None
+    if deth is not None and deth.src_qp != wire.qpn and "src_qp" not in named:
+        found.append(f"src_qp {deth.src_qp:#x}, not {wire.qpn:#x}")
+    if deth is not None and deth.qkey != wire.qkey and "qkey" not in named:
+        found.append(f"qkey {deth.qkey:#x}, not {wire.qkey:#x}")
     info = INFO.get(bth.opcode)
     if info is None:
         found.append("a reserved opcode")

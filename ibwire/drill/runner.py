@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 from ibwire.base.errors import DecodeError, LinkError, PeerError, ScriptError, VerbsError
 from ibwire.base.node import Frame
 from ibwire.base.units import MS, NS, US, S, Time
-from ibwire.drill.application import Application
+from ibwire.drill.application import Application, attributes_of
+from ibwire.drill.language.cursor import OWNED
 from ibwire.drill.language.expressions import Expression, NoValue, Scope
-from ibwire.drill.language.literals import Literal, single
+from ibwire.drill.language.literals import Literal
 from ibwire.drill.language.steps import (
     Case,
     Expect,
@@ -31,8 +32,9 @@ from ibwire.drill.language.steps import (
     When,
 )
 from ibwire.drill.language.tokens import Line, Token
-from ibwire.drill.language.vocabulary import MANAGER_VERBS, VERBS, impossible
+from ibwire.drill.language.vocabulary import MANAGER_VERBS, VERBS
 from ibwire.drill.packets import (
+    Wire,
     aim,
     build,
     describe,
@@ -42,10 +44,9 @@ from ibwire.drill.packets import (
     psn_base,
     shown,
 )
-from ibwire.drill.targets.emulated import ADDRESSES, LIMITS, Emulated
+from ibwire.drill.targets.emulated import Emulated
 from ibwire.drill.targets.target import LONGEST, Target, TooBusy, Unable
 from ibwire.drill.verdict import APPLICATION, INTO, OUT_OF, Entry, Failure, Verdict
-from ibwire.rc.attributes import MTU_CODES
 from ibwire_layers.packet import Packet
 
 TOLERANCE: Time = 1 * US
@@ -114,6 +115,8 @@ class _Runner:
         self._device = target
         self._application = application
         self._scope = scope
+        self._owner = ""
+        """The queue pair that the step is about; empty for the first one."""
         self._refresh()
         self._tolerance = TOLERANCE
         if script.tolerance is not None:
@@ -122,6 +125,8 @@ class _Runner:
 
     def run(self, steps: Sequence[Step]) -> None:
         """Run all steps, and check that nothing is left over."""
+        if self._application is None and any(map(_owner, steps)):
+            raise Unable("needs several queue pairs: a recording has one")
         for step in steps:
             try:
                 self._step(step)
@@ -139,10 +144,38 @@ class _Runner:
 
     def _refresh(self) -> None:
         self._scope.symbols = self._device.symbols
+        if self._owner:
+            own = self._device.wires[self._owner]
+            self._scope.symbols |= {name: getattr(own, name) for name in OWNED}
+
+    def _choose(self, owner: str) -> None:
+        """Let the symbols be those of a queue pair."""
+        if owner != self._owner:
+            self._owner = owner
+            self._refresh()
+
+    @property
+    def _wire(self) -> Wire:
+        return self._wire_of(self._owner)
+
+    def _wire_of(self, owner: str) -> Wire:
+        return self._device.wires[owner] if owner else self._device.wire
+
+    def _owner_of(self, frame: Frame) -> str:
+        """The queue pair that has sent a frame; the first one where it cannot be told."""
+        wires = self._device.wires
+        if not wires:
+            return ""
+        try:
+            number = Packet.parse(frame, strict=False).bth.dest_qp
+        except DecodeError:
+            return ""
+        return next((name for name, wire in wires.items() if wire.peer_qpn == number), "")
 
     # Steps.
 
     def _step(self, step: Step) -> None:
+        self._choose(_owner(step))
         match step:
             case Inject():
                 self._inject(step)
@@ -162,7 +195,7 @@ class _Runner:
             self._wait(step.when)
         self._note_damage()
         self._aim(step.literal, to_device=True)
-        time, frame, problems = self._device.inject(step.literal, self._scope)
+        time, frame, problems = self._device.inject(step.literal, self._scope, step.owner)
         if frame is None:
             raise self._failed(step.line, shown(step.literal, self._scope), "nothing", INTO)
         text = self._describe(step.literal, frame)
@@ -177,7 +210,7 @@ class _Runner:
         span = self._span(step.when)
         most = 1 if step.most is None else step.most.evaluate(self._scope)
         for _ in range(min(most, LIMIT_UPTO)):
-            found = self._next(span)
+            found = self._next(span, step.owner)
             if found is None:
                 if step.most is not None:
                     return
@@ -188,8 +221,8 @@ class _Runner:
                 if step.most is not None:
                     return
                 wanted = self._wanted(step, frame) + _when(step.when, span)
-                raise self._unexpected(step.line, wanted, problems)
-            self._take(step.line)
+                raise self._unexpected(step.line, wanted, problems, frame=frame)
+            self._take(step.line, frame)
 
     def _expect_unordered(self, step: Unordered) -> None:
         span = self._span(step.when)
@@ -200,11 +233,15 @@ class _Runner:
                 raise self._missing(step.line, self._all_wanted(left), span)
             time, frame = found
             problems: list[str] = []
+            sender = self._owner_of(frame)
             for member in left:
-                misfit = self._misfit(member, frame) or _lateness(time, span)
+                misfit = [f"it is of {sender or 'the first queue pair'}"]
+                if member.owner == sender:
+                    self._choose(sender)
+                    misfit = self._misfit(member, frame) or _lateness(time, span)
                 if not misfit:
                     left.remove(member)
-                    self._take(member.line)
+                    self._take(member.line, frame)
                     break
                 problems.append(f"line {member.line.number}: {'; '.join(misfit)}")
             else:
@@ -241,7 +278,7 @@ class _Runner:
             if step.token.text in MANAGER_VERBS:
                 # Resolving the route to a peer takes time.
                 self._device.settle()
-            self._refresh()
+        self._refresh()
         if problem is not None:
             raise self._failed(step.line, application.wanted(step), problem)
         self._note(APPLICATION, application.summary, step.line, time=begun)
@@ -249,7 +286,7 @@ class _Runner:
     def _impair(self, step: Impair) -> None:
         self._wait(step.when)
         to_device = step.way == INTO
-        base = psn_base(self._device.wire, to_device=to_device, is_response=False)
+        base = psn_base(self._wire, to_device=to_device, is_response=False)
         self._scope.symbols["psn"] = base
         self._device.impair(step, self._scope)
         self._note(APPLICATION, step.line.text.strip(), step.line)
@@ -335,19 +372,31 @@ class _Runner:
 
     # Packets.
 
-    def _next(self, span: _Span) -> tuple[Time, Frame] | None:
-        """The next packet of the device; `None` if none comes in time."""
+    def _next(self, span: _Span, owner: str | None = None) -> tuple[Time, Frame] | None:
+        """The next packet of a queue pair, or of any; `None` if none comes in time.
+
+        Each queue pair sends in order, but no rule says which of two sends first.
+        """
         device = self._device
+
+        def find() -> tuple[Time, Frame] | None:
+            for found in device.outbound:
+                if owner is None or self._owner_of(found[1]) == owner:
+                    return found
+            return None
+
         device.settle()
-        if not device.outbound:
-            device.advance(span.last, self._has_outbound)
-        return device.outbound[0] if device.outbound else None
+        if find() is None:
+            device.advance(span.last, lambda: find() is not None)
+        return find()
 
     def _has_outbound(self) -> bool:
         return bool(self._device.outbound)
 
-    def _take(self, line: Line) -> None:
-        time, frame = self._device.outbound.popleft()
+    def _take(self, line: Line, taken: Frame) -> None:
+        outbound = self._device.outbound
+        time, frame = next(found for found in outbound if found[1] is taken)
+        outbound.remove((time, frame))
         self._note(OUT_OF, self._described(frame, to_device=False), line, frame, time)
 
     def _misfit(self, step: Expect, frame: Frame) -> list[str]:
@@ -358,7 +407,7 @@ class _Runner:
         problems: list[str] = []
         for literal in step.alternatives:
             self._aim(literal, to_device=False)
-            found = differences(literal, packet, self._device.wire, self._scope)
+            found = differences(literal, packet, self._wire, self._scope)
             if not found:
                 return []
             if len(step.alternatives) == 1:
@@ -374,7 +423,7 @@ class _Runner:
                 raise Unable(
                     "messages of connection management: a recording is not followed that far"
                 )
-        aim(literal, self._device.wire, self._scope, to_device=to_device, packet=packet)
+        aim(literal, self._wire, self._scope, to_device=to_device, packet=packet)
 
     def _wanted(self, step: Expect, frame: Frame | None = None) -> str:
         """What fits, with the numbers that this means for the frame that came."""
@@ -385,7 +434,7 @@ class _Runner:
             self._aim(literal, to_device=False, packet=packet)
             is_known = packet is not None or not literal.is_any
             texts.append(shown(literal, self._scope if is_known else None))
-        return " or ".join(texts)
+        return " or ".join(texts) + f" of {step.owner}" * bool(step.owner)
 
     def _all_wanted(self, members: Sequence[Expect], frame: Frame | None = None) -> str:
         return " and ".join(self._wanted(member, frame) for member in members)
@@ -395,7 +444,7 @@ class _Runner:
         if not has_no_icrc(literal, self._scope):
             return self._described(frame, to_device=True)
         words = {name: word for name, word in literal.words.items() if name != "icrc"}
-        whole = build(replace(literal, words=words), self._device.wire, self._scope)
+        whole = build(replace(literal, words=words), self._wire, self._scope)
         return f"{self._described(whole, to_device=True)} icrc none"
 
     def _described(self, frame: Frame, *, to_device: bool) -> str:
@@ -403,7 +452,10 @@ class _Runner:
             packet = Packet.parse(frame, strict=False)
         except DecodeError as error:
             return f"{len(frame)} bytes: {error}"
-        text = describe(packet, self._device.wire, to_device=to_device)
+        owner = self._owner if to_device else self._owner_of(frame)
+        text = describe(packet, self._wire_of(owner), to_device=to_device)
+        text += f" of {owner}" * bool(owner and not to_device)
+        text += f" for {owner}" * bool(owner and to_device)
         if to_device and packet.icrc_status().value != "good":
             text += f" icrc {packet.icrc_status().value}"
         return text
@@ -430,10 +482,16 @@ class _Runner:
         return self._failed(line, f"{wanted} {span.text}".rstrip(), "nothing", OUT_OF)
 
     def _unexpected(
-        self, line: Line, wanted: str, problems: list[str], way: str = OUT_OF
+        self,
+        line: Line,
+        wanted: str,
+        problems: list[str],
+        way: str = OUT_OF,
+        frame: Frame | None = None,
     ) -> _Failed:
         self._note_damage()
-        first = self._device.outbound[0]
+        outbound = self._device.outbound
+        first = next((found for found in outbound if found[1] is frame), outbound[0])
         for time, frame in list(self._device.outbound)[:_MOST_LEFT_OVER]:
             text = self._described(frame, to_device=False)
             entry = Entry(time, OUT_OF, text, None, frame, is_expected=False)
@@ -447,6 +505,11 @@ class _Runner:
         entry = Entry(self._device.now, way, got, None, is_expected=False)
         self._verdict.entries.append(entry)
         return _Failed(Failure(line, expected, got, way=way))
+
+
+def _owner(step: Step) -> str:
+    """The queue pair that a step is about; empty for the first one, and for all."""
+    return step.owner if isinstance(step, Inject | Expect | Verb) else ""
 
 
 def _line_of(step: Step, error: ScriptError) -> Line:
@@ -470,28 +533,14 @@ def _connect(steps: list[Step], scope: Scope, profile: str) -> Emulated:
 def asked_for(steps: list[Step], scope: Scope) -> tuple[Token | None, dict[str, int]]:
     """Name and arguments of the first step if it is a `qp`; the step is removed."""
     first = steps[0] if steps else None
-    asked = first if isinstance(first, Verb) and first.token.text == "qp" else None
-    if asked is not None:
+    asked: Verb | None = None
+    if isinstance(first, Verb) and first.token.text == "qp" and first.word is None:
+        asked = first
         del steps[0]
     for step in steps:
-        if isinstance(step, Verb) and step.token.text == "qp":
-            raise scope.error(step.token, "qp comes first, or not at all")
-    if asked is None:
-        return None, {}
-    given: dict[str, int] = {}
-    for name, (token, value) in asked.args.items():
-        number = given[name] = single(value).evaluate(scope)
-        low, high = LIMITS.get(name, (0, 1 << 32))
-        if not low <= number <= high:
-            raise scope.error(token, f"{name} is {number}, not from {low} to {high}")
-        problem = impossible(name, VERBS["qp"].args[name], number)
-        if problem:
-            raise scope.error(token, problem)
-        if name == "mtu" and number not in MTU_CODES:
-            raise scope.error(token, f"mtu is {number}, not one of {list(MTU_CODES)}")
-        if name == "version" and number not in ADDRESSES:
-            raise scope.error(token, f"version is {number}, not 4 or 6")
-    return asked.token, given
+        if isinstance(step, Verb) and step.token.text == "qp" and step.word is None:
+            raise scope.error(step.token, "qp comes first, or not at all; another one has a name")
+    return (None, {}) if asked is None else (asked.token, attributes_of(asked, scope))
 
 
 def _lateness(time: Time, span: _Span) -> list[str]:

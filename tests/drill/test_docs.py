@@ -48,6 +48,13 @@ def test_the_blocks_that_are_shown_are_a_script() -> None:
     assert len(parse(BLOCKS[-1].encode(), "my.drill").cases) == 2
 
 
+def test_the_example_of_several_queue_pairs_passes() -> None:
+    (text,) = (block for block in BLOCKS if "qp b" in block)
+    script = parse(text.encode(), "my.drill")
+
+    assert run(script, script.cases[0]).passed
+
+
 def test_every_directory_of_scripts_is_in_the_table() -> None:
     names = {path.name for path in (ROOT / "tests" / "conformance").iterdir() if path.is_dir()}
 

@@ -35,9 +35,10 @@ def error_of(text: str) -> str:
 
 ERRORS = {
     # The text of a script, and the error. Columns were counted by hand.
-    "frobnicate": "1:1: frobnicate is not an event; expected accept, cm_event, connect, delay, "
-    "dereg, disconnect, event, impair, listen, memory, modify, mr, mw, poll, post_recv, post_send, "
-    "qp, ready, reject, section, silence, state, store, tolerance, unlisten, virtual",
+    "frobnicate": "1:1: frobnicate is not an event; expected accept, bind, cm_event, connect, "
+    "cq_event, delay, dereg, disconnect, event, impair, listen, memory, modify, mr, mw, notify, "
+    "poll, post_recv, post_send, qp, ready, reconnect, reject, section, silence, srq_limit, state, "
+    "store, tolerance, unlisten, virtual",
     "": "1:1: expected an event: nothing happens in this script",
     "// Nothing but words.": "1:1: expected an event: nothing happens in this script",
     "pol recv": "1:1: pol is not an event; did you mean poll?",
@@ -95,14 +96,14 @@ ERRORS = {
     "memory va len=8 at=0 zero": "1:1: expected one of at=, u64=, data= or zero",
     "memory nowhere zero": "1:8: nowhere is not a number; expected cm_id, end, gid, guid, lkey, "
     "mtu, peer_cm_id, peer_gid, peer_guid, peer_qpn, pkey, psn, qpn, rkey, rq_psn, service, size, "
-    "sq_psn, transaction, va",
+    "sq_psn, srqn, transaction, va",
     "dereg x": "1:7: x is not a region; expected mr",
     "mr x.y": "1:4: a name without a dot",
     "qp mtu=257": "1:4: mtu is 257, not one of [256, 512, 1024, 2048, 4096]",
     "qp version=5": "1:4: version is 5, not 4 or 6",
     "qp size=5": "1:4: size is 5, not from 4096 to 4194304",
-    "state RTS\nqp mtu=256": "2:1: qp comes first, or not at all",
-    "qp mtu=256\nqp mtu=256": "2:1: qp comes first, or not at all",
+    "state RTS\nqp mtu=256": "2:1: qp comes first, or not at all; another one has a name",
+    "qp mtu=256\nqp mtu=256": "2:1: qp comes first, or not at all; another one has a name",
     "+1us state RTS\n}": "2:1: '}' without its '{'",
     "for i in 0..3 {": "1:15: '{' without its '}'",
     "for i in 0..3 {\n} otherwise {\n}": "2:3: 'otherwise' without its 'on PROFILE {'",
@@ -111,7 +112,7 @@ ERRORS = {
     "for i 0..3 {\n}": "1:7: expected 'in', found 0",
     "for i in 0..psn {\n}": "1:13: psn is not known yet",
     "on rx {\n}": "1:4: rx is not a profile; did you mean rxe?",
-    "{\n}": "1:2: expected cases, for, on or unordered, found the end of the line",
+    "{\n}": "1:2: expected cases, for, interleaved, on or unordered, found the end of the line",
     "unordered {\n}": "1:1: nothing is expected, in whatever order",
     "unordered {\n< SEND_ONLY psn\n}": "2:1: in any order come only packets, '>', without a time",
     "unordered {\n>? any\n}": "2:1: in any order come only packets, '>', without a time: no '>?' "
@@ -156,7 +157,7 @@ ERRORS = {
     "> ACK psn ip.ttl=256": "1:18: ip.ttl is 256, not from 0 to 255",
     "qp timeout=32": "1:12: timeout is 32, not from 0 to 31",
     "qp rnr_retry=8": "1:14: rnr_retry is 8, not from 0 to 7",
-    "qp type=7": "1:9: type is 7, not one of RC, UC",
+    "qp type=7": "1:9: type is 7, not one of RC, UC, UD, XRC_SEND, XRC_RECV",
     "qp access=0x8000": "1:11: access is 0x8000, not a sum of LOCAL_WRITE, REMOTE_WRITE, "
     "REMOTE_READ, REMOTE_ATOMIC, MW_BIND, ZERO_BASED, ON_DEMAND, HUGETLB, FLUSH_GLOBAL, "
     "FLUSH_PERSISTENT, RELAXED_ORDERING, NONE, ALL",

@@ -14,6 +14,7 @@ from ibwire.drill.application import Application
 from ibwire.drill.language.expressions import Scope
 from ibwire.drill.runner import asked_for, carry_out
 from ibwire.drill.targets.emulated import Emulated
+from ibwire.drill.targets.queue_pair import DeviceQueuePair
 
 SENT = "qp timeout=14\npost_send RDMA_WRITE len=8\n> WRITE_ONLY psn\n"
 ONCE = SENT.replace("timeout=14", "timeout=14 retry_cnt=0")
@@ -78,7 +79,7 @@ def test_an_optional_packet_is_waited_for() -> None:
 
 def test_a_device_that_is_lost_fails_where_it_was_and_ends_the_run() -> None:
     class Lost(Emulated):
-        def post_recv(self, wr: object) -> None:
+        def queue_pair(self, name: str) -> DeviceQueuePair:
             raise PeerError("10.0.0.1 has closed its connection")
 
     script = parse(b"// Rule.\npost_recv wr_id=1\n", "s.drill")

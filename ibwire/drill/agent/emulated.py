@@ -19,8 +19,8 @@ from ibwire.cm.connection import Connection, Event
 from ibwire.cm.states import EventKind
 from ibwire.drill.agent import agent_server
 from ibwire.drill.language.vocabulary import MANAGER_VERBS
-from ibwire.drill.targets.emulated import UP
 from ibwire.drill.targets.manager import Manager
+from ibwire.drill.targets.queue_pair import UP
 from ibwire.programs.cm import leave
 from ibwire.programs.endpoint import Endpoint
 from ibwire.programs.live_network import LiveNetwork

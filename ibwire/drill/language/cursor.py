@@ -11,6 +11,7 @@ from ibwire.drill.language.tokens import Kind, Token
 SYMBOLS = frozenset({
     "psn", "rq_psn", "sq_psn", "qpn", "peer_qpn", "mtu", "pkey",
     "va", "rkey", "lkey", "size", "end",
+    "srqn",
     "cm_id", "peer_cm_id", "transaction", "service",
     "gid", "peer_gid", "guid", "peer_guid",
 })  # fmt: skip
@@ -19,18 +20,28 @@ SYMBOLS = frozenset({
 PARTS = ("va", "rkey", "lkey", "size", "end")
 """Attributes of a named region or window."""
 
+OWNED = ("rq_psn", "sq_psn", "qpn", "peer_qpn", "mtu", "pkey")
+"""Attributes of a named queue pair."""
+
 
 class Cursor:
     """A place in the tokens of a line."""
 
     def __init__(
-        self, path: str, tokens: tuple[Token, ...], captured: set[str], regions: set[str]
+        self,
+        path: str,
+        tokens: tuple[Token, ...],
+        captured: set[str],
+        regions: set[str],
+        queue_pairs: set[str],
     ) -> None:
         self.path = path
         self.captured = captured
         """Variables with a value at this line."""
         self.regions = regions
         """Memory regions and windows named before this line."""
+        self.queue_pairs = queue_pairs
+        """Queue pairs named before this line."""
         self._tokens = tokens
         self._at = 0
 
@@ -111,10 +122,13 @@ class Cursor:
 
     def check_symbol(self, token: Token, names: Mapping[str, int]) -> None:
         """Raise for an unknown symbol."""
-        region, _, part = token.text.partition(".")
-        if token.text in SYMBOLS or (region in self.regions and part in PARTS):
+        owner, _, part = token.text.partition(".")
+        if token.text in SYMBOLS or (owner in self.regions and part in PARTS):
+            return
+        if owner in self.queue_pairs and part in OWNED:
             return
         own = [f"{name}.{part}" for name in self.regions for part in PARTS]
+        own += [f"{name}.{part}" for name in self.queue_pairs for part in OWNED]
         raise self.unknown(token, "number", [*(names or SYMBOLS), *own])
 
 

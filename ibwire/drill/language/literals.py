@@ -365,7 +365,8 @@ def _begins_psn(cursor: Cursor) -> bool:
         return True
     if here.kind is Kind.SIGN:
         return here.text in ("(", "*", "?", "{")
-    return here.text in ("psn", "rq_psn", "sq_psn") and cursor.after.text != "="
+    name = here.text.rpartition(".")[2] if here.text != "bth.psn" else ""
+    return name in ("psn", "rq_psn", "sq_psn") and cursor.after.text != "="
 
 
 def _opcode_of(cursor: Cursor, token: Token, *, is_inbound: bool) -> int:

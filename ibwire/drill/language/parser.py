@@ -3,14 +3,16 @@
 A script is a comment that states a rule, directives, and events, one a line. An event
 may begin with its time: `+1us`, `+0..5us`; without one it is `+0`. Blocks in braces are
 a table of `cases`, loops (`for`), what only some profiles do (`on`), and packets in any
-order (`unordered`). Tables and loops put tokens in the place of `$name`, so each row may
-give a number, an opcode, or half a packet; then the line is read as if it stood there.
+order (`unordered`), and blocks whose lines take turns (`interleaved`). Tables and loops put
+tokens in the place of `$name`, so each row may give a number, an opcode, or half a packet;
+then the line is read as if it stood there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 
 from ibwire.base.errors import ScriptError
@@ -37,7 +39,7 @@ from ibwire.drill.language.steps import (
     When,
 )
 from ibwire.drill.language.tokens import MAXIMUM_SIZE, Kind, Line, Token, read_lines
-from ibwire.drill.language.vocabulary import VERBS, VerbForm, impossible
+from ibwire.drill.language.vocabulary import LISTS, OWNED_VERBS, VERBS, VerbForm, impossible
 from ibwire.rc.profile import PROFILES
 
 MAXIMUM_STEPS = 5_000
@@ -47,6 +49,9 @@ MAXIMUM_CASES = 500
 
 MAXIMUM_TOKENS = 400
 """Tokens of a line when those of tables stand in it."""
+
+MAXIMUM_QUEUE_PAIRS = 16
+"""Queue pairs of a case beside the first one."""
 
 DEEPEST = 8
 """Blocks within blocks."""
@@ -82,6 +87,8 @@ class _Block:
     head: Line
     body: list[Line | _Block] = field(default_factory=list)
     otherwise: list[Line | _Block] = field(default_factory=list)
+    others: list[list[Line | _Block]] = field(default_factory=list)
+    """Those after each `and`."""
 
 
 @dataclass(slots=True)
@@ -97,6 +104,8 @@ class _Parser:
         self._profile = profile
         self._captured: set[str] = set()
         self._regions: set[str] = set()
+        self._queue_pairs: set[str] = set()
+        self._windows: set[str] = set()
         self._left = MAXIMUM_STEPS
 
     def script(self, rule: Sequence[str], lines: Sequence[Line]) -> Script:
@@ -134,6 +143,7 @@ class _Parser:
 
     def _case(self, row: _Row, events: Sequence[Line | _Block]) -> Case:
         self._captured, self._regions = set(), set()
+        self._queue_pairs, self._windows = set(), set()
         return Case(row.name, tuple(self._steps(events, row.cells)))
 
     # Blocks.
@@ -153,8 +163,16 @@ class _Parser:
                 if len(tokens) == 2:
                     open_blocks.pop()
                     continue
+                if tokens[1].text == "and" and len(tokens) == 4 and opens:
+                    if not _is_interleaved(open_blocks[-1]):
+                        raise self._error(tokens[1], "'and' without its 'interleaved {'")
+                    open_blocks[-1].others.append([])
+                    targets.append(open_blocks[-1].others[-1])
+                    continue
                 if tokens[1].text != "otherwise" or len(tokens) != 4 or not opens:
-                    raise self._error(tokens[1], "expected the end of the line or 'otherwise {'")
+                    raise self._error(
+                        tokens[1], "expected the end of the line, 'otherwise {' or 'and {'"
+                    )
                 if open_blocks[-1].head.tokens[0].text != "on" or open_blocks[-1].otherwise:
                     raise self._error(tokens[1], "'otherwise' without its 'on PROFILE {'")
                 targets.append(open_blocks[-1].otherwise)
@@ -220,9 +238,13 @@ class _Parser:
             elif word.text == "on":
                 yield from self._on(cursor, event, tokens)
             else:
+                if cursor.takes_name("interleaved"):
+                    cursor.end("'{'")
+                    yield from self._interleaved(event, tokens)
+                    continue
                 when = self._when(cursor)
                 if not cursor.takes_name("unordered"):
-                    raise cursor.expected("cases, for, on or unordered", cursor.here)
+                    raise cursor.expected("cases, for, interleaved, on or unordered", cursor.here)
                 cursor.end("'{'")
                 yield self._count(self._unordered(event, when, tokens))
 
@@ -265,15 +287,27 @@ class _Parser:
                 break
         cursor.end("'{' or ','")
         chosen = self._profile in profiles
-        before, named = frozenset(self._regions), set(self._regions)
+        before = self._regions, self._queue_pairs
+        named = set(self._regions), set(self._queue_pairs)
         # Both are read, so that a mistake shows whatever the profile.
         for body, counts in ((block.body, chosen), (block.otherwise, not chosen)):
-            self._regions = set(before)
+            self._regions, self._queue_pairs = map(set, before)
             for step in self._steps(body, tokens):
                 if counts:
                     yield step
-            named |= self._regions
-        self._regions = named
+            named[0].update(self._regions)
+            named[1].update(self._queue_pairs)
+        self._regions, self._queue_pairs = named
+
+    def _interleaved(
+        self, block: _Block, tokens: Mapping[str, tuple[Token, ...]]
+    ) -> Iterator[Step]:
+        """One step of each block in turn, until all are over."""
+        if not block.others:
+            raise self._error(block.head.tokens[0], "one block: the next begins with '} and {'")
+        left = [list(self._steps(body, tokens)) for body in (block.body, *block.others)]
+        for turn in zip_longest(*left):
+            yield from (step for step in turn if step is not None)
 
     def _unordered(
         self, block: _Block, when: When, tokens: Mapping[str, tuple[Token, ...]]
@@ -298,18 +332,24 @@ class _Parser:
     def _event(self, line: Line, tokens: Mapping[str, tuple[Token, ...]]) -> Step:
         cursor = self._cursor(self._replaced(line.tokens, tokens, line))
         when = self._when(cursor)
+        owner = ""
+        if cursor.here.kind is Kind.NAME and cursor.here.text in self._queue_pairs:
+            owner = cursor.take().text
         token = cursor.here
         step: Step
         if cursor.takes("<"):
             self._exact(when, token)
-            step = Inject(line, when, self._read_inbound(cursor))
+            step = Inject(line, when, self._read_inbound(cursor), owner)
         elif cursor.takes(">?"):
             most = Expression(token, "1", lambda scope: 1, is_plain=True)
-            step = Expect(line, when, self._alternatives(cursor), most)
+            step = Expect(line, when, self._alternatives(cursor), most, owner)
         elif cursor.takes(">"):
             upto = cursor.takes_name("upto")
             count = self._count_of(cursor) if upto else None
-            step = Expect(line, when, self._alternatives(cursor), count)
+            step = Expect(line, when, self._alternatives(cursor), count, owner)
+        elif owner and (token.kind is not Kind.NAME or token.text not in OWNED_VERBS):
+            known = ", ".join(OWNED_VERBS)
+            raise cursor.error(token, f"{owner} is a queue pair: expected '<', '>', {known}")
         elif cursor.takes_name("silence"):
             self._exact(when, token)
             step = Silence(line, when)
@@ -317,14 +357,12 @@ class _Parser:
             self._exact(when, token)
             step = read_impair(cursor, line, when)
         elif token.kind is Kind.NAME and token.text in VERBS:
-            step = self._verb(line, cursor, when)
+            step = self._verb(line, cursor, when, owner)
         elif token.kind is Kind.NAME and token.text in _BLOCKS:
             reason = f"the line of {token.text} ends with '{{'; what it holds stands on the next"
             raise cursor.error(token, reason)
         elif token.kind is Kind.NAME:
-            raise cursor.unknown(
-                token, "event", [*VERBS, "silence", "impair", "section", "tolerance", "virtual"]
-            )
+            raise cursor.unknown(token, "event", [*VERBS, *_LINES])
         else:
             raise cursor.expected("'<', '>', silence or a verb", token)
         cursor.end(
@@ -347,7 +385,7 @@ class _Parser:
             found.append(read_expected(cursor))
         return tuple(found)
 
-    def _verb(self, line: Line, cursor: Cursor, when: When) -> Verb:
+    def _verb(self, line: Line, cursor: Cursor, when: When, owner: str) -> Verb:
         token = cursor.take()
         form = VERBS[token.text]
         if not form.waits:
@@ -372,7 +410,7 @@ class _Parser:
         if form.has_data and (data is not None) + len({"at", "u64", "zero"} & set(args)) != 1:
             choices = "at=, u64=, data= or zero" if form.expects else "at=, u64= or data="
             raise cursor.error(token, f"expected one of {choices}")
-        return Verb(line, when, token, word, address, args, data)
+        return Verb(line, when, token, word, address, args, data, owner)
 
     def _check_possible(self, cursor: Cursor, name: Token, value: Value, form: VerbForm) -> None:
         """Raise for a number that an argument can never have."""
@@ -383,6 +421,8 @@ class _Parser:
                 raise cursor.error(end.token, problem)
 
     def _word(self, cursor: Cursor, token: Token, form: VerbForm) -> Token | None:
+        if token.text == "qp":
+            return self._name_of_queue_pair(cursor)
         if form.words is None:
             return None
         word = cursor.name(form.what)
@@ -393,9 +433,33 @@ class _Parser:
                 raise cursor.error(word, "a name without a dot")
             if word.text in {*self._regions, "mr"}:
                 raise cursor.error(word, f"{word.text} is the name of another region or window")
+            if word.text in self._queue_pairs:
+                raise cursor.error(word, f"{word.text} is the name of a queue pair")
             self._regions.add(word.text)
+            self._windows |= {word.text} if token.text == "mw" else set()
+        elif token.text == "bind" and word.text not in self._windows:
+            raise cursor.unknown(word, "window", self._windows)
         elif token.text == "dereg" and word.text not in {*self._regions, "mr"}:
             raise cursor.unknown(word, "region", [*self._regions, "mr"])
+        return word
+
+    def _name_of_queue_pair(self, cursor: Cursor) -> Token | None:
+        """The name of a queue pair beside the first one."""
+        word = cursor.here
+        if word.kind is not Kind.NAME or cursor.after.text == "=" or word.text in _BARE:
+            return None
+        cursor.take()
+        if "." in word.text:
+            raise cursor.error(word, "a name without a dot")
+        taken = {*VERBS, *SYMBOLS, *_BLOCKS, *_LINES, *self._regions, "mr"}
+        if word.text in taken:
+            raise cursor.error(word, f"{word.text} means something else: choose another name")
+        if word.text in self._queue_pairs:
+            raise cursor.error(word, f"{word.text} is the name of another queue pair")
+        if len(self._queue_pairs) == MAXIMUM_QUEUE_PAIRS:
+            reason = f"more than {MAXIMUM_QUEUE_PAIRS} queue pairs beside the first one"
+            raise cursor.error(word, reason)
+        self._queue_pairs.add(word.text)
         return word
 
     def _argument(self, cursor: Cursor, name: Token, form: VerbForm) -> Value:
@@ -406,6 +470,13 @@ class _Parser:
         if form.expects:
             return read_value(cursor, form.args[name.text])
         at = cursor.here
+        is_list = name.text in LISTS and form in (VERBS["post_send"], VERBS["post_recv"])
+        if is_list and cursor.takes("{"):
+            pieces = [read_expression(cursor)]
+            while cursor.takes(","):
+                pieces.append(read_expression(cursor))
+            cursor.sign("}")
+            return Value(at, tuple((each, each) for each in pieces))
         expression = read_expression(cursor, form.args[name.text])
         return Value(at, ((expression, expression),))
 
@@ -457,7 +528,7 @@ class _Parser:
         return tuple(found)
 
     def _cursor(self, tokens: tuple[Token, ...]) -> Cursor:
-        return Cursor(self._path, tokens, self._captured, self._regions)
+        return Cursor(self._path, tokens, self._captured, self._regions, self._queue_pairs)
 
     def _error(self, token: Token, reason: str) -> ScriptError:
         return ScriptError(self._path, token.line, token.column, reason)
@@ -502,15 +573,22 @@ def _case_names(texts: Sequence[Sequence[str]]) -> list[str]:
     return [", ".join(text for text in row if text) for row in texts]
 
 
+def _is_interleaved(block: _Block) -> bool:
+    return block.head.tokens[0].text == "interleaved"
+
+
 def _is_value(tokens: Sequence[Token]) -> bool:
     """Whether the brace at the end of a line begins one of several values: `psn={`."""
     return len(tokens) > 2 and tokens[-3].text == "="
 
 
-_BARE = ("nothing", "zero", "srq", "sqd_event")
+_BARE = ("nothing", "zero", "srq", "sqd_event", "solicited")
 """Arguments that may stand without a value."""
 
-_BLOCKS = ("cases", "for", "on", "unordered")
+_BLOCKS = ("cases", "for", "interleaved", "on", "unordered")
+
+_LINES = ("silence", "impair", "section", "tolerance", "virtual")
+"""First words of lines that are no verbs."""
 
 _MOST_UNORDERED = 16
 

@@ -27,6 +27,8 @@ class Inject:
     line: Line
     when: When
     literal: Literal
+    owner: str = ""
+    """The queue pair that it is for; empty for the first one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,8 @@ class Expect:
     when: When
     alternatives: tuple[Literal, ...]
     most: Expression | None = None
+    owner: str = ""
+    """The queue pair that sends it; empty for the first one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,8 @@ class Verb:
     """Address in memory, for verbs that have one."""
     args: Mapping[str, tuple[Token, Value]]
     data: bytes | None
+    owner: str = ""
+    """The queue pair that it is about; empty for the first one."""
 
 
 Words = Value | tuple[Token, ...]

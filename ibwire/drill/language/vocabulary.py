@@ -22,7 +22,7 @@ ACCESS: Names = {each.name: each.value for each in Access if each.name} | {
     "NONE": 0,
     "ALL": int(ALL_ACCESS),
 }
-TYPES: Names = {each.name: each.value for each in QPType if each in (QPType.RC, QPType.UC)}
+TYPES: Names = {each.name: each.value for each in QPType}
 STATES: Names = {each.name: each.value for each in QPState}
 STATUSES: Names = {each.name: each.value for each in WCStatus}
 SEND_OPCODES: Names = {each.name: each.value for each in WROpcode}
@@ -30,6 +30,8 @@ EVENTS: Names = {each.name: each.value for each in EventType}
 ERRORS: Names = {errno.errorcode[each]: each for each in (errno.EINVAL, errno.ENOMEM, errno.EFAULT)}
 REASONS: Names = {each.name: each.value for each in RejectReason}
 NOTHING: Names = {}
+SEND_FLAGS: Names = {each.name: each.value for each in SendFlags if each.name} | {"NONE": 0}
+QUEUES: Names = {"send": 0, "recv": 1}
 
 
 def _numbers(names: str) -> Mapping[str, Names]:
@@ -40,7 +42,8 @@ def _numbers(names: str) -> Mapping[str, Names]:
 _ATTRIBUTES: Mapping[str, Names] = {
     "access": ACCESS,
     **_numbers(
-        "timeout retry_cnt rnr_retry min_rnr_timer max_rd_atomic max_dest_rd_atomic sqd_event"
+        "timeout retry_cnt rnr_retry min_rnr_timer max_rd_atomic max_dest_rd_atomic sqd_event "
+        "qkey pkey_index"
     ),
 }
 _FAILS: Mapping[str, Names] = {"fails": ERRORS}
@@ -69,15 +72,21 @@ class VerbForm:
 
 VERBS: Mapping[str, VerbForm] = {
     "qp": VerbForm(
-        "The connection: first of all, or not at all if everything is to be usual.",
+        "The connection: first of all, or not at all if everything is to be usual. With a name, "
+        "another queue pair of the device.",
         {
             **_ATTRIBUTES,
             "type": TYPES,
             "state": STATES,
             **_numbers(
-                "mtu rq_psn sq_psn pkey size srq max_send_wr max_recv_wr send_cqe recv_cqe version"
+                "mtu rq_psn sq_psn pkey size srq max_send_wr max_recv_wr send_cqe recv_cqe version "
+                "max_send_sge max_recv_sge pkey_1 pkey_2 pkey_3"
             ),
         },
+    ),
+    "reconnect": VerbForm(
+        "Reset the queue pair and connect it again; what is not given stays as it was.",
+        {**_ATTRIBUTES, **_numbers("mtu rq_psn sq_psn")},
     ),
     "mr": VerbForm(
         "Register memory; NAME.va, NAME.rkey, NAME.lkey, NAME.size and NAME.end are its numbers.",
@@ -86,12 +95,18 @@ VERBS: Mapping[str, VerbForm] = {
         what="a name for the region",
     ),
     "mw": VerbForm(
-        "Bind a type 2 memory window to the queue pair.",
-        {"va": NOTHING, "len": NOTHING, "access": ACCESS},
+        "Bind a memory window to the queue pair, of type 2 unless it says 1.",
+        {"va": NOTHING, "len": NOTHING, "access": ACCESS, "type": {"1": 1, "2": 2}},
         words={},
         what="a name for the window",
     ),
     "dereg": VerbForm("Deregister a region.", _FAILS, words={}, what="the name of a region"),
+    "bind": VerbForm(
+        "Post the send request that binds a window again; one of no bytes unbinds it.",
+        {**_numbers("wr_id va len"), "access": ACCESS, "flags": SEND_FLAGS, **_FAILS},
+        words={},
+        what="the name of a window",
+    ),
     "modify": VerbForm(
         "Modify the queue pair; what the transition needs and is not given stays as it was.",
         {**_ATTRIBUTES, "state": STATES, **_FAILS},
@@ -105,7 +120,8 @@ VERBS: Mapping[str, VerbForm] = {
         {
             **_numbers("wr_id len addr lkey remote_addr rkey imm_data"),
             **_numbers("invalidate_rkey compare_add swap flush_len u64"),
-            "flags": {each.name: each.value for each in SendFlags if each.name} | {"NONE": 0},
+            **_numbers("remote_qpn remote_qkey remote_srqn"),
+            "flags": SEND_FLAGS,
             "flush_type": {each.name: each.value for each in FlushType if each.name},
             "flush_level": {each.name: each.value for each in FlushLevel},
             **_FAILS,
@@ -127,13 +143,33 @@ VERBS: Mapping[str, VerbForm] = {
             "opcode": {each.name: each.value for each in WCOpcode},
             "byte_len": NOTHING,
             "imm_data": NOTHING,
+            "src_qp": NOTHING,
+            "pkey_index": NOTHING,
             "flags": {each.name: each.value for each in WCFlags if each.name} | {"NONE": 0},
             "nothing": NOTHING,
         },
-        words={"send": 0, "recv": 1},
+        words=QUEUES,
         what="a queue, send or recv",
         expects=True,
         waits=True,
+    ),
+    "notify": VerbForm(
+        "Request an event for the next completion of a queue; or for the next solicited one.",
+        {"solicited": NOTHING},
+        words=QUEUES,
+        what="a queue, send or recv",
+    ),
+    "cq_event": VerbForm(
+        "The next event of a completion queue, within the time; or `nothing`.",
+        {},
+        words={**QUEUES, "nothing": -1},
+        what="a queue, send or recv, or nothing",
+        expects=True,
+        waits=True,
+    ),
+    "srq_limit": VerbForm(
+        "Request an event when fewer receive requests than this are in the shared queue.",
+        {"limit": NOTHING, **_FAILS},
     ),
     "event": VerbForm(
         "The next asynchronous event, within the time; or `nothing`.",
@@ -189,6 +225,9 @@ VERBS: Mapping[str, VerbForm] = {
 _ENUMERATIONS = frozenset({"type", "state", "status", "opcode", "flush_level", "fails"})
 """Arguments whose value is one of the numbers that have names."""
 
+LISTS = frozenset({"len", "addr", "lkey"})
+"""Arguments of `post_send` and `post_recv` that may have several values: pieces of memory."""
+
 _FLAGS = frozenset({"access", "flags", "flush_type"})
 """Arguments whose value is a sum of the numbers that have names."""
 
@@ -200,6 +239,9 @@ RANGES: Mapping[str, tuple[int, int]] = {
     **dict.fromkeys(("max_rd_atomic", "max_dest_rd_atomic"), (0, 255)),
     **dict.fromkeys(("srq", "sqd_event", "pd"), (0, 1)),
     **dict.fromkeys(("lkey", "rkey", "imm_data", "invalidate_rkey", "byte_len"), _WORD),
+    **dict.fromkeys(("qkey", "remote_qkey"), _WORD),
+    **dict.fromkeys(("remote_qpn", "remote_srqn", "src_qp"), (0, (1 << 24) - 1)),
+    **dict.fromkeys(("pkey_index", "limit"), (0, (1 << 16) - 1)),
     **dict.fromkeys(("wr_id", "addr", "va", "remote_addr", "compare_add", "swap", "u64"), _LONG),
 }
 """Least and greatest number of an argument, as the fields of libibverbs have room for."""
@@ -221,6 +263,21 @@ def impossible(name: str, names: Names, number: int) -> str:
     low, high = RANGES.get(name, _LONG)
     return "" if low <= number <= high else f"{name} is {number}, not from {low} to {high}"
 
+
+OWNED_VERBS = (
+    "bind",
+    "cq_event",
+    "modify",
+    "mw",
+    "notify",
+    "poll",
+    "post_recv",
+    "post_send",
+    "reconnect",
+    "srq_limit",
+    "state",
+)
+"""Verbs that may follow the name of a queue pair."""
 
 MANAGER_VERBS = (
     "listen",

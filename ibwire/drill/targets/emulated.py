@@ -16,31 +16,24 @@ from ibwire.base.node import Frame
 from ibwire.base.units import Time
 from ibwire.cm.connection import Connection
 from ibwire.cm.node import ca_guid
+from ibwire.drill.language.cursor import OWNED
 from ibwire.drill.language.expressions import Scope
 from ibwire.drill.language.impairments import Impaired
 from ibwire.drill.language.literals import Literal
 from ibwire.drill.language.steps import Impair
 from ibwire.drill.packets import Wire, build
 from ibwire.drill.targets.manager import Exchange, Manager
+from ibwire.drill.targets.queue_pair import XRC, DeviceQueuePair
 from ibwire.drill.targets.target import LONGEST, Damage, TooBusy
-from ibwire.peer import End, frames_from, timeouts_until
-from ibwire.rc.attributes import (
-    MTU_BYTES,
-    MTU_CODES,
-    AddressVector,
-    EventType,
-    QPAttr,
-    QPAttrMask,
-    QPCap,
-    QPState,
-    QPType,
-)
+from ibwire.peer import events_of, frames_from, timeouts_until
+from ibwire.rc.attributes import MTU_BYTES, EventType, QPState, QPType
 from ibwire.rc.connect import ALL_ACCESS
-from ibwire.rc.device import gid_of, mac_of
+from ibwire.rc.cq import CompletionQueue
+from ibwire.rc.device import Device, gid_of, mac_of
 from ibwire.rc.memory import Access, MemoryRegion, MemoryWindow
-from ibwire.rc.path import ethernet_route
-from ibwire.rc.states import mask_of
-from ibwire.rc.work import WC, MWBindInfo, RecvWR, SendWR
+from ibwire.rc.srq import SharedReceiveQueue
+from ibwire.rc.work import WC, MWBindInfo, SendWR, WROpcode
+from ibwire.rc.xrc import XRCDomain
 from ibwire_layers.cm import REP, REQ
 
 ADDRESSES = {4: ("10.0.0.2", "10.0.0.1"), 6: ("fd00::2", "fd00::1")}
@@ -67,16 +60,33 @@ DEFAULTS: Mapping[str, int] = {
     "max_recv_wr": 128,
     "send_cqe": 256,
     "recv_cqe": 256,
+    "max_send_sge": 16,
+    "max_recv_sge": 16,
     "srq": 0,
     "version": 4,
+    "qkey": 0x11111111,
+    "pkey_index": 0,
+    "pkey_1": 0,
+    "pkey_2": 0,
+    "pkey_3": 0,
 }
 """Defaults of `qp`. The path MTU is small, so that messages of many packets are short; the
 timeout is a second, so that no packet is retransmitted unless a script waits for it."""
 
+PKEYS = ("pkey_1", "pkey_2", "pkey_3")
+"""Entries of the P_Key table behind the first one."""
+
+OF_DEVICE = ("size", "version", "pkey", *PKEYS)
+"""What `qp` says of the device; only the first one may."""
+
 LIMITS: Mapping[str, tuple[int, int]] = {
     "rq_psn": (0, 0xFFFFFF),
     "sq_psn": (0, 0xFFFFFF),
-    "pkey": (0, 0xFFFF),
+    **dict.fromkeys(("pkey", *PKEYS), (0, 0xFFFF)),
+    "pkey_index": (0, len(PKEYS)),
+    "qkey": (0, 0xFFFFFFFF),
+    "max_send_sge": (1, 32),
+    "max_recv_sge": (1, 32),
     "size": (4096, 1 << 22),
     "max_send_wr": (1, 1 << 12),
     "max_recv_wr": (1, 1 << 12),
@@ -95,26 +105,14 @@ MAXIMUM_TIMEOUTS = 100_000
 MAXIMUM_REGISTERED = 1 << 24
 """Bytes of memory that a script registers in all."""
 
-ATTRIBUTES = {
-    "access": QPAttrMask.ACCESS_FLAGS,
-    "timeout": QPAttrMask.TIMEOUT,
-    "retry_cnt": QPAttrMask.RETRY_CNT,
-    "rnr_retry": QPAttrMask.RNR_RETRY,
-    "min_rnr_timer": QPAttrMask.MIN_RNR_TIMER,
-    "max_rd_atomic": QPAttrMask.MAX_QP_RD_ATOMIC,
-    "max_dest_rd_atomic": QPAttrMask.MAX_DEST_RD_ATOMIC,
-    "sqd_event": QPAttrMask.EN_SQD_ASYNC_NOTIFY,
-}
-"""The attribute that each argument of `modify` sets."""
 
-_FIELDS = {"access": "qp_access_flags", "sqd_event": "en_sqd_async_notify"}
-
-UP = (QPState.RESET, QPState.INIT, QPState.RTR, QPState.RTS)
-"""The states of a queue pair up to a connection, in order."""
+def pkey_of(settings: Mapping[str, int]) -> int:
+    """The P_Key of a queue pair with these attributes."""
+    return settings[("pkey", *PKEYS)[settings["pkey_index"]]]
 
 
 class Emulated:
-    """A queue pair of an emulated device. Raises `VerbsError` for impossible attributes."""
+    """An emulated device and its queue pairs. Raises `VerbsError` for impossible attributes."""
 
     is_recorded = False
     slack: Time = 0
@@ -127,64 +125,41 @@ class Emulated:
         self.outbound: deque[tuple[Time, Frame]] = deque()
         """Frames of the device that no line has expected yet."""
         self._frames = self._timeouts = 0
-        self._end = End(
-            "device",
-            own,
-            qp_type=QPType(settings["type"]),
-            size=settings["size"],
-            access=int(ALL_ACCESS | Access.MW_BIND),
-            send_cqe=settings["send_cqe"],
-            recv_cqe=settings["recv_cqe"],
-            srq=bool(settings["srq"]),
-            init={
-                "cap": QPCap(settings["max_send_wr"], settings["max_recv_wr"], max_inline_data=1024)
-            },
-            profile=profile,
-            key_start=40,
-        )
-        self.device, self.qp = self._end.device, self._end.qp
-        self.device.pkeys[0] = settings["pkey"]
+        self.device = Device("device", own, profile=profile, key_start=40)
+        self._pd = self.device.alloc_pd()
+        access = int(ALL_ACCESS | Access.MW_BIND)
+        self._region = self._pd.register(settings["size"], access)
+        self.device.pkeys = [settings["pkey"], *(settings[name] for name in PKEYS)]
         self.way = Impaired(self.device)
         """To the device and back."""
         gids = gid_of(own), gid_of(peer)
         self.exchange = Exchange(*gids, ca_guid(mac_of(gids[0])), ca_guid(mac_of(gids[1])))
         self._manager: Manager | None = None
-        self.regions: dict[str, MemoryRegion] = {"mr": self._end.mr}
+        self.regions: dict[str, MemoryRegion] = {"mr": self._region}
         self._registered: int = settings["size"]
         self.windows: dict[str, MemoryWindow] = {}
-        if settings["mtu"] not in MTU_CODES:
-            raise VerbsError(errno.EINVAL, f"mtu {settings['mtu']}, not one of {list(MTU_CODES)}")
-        self._attr = QPAttr(
-            path_mtu=MTU_CODES[settings["mtu"]],
-            ah_attr=AddressVector(dgid=gids[1]),
-            dest_qp_num=PEER_QPN,
-            rq_psn=settings["rq_psn"],
-            sq_psn=settings["sq_psn"],
-        )
-        self.modify({name: settings[name] for name in ATTRIBUTES if name in settings}, None)
-        self._climb(QPState(settings["state"]))
-        self.wire = self._make_wire(peer_gid=gids[1], settings=settings)
+        self._peer_gid = gids[1]
+        self._channel = self.device.create_channel()
+        self._xrc_domain: XRCDomain | None = None
+        self.queue_pairs: dict[str, DeviceQueuePair] = {}
+        """By name; the first one has none."""
+        self._settings = settings
+        self.create("", {})
+        self.qp = self.queue_pairs[""].qp
 
-    def _make_wire(self, *, peer_gid: int, settings: Mapping[str, int]) -> Wire:
-        """The constant parts of the packets from the peer."""
-        route = ethernet_route(
-            source=peer_gid,
-            destination=self.device.gids[0],
-            source_mac=mac_of(peer_gid),
-            destination_mac=self.device.mac,
-            source_port=0xC000,
-        )
-        return Wire(
-            route,
-            qpn=self.qp.number,
-            peer_qpn=PEER_QPN,
-            pkey=settings["pkey"],
-            mtu=settings["mtu"],
-            rq_psn=settings["rq_psn"],
-            sq_psn=settings["sq_psn"],
-            va=self._end.mr.iova,
-            rkey=self._end.mr.rkey,
-        )
+    @property
+    def wire(self) -> Wire:
+        """The constant parts of the packets of the first queue pair."""
+        return self.queue_pairs[""].wire
+
+    @wire.setter
+    def wire(self, wire: Wire) -> None:
+        self.queue_pairs[""].wire = wire
+
+    @property
+    def wires(self) -> Mapping[str, Wire]:
+        """Those of the other queue pairs, by their names."""
+        return {name: each.wire for name, each in self.queue_pairs.items() if name}
 
     @property
     def symbols(self) -> dict[str, int]:
@@ -197,8 +172,11 @@ class Emulated:
             "peer_qpn": wire.peer_qpn,
             "mtu": wire.mtu,
             "pkey": wire.pkey,
+            "srqn": wire.srqn,
             **self.exchange.symbols,
         }
+        for name, other in self.wires.items():
+            found |= {f"{name}.{part}": getattr(other, part) for part in OWNED}
         for name, region in self.regions.items():
             prefix = "" if name == "mr" else f"{name}."
             found |= {
@@ -219,9 +197,11 @@ class Emulated:
 
     # The wire.
 
-    def inject(self, literal: Literal, scope: Scope) -> tuple[Time, Frame, list[str]]:
+    def inject(
+        self, literal: Literal, scope: Scope, owner: str = ""
+    ) -> tuple[Time, Frame, list[str]]:
         """Let a packet arrive."""
-        frame = build(literal, self.wire, scope)
+        frame = build(literal, self.queue_pairs[owner].wire, scope)
         manager = self._manager if literal.form is None else self.manager
         if manager is not None:
             self.exchange.note(frame, from_device=False)
@@ -281,11 +261,7 @@ class Emulated:
     def join(self, connection: Connection, state: QPState) -> None:
         """Bring the queue pair to a state with the attributes of a connection."""
         address, attributes = connection.queue_pair_attributes()
-        self._attr = replace(self._attr, ah_attr=address, **attributes)
-        if state is QPState.RTS and self.qp.state is QPState.RTR:
-            self.modify({}, state)
-        else:
-            self._climb(state)
+        self.queue_pairs[""].join(state, address, attributes)
         request, answer = connection.request, connection.reply
         assert isinstance(request, REQ)
         assert isinstance(answer, REP)
@@ -305,17 +281,26 @@ class Emulated:
         self._registered += length
         if self._registered > MAXIMUM_REGISTERED:
             raise VerbsError(errno.ENOMEM, f"more than {MAXIMUM_REGISTERED} bytes of memory")
-        pd = self.device.alloc_pd() if other_pd else self._end.pd
+        pd = self.device.alloc_pd() if other_pd else self._pd
         self.regions[name] = pd.register(length, access)
 
-    def bind(self, name: str, va: int, length: int, access: int) -> None:
-        """Bind a type 2 window under a name; raises EINVAL for one that cannot be bound."""
-        window = self._end.pd.allocate_window(2)
-        region = self._region_at(va, length)
-        info = MWBindInfo(region, va, length, access)
-        if not self.device.keys.bind(window, self.qp.number, self._end.pd, info, window.rkey + 1):
+    def bind(
+        self, name: str, va: int, length: int, access: int, owner: str = "", *, kind: int = 2
+    ) -> None:
+        """Bind a window under a name; raises EINVAL for one that cannot be bound."""
+        window = self._pd.allocate_window(kind)
+        info = MWBindInfo(self._region_at(va, length), va, length, access)
+        if not self.queue_pairs[owner].bind(window, info):
             raise VerbsError(errno.EINVAL, "the window cannot be bound")
         self.windows[name] = window
+
+    def window_request(self, name: str, va: int, length: int, access: int) -> SendWR:
+        """The send request that binds a window again; of one of no bytes, that unbinds it."""
+        window = self.windows[name]
+        region = self._region_at(va, length) if length else self._region
+        info = MWBindInfo(region, va, length, access)
+        rkey = window.rkey & ~0xFF | window.rkey + 1 & 0xFF
+        return SendWR(WROpcode.BIND_MW, rkey=rkey, mw=window, bind_info=info)
 
     def deregister(self, name: str) -> None:
         """Deregister memory."""
@@ -335,47 +320,79 @@ class Emulated:
                 return region
         raise VerbsError(errno.EFAULT, f"no memory for {length} bytes at {va:#x}")
 
-    def modify(self, given: Mapping[str, int], state: QPState | None) -> None:
-        """Set attributes; with a state, also those that the transition requires, unchanged.
+    def create(self, name: str, given: Mapping[str, int]) -> None:
+        """Make a queue pair under a name; what is not given is as in the first one."""
+        number = len(self.queue_pairs)
+        base = dict(self._settings)
+        if name:  # other PSNs, so that a packet for another queue pair is noticed
+            base |= {"rq_psn": DEFAULTS["rq_psn"] + 1000 * number}
+            base |= {"sq_psn": DEFAULTS["sq_psn"] + 1000 * number}
+        settings = {**base, **given}
+        recv_cq = self.device.create_cq(settings["recv_cqe"], self._channel)
+        send_cq = self.device.create_cq(settings["send_cqe"], self._channel)
+        is_xrc = settings["type"] in XRC
+        if is_xrc and self._xrc_domain is None:
+            self._xrc_domain = self.device.open_xrc_domain()
+        srq = self._srq_of(settings, recv_cq) if settings["srq"] or is_xrc else None
+        self.queue_pairs[name] = DeviceQueuePair(
+            self.device,
+            self._pd,
+            self._region,
+            settings,
+            peer_gid=self._peer_gid,
+            peer_qpn=PEER_QPN + number,
+            srq=srq,
+            xrc_domain=self._xrc_domain,
+            recv_cq=srq.cq if srq is not None and srq.cq is not None else recv_cq,
+            send_cq=send_cq,
+        )
 
-        In RESET, without a state, they are kept for the transitions that follow.
-        """
-        fields = {_FIELDS.get(name, name): value for name, value in given.items()}
-        wanted = replace(self._attr, **fields)  # type: ignore[arg-type]
-        if state is None and self.qp.state is QPState.RESET:
-            self._attr = wanted
-            return
-        mask = sum(int(ATTRIBUTES[name]) for name in given)
-        if state is not None:
-            wanted = replace(wanted, qp_state=state)
-            mask |= mask_of(self.qp.qp_type, self.qp.state, state)
-        self.qp.modify(wanted, mask)
-        self._attr = wanted
+    def _srq_of(
+        self, settings: Mapping[str, int], recv_cq: CompletionQueue
+    ) -> SharedReceiveQueue | None:
+        """The shared receive queue for queue pairs of this kind, made when first needed."""
+        if settings["type"] == QPType.XRC_SEND:
+            return None
+        is_xrc = settings["type"] == QPType.XRC_RECV
+        for srq in self.device.srqs.values():
+            if (srq.xrc_domain is not None) == is_xrc:
+                return srq
+        return self.device.create_srq(
+            self._pd,
+            max_wr=settings["max_recv_wr"],
+            max_sge=settings["max_recv_sge"],
+            xrc_domain=self._xrc_domain if is_xrc else None,
+            cq=recv_cq if is_xrc else None,
+        )
 
-    def _climb(self, state: QPState) -> None:
-        """Bring the queue pair to a state, through the states on the way to it."""
-        for step in UP[1:]:
-            if self.qp.state is state or state is QPState.RESET:
-                return
-            self.modify({}, step)
-        if self.qp.state is not state:
-            self.modify({}, state)
+    def queue_pair(self, name: str) -> DeviceQueuePair:
+        """The queue pair of a name; the first one has none."""
+        return self.queue_pairs[name]
 
-    def post_send(self, wr: SendWR) -> None:
-        """Post a send request."""
-        self.qp.post_send(wr)
+    def reconnect(self, name: str, given: Mapping[str, int]) -> None:
+        """Reset a queue pair and connect it again."""
+        self.queue_pairs[name].reconnect(given)
 
-    def post_recv(self, wr: RecvWR) -> None:
-        """Post a receive request, to the shared queue if there is one."""
-        queue = self.qp if self._end.srq is None else self._end.srq
-        queue.post_recv(wr)
+    def gather(self) -> tuple[dict[tuple[str, str], list[WC]], list[EventType], list[str]]:
+        """Completions by queue pair and queue, asynchronous events, and queues with an event."""
+        found: dict[tuple[str, str], list[WC]] = {}
+        for name, each in self.queue_pairs.items():
+            for queue, completions in each.completions().items():
+                found[name, queue] = completions
+        raised: list[str] = []
+        while (cq := self._channel.poll_event()) is not None:
+            raised += self._names_of(cq)
+        return found, events_of(self.device), raised
 
-    def collect(self) -> tuple[dict[str, list[WC]], list[EventType]]:
-        """Completions by queue, and events, since the last call."""
-        end = self._end
-        return {"send": end.poll_send_cq(), "recv": end.poll_recv_cq()}, end.poll_events()
+    def _names_of(self, cq: CompletionQueue) -> list[str]:
+        for name, each in self.queue_pairs.items():
+            if cq is each.send_cq:
+                return [f"{name} send".strip()]
+            if cq is each.recv_cq:
+                return [f"{name} recv".strip()]
+        return []
 
     @property
     def state(self) -> QPState:
-        """The state of the queue pair."""
+        """The state of the first queue pair."""
         return self.qp.state

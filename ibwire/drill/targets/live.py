@@ -204,6 +204,7 @@ class LiveDevice:
         self.slack = slack
         self.end = end
         self.wire = wire
+        self.wires: Mapping[str, Wire] = {}
         self.now: Time = 0
         self.outbound: deque[tuple[Time, Frame]] = deque()
         self._endpoint = endpoint
@@ -230,7 +231,9 @@ class LiveDevice:
             **(self._connected.memory if verbs is None else verbs.symbols),
         }
 
-    def inject(self, literal: Literal, scope: Scope) -> tuple[Time, Frame, list[str]]:
+    def inject(
+        self, literal: Literal, scope: Scope, owner: str = ""
+    ) -> tuple[Time, Frame, list[str]]:
         """Send a packet, at the next `settle`."""
         for place, (token, _) in literal.fields.items():
             if place.part == "eth":

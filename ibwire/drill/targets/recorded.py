@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ibwire.base.node import Frame
 from ibwire.base.units import Time
@@ -74,6 +74,7 @@ class _Recording:
         reth = addressed.packet.extension(h.RETH) if addressed else None
         requests = (connection.requests, connection.own_requests)
         first, own = (_next(each, start, packets) for each in requests)
+        self.wires: Mapping[str, Wire] = {}
         self.wire = Wire(
             packets[start].packet.route,
             qpn=connection.qpn,
@@ -101,7 +102,9 @@ class _Recording:
             "rkey": wire.rkey,
         }
 
-    def inject(self, literal: Literal, scope: Scope) -> tuple[Time, Frame | None, list[str]]:
+    def inject(
+        self, literal: Literal, scope: Scope, owner: str = ""
+    ) -> tuple[Time, Frame | None, list[str]]:
         """The next packet that the device received, which may be older than what it sent last."""
         received = self._connection.received
         if self._received == len(received):

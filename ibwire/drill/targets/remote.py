@@ -10,8 +10,9 @@ from typing import Any
 
 from ibwire.base.errors import PeerError, VerbsError
 from ibwire.cm.states import EventKind
-from ibwire.drill.targets.emulated import ATTRIBUTES, DEFAULTS, UP
+from ibwire.drill.targets.emulated import DEFAULTS, pkey_of
 from ibwire.drill.targets.manager import MANAGER_DEFAULTS
+from ibwire.drill.targets.queue_pair import ATTRIBUTES, UP
 from ibwire.drill.targets.target import ManagerEvent, Unable
 from ibwire.rc.attributes import (
     MTU_CODES,
@@ -68,7 +69,9 @@ class Remote:
             sq_psn=settings["sq_psn"],
         )
         self._type = QPType(settings["type"])
-        self._pkey = settings["pkey"]
+        if self._type not in (QPType.RC, QPType.UC):
+            raise Unable(f"needs a queue pair of type {self._type.name}: the agent makes RC and UC")
+        self._pkey = pkey_of(settings)
         made = self._ask(
             "create",
             type=settings["type"],
@@ -80,7 +83,9 @@ class Remote:
         self.qpn = self._number(made, "qpn")
         self.regions: dict[str, Region] = {"mr": self._region(made, settings["size"])}
         self._manager = RemoteManager(self._ask, *self._gids)
-        attributes = {name: settings[name] for name in ATTRIBUTES if name in settings}
+        # The agent finds the index of the P_Key, and its queue pairs have no Q_Key.
+        names = [name for name in ATTRIBUTES if name not in ("pkey_index", "qkey")]
+        attributes = {name: settings[name] for name in names if name in settings}
         self._modify(attributes, QPState.RESET, None)
         self._climb(QPState(settings["state"]))
 
@@ -112,12 +117,40 @@ class Remote:
         made = self._ask("register", len=length, access=access, other_pd=other_pd)
         self.regions[name] = self._region(made, length)
 
-    def bind(self, name: str, va: int, length: int, access: int) -> None:
+    def bind(
+        self, name: str, va: int, length: int, access: int, owner: str = "", *, kind: int = 2
+    ) -> None:
         """Bind a type 2 window of the first region under a name."""
+        if kind != 2:
+            raise Unable("needs a window of type 1: the agent binds those of type 2")
         number = self.regions["mr"].number
         access = self._access(access)
         made = self._ask("bind", region=number, address=va, len=length, access=access)
         self.regions[name] = Region(number, va, length, self._number(made, "rkey"), None)
+
+    def window_request(self, name: str, va: int, length: int, access: int) -> SendWR:
+        """The agent has none: raises `Unable`."""
+        raise Unable("needs to post the request that binds a window: the agent binds at once")
+
+    def create(self, name: str, given: Mapping[str, int]) -> None:
+        """The agent makes one queue pair: raises `Unable`."""
+        raise Unable("needs several queue pairs: the agent makes one")
+
+    def queue_pair(self, name: str) -> Remote:
+        """The only one."""
+        return self
+
+    def reconnect(self, name: str, given: Mapping[str, int]) -> None:
+        """Our end would not follow: raises `Unable`."""
+        raise Unable("needs to connect again, which scripts do not do on a link")
+
+    def notify(self, queue: str, *, solicited_only: bool) -> None:
+        """The agent has no completion channel: raises `Unable`."""
+        raise Unable("needs events of completion queues, which the agent does not have")
+
+    def limit(self, limit: int) -> None:
+        """The agent does not set it: raises `Unable`."""
+        raise Unable("needs the limit of a shared receive queue, which the agent does not set")
 
     def deregister(self, name: str) -> None:
         """Deregister memory."""
@@ -138,6 +171,9 @@ class Remote:
 
     def _modify(self, given: Mapping[str, int], before: QPState, state: QPState | None) -> None:
         settings = dict(given)
+        for name in ("pkey_index", "qkey"):
+            if name in settings:
+                raise Unable(f"needs modify {name}=, which the agent does not set")
         if "access" in settings:
             settings["access"] = self._access(settings["access"])
         fields: dict[str, Any] = {_FIELDS[ATTRIBUTES[name]]: settings[name] for name in settings}
@@ -199,6 +235,11 @@ class Remote:
             return bytes.fromhex(answer)
         except (TypeError, ValueError):
             raise PeerError(f"the agent reads {answer!r}, which are not bytes") from None
+
+    def gather(self) -> tuple[dict[tuple[str, str], list[WC]], list[EventType], list[str]]:
+        """Completions of the only queue pair by queue, and asynchronous events."""
+        completions, events = self.collect()
+        return {("", name): found for name, found in completions.items()}, events, []
 
     def collect(self) -> tuple[dict[str, list[WC]], list[EventType]]:
         """Completions by queue, and events, since the last call."""
@@ -303,6 +344,8 @@ def _text(gid: int) -> str:
 
 
 def _piece(sges: Sequence[SGE]) -> list[int] | None:
+    if len(sges) > 1:
+        raise Unable(f"needs requests of {len(sges)} pieces of memory: the agent posts one")
     return [sges[0].addr, sges[0].length, sges[0].lkey] if sges else None
 
 

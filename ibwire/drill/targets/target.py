@@ -42,12 +42,13 @@ class Damage:
 
 
 class Target(Protocol):
-    """A device with one connection, whose time passes only when a script lets it."""
+    """A device with its connections, whose time passes only when a script lets it."""
 
     now: Time
     outbound: deque[tuple[Time, Frame]]
     """Frames that the device has sent and no line has expected yet, with their times."""
     wire: Wire
+    """Of its first queue pair."""
     is_recorded: bool
     """Whether the packets are recorded: their times are then not checked."""
     slack: Time
@@ -56,11 +57,18 @@ class Target(Protocol):
     """The time at which the run ends in any case."""
 
     @property
+    def wires(self) -> Mapping[str, Wire]:
+        """Those of the other queue pairs, by their names."""
+        ...
+
+    @property
     def symbols(self) -> dict[str, int]:
         """Values of the symbols of a script."""
         ...
 
-    def inject(self, literal: Literal, scope: Scope) -> tuple[Time, Frame | None, list[str]]:
+    def inject(
+        self, literal: Literal, scope: Scope, owner: str = ""
+    ) -> tuple[Time, Frame | None, list[str]]:
         """Let the device receive a packet; returns its time, frame, and differences from it.
 
         The frame is `None` at the end of a recording. Raises `ScriptError` for a number that does
@@ -136,13 +144,48 @@ class Verbs(Protocol):
         """Register memory under a name."""
         ...
 
-    def bind(self, name: str, va: int, length: int, access: int) -> None:
-        """Bind a type 2 window of the first region under a name."""
+    def bind(
+        self, name: str, va: int, length: int, access: int, owner: str = "", *, kind: int = 2
+    ) -> None:
+        """Bind a window under a name."""
+        ...
+
+    def window_request(self, name: str, va: int, length: int, access: int) -> SendWR:
+        """The send request that binds a window again."""
+        ...
+
+    def create(self, name: str, given: Mapping[str, int]) -> None:
+        """Make a queue pair beside the first one."""
+        ...
+
+    def queue_pair(self, name: str) -> QueuePairVerbs:
+        """The queue pair of a name; the first one has none."""
+        ...
+
+    def reconnect(self, name: str, given: Mapping[str, int]) -> None:
+        """Reset a queue pair and connect it again, with other attributes where they are given."""
         ...
 
     def deregister(self, name: str) -> None:
         """Deregister memory."""
         ...
+
+    def write(self, address: int, data: bytes) -> None:
+        """Write to memory."""
+        ...
+
+    def read(self, address: int, length: int) -> bytes:
+        """Read memory."""
+        ...
+
+    def gather(self) -> tuple[Mapping[tuple[str, str], list[WC]], list[EventType], list[str]]:
+        """Completions by queue pair and queue, `send` or `recv`, asynchronous events, and the
+        completion queues with an event, since the last call."""
+        ...
+
+
+class QueuePairVerbs(Protocol):
+    """The verbs of a queue pair; they raise as those of the device."""
 
     def modify(self, given: Mapping[str, int], state: QPState | None) -> None:
         """Set attributes; with a state, also those that the transition requires, unchanged."""
@@ -156,16 +199,12 @@ class Verbs(Protocol):
         """Post a receive request, to the shared queue if there is one."""
         ...
 
-    def write(self, address: int, data: bytes) -> None:
-        """Write to memory."""
+    def notify(self, queue: str, *, solicited_only: bool) -> None:
+        """Request one event of a completion queue."""
         ...
 
-    def read(self, address: int, length: int) -> bytes:
-        """Read memory."""
-        ...
-
-    def collect(self) -> tuple[Mapping[str, list[WC]], list[EventType]]:
-        """Completions by queue, `send` and `recv`, and events, since the last call."""
+    def limit(self, limit: int) -> None:
+        """Request an event when fewer receive requests than this are in the shared queue."""
         ...
 
     @property

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from ibwire.base.errors import PeerError
 from ibwire.drill.agent.agent_server import PORT
-from ibwire.drill.targets.emulated import DEFAULTS
+from ibwire.drill.targets.emulated import DEFAULTS, pkey_of
 from ibwire.drill.targets.remote import Remote
 from ibwire.drill.targets.target import Unable
 from ibwire.programs import cm, pingpong
@@ -112,7 +112,7 @@ class ByAgent:
                 sq_psn=settings["sq_psn"],
                 memory=remote.symbols,
                 verbs=remote,
-                pkey=settings["pkey"],
+                pkey=pkey_of(settings),
             )
             # After an error the state of the channel is unknown, so it is not kept.
             if self.keeps:
