@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from ibwire.base.node import OPEN, Frame, Grant
+from ibwire.base.node import OPEN, Frame, Grant, Stage
 from ibwire.base.units import GBPS, S, Time
 from ibwire.fabric.sim import Outcome, Simulator
 from ibwire.rc.attributes import QPType
@@ -275,7 +275,7 @@ class Run:
     MAXIMUM_FRAMES = 20_000
     """No schedule here needs a tenth of them: an end that sends more will never stop."""
 
-    def __init__(self, schedule: Schedule) -> None:
+    def __init__(self, schedule: Schedule, station: type[Station] = Station) -> None:
         self.schedule = schedule
         self.history: list[Event] = []
         self._packets: dict[Frame, Packet | None] = {}
@@ -318,13 +318,13 @@ class Run:
             Flow(self, "b", "a", schedule.back, schedule.psns[1]),
         )
         self.sim = Simulator()
-        self.stations = {name: Station(name, end, self) for name, end in self.ends.items()}
+        self.stations = {name: station(name, end, self) for name, end in self.ends.items()}
         self.sim.connect(
             self.stations["a"],
             self.stations["b"],
             rate_bps=(schedule.rates_gbps[0] * GBPS, schedule.rates_gbps[1] * GBPS),
-            a_to_b=lambda frame, now: self._pass("a", frame),
-            b_to_a=lambda frame, now: self._pass("b", frame),
+            a_to_b=self._stage("a"),
+            b_to_a=self._stage("b"),
         )
         self.outcome = self._carry_out()
 
@@ -413,6 +413,9 @@ class Run:
         for place in range(WORDS):
             end.mr.store64(self.word(place), 1)
         return end
+
+    def _stage(self, sender: str) -> Stage | None:
+        return lambda frame, now: self._pass(sender, frame)
 
     def _pass(self, sender: str, frame: Frame) -> list[tuple[Time, Frame]]:
         self._counts[sender] += 1

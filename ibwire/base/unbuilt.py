@@ -13,7 +13,7 @@ class UnbuiltFrame:
     """A frame of IPv4 without tags and options, as far as switches know it. One node has it at a
     time."""
 
-    __slots__ = ("built", "flow_key", "is_marked", "size", "trailer")
+    __slots__ = ("built", "continues", "flow_key", "is_marked", "size", "trailer")
 
     flow_key: bytes
     """Its MAC addresses, type, DSCP, ECN, protocol, addresses and UDP ports; as `flow_key` in
@@ -24,6 +24,8 @@ class UnbuiltFrame:
     """Bytes of the Ethernet frame after the packet: a record for switches, or none."""
     is_marked: bool
     """Whether a switch has set a CE mark."""
+    continues: bool
+    """Whether the node that sends it may have a run of such frames (`ibwire.base.run`)."""
 
     built: bytes | None
     """Its bytes, if they were made and have not changed."""

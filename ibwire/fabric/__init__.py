@@ -8,7 +8,8 @@ frames and does not parse transports.
 """
 
 from ibwire.fabric.bridge import Bridge
-from ibwire.fabric.sim import Direction, Livelock, Outcome, Simulator, Wire
+from ibwire.fabric.line import Direction
+from ibwire.fabric.sim import Livelock, Outcome, Simulator, Wire
 from ibwire.fabric.topology import Link, Topology
 
 __all__ = [

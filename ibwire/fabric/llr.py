@@ -26,8 +26,9 @@ from ibwire.base.errors import EncodeError
 from ibwire.base.node import OPEN, DamagedFrame, Frame, Grant
 from ibwire.base.unbuilt import UnbuiltFrame
 from ibwire.base.units import NS, S, Time
+from ibwire.fabric.line import Direction
 from ibwire.fabric.pause import is_mac_control
-from ibwire.fabric.sim import Direction, Simulator, Wire
+from ibwire.fabric.sim import Simulator, Wire
 
 
 class Control(StrEnum):

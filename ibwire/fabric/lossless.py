@@ -15,9 +15,10 @@ from functools import partial
 from ibwire.base.errors import EncodeError
 from ibwire.base.node import Frame, Node
 from ibwire.base.units import ETHERNET_OVERHEAD, S, Time
+from ibwire.fabric.line import Direction
 from ibwire.fabric.llr import LLR, RetryLink
 from ibwire.fabric.pause import LANES, LONGEST, QUANTUM_BITS, pause_frame, pfc_frame
-from ibwire.fabric.sim import Direction, Simulator, Wire
+from ibwire.fabric.sim import Simulator, Wire
 from ibwire.fabric.switch.classes import Classifier, Remark
 from ibwire.fabric.switch.cut_through import CutThrough
 from ibwire.fabric.switch.marking import Ramp

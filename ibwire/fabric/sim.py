@@ -18,22 +18,25 @@ node returns the new time and is not called until then.
 
 A node may have `poll_unbuilt` and `receive_unbuilt`: `poll_transmit` and `receive` with frames
 that need not be built. The bytes are made where a stage or the node at the far end needs them.
+
+Two nodes on a plain wire may exchange runs of frames (`ibwire.fabric.flights`): two events for many
+frames, with the same results.
 """
 
 from __future__ import annotations
 
 import random
-from collections import deque
 from collections.abc import Callable
 from enum import StrEnum
 from heapq import heapify, heappop, heappush
 from itertools import count
-from math import gcd
 
 from ibwire.base.errors import EncodeError, IbwireError, TooManyFrames
-from ibwire.base.node import OPEN, Frame, Grant, Node, Stage
+from ibwire.base.node import Frame, Node, Stage
 from ibwire.base.unbuilt import UnbuiltFrame
-from ibwire.base.units import ETHERNET_OVERHEAD, GBPS, US, S, Time
+from ibwire.base.units import ETHERNET_OVERHEAD, GBPS, US, Time
+from ibwire.fabric.flights import Flights
+from ibwire.fabric.line import NEVER, Direction, Event, Flight, Station
 from ibwire.fabric.pause import PauseGrant
 from ibwire_layers.outer import EtherType
 
@@ -69,167 +72,6 @@ class Livelock(IbwireError):
         )
 
 
-class Station:
-    """The state of a node in the simulator."""
-
-    __slots__ = (
-        "armed",
-        "by_port",
-        "handle_timeout",
-        "lines",
-        "node",
-        "poll_timeout",
-        "ready",
-        "receive",
-        "repeated_at",
-        "repeats",
-        "wakes",
-    )
-
-    def __init__(self, node: Node) -> None:
-        self.node = node
-        # Bound once: a method lookup for every frame costs as much as the call.
-        self.receive = node.receive
-        self.poll_timeout = node.poll_timeout
-        self.handle_timeout = node.handle_timeout
-        self.lines: tuple[Direction, ...] = ()
-        """Directions from the node."""
-        self.by_port: dict[int, Direction] = {}
-        self.ready: list[int] | None = getattr(node, "ready_ports", None)
-        """Ports to ask for a frame, of a node that names them; `None` to ask all."""
-        self.wakes: list[Time] = []
-        """Times of its wake events in the heap, the next one last."""
-        self.armed: Time = _NEVER
-        """The next one of them."""
-        self.repeats = 0
-        self.repeated_at: Time = -1
-
-    def add(self, line: Direction) -> None:
-        """A line from a port of the node."""
-        self.lines += (line,)
-        self.by_port[line.port] = line
-        if self.ready is not None:
-            self.ready.append(line.port)
-
-
-class Direction:
-    """One way along a wire: a line that carries a frame at a time."""
-
-    __slots__ = (
-        "alone",
-        "back",
-        "delay",
-        "denominator",
-        "far",
-        "far_port",
-        "first",
-        "free_at",
-        "free_order",
-        "grant",
-        "head",
-        "is_awaited",
-        "latency",
-        "lost",
-        "name",
-        "near",
-        "numerator",
-        "overhead",
-        "pause",
-        "poll_node",
-        "poll_transmit",
-        "polls_always",
-        "port",
-        "rate_bps",
-        "receive",
-        "receive_unbuilt",
-        "stage",
-        "takes_unbuilt",
-    )
-
-    def __init__(  # long: one attribute a line
-        self,
-        name: str,
-        *,
-        near: Station,
-        port: int,
-        far: Station,
-        far_port: int,
-        rate_bps: int,
-        delay: Time,
-        overhead: int,
-        stage: Stage | None,
-        head: int,
-    ) -> None:
-        self.name = name
-        self.near = near
-        self.port = port
-        poll_node = getattr(near.node, "poll_unbuilt", near.node.poll_transmit)
-        self.poll_node: _Poll = poll_node
-        self.poll_transmit: _Poll = poll_node
-        """Asked for the next frame: the node, or what stands between it and the line."""
-        self.far = far
-        receive_unbuilt = getattr(far.node, "receive_unbuilt", None)
-        self.takes_unbuilt = receive_unbuilt is not None
-        """Whether the far end takes frames that are not built."""
-        self.receive = far.receive
-        self.receive_unbuilt: Callable[[UnbuiltFrame, Time, int], None] | None = receive_unbuilt
-        """Given each frame that has arrived: the node, or what stands before it."""
-        self.far_port = far_port
-        self.rate_bps = rate_bps
-        self.delay = delay
-        self.overhead = overhead
-        self.head = head
-        """Bytes with which a frame is given to the far end; 0 for whole frames."""
-        self.latency: Time = 0
-        """Time from the arrival of a frame to `receive`, but of MAC control; it needs a `stage`."""
-        self.stage = stage if stage is not None or not head else _unchanged
-        """Called for each frame when it starts to leave; may be changed at any time, for frames
-        that have not left yet."""
-        self.free_at: Time = -1
-        """When the line can take the next frame; never, while its wire is cut."""
-        self.polls_always = near.ready is None
-        """Whether the node is asked each time the line has become free; otherwise only when it
-        has named the port."""
-        self.is_awaited = False
-        """Whether an event asks the line when it is free."""
-        self.free_order = 0
-        """The order of that event among those of the same time, from when the frame began to
-        leave; 0 once it is used."""
-        self.first: deque[Frame] = deque()
-        """Frames of the MAC itself, which precede those of the node."""
-        self.lost = 0
-        """Frames that were on their way when the wire was cut."""
-        # Picoseconds per byte as a fraction in lowest terms: small numbers are fast.
-        shared = gcd(8 * S, rate_bps)
-        self.numerator = 8 * S // shared
-        self.denominator = rate_bps // shared
-        self.alone = (self,)
-        self.grant: Grant = OPEN
-        """What may be sent now."""
-        self.pause: PauseGrant | None = None
-        """The same, where pause frames of the far end change it."""
-        self.back: Direction | None = None
-        """The other way, if pause frames that arrive here change what may be sent there."""
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether its wire is cut."""
-        return self.free_at == _NEVER
-
-    def time_of(self, size: int) -> Time:
-        """How long a number of bytes takes."""
-        return -(-size * self.numerator // self.denominator)
-
-    def poll_first(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
-        """The next frame of the MAC; stands in for that of the node while there is one."""
-        frame = self.first.popleft()
-        if not self.first:
-            self.poll_transmit = self.poll_node
-        if self.near.ready is not None:
-            self.near.ready.append(self.port)
-        return frame
-
-
 class Wire:
     """A link between a port of `a` and a port of `b`."""
 
@@ -253,13 +95,22 @@ class Simulator:
         self.seed = seed
         self._tie: Time = 1 if arrivals_first else 0
         self.now: Time = 0
-        self.frames = 0
-        """Frames that have arrived so far."""
+        self._singles = 0
+        """Frames that have arrived one by one."""
         self.wires: list[Wire] = []
         self._stations: dict[int, Station] = {}
         self._ports: set[tuple[int, int]] = set()
-        self._heap: list[_Event] = []
+        self._heap: list[Event] = []
         self._sequence = count(1).__next__
+        self._since: Time = 0
+        """When the last event was scheduled."""
+        self.flights = Flights(self._heap, self._sequence)
+        self.flights.enabled = not arrivals_first
+
+    @property
+    def frames(self) -> int:
+        """Frames that have arrived so far."""
+        return self._singles + self.flights.delivered
 
     @property
     def pending(self) -> int:
@@ -352,14 +203,17 @@ class Simulator:
         Pauses of both ends are over. A wire that is cut already stays so.
         """
         for line in (wire.a_to_b, wire.b_to_a):
-            if line.free_at == _NEVER:
+            if line.free_at == NEVER:
                 return
-            line.free_at = _NEVER
+            for flight in tuple(line.far.flights):
+                if flight.line is line:
+                    self.flights.divide(flight, self.now, NEVER)
+            line.free_at = NEVER
             if line.pause is not None:
                 line.pause.clear(self.now)
             before = len(self._heap)
             self._heap[:] = [
-                event for event in self._heap if event[3] is not line or event[4] is None
+                event for event in self._heap if event[4] is not line or event[5] is None
             ]
             line.lost += before - len(self._heap)
         heapify(self._heap)
@@ -367,7 +221,7 @@ class Simulator:
     def mend(self, wire: Wire) -> None:
         """Let frames pass a wire again that was cut, and ask both its ends for them."""
         for line in (wire.a_to_b, wire.b_to_a):
-            if line.free_at == _NEVER:
+            if line.free_at == NEVER:
                 line.free_at = self.now - 1
                 self.ask(line)
 
@@ -379,7 +233,7 @@ class Simulator:
 
     def ask(self, line: Direction) -> None:
         """Ask a line for its next frame at the current time."""
-        heappush(self._heap, (self.now, self._sequence(), line.near, line, None))
+        heappush(self._heap, (self.now, self.now, self._sequence(), line.near, line, None))
 
     def kick(self, node: Node) -> None:
         """Poll a node for frames and for its timeout at the current time.
@@ -391,7 +245,10 @@ class Simulator:
 
     def step(self) -> bool:
         """Process the next event; `False` without one. Kicks no node."""
-        return self._loop(None, _always, None) is Outcome.STOPPED
+        try:
+            return self._loop(None, _always, None) is Outcome.STOPPED
+        finally:
+            self._settle(self.now, self._since)
 
     def run(
         self,
@@ -414,33 +271,62 @@ class Simulator:
             return Outcome.FRAMES
         for station in self._stations.values():
             self._wake(station, self.now)
-        outcome = self._loop(until, stop, max_frames)
-        if until is not None and outcome in (Outcome.IDLE, Outcome.UNTIL):
-            self.now = max(self.now, until)
+        try:
+            outcome = self._loop(until, stop, max_frames)
+            if until is not None and outcome in (Outcome.IDLE, Outcome.UNTIL):
+                self.now = max(self.now, until)
+                self._since = NEVER
+        finally:
+            self._settle(self.now, self._since)
         return outcome
+
+    def _settle(self, now: Time, since: Time) -> None:
+        """Bring all nodes to where they are without runs."""
+        for station in self._stations.values():
+            if station.flights:
+                self.flights.settle(station, now, since)
 
     def _loop(  # long: it runs for every frame  # noqa: C901 - nothing is a function of its own
         self, until: Time | None, stop: Callable[[], bool] | None, max_frames: int | None
     ) -> Outcome:
         heap, sequence, push, pop = self._heap, self._sequence, heappush, heappop
-        last, tie = _NEVER if until is None else until, self._tie
-        left = -1 if max_frames is None else max_frames
+        last, tie = NEVER if until is None else until, self._tie
+        flights = self.flights
+        target = NEVER if max_frames is None else self.frames + max_frames
+        has_runs = flights.enabled
         while heap:
             if heap[0][0] > last:
+                late = heap[0][5]
+                if isinstance(late, Flight) and late.is_stale(heap[0][2]):
+                    pop(heap)
+                    continue
                 return Outcome.UNTIL
-            now, _, station, line, frame = pop(heap)
+            now, since, order, station, line, frame = pop(heap)
+            flight: Flight | None = None
+            if isinstance(frame, Flight):
+                if frame.is_stale(order):
+                    continue
+                if order == frame.order:
+                    flight = frame
+                frame = None
             self.now = now
+            self._since = since
+            if station.flights:
+                flights.settle(station, now, since)
             free_by = now - tie
             if line is None:
                 self._woken(station, now)
+                lines = station.lines if station.ready is None else ()
+            elif flight is not None:
+                if flight.order:  # otherwise all of it has been taken before this event
+                    flights.arrive(flight, now)
                 lines = station.lines if station.ready is None else ()
             elif frame is None:
                 line.is_awaited = False
                 lines = line.alone
                 free_by = now
             else:
-                self.frames += 1
-                left -= 1
+                self._singles += 1
                 if isinstance(frame, UnbuiltFrame):
                     line.receive_unbuilt(frame, now, line.far_port)  # type: ignore[misc]
                     lines = station.lines if station.ready is None else ()
@@ -452,10 +338,17 @@ class Simulator:
             while True:
                 for line in lines:
                     if line.free_at > free_by:
-                        if not (line.polls_always or line.is_awaited) and line.free_at < _NEVER:
+                        if not (line.polls_always or line.is_awaited) and line.free_at < NEVER:
                             line.is_awaited = True
-                            order, line.free_order = line.free_order or sequence(), 0
-                            push(heap, (line.free_at, order, station, line, None))
+                            order, since_then = line.free_order, line.free_since
+                            line.free_order = 0
+                            if not order:
+                                order, since_then = sequence(), now
+                            leaving = line.flight
+                            if leaving is not None:
+                                leaving.end_order = order
+                            event = (line.free_at, since_then, order, station, line, leaving)
+                            push(heap, event)
                         continue
                     pause = line.pause
                     if pause is not None and pause.paused:
@@ -465,6 +358,13 @@ class Simulator:
                         continue
                     if isinstance(frame, UnbuiltFrame):
                         size = frame.size + line.overhead
+                        if (
+                            frame.continues
+                            and has_runs
+                            and line.sends_runs is not None
+                            and flights.launch(line, frame, size, now)
+                        ):
+                            continue
                         if not line.takes_unbuilt:
                             frame = frame.build()
                     else:
@@ -473,13 +373,13 @@ class Simulator:
                     free = now + (-(-size * line.numerator // line.denominator) or 1)
                     line.free_at = free
                     if line.stage is None:
-                        push(heap, (free + line.delay, sequence(), line.far, line, frame))
+                        push(heap, (free + line.delay, now, sequence(), line.far, line, frame))
                     else:
                         self._pass(line, frame, now)
                     if line.polls_always:
-                        push(heap, (free, sequence(), station, line, None))
+                        push(heap, (free, now, sequence(), station, line, None))
                     else:
-                        line.free_order = sequence()
+                        line.free_order, line.free_since = sequence(), now
                 ready = station.ready
                 if not ready:
                     break
@@ -490,21 +390,34 @@ class Simulator:
                     by_port = station.by_port
                     lines = tuple([by_port[port] for port in ready if port in by_port])
                 ready.clear()
+            if station.flights:
+                flights.review(station, now, since)
             due = station.poll_timeout()
             if due is not None and due < station.armed:
                 self._wake(station, due)
             if stop is not None and stop():
                 return Outcome.STOPPED
-            if not left:
-                return Outcome.FRAMES
+            if max_frames is not None:
+                if self.frames >= target:
+                    return Outcome.FRAMES
+                if flights.under_way and self.frames + flights.under_way >= target:
+                    has_runs = False
+                    self._divide(now, since)
         return Outcome.IDLE
+
+    def _divide(self, now: Time, since: Time) -> None:
+        """Have the frames of all runs arrive one by one."""
+        for station in self._stations.values():
+            for flight in tuple(station.flights):
+                if flight.line.far is station:
+                    self.flights.divide(flight, now, since)
 
     def _obey(self, line: Direction, frame: Frame, now: Time) -> tuple[Direction, ...]:
         """Change what may be sent on a line by a pause frame; the lines to ask for a frame."""
         assert line.pause is not None
         end = line.pause.take(frame, now)
         if end is not None:
-            heappush(self._heap, (end, self._sequence(), line.near, line, None))
+            heappush(self._heap, (end, self.now, self._sequence(), line.near, line, None))
         return line.alone
 
     def _pass(self, line: Direction, given: Frame | UnbuiltFrame, now: Time) -> None:
@@ -524,7 +437,7 @@ class Simulator:
             going: Frame | UnbuiltFrame = out
             if unbuilt is not None and out is frame:
                 going, unbuilt = unbuilt, None
-            heappush(self._heap, (arrival + extra, self._sequence(), line.far, line, going))
+            heappush(self._heap, (arrival + extra, now, self._sequence(), line.far, line, going))
         if len(self._heap) > MAXIMUM_EVENTS:
             raise TooManyFrames(
                 f"{line.name}: more than {MAXIMUM_EVENTS:,} frames are on their way: lower the "
@@ -535,7 +448,7 @@ class Simulator:
         """Process a wake event of a node."""
         wakes = station.wakes
         wakes.pop()
-        station.armed = wakes[-1] if wakes else _NEVER
+        station.armed = wakes[-1] if wakes else NEVER
         due = station.poll_timeout()
         if due is None or due > now:
             return
@@ -557,12 +470,12 @@ class Simulator:
         if len(station.wakes) == _MAXIMUM_WAKES:
             station.wakes.clear()
             self._heap[:] = [
-                event for event in self._heap if event[2] is not station or event[3] is not None
+                event for event in self._heap if event[3] is not station or event[4] is not None
             ]
             heapify(self._heap)
         station.wakes.append(due)
         station.armed = due
-        heappush(self._heap, (due, self._sequence(), station, None, None))
+        heappush(self._heap, (due, self.now, self._sequence(), station, None, None))
 
     def _station(self, node: Node) -> Station:
         # By identity: nodes need not be hashable. The station keeps the node alive.
@@ -598,20 +511,6 @@ def _always() -> bool:
     return True
 
 
-def _unchanged(frame: Frame, now: Time) -> tuple[tuple[Time, Frame], ...]:
-    """The stage of a line that gives the far end the first bytes of a frame."""
-    return ((0, frame),)
-
-
-_Poll = Callable[[Time, int, Grant], Frame | UnbuiltFrame | None]
-
-_Event = tuple[Time, int, Station, Direction | None, Frame | UnbuiltFrame | None]
-"""Time, order, station: a frame that arrives at the station along the direction; a direction
-of the station that is free (no frame); a wake (neither)."""
-
 _MAC_CONTROL = EtherType.MAC_CONTROL.to_bytes(2)
-
-_NEVER: Time = 1 << 100
-"""Later than everything: 40 billion years."""
 
 _MAXIMUM_WAKES = 64

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
 from ibwire.base.node import OPEN, Frame, Grant
+from ibwire.base.run import FrameRun
 from ibwire.base.unbuilt import UnbuiltFrame
 from ibwire.base.units import Time
 from ibwire.rc.device import Device
@@ -81,6 +82,30 @@ class Host:
             if frame is None:
                 frame = self._poll_unbuilt(now, 0, grant)
         return frame
+
+    def extend_run(self, frame: UnbuiltFrame) -> FrameRun | None:
+        """The run that a frame just polled begins, or `None`."""
+        return self.device.extend_run(frame)
+
+    def take_back(self, run: FrameRun, count: int) -> None:
+        """Take back the last frames of a run, which have not left."""
+        self.device.take_back(run, count)
+
+    def expects_run(self, run: FrameRun, first: int) -> bool:
+        """Whether the device takes the frames of a run from `first` on without an answer."""
+        return self.device.expects_run(run, first)
+
+    def receive_run(self, run: FrameRun, first: int, last: int, now: Time, port: int = 0) -> None:
+        """Take frames of a run whose bytes were not made."""
+        self.device.receive_run(run, first, last, now)
+        if self._events:
+            self.collect(now)
+
+    def receive_frames(self, frames: Sequence[Frame], now: Time, port: int = 0) -> None:
+        """Take the frames of a run."""
+        self.device.receive_frames(frames, now)
+        if self._events:
+            self.collect(now)
 
     def poll_timeout(self) -> Time | None:
         """When the device or an application has work to do."""

@@ -15,7 +15,7 @@ from ibwire.rc.early import EarlyPackets
 from ibwire.rc.packet import TransportPacket
 from ibwire.rc.send_queue import SendQueue
 from ibwire.rc.send_state import SendWQE
-from ibwire.rc.sge import scatter
+from ibwire.rc.sge import is_writable, scatter
 from ibwire.rc.work import WCStatus
 from ibwire_layers import syndrome as aeth
 from ibwire_layers.opcodes import Operation
@@ -92,6 +92,53 @@ class Completer:
             self._take_nak(packet, aeth.code(packet.syndrome), now)
         elif habits.fails_for_reserved(packet.syndrome):
             self.refuse_misplaced()
+
+    def expects(self, packet: TransportPacket, count: int) -> bool:
+        """Whether so many MIDDLE responses from this one on continue the oldest READ."""
+        qp, sends = self.qp, self.sends
+        wqe = sends.wqes[0] if sends.wqes else None
+        if (
+            wqe is None
+            or packet.form.operation is not _READ_RESPONSE
+            or wqe.plan.operation is not _READ
+            or not wqe.in_response
+            or packet.psn != sends.una
+            or self._early.packets
+            or self._acknowledged is not None
+            or sends.psn != sends.next_psn
+            or sends.window is not None
+            or sends.resent
+            or sends.timers.rnr is not None
+            or len(packet.payload) != qp.mtu
+        ):
+            return False
+        if sends.cursor < len(sends.wqes):
+            in_flight = (sends.next_psn - sends.una) & MASK
+            next_one = sends.wqes[sends.cursor]
+            if in_flight > qp.profile.max_unacked_psns or in_flight + next_one.packets > HALF:
+                return False  # each response may let a request start
+        size = count * qp.mtu
+        return (
+            (packet.psn - wqe.first_psn & MASK) + count < wqe.packets
+            and size < wqe.length - wqe.received
+            and is_writable(qp.keys, qp.pd, wqe.wr.sg_list, wqe.received, size)
+        )
+
+    def take_run(self, packet: TransportPacket, data: bytes, count: int, now: Time) -> bool:
+        """Store MIDDLE responses with this data, of which `packet` is the first.
+
+        now: when the last arrived. Returns `False`, and does nothing, unless it expects them.
+        """
+        qp, sends = self.qp, self.sends
+        if not self.expects(packet, count):
+            return False
+        wqe = sends.wqes[0]
+        if not scatter(qp.keys, qp.pd, wqe.wr.sg_list, wqe.received, data):
+            return False
+        wqe.received += len(data)
+        sends.acknowledge(packet.psn + count & MASK, now)
+        sends.retire()
+        return True
 
     def acknowledge_before(self, psn: int, now: Time) -> bool:
         """Apply the acknowledgement of everything before `psn`.

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from ibwire.base import telemetry
 from ibwire.base.errors import VerbsError
 from ibwire.base.node import OPEN, Frame, Grant
+from ibwire.base.run import FrameRun
 from ibwire.base.unbuilt import UnbuiltFrame
 from ibwire.base.units import ETHERNET_OVERHEAD, Time
 from ibwire.rc import sack
@@ -39,9 +40,11 @@ from ibwire.rc.path import (
     ib_route,
     icrc_fits,
     is_v4,
+    run_data,
 )
 from ibwire.rc.profile import PROFILES, SPEC, Profile, SourcePort
 from ibwire.rc.qp import QPInit, QueuePair
+from ibwire.rc.run import PacketRun
 from ibwire.rc.srq import SharedReceiveQueue
 from ibwire.rc.xrc import XRCDomain
 from ibwire_layers.opcodes import OpCode, Service
@@ -338,6 +341,63 @@ class Device:
         if packet is None or (packet.flow_key and packet.form.service is not Service.UD):
             return packet
         return packet.build()
+
+    def extend_run(self, packet: UnbuiltFrame) -> FrameRun | None:
+        """The run that a frame just polled begins, if no other queue pair waits; see `FrameRun`."""
+        if self._cnps or not isinstance(packet, TransportPacket):
+            return None
+        active = [qp for lane in self._lanes.values() for qp in lane]
+        return active[0].extend(packet) if len(active) == 1 else None
+
+    def take_back(self, run: FrameRun, count: int) -> None:
+        """Take back the last frames of a run, which have not left."""
+        assert isinstance(run, PacketRun)
+        qp = self.qps.get(run.sender)
+        if qp is not None:
+            qp.take_back(run, count)
+        run.count -= count
+
+    def expects_run(self, run: FrameRun, first: int) -> bool:
+        """Whether it takes the frames of a run from `first` on without an answer."""
+        if not isinstance(run, PacketRun):
+            return False
+        qp = self.qps.get(run.packet.dest_qp)
+        return qp is not None and qp.expects(run.frame(first), run.count - first)
+
+    def receive_run(self, run: FrameRun, first: int, last: int, now: Time, port: int = 0) -> None:
+        """Process frames of a run whose bytes were not made; `now` is when the last arrived."""
+        assert isinstance(run, PacketRun)
+        arrival = self._unbuilt_arrivals.get(run.packet.flow_key)
+        qp = self.qps.get(run.packet.dest_qp)
+        if qp is not None and arrival is not None and arrival.destination in self._own:
+            packet = run.frame(first)
+            packet.arrival = arrival
+            if qp.take_run(packet, run.data(first, last), last - first, now):
+                if qp.scheduled:
+                    self.note_timer(qp)
+                return
+        for index in range(first, last):
+            self.receive_unbuilt(run.frame(index), now)
+
+    def receive_frames(self, frames: Sequence[Frame], now: Time, port: int = 0) -> None:
+        """Process the frames of a run; `now` is when the last arrived."""
+        arrival = self._arrivals.read(frames[0])
+        if (
+            arrival is not None
+            and arrival.end == len(frames[0])
+            and arrival.destination in self._own
+        ):
+            packet = decode(frames[0], arrival.size, arrival.end - 4)
+            qp = None if packet is None else self.qps.get(packet.dest_qp)
+            if packet is not None and packet.form.continues and qp is not None:
+                packet.arrival = arrival
+                data = run_data(frames, arrival)
+                if data is not None and qp.take_run(packet, data, len(frames), now):
+                    if qp.scheduled:
+                        self.note_timer(qp)
+                    return
+        for frame in frames:
+            self.receive(frame, now)
 
     def _poll_packet(self, now: Time, grant: Grant) -> TransportPacket | None:
         """The packet of the next frame, with what `build` needs."""

@@ -125,6 +125,7 @@ class TransportPacket(UnbuiltFrame):
         self.flow_key = path.flow_key
         self.is_marked = False
         self.built = None
+        self.continues = self.form.continues
         self.identification = path.next_identification()
         return size
 
@@ -156,6 +157,7 @@ class Form:
     """The properties of an opcode, precomputed for the state machines."""
 
     __slots__ = (
+        "continues",
         "has_aeth",
         "has_imm",
         "has_invalidate",
@@ -194,6 +196,8 @@ class Form:
             self.operation is Operation.WRITE and self.has_imm
         )
         """Whether the packet is the one of its message that consumes a receive work request."""
+        self.continues = position is Position.MIDDLE and self.service is Service.RC
+        """Whether a run may begin with it."""
         self.header_size = h.BTH.SIZE + sum(header.SIZE for header in headers)
         self.readers: tuple[tuple[Reader, int], ...] = ()
         self.writers: tuple[Writer, ...] = ()

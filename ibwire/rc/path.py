@@ -27,6 +27,7 @@ from ibwire_layers.packet import (
     masked_headers,
     with_lengths,
 )
+from ibwire_layers.psn import MASK
 from ibwire_layers.walk import walk
 
 try:
@@ -149,17 +150,45 @@ class Path:
             self._identification = number + 1 & 0xFFFF
         return number
 
-    def frame(self, transport: bytes, identification: int | None = None) -> Frame:
-        """The frame of a packet, given from its BTH to its padding.
+    def skip_identifications(self, count: int) -> None:
+        """Count as many frames more, or fewer, if the path counts them."""
+        if self._identification >= 0:
+            self._identification = self._identification + count & 0xFFFF
 
-        identification: as `next_identification` has given it; `None` to take the next one.
+    def frames(self, bth: bytes, psn: int, data: bytes, mtu: int) -> list[Frame]:
+        """The frames of packets without other headers and padding, on a path that counts none.
+
+        bth: its bytes before the PSN. psn: of the first. data: of all, cut at `mtu`.
         """
-        size = len(transport)
+        before, register = self._of_size(len(bth) + 4 + mtu)
+        start = before + bth
+        register = crc32(bth, register ^ _MASKING[bth[4]])
+        native = self._headers.is_native
+        found = []
+        for at in range(0, len(data), mtu):
+            word = psn.to_bytes(4)
+            psn = psn + 1 & MASK
+            piece = data[at : at + mtu]
+            icrc = crc32(piece, crc32(word, register))
+            frame = b"".join((start, word, piece, icrc.to_bytes(4, "little")))
+            found.append(frame + crc.vcrc(frame) if native else frame)
+        return found
+
+    def _of_size(self, size: int) -> tuple[bytes, int]:
+        """The headers of packets of a size, and the CRC over them."""
         known = self._known.get(size)
         if known is None:
             if len(self._known) >= self.LIMIT:
                 self._known.clear()
             known = self._known[size] = self._headers.sized(size, self._source_port)
+        return known
+
+    def frame(self, transport: bytes, identification: int | None = None) -> Frame:
+        """The frame of a packet, given from its BTH to its padding.
+
+        identification: as `next_identification` has given it; `None` to take the next one.
+        """
+        known = self._known.get(len(transport)) or self._of_size(len(transport))
         if self._identification >= 0:
             number = self.next_identification() if identification is None else identification
             known = _identified(known[0], number)
@@ -336,6 +365,30 @@ def icrc_fits(frame: Frame, arrival: Arrival) -> bool:
     start, end = arrival.size, arrival.end - 4
     found = crc32(frame[start:end], arrival.register ^ _MASKING[frame[start + 4]])
     return found == int.from_bytes(frame[end : end + 4], "little")
+
+
+def run_data(frames: Sequence[Frame], arrival: Arrival) -> bytes | None:
+    """The data of MIDDLE packets from `frames`, whose headers are those of the first but the PSN.
+
+    arrival: the headers of the first frame. Returns `None` unless all have the same size and a
+    right ICRC, and PSNs in order.
+    """
+    start = arrival.size + 8
+    end = arrival.end
+    head = frames[0][:start]
+    psn = int.from_bytes(frames[0][start : start + 4])
+    register = crc32(head[arrival.size :], arrival.register ^ _MASKING[head[-4]])
+    pieces = []
+    for frame in frames:
+        word = psn.to_bytes(4)
+        if len(frame) != end or not frame.startswith(head) or frame[start : start + 4] != word:
+            return None
+        piece = frame[start + 4 : end - 4]
+        if crc32(piece, crc32(word, register)).to_bytes(4, "little") != frame[end - 4 :]:
+            return None
+        pieces.append(piece)
+        psn = psn + 1 & MASK
+    return b"".join(pieces)
 
 
 def _masking(value: int) -> int:

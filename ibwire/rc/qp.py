@@ -46,6 +46,7 @@ from ibwire.rc.posting import check_send
 from ibwire.rc.receive import ReceiveQueue
 from ibwire.rc.requester import Requester
 from ibwire.rc.responder import Responder
+from ibwire.rc.run import PacketRun
 from ibwire.rc.send_queue import SendQueue
 from ibwire.rc.srq import SharedReceiveQueue
 from ibwire.rc.states import (
@@ -360,6 +361,79 @@ class QueuePair:
         self.counters.packets_sent += 1
         self.counters.bytes_sent += len(packet.payload)
         return packet
+
+    def extend(self, packet: TransportPacket) -> PacketRun | None:
+        """The run of a MIDDLE packet that was just sent and of those after it; they count as sent.
+
+        `None` where they have to be asked for one by one.
+        """
+        if self.rate is not None or self.feedback is not None or packet.trailer:
+            return None
+        if packet.form.is_response:
+            data = self.responder.extend(packet)
+        else:
+            data = b"" if self.responder.replies else self.requester.extend(packet)
+        if not data:
+            return None
+        run = PacketRun(packet, data, self.number)
+        self._count_sent(run, run.count - 1)
+        return run
+
+    def take_back(self, run: PacketRun, count: int) -> None:
+        """Undo `extend` for the last packets of a run, which have not left."""
+        packet, sent = run.packet, run.count - 1
+        if packet.form.is_response:
+            done = self.responder.take_back(packet, sent, count)
+        else:
+            done = self.requester.take_back(packet, sent, count)
+        if done:
+            self._count_sent(run, -count)
+
+    def _count_sent(self, run: PacketRun, count: int) -> None:
+        self.counters.packets_sent += count
+        self.counters.bytes_sent += count * run.mtu
+        assert run.packet.path is not None
+        run.packet.path.skip_identifications(count)
+
+    def expects(self, packet: TransportPacket, count: int) -> bool:
+        """Whether so many MIDDLE packets from this one on are taken without an answer."""
+        form = packet.form
+        if packet.pkey != self._trusted_pkey or form.service is not self.service:
+            return False
+        if self.attr.path_mig_state is not _MIGRATED or self.feedback is not None:
+            return False
+        if form.is_response:
+            return self._accepts_responses and self.completer.expects(packet, count)
+        return self.accepts_requests and self.responder.expects(packet, count)
+
+    def take_run(self, packet: TransportPacket, data: bytes, count: int, now: Time) -> bool:
+        """Process MIDDLE packets with this data at once, of which `packet` is the first.
+
+        now: when the last arrived. Returns `False`, and does nothing, where each has to be
+        processed by itself.
+        """
+        arrival = packet.arrival
+        if (
+            arrival is None
+            or arrival.source != self._peer
+            or arrival.destination != self._source
+            or arrival.ecn == 3
+            or not self.expects(packet, count)
+        ):
+            return False
+        if not packet.form.is_response:
+            if not self.responder.take_run(packet, data, count):
+                return False
+        else:
+            if not self.completer.take_run(packet, data, count, now):
+                return False
+            if self.has_more:
+                self.wake()
+            else:
+                self.device.note_timer(self)
+        self.counters.packets_received += count
+        self.counters.bytes_received += len(data)
+        return True
 
     @property
     def has_more(self) -> bool:

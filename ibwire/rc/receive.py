@@ -15,7 +15,7 @@ from ibwire.rc.context import QPContext
 from ibwire.rc.cq import CompletionQueue
 from ibwire.rc.memory import ProtectionDomain
 from ibwire.rc.packet import TransportPacket
-from ibwire.rc.sge import scatter
+from ibwire.rc.sge import is_writable, scatter
 from ibwire.rc.srq import SharedReceiveQueue
 from ibwire.rc.work import WC, RecvWR, WCFlags, WCOpcode, WCStatus
 
@@ -72,6 +72,13 @@ class ReceiveQueue:
     def fits(self, size: int) -> bool:
         """Whether that many more bytes fit."""
         return self.filled + size <= self.room
+
+    def can_fill(self, size: int) -> bool:
+        """Whether `fill` would store so many bytes, and they fit."""
+        current, pd = self.current, self._pd
+        if current is None or pd is None or not self.fits(size):
+            return False
+        return is_writable(self.qp.keys, pd, current.sg_list, self.filled, size)
 
     def fill(self, data: bytes) -> bool:
         """Store the next bytes; `False` if the memory of the request is not accessible."""

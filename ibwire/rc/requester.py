@@ -24,6 +24,10 @@ from ibwire_layers.psn import HALF, MASK
 _RTS, _READ, _WRITE = QPState.RTS, Operation.READ, Operation.WRITE
 
 
+SHORTEST = 3
+"""Packets that a run needs after its first: fewer are sent one by one, which costs no more."""
+
+
 class Requester:
     """Makes the request packets of a reliable queue pair."""
 
@@ -93,6 +97,56 @@ class Requester:
                 timers.ack = now + sends.ack_wait
             return packet
         return self._blocked()
+
+    def extend(self, packet: TransportPacket) -> bytes:
+        """Data of the MIDDLE packets that follow one that was just sent; they count as sent.
+
+        They end before one that asks for an ACK. Empty where each has to be asked for.
+        """
+        sends, qp = self.sends, self.qp
+        if sends.cursor >= len(sends.wqes) or packet.ack_req:
+            return b""
+        wqe, psn = sends.wqes[sends.cursor], sends.psn
+        if (
+            (packet.psn + 1 - psn) & MASK
+            or psn != sends.next_psn
+            or sends.resend
+            or sends.probe
+            or sends.probing
+            or sends.window is not None
+            or sends.timers.rnr is not None
+            or wqe.status is not None
+        ):
+            return b""
+        profile, mtu = qp.profile, qp.mtu
+        index = (psn - wqe.first_psn) & MASK
+        count = min(
+            wqe.packets - 1 - index,
+            profile.ack_request_interval - 1 - sends.since_ack_request,
+            profile.max_unacked_psns - ((psn - sends.una) & MASK) + 1,
+        )
+        if count < SHORTEST or wqe.view is None or wqe.generation != qp.keys.generation:
+            return b""
+        start = index * mtu
+        self._skip(count)
+        return wqe.view[start : start + count * mtu].tobytes()
+
+    def take_back(self, packet: TransportPacket, sent: int, count: int) -> bool:
+        """Undo `extend` for the last packets; `False` if the queue has gone on since.
+
+        packet: as given to `extend`. sent: packets that have followed it, `count` among them.
+        """
+        sends = self.sends
+        at = packet.psn + 1 + sent & MASK
+        if sends.psn != at or sends.next_psn != at or sends.cursor >= len(sends.wqes):
+            return False
+        self._skip(-count)
+        return True
+
+    def _skip(self, count: int) -> None:
+        sends = self.sends
+        sends.psn = sends.next_psn = sends.psn + count & MASK
+        sends.since_ack_request += count
 
     def _retransmit(self, now: Time) -> TransportPacket | None:
         """The next single packet to retransmit, which asks for an ACK (selective repeat)."""

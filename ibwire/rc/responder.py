@@ -28,6 +28,7 @@ from ibwire.rc.packet import FORMS, Form, TransportPacket
 from ibwire.rc.plan import ANNEX_A19
 from ibwire.rc.receive import ReceiveQueue
 from ibwire.rc.replies import Reply, Resource, find_read
+from ibwire.rc.requester import SHORTEST
 from ibwire.rc.sizes import has_odd_payload, is_too_long
 from ibwire.rc.srq import SharedReceiveQueue
 from ibwire.rc.work import FlushLevel, WCOpcode, WCStatus
@@ -256,6 +257,81 @@ class Responder:
         if self.failed and not replies:
             self.qp.enter_error()
         return packet
+
+    def extend(self, packet: TransportPacket) -> bytes:
+        """Data of the MIDDLE responses to a READ that follow one that was just sent.
+
+        They count as sent. Empty where each has to be asked for.
+        """
+        if self.failed or not self.replies:
+            return b""
+        qp, reply = self.qp, self.replies[0]
+        resource = reply.resource
+        if resource is None or resource.form.operation is not Operation.READ:
+            return b""
+        if (resource.psn + reply.position - 1 - packet.psn) & MASK:
+            return b""
+        start = reply.position * qp.mtu
+        count = -(-(reply.length - start) // qp.mtu) - 1
+        if count < SHORTEST:
+            return b""
+        size = count * qp.mtu
+        found = qp.keys.find_remote(
+            resource.pd, qp.number, resource.rkey, resource.va + start, size, _REMOTE_READ
+        )
+        if found is None:
+            return b""
+        region, offset = found
+        reply.position += count
+        return region.buffer[offset : offset + size].tobytes()
+
+    def take_back(self, packet: TransportPacket, sent: int, count: int) -> bool:
+        """Undo `extend` for the last packets; `False` if the response has ended since.
+
+        packet: as given to `extend`. sent: packets that have followed it, `count` among them.
+        """
+        reply = self.replies[0] if self.replies else None
+        if reply is None or reply.resource is None:
+            return False
+        if (reply.resource.psn + reply.position - 1 - packet.psn - sent) & MASK:
+            return False
+        reply.position -= count
+        return True
+
+    def expects(self, packet: TransportPacket, count: int) -> bool:
+        """Whether so many MIDDLE packets from this one on are executed without an answer."""
+        qp, size = self.qp, len(packet.payload)
+        if (
+            self.failed
+            or self._nak_sent
+            or packet.psn != self.epsn
+            or packet.form.operation is not self._message
+            or size != qp.mtu
+            or self.early.packets
+            or len(self.replies) >= self.LIMIT_REPLIES
+        ):
+            return False
+        if self._message is Operation.WRITE:
+            return self._generation == qp.keys.generation and count * size < self._rest
+        return self.receives.can_fill(count * size)
+
+    def take_run(self, packet: TransportPacket, data: bytes, count: int) -> bool:
+        """Execute MIDDLE packets with this data, of which `packet` is the first.
+
+        Returns `False`, and does nothing, unless it expects them.
+        """
+        if not self.expects(packet, count):
+            return False
+        if self._message is Operation.WRITE:
+            start = self._view_rest - self._rest
+            self._view[start : start + len(data)] = data
+            self._va += len(data)
+            self._rest -= len(data)
+        elif not self.receives.fill(data):
+            return False
+        self.executed_psn = packet.psn + count - 1 & MASK
+        self.epsn = packet.psn + count & MASK
+        return True
 
     def _describe_early(self, packet: TransportPacket) -> None:
         """Complete a NAK by what has arrived; then the next early packet causes another."""

@@ -64,6 +64,13 @@ def scatter(
     return True
 
 
+def is_writable(
+    keys: KeyTable, pd: ProtectionDomain, sges: Sequence[SGE], offset: int, size: int
+) -> bool:
+    """Whether `scatter` would write so many bytes at `offset`."""
+    return _pieces(keys, pd, sges, offset, size, _LOCAL_WRITE) is not None
+
+
 def _pieces(
     keys: KeyTable,
     pd: ProtectionDomain,

@@ -17,8 +17,8 @@ from ibwire.base.node import Frame
 from ibwire.base.trace import SENT
 from ibwire.base.units import US, Time
 from ibwire.fabric import Simulator
+from ibwire.fabric.line import Direction
 from ibwire.fabric.pause import LANES
-from ibwire.fabric.sim import Direction
 from ibwire.fabric.switch import Switch
 from ibwire.rc.qp import QueuePair
 from ibwire.scenario.sampling import Key, Samples, counted, last

@@ -10,9 +10,9 @@ from ibwire.base.node import Frame, Node
 from ibwire.base.trace import RECEIVED, SENT, Observer
 from ibwire.base.units import S, Time
 from ibwire.fabric import Simulator, Topology
+from ibwire.fabric.line import Direction
 from ibwire.fabric.lossless import LosslessNetwork, SwitchSettings
 from ibwire.fabric.pause import LANES
-from ibwire.fabric.sim import Direction
 from ibwire.fabric.switch import Classifier, Switch
 from ibwire.fabric.waiting import DeadlockWatch, explain
 from ibwire.peer import Host

@@ -21,8 +21,11 @@ ROOT = Path(__file__).resolve().parents[2]
 TARGET = ROOT / "build" / "compiled"
 
 MODULES = [
+    "base/run.py",
     "base/unbuilt.py",
     "base/telemetry.py",
+    "fabric/flights.py",
+    "fabric/line.py",
     "fabric/sim.py",
     "fabric/pause.py",
     "fabric/switch/buffer.py",
@@ -35,6 +38,7 @@ MODULES = [
     "rc/path.py",
     "rc/device.py",
     "rc/qp.py",
+    "rc/run.py",
     "rc/requester.py",
     "rc/responder.py",
     "rc/completer.py",

@@ -75,7 +75,7 @@ class _CountingSimulator(Simulator):
 
     def cut(self, wire: Wire) -> None:
         lines = wire.a_to_b, wire.b_to_a
-        for _, _, _, line, given in self._heap:
+        for _, _, _, _, line, given in self._heap:
             if line in lines and isinstance(given, bytes) and given[12:14] == b"\x88\x08":
                 self.lost_pauses += 1
         super().cut(wire)

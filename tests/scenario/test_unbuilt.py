@@ -12,7 +12,7 @@ import pytest
 
 from ibwire.base.node import Frame
 from ibwire.base.units import Time
-from ibwire.fabric.sim import Direction
+from ibwire.fabric.line import Direction
 from ibwire.scenario import read_scenario
 from ibwire.scenario.run import Network
 from ibwire.scenario.shipped import load, shipped

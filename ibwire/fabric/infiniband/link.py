@@ -34,7 +34,7 @@ from ibwire.fabric.infiniband.lrh import (
 from ibwire.fabric.infiniband.settings import FabricSettings
 from ibwire.fabric.infiniband.subnet import FIRST_MULTICAST, Port, rate_of
 from ibwire.fabric.infiniband.tables import DEFAULT_ARBITRATION
-from ibwire.fabric.sim import Direction
+from ibwire.fabric.line import Direction
 from ibwire_layers.attributes import PortState
 
 LANES = 15

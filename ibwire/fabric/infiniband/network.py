@@ -18,7 +18,8 @@ from ibwire.fabric.infiniband.lrh import LRH_SIZE
 from ibwire.fabric.infiniband.settings import FabricSettings
 from ibwire.fabric.infiniband.subnet import Port, Subnet, rate_of
 from ibwire.fabric.infiniband.switch import CutThroughSwitch
-from ibwire.fabric.sim import Direction, Simulator, Wire
+from ibwire.fabric.line import Direction
+from ibwire.fabric.sim import Simulator, Wire
 from ibwire.fabric.timetable import Timetable
 from ibwire_layers.attributes import PortState
 

@@ -14,7 +14,7 @@ from functools import partial
 
 from ibwire.base.node import DamagedFrame, Frame
 from ibwire.base.units import Time
-from ibwire.fabric.sim import Direction
+from ibwire.fabric.line import Direction
 from ibwire.fabric.switch.switch import Switch
 
 HEADER_BYTES = 64

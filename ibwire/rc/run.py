@@ -1,0 +1,58 @@
+"""Runs of MIDDLE packets: of a SEND, a WRITE or a READ response, in the order of their PSNs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ibwire.base.node import Frame
+from ibwire.base.run import FrameRun
+from ibwire.rc.packet import TransportPacket, encode
+from ibwire_layers.psn import MASK
+
+_COMMON = 8
+"""Bytes of the BTH before the AckReq bit and the PSN."""
+
+
+class PacketRun(FrameRun):
+    """MIDDLE packets of one message that ask for no ACK, with their data in one piece.
+
+    packet: the first, which is sent already. data: of those after it, each of the path MTU.
+    sender: the number of the queue pair that sends them.
+    """
+
+    __slots__ = ("_data", "mtu", "packet", "sender")
+
+    def __init__(self, packet: TransportPacket, data: bytes, sender: int) -> None:
+        self.packet = packet
+        self.sender = sender
+        self.mtu = len(packet.payload)
+        self.count = 1 + len(data) // self.mtu
+        self._data = data
+
+    def frame(self, index: int) -> TransportPacket:
+        """One of its packets, as a frame that is not built."""
+        packet = self.packet
+        if not index:
+            return packet
+        made = TransportPacket(packet.form, packet.psn + index & MASK, self.data(index, index + 1))
+        made.pkey, made.mig_req = packet.pkey, packet.mig_req
+        made.dest_qp, made.reserved = packet.dest_qp, packet.reserved
+        made.path, made.size, made.flow_key = packet.path, packet.size, packet.flow_key
+        made.is_marked, made.built, made.continues = False, None, False
+        number = packet.identification
+        made.identification = number if number < 0 else number + index & 0xFFFF
+        return made
+
+    def data(self, first: int, last: int) -> bytes:
+        """The data of its packets from `first`, which is not 0, up to, without, `last`."""
+        return self._data[(first - 1) * self.mtu : (last - 1) * self.mtu]
+
+    def build(self, first: int, last: int) -> Sequence[Frame]:
+        """The bytes of its frames from `first`, which is not 0, up to, without, `last`."""
+        packet, path = self.packet, self.packet.path
+        assert path is not None
+        if packet.identification >= 0:
+            return [self.frame(index).build() for index in range(first, last)]
+        bth = encode(packet)[:_COMMON]
+        psn = packet.psn + first & MASK
+        return path.frames(bth, psn, self.data(first, last), self.mtu)

@@ -1,0 +1,243 @@
+"""Runs of frames change nothing: the same frames at the same times, completions, counters, memory.
+
+Each schedule is carried out twice, with runs and frame by frame. Frames are lost at the receiving
+device here, because a wire with a stage has no runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from examples import scaled
+from ibwire.base.node import OPEN, Frame, Grant, Stage
+from ibwire.base.run import FrameRun
+from ibwire.base.unbuilt import UnbuiltFrame
+from ibwire.base.units import US, Time
+from ibwire.fabric.sim import Outcome
+from ibwire.rc.packet import TransportPacket
+from ibwire.rc.profile import PROFILES
+from ibwire.rc.work import WROpcode
+from random_schedules import PSNS
+from schedules import Fault, Harm, Run, Schedule, Station, Work
+
+WIRE_BYTES = 24
+"""Preamble, FCS and gap of each frame."""
+
+
+class LossyStation(Station):
+    """A device that takes runs and loses the frames that the schedule names, as they arrive."""
+
+    arrived = 0
+    run: Framewise
+
+    @property
+    def ready_ports(self) -> list[int]:
+        return self.end.device.ready_ports
+
+    def _lost(self, count: int) -> bool:
+        """Whether one of the next frames to arrive is lost."""
+        peer = "b" if self.name == "a" else "a"
+        numbers = range(self.arrived + 1, self.arrived + count + 1)
+        return any(each.sender == peer and each.number in numbers for each in self.run.lost)
+
+    def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
+        lost = self._lost(1)
+        self.arrived += 1
+        self.run.note(now, self.name, "lost" if lost else "arrived", frame=frame)
+        if not lost:
+            self.end.device.receive(frame, now, port)
+        self.look(now)
+
+    def poll_unbuilt(
+        self, now: Time, port: int = 0, grant: Grant = OPEN
+    ) -> Frame | UnbuiltFrame | None:
+        frame = self.end.device.poll_unbuilt(now, port, grant)
+        self.look(now)
+        return frame
+
+    def extend_run(self, frame: UnbuiltFrame) -> FrameRun | None:
+        return self.end.device.extend_run(frame)
+
+    def take_back(self, run: FrameRun, count: int) -> None:
+        self.end.device.take_back(run, count)
+
+    def expects_run(self, run: FrameRun, first: int) -> bool:
+        return self.end.device.expects_run(run, first) and not self._lost(run.count - first)
+
+    def receive_run(self, run: FrameRun, first: int, last: int, now: Time, port: int = 0) -> None:
+        raise AssertionError("the bytes are made")
+
+    def receive_frames(self, frames: Sequence[Frame], now: Time, port: int = 0) -> None:
+        gbps = self.run.schedule.rates_gbps[self.name == "a"]
+        step = (len(frames[0]) + WIRE_BYTES) * 8000 // gbps
+        for index, frame in enumerate(frames):
+            began = now - (len(frames) - 1 - index) * step
+            self.run.note(began, self.name, "arrived", frame=frame)
+        self.arrived += len(frames)
+        self.end.device.receive_frames(frames, now, port)
+        self.look(now)
+
+
+class UnbuiltStation(LossyStation):
+    """The same for frames whose bytes nobody makes."""
+
+    def receive_unbuilt(self, frame: UnbuiltFrame, now: Time, port: int = 0) -> None:
+        lost = self._lost(1)
+        self.arrived += 1
+        self.run.note(now, self.name, "lost" if lost else "arrived", frame=frame.build())
+        if not lost:
+            self.end.device.receive_unbuilt(frame, now, port)
+        self.look(now)
+
+    def receive_run(self, run: FrameRun, first: int, last: int, now: Time, port: int = 0) -> None:
+        gbps = self.run.schedule.rates_gbps[self.name == "a"]
+        for index in range(first, last):
+            frame = run.frame(index)
+            assert isinstance(frame, TransportPacket)
+            built = frame.build()
+            began = now - (last - 1 - index) * ((len(built) + WIRE_BYTES) * 8000 // gbps)
+            self.run.note(began, self.name, "arrived", frame=built)
+        self.arrived += last - first
+        self.end.device.receive_run(run, first, last, now, port)
+        self.look(now)
+
+    def receive_frames(self, frames: Sequence[Frame], now: Time, port: int = 0) -> None:
+        raise AssertionError("the bytes are not made")
+
+
+class Framewise(Run):
+    """A schedule whose frames travel one by one."""
+
+    with_runs = False
+
+    def __init__(self, schedule: Schedule, station: type[Station]) -> None:
+        self.lost = schedule.faults
+        super().__init__(schedule, station)
+
+    def _stage(self, sender: str) -> Stage | None:
+        return None
+
+    def _carry_out(self) -> Outcome:
+        self.sim.flights.enabled = self.with_runs
+        return super()._carry_out()
+
+    def seen(self) -> dict[str, Any]:
+        """Everything that must not depend on runs."""
+        events = [(e.time, e.end, e.kind, e.frame, e.wc, e.number) for e in self.history]
+        return {
+            # Events at the two ends may be written down in another order.
+            end: [each for each in sorted(events, key=lambda e: e[:3]) if each[1] == end]
+            for end in "ab"
+        } | {
+            "memory": {name: bytes(end.mr.buffer) for name, end in self.ends.items()},
+            "counters": [asdict(end.qp.counters) for end in self.ends.values()],
+            "device": [end.device.counters for end in self.ends.values()],
+            "events": [[e.event_type for e in end.device.events] for end in self.ends.values()],
+            "now": self.sim.now,
+            "frames": self.sim.frames,
+            "outcome": self.outcome,
+        }
+
+
+class InRuns(Framewise):
+    """A schedule whose frames travel in runs where that is possible."""
+
+    with_runs = True
+
+
+def check(schedule: Schedule, station: type[Station] = LossyStation) -> InRuns:
+    by_frame, in_runs = Framewise(schedule, station), InRuns(schedule, station)
+
+    assert by_frame.sim.flights.delivered == 0
+    expected, found = by_frame.seen(), in_runs.seen()
+    for key, value in expected.items():
+        assert found[key] == value, key
+    return in_runs
+
+
+OPCODES = (
+    WROpcode.RDMA_WRITE,
+    WROpcode.SEND,
+    WROpcode.RDMA_READ,
+    WROpcode.RDMA_WRITE_WITH_IMM,
+    WROpcode.ATOMIC_FETCH_AND_ADD,
+)
+AFTER = (0, 0, 0, 1 * US, 2 * US + 7, 5 * US, 40 * US)
+
+works = st.builds(
+    lambda opcode, packets, rest, place, after, pieces: Work(
+        opcode,
+        0 if opcode is WROpcode.ATOMIC_FETCH_AND_ADD else packets * 256 + rest,
+        place=place,
+        after=after,
+        pieces=pieces,
+    ),
+    st.sampled_from(OPCODES),
+    st.sampled_from((0, 1, 7, 20, 60, 150)),
+    st.sampled_from((0, 1, 255)),
+    st.integers(0, 2),
+    st.sampled_from(AFTER),
+    st.sampled_from((1, 1, 1, 2)),
+)
+
+
+@st.composite
+def long_schedules(draw: st.DrawFn, /, most_faults: int = 5) -> Schedule:
+    """Messages of many packets in both directions, and a few losses."""
+    forth = tuple(draw(st.lists(works, min_size=1, max_size=4)))
+    back = tuple(draw(st.just([]) | st.lists(works, max_size=3)))
+    fault = st.builds(
+        Fault, st.sampled_from("ab"), st.integers(1, 300), st.just(Harm.DROP), st.just(0)
+    )
+    late = draw(st.sampled_from((0, 0, 3 * US, 50 * US)))
+    return Schedule(
+        forth,
+        back=back,
+        faults=tuple(draw(st.lists(fault, max_size=most_faults))),
+        receives=((0, 2), (late, 6)),
+        profiles=(draw(st.sampled_from(sorted(PROFILES))), draw(st.sampled_from(sorted(PROFILES)))),
+        psns=(draw(st.sampled_from(PSNS)), draw(st.sampled_from(PSNS))),
+        rates_gbps=draw(st.sampled_from(((100, 100), (100, 1), (1, 100), (25, 100)))),
+        timeout=draw(st.sampled_from((4, 8, 12))),
+    )
+
+
+laws = settings(max_examples=scaled(40), deadline=None, derandomize=True, database=None)
+
+
+@laws
+@given(long_schedules())
+def test_history_is_the_same_with_runs_and_frame_by_frame(schedule: Schedule) -> None:
+    check(schedule)
+
+
+@pytest.mark.slow
+@laws
+@given(long_schedules(most_faults=0))
+def test_history_is_the_same_without_losses(schedule: Schedule) -> None:
+    check(schedule)
+
+
+@pytest.mark.slow
+@laws
+@given(long_schedules())
+def test_history_is_the_same_for_frames_that_are_not_built(schedule: Schedule) -> None:
+    check(schedule, UnbuiltStation)
+
+
+@pytest.mark.parametrize("station", [LossyStation, UnbuiltStation])
+@pytest.mark.parametrize("opcode", [WROpcode.RDMA_WRITE, WROpcode.SEND, WROpcode.RDMA_READ])
+def test_most_packets_of_a_long_message_travel_in_runs(
+    opcode: WROpcode, station: type[Station]
+) -> None:
+    """100 packets; each 64th asks for an ACK, and responses to a READ need none."""
+    run = check(Schedule((Work(opcode, 100 * 256),), receives=((0, 1),)), station)
+
+    assert run.sim.flights.delivered >= 90
+    assert run.sim.flights.under_way == 0
