@@ -138,7 +138,8 @@ class UmadServer:
 
     def step(self, longest: float = 1.0) -> None:
         """Wait for messages, at most `longest` seconds, and deal with them."""
-        for key, events in self._selector.select(self._wait(longest)):
+        due = self._next_due()
+        for key, events in self._selector.select(_seconds(due, longest)):
             if key.fileobj is self._listener:
                 self._accept()
                 continue
@@ -154,7 +155,8 @@ class UmadServer:
             if events & selectors.EVENT_WRITE:
                 self._with_messages.add(connection.socket.fileno())
         now = _now()
-        self._time_out(now)
+        if due is not None and due <= now:
+            self._time_out(now)
         self.management.run(now, MADS_OF_A_STEP)
         self._flush()
         if self._is_stale is not None and now >= self._is_stale:
@@ -173,17 +175,15 @@ class UmadServer:
             each.close()
         self.path.unlink(missing_ok=True)
 
-    def _wait(self, longest: float) -> float:
+    def _next_due(self) -> Time | None:
+        """When the next step has something to do without a message."""
         if self.management.is_busy:
-            return 0.0
+            return 0
         dues = [door.poll_timeout() for door in self._doors.values()]
         dues += [self.management.poll_timeout(), self._is_stale]
         if self._ibsim is not None:
             dues.append(self._ibsim.poll_timeout())
-        due = min((due for due in dues if due is not None), default=None)
-        if due is None:
-            return longest
-        return min(longest, max(0.0, (due - _now()) / 1e12))
+        return min((due for due in dues if due is not None), default=None)
 
     def _time_out(self, now: Time) -> None:
         due = self.management.poll_timeout()
@@ -359,6 +359,11 @@ class UmadServer:
             return
         self._written[host] = state
         write_host(self._root(host), node)
+
+
+def _seconds(due: Time | None, longest: float) -> float:
+    """How long to wait for a time, at most `longest` seconds."""
+    return longest if due is None else min(longest, max(0.0, (due - _now()) / 1e12))
 
 
 def _agent(body: bytes) -> Agent:

@@ -12,6 +12,8 @@ from ibwire_layers.mad import MAD_SIZE, Method, MgmtClass
 MGMT_CLASS = 1
 METHOD = 3
 STATUS = slice(4, 6)
+STATUS_BYTE = 4
+"""The first byte of it."""
 HOP_POINTER, HOP_COUNT = 6, 7
 """Of a directed-route SMP."""
 TID = slice(8, 16)
@@ -30,7 +32,10 @@ RESPONSE = 0x80
 """Bit of the method."""
 PERMISSIVE = b"\xff\xff"
 
-SMP_CLASSES = (MgmtClass.SUBN_LID_ROUTED, MgmtClass.SUBN_DIRECTED_ROUTE)
+SMP_CLASSES = (int(MgmtClass.SUBN_LID_ROUTED), int(MgmtClass.SUBN_DIRECTED_ROUTE))
+_GET_OR_SET = (int(Method.GET), int(Method.SET))
+_DIRECTED_ROUTE = int(MgmtClass.SUBN_DIRECTED_ROUTE)
+_GET_RESP, _TRAP_REPRESS = int(Method.GET_RESP), int(Method.TRAP_REPRESS)
 
 PACKET_WORDS = (8 + 12 + 8 + MAD_SIZE + 4) // 4
 """LRH.PktLen of a MAD without GRH: LRH, BTH, DETH, the MAD and the ICRC."""
@@ -58,13 +63,13 @@ class Datagram:
     @property
     def is_directed(self) -> bool:
         """Whether it is a directed-route SMP."""
-        return self.mad[MGMT_CLASS] == MgmtClass.SUBN_DIRECTED_ROUTE
+        return self.mad[MGMT_CLASS] == _DIRECTED_ROUTE
 
     @property
     def is_response(self) -> bool:
         """Whether it answers another: a response, or TrapRepress."""
         method = self.mad[METHOD]
-        return bool(method & RESPONSE) or method == Method.TRAP_REPRESS
+        return bool(method & RESPONSE) or method == _TRAP_REPRESS
 
     def answer(self, *, status: int = 0, data: bytes | None = None, at: int = 64) -> Datagram:
         """The response to it, which goes back where it came from.
@@ -73,7 +78,7 @@ class Datagram:
         """
         mad = bytearray(self.mad)
         method = mad[METHOD]
-        mad[METHOD] = Method.GET_RESP if method in (Method.GET, Method.SET) else method | RESPONSE
+        mad[METHOD] = _GET_RESP if method in _GET_OR_SET else method | RESPONSE
         if self.is_directed:
             status |= DIRECTION << 8
         mad[STATUS] = status.to_bytes(2, "big")

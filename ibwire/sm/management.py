@@ -13,22 +13,38 @@ from typing import Protocol
 from ibwire.base.units import Time
 from ibwire.fabric.infiniband.subnet import IS_SM, PERMISSIVE_LID, Port, Subnet
 from ibwire.sm.mads import (
+    DIRECTION,
     GRH_WORDS,
+    HOP_COUNT,
+    HOP_POINTER,
+    INITIAL_PATH,
     METHOD,
     MGMT_CLASS,
     PACKET_WORDS,
-    RESPONSE,
+    RETURN_PATH,
     SMP_CLASSES,
+    STATUS_BYTE,
     Datagram,
     attribute_of,
 )
 from ibwire.sm.pma import PMA
-from ibwire.sm.routes import BY_LID, DELIVER, DISCARD, by_lid, directed
+from ibwire.sm.routes import (
+    BY_LID,
+    DELIVER,
+    DISCARD,
+    by_lid,
+    directed,
+    is_directed_throughout,
+)
 from ibwire.sm.sma import SMA
 from ibwire.sm.traps import TrapSender
 from ibwire_layers.attributes import PortState, SMAttribute
 from ibwire_layers.mad import Method, MgmtClass, Status
 
+_INIT = int(PortState.INIT)
+_GET, _SET, _TRAP_REPRESS = int(Method.GET), int(Method.SET), int(Method.TRAP_REPRESS)
+_SM_INFO, _PERFORMANCE = int(SMAttribute.SM_INFO), int(MgmtClass.PERF)
+# Plain numbers: a member of an enumeration takes as long to look up as a MAD to cross a link.
 MAXIMUM_LID_HOPS = 1000
 """Switches that a MAD passes before it is taken to go round in a loop: in time, the lifetime limit
 of a switch ends it."""
@@ -135,6 +151,8 @@ class Management:
     def _carry(self, datagram: Datagram, start: Port) -> Port | None:
         """Take a MAD to its destination: the port it arrives at, or `None`."""
         mad = datagram.mad
+        if is_directed_throughout(datagram):
+            return self._walk(mad, start)
         node, arrived = start.node, None
         by_path = mad[MGMT_CLASS] == MgmtClass.SUBN_DIRECTED_ROUTE and (
             datagram.dlid == PERMISSIVE_LID
@@ -172,21 +190,53 @@ class Management:
             node, arrived = peer.node, peer
         return None
 
+    def _walk(self, mad: bytearray, start: Port) -> Port | None:
+        """The same for a directed-route SMP without a part by LID: nearly all of a sweep."""
+        node, arrived, returns = start.node, start, bool(mad[STATUS_BYTE] & DIRECTION)
+        hops = mad[HOP_COUNT]
+        path = RETURN_PATH if returns else INITIAL_PATH
+        for place in range(hops, 0, -1) if returns else range(1, hops + 1):
+            out = mad[path + place]
+            # An adapter sends by the port that the program has opened, and forwards nothing.
+            if not node.is_switch and (arrived is not start or out != start.number):
+                return None
+            if out == 0:
+                mad[HOP_POINTER] = place
+                return arrived
+            if out >= len(node.ports):
+                return None
+            leaving = node.ports[out]
+            peer = leaving.peer
+            if peer is None or not (leaving.carries(_INIT) and peer.carries(_INIT)):
+                leaving.counters.port_xmit_discards += 1
+                return None
+            counters = leaving.counters
+            counters.port_xmit_pkts += 1
+            counters.port_xmit_data += PACKET_WORDS
+            counters = peer.counters
+            counters.port_rcv_pkts += 1
+            counters.port_rcv_data += PACKET_WORDS
+            node, arrived = peer.node, peer
+            if not returns:
+                mad[RETURN_PATH + place] = peer.number
+        mad[HOP_POINTER] = 0 if returns else hops + 1
+        return arrived
+
     def _deliver(self, datagram: Datagram, arrived: Port, now: Time) -> None:
         """Hand a MAD to the agent or the programs of a node."""
         mad = datagram.mad
         node = arrived.node
         mgmt_class, method = mad[MGMT_CLASS], mad[METHOD]
-        is_request = not method & RESPONSE and method in (Method.GET, Method.SET)
+        is_request = method in (_GET, _SET)
         answer: Datagram | None = None
         if mgmt_class in SMP_CLASSES:
-            if method == Method.TRAP_REPRESS and self.traps.repress(arrived.management, datagram):
+            if method == _TRAP_REPRESS and self.traps.repress(arrived.management, datagram):
                 return
-            if is_request and attribute_of(mad) != SMAttribute.SM_INFO:
+            if is_request and attribute_of(mad) != _SM_INFO:
                 answer = self.sma.answer(node, arrived.number, datagram)
             elif not self._to_programs(datagram, arrived, now) and is_request:
                 answer = datagram.answer(status=int(Status.METHOD_ATTRIBUTE_NOT_SUPPORTED))
-        elif mgmt_class == MgmtClass.PERF and is_request:
+        elif mgmt_class == _PERFORMANCE and is_request:
             answer = self.pma.answer(node, arrived.number, datagram)
         else:
             self._to_programs(datagram, arrived, now)

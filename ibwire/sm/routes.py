@@ -6,7 +6,7 @@ its destination LID (IBA 14.2.2, C14-9 to C14-13).
 
 from __future__ import annotations
 
-from ibwire.fabric.infiniband.subnet import NO_PORT, Node, Port
+from ibwire.fabric.infiniband.subnet import NO_PORT, PERMISSIVE_LID, Node, Port
 from ibwire.sm.mads import (
     DIRECTION,
     DR_DLID,
@@ -15,16 +15,38 @@ from ibwire.sm.mads import (
     HOP_POINTER,
     INITIAL_PATH,
     MAXIMUM_HOPS,
+    MGMT_CLASS,
     PERMISSIVE,
     RETURN_PATH,
+    STATUS_BYTE,
     Datagram,
 )
+from ibwire_layers.mad import MgmtClass
 
 DELIVER = -1
 """The MAD is for this node."""
 BY_LID = -2
 """The directed part of the path ends here; the rest goes by LID."""
 DISCARD = -3
+_DIRECTED_ROUTE = int(MgmtClass.SUBN_DIRECTED_ROUTE)
+
+
+def is_directed_throughout(datagram: Datagram) -> bool:
+    """Whether a MAD is a directed-route SMP at the beginning of its path, which goes by ports only.
+
+    Those with hops of 0, which stay at their node, are left to `directed`.
+    """
+    mad = datagram.mad
+    hops = mad[HOP_COUNT]
+    if (
+        mad[MGMT_CLASS] != _DIRECTED_ROUTE
+        or datagram.dlid != PERMISSIVE_LID
+        or not 0 < hops <= MAXIMUM_HOPS
+    ):
+        return False
+    if mad[STATUS_BYTE] & DIRECTION:
+        return mad[HOP_POINTER] == hops + 1 and mad[DR_SLID] == PERMISSIVE
+    return mad[HOP_POINTER] == 0 and mad[DR_DLID] == PERMISSIVE
 
 
 def directed(mad: bytearray, node: Node, arrived: int | None) -> int:

@@ -30,6 +30,10 @@ PKEY_BLOCK = 64
 _INVALID = int(Status.INVALID_ATTRIBUTE_VALUE)
 _UNKNOWN = int(Status.METHOD_ATTRIBUTE_NOT_SUPPORTED)
 
+_GET, _SET = int(Method.GET), int(Method.SET)
+_DISABLED, _DOWN = int(PortPhysicalState.DISABLED), int(PortState.DOWN)
+_TRAINING = int(PortPhysicalState.POLLING), int(PortPhysicalState.SLEEP)
+
 _Answer = tuple[int, bytes]
 """Status and attribute."""
 
@@ -93,9 +97,9 @@ class SMA:
         """The response to a Get or Set that came in by a port; `None` for no answer."""
         mad = datagram.mad
         method = mad[METHOD]
-        if method not in (Method.GET, Method.SET):
+        if method not in (_GET, _SET):
             return datagram.answer(status=int(Status.METHOD_NOT_SUPPORTED))
-        is_set = method == Method.SET
+        is_set = method == _SET
         port = node.ports[arrived] if not node.is_switch else node.ports[0]
         if not self._has_key(port, datagram, is_set=is_set):
             return None
@@ -106,7 +110,7 @@ class SMA:
             return datagram.answer(status=_UNKNOWN)
         data = bytes(mad[SMP_DATA]) if is_set else None
         status, found = handler(self, node, arrived, modifier, data)
-        if handler is SMA._port_info and port.mkey_protect_bits and not _knows_key(port, mad):
+        if handler is _PORT_INFO and not _knows_key(port, mad) and port.mkey_protect_bits:
             found = bytes(_MKEY_SIZE) + found[_MKEY_SIZE:]
         return datagram.answer(status=status, data=found)
 
@@ -193,22 +197,19 @@ class SMA:
             port.operational_vls = written.operational_vls
         if written.neighbor_mtu:
             port.neighbor_mtu = written.neighbor_mtu
-        info = PortInfo.unpack(port.info)
         changes = {
-            name: getattr(info, supported) if value == every else value
+            name: getattr(now, supported) if value == every else value
             for name, supported, value, every in _enabled(written)
             if value
         }
         if written.link_down_default_state:
             changes["link_down_default_state"] = written.link_down_default_state
-        if changes:
+        if any(getattr(now, name) != value for name, value in changes.items()):
+            info = PortInfo.unpack(port.info)
             port.info[: PortInfo.SIZE] = info.altered(**changes).pack()
-        if written.port_physical_state == PortPhysicalState.DISABLED:
+        if written.port_physical_state == _DISABLED:
             self.subnet.disable(port)
-        elif written.port_state == PortState.DOWN or written.port_physical_state in (
-            PortPhysicalState.POLLING,
-            PortPhysicalState.SLEEP,
-        ):
+        elif written.port_state == _DOWN or written.port_physical_state in _TRAINING:
             self.subnet.retrain(port)
         elif written.port_state:
             port.state = written.port_state
@@ -285,12 +286,13 @@ class SMA:
 
 def _knows_key(port: Port, mad: bytearray) -> bool:
     """Whether a packet has the M_Key of a port, or the port has none."""
-    key = port.mkey
-    return key == 0 or int.from_bytes(mad[MKEY], "big") == key
+    key = port.info[:_MKEY_SIZE]
+    return key == _NO_KEY or key == mad[MKEY]
 
 
 _MKEY_SIZE = 8
 """Bytes of M_Key, the first field of PortInfo."""
+_NO_KEY = bytes(_MKEY_SIZE)
 _LOCAL_PORT = next(field.offset // 8 for field in PortInfo.FIELDS if field.name == "local_port_num")
 
 
@@ -317,16 +319,9 @@ def _is_valid(port: Port, written: PortInfo, now: PortInfo) -> bool:
     """Whether a Set has only values that the port supports (IBA 14.2.5.6)."""
     if port.kind == "management":
         return True
-    moves = {
-        PortState.NO_CHANGE: True,
-        PortState.DOWN: True,
-        PortState.INIT: False,
-        PortState.ARMED: now.port_state in (PortState.INIT, PortState.ARMED),
-        PortState.ACTIVE: now.port_state in (PortState.ARMED, PortState.ACTIVE),
-    }
-    if not moves.get(written.port_state, False):  # type: ignore[call-overload]
+    if now.port_state not in _BEFORE.get(int(written.port_state), ()):
         return False
-    if written.port_physical_state > PortPhysicalState.DISABLED:
+    if written.port_physical_state > _DISABLED:
         return False
     if written.operational_vls > now.vl_cap or written.neighbor_mtu > now.mtu_cap:
         return False
@@ -335,6 +330,15 @@ def _is_valid(port: Port, written: PortInfo, now: PortInfo) -> bool:
             return False
     return True
 
+
+_ANY_STATE = tuple(map(int, PortState))
+_BEFORE = {
+    int(PortState.NO_CHANGE): _ANY_STATE,
+    _DOWN: _ANY_STATE,
+    int(PortState.ARMED): (int(PortState.INIT), int(PortState.ARMED)),
+    int(PortState.ACTIVE): (int(PortState.ARMED), int(PortState.ACTIVE)),
+}
+"""The states from which a Set of PortState may go to another, by the new one."""
 
 _Handler = Callable[[SMA, Node, int, int, bytes | None], _Answer]
 
@@ -352,3 +356,5 @@ _HANDLERS: dict[int, _Handler] = {
     SMAttribute.LED_INFO: SMA._led,
 }
 """Attributes of a node, with what answers them."""
+
+_PORT_INFO = _HANDLERS[SMAttribute.PORT_INFO]

@@ -16,7 +16,7 @@ from itertools import count
 from ibwire.base.units import MS, Time
 from ibwire.fabric.infiniband.subnet import IS_SM, Port
 from ibwire.sm import rmpp
-from ibwire.sm.mads import METHOD, MGMT_CLASS, TID, Datagram
+from ibwire.sm.mads import METHOD, MGMT_CLASS, RESPONSE, TID, Datagram
 from ibwire.sm.management import Management
 from ibwire_layers.mad import MAD_SIZE, VENDOR_RANGE_2, Method, MgmtClass, RMPPType
 
@@ -25,6 +25,9 @@ HEADER = struct.Struct("<IIIII4s4s2sBBBBBB16s4sH6x")
 length, QPN, Q_Key, LID, SL, path bits, GRH present, GID index, hop limit, traffic class, GID, flow
 label, P_Key index. QPN, Q_Key, LID, GID and flow label are in network order."""
 
+_FIRST, _REST = struct.Struct("<IIIII"), struct.Struct(">IIHBB32x")
+"""The same for a message to a program, whose fields behind the path bits are all 0."""
+
 MAXIMUM_AGENTS = 32
 MAXIMUM_WAITING = 100_000
 """Messages that a file keeps for a program that does not read; later ones are dropped."""
@@ -32,6 +35,7 @@ MAXIMUM_MESSAGE = 64 << 20
 ETIMEDOUT, EINVAL, EBUSY = 110, 22, 16
 DIRECTED_LID = 0xFFFF
 
+_TRAP_REPRESS, _DIRECTED_ROUTE = int(Method.TRAP_REPRESS), int(MgmtClass.SUBN_DIRECTED_ROUTE)
 _hi_tids = count(1)
 
 
@@ -194,7 +198,7 @@ class UmadFile:
             return EINVAL
         if not is_rmpp:
             mad = mad.ljust(MAD_SIZE, b"\0")
-        is_request = not mad[METHOD] & 0x80 and mad[METHOD] != Method.TRAP_REPRESS
+        is_request = not mad[METHOD] & RESPONSE and mad[METHOD] != _TRAP_REPRESS
         if is_request:
             mad[8:12] = agent.hi_tid.to_bytes(4, "big")
         key = bytes(mad[TID]), mad[MGMT_CLASS]
@@ -309,7 +313,7 @@ class UmadFile:
         qpn, qkey, lid, sl = fields[5], fields[6], fields[7], fields[8]
         port = self.door.port
         dlid = int.from_bytes(lid, "big")
-        is_permissive = mad[MGMT_CLASS] == MgmtClass.SUBN_DIRECTED_ROUTE and dlid == DIRECTED_LID
+        is_permissive = dlid == DIRECTED_LID and mad[MGMT_CLASS] == _DIRECTED_ROUTE
         datagram = Datagram(
             mad,
             slid=DIRECTED_LID if is_permissive else port.lid | fields[9],
@@ -322,26 +326,10 @@ class UmadFile:
         self.door.management.send(datagram, port)
 
     def _give(self, agent: Agent, datagram: Datagram, mad: bytes) -> None:
-        header = HEADER.pack(
-            agent.number,
-            0,
-            0,
-            0,
-            HEADER.size + len(mad),
-            datagram.sqp.to_bytes(4, "big"),
-            datagram.qkey.to_bytes(4, "big"),
-            datagram.slid.to_bytes(2, "big"),
-            datagram.sl,
-            self._path_bits(datagram.dlid),
-            0,
-            0,
-            0,
-            0,
-            bytes(16),
-            bytes(4),
-            0,
-        )
-        self._put(header + mad)
+        first = _FIRST.pack(agent.number, 0, 0, 0, HEADER.size + len(mad))
+        bits = 0 if datagram.dlid == DIRECTED_LID else self._path_bits(datagram.dlid)
+        rest = _REST.pack(datagram.sqp, datagram.qkey, datagram.slid, datagram.sl, bits)
+        self._put(first + rest + mad)
 
     def _path_bits(self, dlid: int) -> int:
         port = self.door.port

@@ -16,7 +16,7 @@ class HasInfo(Protocol):
 class Stored:
     """An integer field of the attribute in `info`, by its name in the header class."""
 
-    __slots__ = ("end", "mask", "shift", "start")
+    __slots__ = ("end", "is_byte", "mask", "shift", "start")
 
     def __init__(self, header: type[Header], name: str) -> None:
         field = field_of(header, name)
@@ -24,8 +24,12 @@ class Stored:
         self.end = -(-(field.offset + field.width) // 8)
         self.shift = 8 * self.end - field.offset - field.width
         self.mask = (1 << field.width) - 1
+        self.is_byte = self.end == self.start + 1
+        """Whether one byte has all of it; such fields are read for every packet."""
 
     def __get__(self, instance: HasInfo, owner: type | None = None) -> int:
+        if self.is_byte:
+            return instance.info[self.start] >> self.shift & self.mask
         part = instance.info[self.start : self.end]
         return int.from_bytes(part, "big") >> self.shift & self.mask
 
