@@ -11,7 +11,7 @@ import click
 from ibwire.base.errors import EncodeError
 from ibwire.base.node import Frame
 from ibwire.base.quantities import parse_duration
-from ibwire.base.units import MS, NS, Time
+from ibwire.base.units import MS, NS, S, Time
 from ibwire.capture.erf import erf_record
 from ibwire.capture.writer import CaptureWriter
 from ibwire.cli.fabric_tables import port_named, read_subnet, reported_errors, write_table
@@ -24,6 +24,7 @@ from ibwire.fabric.infiniband.settings import FabricSettings
 from ibwire.fabric.infiniband.subnet import Port, Subnet
 from ibwire.fabric.infiniband.tap import tap
 from ibwire.fabric.infiniband.waiting import explain
+from ibwire.fabric.llr import LLR
 from ibwire.rc.work import WCStatus
 from ibwire.scenario.infiniband import FabricTraffic, Operation, Transfer
 from ibwire_layers.outer import LinkType
@@ -50,6 +51,26 @@ class Duration(click.ParamType[int]):
             return value if isinstance(value, int) else parse_duration(str(value))
         except EncodeError as error:
             self.fail(str(error), param, ctx)
+
+
+class Interrupt(click.ParamType[tuple[str, Time, Time]]):
+    """A link by one of its ports, a time and a duration: sw0[1]:20us:5us."""
+
+    name = "NODE[PORT]:AT:FOR"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, Time, Time]:
+        """Name, and picoseconds of both."""
+        if isinstance(value, tuple):
+            return value
+        parts = str(value).rsplit(":", 2)
+        if len(parts) != 3:
+            self.fail(f"{value}: expected NODE[PORT]:AT:FOR, such as sw0[1]:20us:5us", param, ctx)
+        try:
+            return parts[0], parse_duration(parts[1]), parse_duration(parts[2])
+        except EncodeError as error:
+            self.fail(f"{value}: {error}", param, ctx)
 
 
 @click.command("traffic")
@@ -113,6 +134,26 @@ class Duration(click.ParamType[int]):
     help="HOQLife of all ports: 4.096 us x 2^N, above 19 for ever.",
 )
 @click.option(
+    "--adaptive",
+    is_flag=True,
+    help="Switches choose the port with the shortest queue, of those with as many hops.",
+)
+@click.option(
+    "--errors",
+    type=click.FloatRange(0, 1, max_open=True),
+    default=0,
+    metavar="RATE",
+    help="Bit error rate of all links, such as 1e-7.",
+)
+@click.option("--retry", is_flag=True, help="Links repeat packets that are damaged or lost.")
+@click.option(
+    "--interrupt",
+    "interrupts",
+    type=Interrupt(),
+    multiple=True,
+    help="Lose the signal of a link: port, when, and for how long. Repeatable.",
+)
+@click.option(
     "--time",
     "limit",
     type=Duration(),
@@ -148,6 +189,7 @@ def command(topology: str, style: str | None, output: str | None, **given: Any) 
     ibwire fabric traffic ring:hosts=1 --shift 2 --buffer 132
     ibwire fabric traffic fattree32 --to node-0 --counters
     ibwire fabric traffic star2 --capture c.pcapng --tap sw0[1]
+    ibwire fabric traffic star2 --errors 1e-7 --retry --interrupt sw0[1]:20us:5us
     """
     if given["taps"] and not given["capture"]:
         raise click.UsageError("--tap needs --capture FILE")
@@ -155,8 +197,14 @@ def command(topology: str, style: str | None, output: str | None, **given: Any) 
         subnet = read_subnet(topology)
         bring_up(subnet, Engine(given["routing"]))
         set_limits(subnet, lanes=int(given["lanes"]), hoq_life=given["hoq_life"])
-        settings = FabricSettings(buffer=given["buffer"])
+        settings = FabricSettings(
+            buffer=given["buffer"],
+            adaptive=given["adaptive"],
+            # Longer than a link stays in ActiveDefer: nothing is lost while it does.
+            retry=LLR(pcs_lost_timeout=1 * S) if given["retry"] else None,
+        )
         traffic = FabricTraffic(subnet, settings, seed=given["seed"])
+        _disturb(traffic, given)
         taps = [_port(subnet, name) for name in given["taps"]]
         pairs = _pairs(subnet, given)
         if len(pairs) * (given["message"] or given["size"]) > MOST_MEMORY:
@@ -187,6 +235,17 @@ def command(topology: str, style: str | None, output: str | None, **given: Any) 
         click.echo(problem, err=True)
     if not all(_has_arrived(transfer) for transfer in traffic.transfers):
         raise click.exceptions.Exit(1)
+
+
+def _disturb(traffic: FabricTraffic, given: dict[str, Any]) -> None:
+    """Plan what damages packets on links."""
+    fabric = traffic.fabric
+    if given["errors"]:
+        for link in fabric.links():
+            fabric.damage(link.port, given["errors"])
+    for name, at, duration in given["interrupts"]:
+        port = _port(traffic.subnet, name)
+        fabric.plan_interrupt(port, at, duration)
 
 
 def _pairs(subnet: Subnet, given: dict[str, Any]) -> list[tuple[Port, Port]]:
@@ -304,6 +363,8 @@ def _counters(subnet: Subnet) -> list[dict[str, Any]]:
                         "rcv_pkts": counters.port_rcv_pkts,
                         "xmit_wait": counters.port_xmit_wait,
                         "xmit_discards": counters.port_xmit_discards,
+                        "symbol_errors": counters.symbol_error_counter,
+                        "link_recoveries": counters.link_error_recovery_counter,
                     }
                 )
     return rows

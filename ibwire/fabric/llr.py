@@ -421,11 +421,14 @@ class RetryLink:
         """The link has failed."""
         self._failed_at = self._simulator.now
 
-    def restore(self) -> None:
-        """The link works again."""
+    def restore(self, *, keeps: bool = True) -> None:
+        """The link works again.
+
+        keeps: whether frames that were on their way are repeated, if it was down for a short time.
+        """
         now = self._simulator.now
         for end in self.ends:
-            end.restore(now - self._failed_at, now)
+            end.restore(now - self._failed_at if keeps else _FOR_EVER, now)
             self._carry(end)
 
     def _poll(self, end: LinkEnd, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
@@ -488,6 +491,7 @@ class _ControlOnly:
         return False
 
 
+_FOR_EVER: Time = 1 << 100
 _CONTROL_ONLY = _ControlOnly()
 
 

@@ -103,6 +103,40 @@ def test_a_capture_has_packets_and_flow_control_packets(tmp_path: Path) -> None:
     assert columns.valid("infiniband_link.fccl").sum() >= 4
 
 
+def test_links_with_retry_repeat_what_is_damaged_or_interrupted() -> None:
+    """100 KB are 800,000 bits on each of two links, of which at 5e-6 about 8 are damaged."""
+    disturbed = ("star2", "--flow", "node-0:node-1", "--size", "100K", "--json",
+                 "--errors", "5e-6", "--interrupt", "sw0[1]:2us:1us", "--time", "9s")  # fmt: skip
+
+    plain, repeated = (
+        json.loads(traffic(*disturbed, *options).stdout) for options in ((), ("--retry",))
+    )
+    counters = traffic(*disturbed, "--retry", "--counters")
+
+    assert (plain["status"], repeated["status"]) == ("arrived", "arrived")
+    assert plain["retransmitted"] > 0
+    assert repeated["retransmitted"] == 0
+    rows = [json.loads(line) for line in counters.stdout.splitlines()]
+    assert sum(row["symbol_errors"] for row in rows) > 2
+    recovered = [(row["node"], row["port"]) for row in rows if row["link_recoveries"]]
+    assert sorted(recovered) == [("node-0", 1), ("sw0", 1)]
+
+
+def test_adaptive_switches_use_more_ports() -> None:
+    """Three hosts of a leaf send to hosts that its table has at one spine."""
+    flows = ["--flow", "node-0-0:node-1-0", "--flow", "node-0-1:node-2-0", "--flow",
+             "node-0-2:node-3-0"]  # fmt: skip
+    used = []
+    for options in ([], ["--adaptive"]):
+        result = traffic(
+            "fattree:ports=8", *flows, "--size", "40K", "--counters", "--json", *options
+        )
+        rows = [json.loads(line) for line in result.stdout.splitlines()]
+        ups = [row for row in rows if row["node"] == "leaf0" and row["port"] > 4]
+        used.append(sum(row["xmit_pkts"] >= 5 for row in ups))
+    assert used[0] < used[1]
+
+
 @pytest.mark.parametrize(
     "wrong", [["--tap", "sw0[99]"], ["--flow", "node-0"], ["--to", "nobody"], ["--lanes", "15"]]
 )
@@ -126,6 +160,11 @@ def test_a_wrong_argument_keeps_an_existing_capture(wrong: list[str], tmp_path: 
         (["star2", "--tap", "sw0[1]"], "--tap needs --capture FILE"),
         (["star2", "--tap", "sw0", "--capture", "c.pcapng"], "sw0: expected NODE[PORT]"),
         (["star2", "--tap", f"sw0[{'9' * 5000}]", "--capture", "c.pcapng"], "expected NODE[PORT]"),
+        (["star2", "--interrupt", "sw0[1]"], "expected NODE[PORT]:AT:FOR"),
+        (["star2", "--interrupt", "sw0[1]:1us:x"], "sw0[1]:1us:x: "),
+        (["star2", "--interrupt", "sw0[1]:1us:0us"], "duration: 0 is not above 0"),
+        (["star2", "--interrupt", "sw9[1]:1us:1us"], "'sw9'"),
+        (["star2", "--errors", "1"], "--errors"),
         (["star2", "--size", "10", "--message", "3"], "a divisor of the size 10"),
         (["star2", "--size", "5000", "--message", "1"], "at most 4096 messages"),
         (["torus:size=8x8", "--size", "60M"], "give a smaller --message"),

@@ -129,6 +129,15 @@ class LinkEnd:
         self.state = PortState.DOWN
         self.due, self.next_update, self.wait_since = 0, None, None
 
+    def defer(self) -> None:
+        """The signal is lost for a while; what waits stays."""
+        self.state = PortState.ACTIVE_DEFER
+
+    def recover(self) -> None:
+        """The signal is back: limits are sent again, as some may have been lost."""
+        self.state = PortState.ACTIVE
+        self.due = (1 << self.lanes) - 1
+
     # What leaves.
 
     def vl_for(self, came: int, sl: int) -> int:
@@ -207,7 +216,7 @@ class LinkEnd:
             return False
         vl = vl_of(frame)
         least = PortState.INIT if vl == MANAGEMENT_VL else PortState.ARMED
-        if self.state < least:
+        if self.state < least or self.state == PortState.ACTIVE_DEFER:
             return False
         if dlid_of(frame) >= FIRST_MULTICAST:
             counters.port_multicast_rcv_pkts += 1

@@ -10,15 +10,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ibwire.base.errors import EncodeError
+from ibwire.base.node import Frame
 from ibwire.base.node import Node as NetworkNode
+from ibwire.base.units import Time
 from ibwire.fabric.infiniband.adapter import AdapterPort
+from ibwire.fabric.infiniband.adaptive import Alternatives
 from ibwire.fabric.infiniband.errors import SymbolErrors
 from ibwire.fabric.infiniband.link import LANES_OF_CODE, LinkEnd
-from ibwire.fabric.infiniband.lrh import LRH_SIZE
+from ibwire.fabric.infiniband.lrh import LRH_SIZE, DamagedFrame
 from ibwire.fabric.infiniband.settings import FabricSettings
 from ibwire.fabric.infiniband.subnet import Port, Subnet, rate_of
 from ibwire.fabric.infiniband.switch import CutThroughSwitch
 from ibwire.fabric.line import Direction
+from ibwire.fabric.llr import RetryLink
 from ibwire.fabric.sim import Simulator, Wire
 from ibwire.fabric.timetable import Timetable
 from ibwire_layers.attributes import PortState
@@ -56,11 +60,16 @@ class PacketFabric:
         """The wire of each port, the same one at both of its ends."""
         self.peers: dict[PortKey, Port] = {}
         """The port at the other end of each link, also while it is down."""
+        self.retries: dict[PortKey, RetryLink] = {}
+        """Link-level retry of each port, the same one at both ends of a link."""
+        self._alternatives = Alternatives() if self.settings.adaptive else None
         self.timetable = Timetable("fabric")
         """Functions that are called at times of the run."""
         for node in subnet.nodes.values():
             if node.is_switch:
-                self.switches[node.name] = CutThroughSwitch(node, self.settings)
+                self.switches[node.name] = CutThroughSwitch(
+                    node, self.settings, alternatives=self._alternatives
+                )
         for a, b in subnet.links():
             self._connect(a, b, devices)
         simulator.kick(self.timetable)
@@ -93,15 +102,25 @@ class PacketFabric:
             rate_bps=int(speed.lane_bps * speed.encoding * width.lanes),
             delay=self.settings.delay,
             overhead=DELIMITERS,
-            head=(_head(b), _head(a)),
+            # What may have to be repeated is not sent on before it is there whole.
+            head=0 if self.settings.retry is not None else (_head(b), _head(a)),
             name=f"{a.node.name}[{a.number}]-{b.node.name}[{b.number}]",
         )
         links[0].connect(wire.a_to_b, wire.b_to_a)
         links[1].connect(wire.b_to_a, wire.a_to_b)
+        if self.settings.retry is not None:
+            self._retry(wire, a, b)
         for port, peer in ((a, b), (b, a)):
             self.wires[key_of(port)] = wire
             self.peers[key_of(port)] = peer
         self._start(a, b)
+
+    def _retry(self, wire: Wire, a: Port, b: Port) -> None:
+        """Repeat what is lost or damaged on a wire."""
+        retry = RetryLink(self.simulator, wire, self.settings.retry)
+        for port, incoming in ((a, wire.b_to_a), (b, wire.a_to_b)):
+            self.retries[key_of(port)] = retry
+            _count_symbol_errors(port, incoming)
 
     def _start(self, *ports: Port) -> None:
         for port in ports:
@@ -133,6 +152,7 @@ class PacketFabric:
 
     def read_tables(self) -> None:
         """Take over what a subnet manager has written since the beginning."""
+        self._changed()
         for switch in self.switches.values():
             switch.read_tables()
         for adapter in self.adapters.values():
@@ -144,7 +164,8 @@ class PacketFabric:
         if peer is None:
             return
         self.subnet.disconnect(port)
-        self.simulator.cut(self.wires[key_of(port)])
+        self._changed()
+        self._cut(port)
         for end in (port, peer):
             node: NetworkNode
             if end.node.is_switch:
@@ -169,7 +190,79 @@ class PacketFabric:
         if activate:
             port.state = peer.state = PortState.ACTIVE
         self._start(port, peer)
+        self._changed()
+        self._mend(port, keeps=False)
+
+    def interrupt(self, port: Port, duration: Time) -> None:
+        """Lose the signal of an active link for some time.
+
+        Its ports go to ActiveDefer: what is on the link is lost, unless the link repeats it, and
+        what waits stays. After the limit of the settings the link goes Down; it then comes up by
+        itself, to Active, when the signal is back. Raises `EncodeError` for a link that is not
+        Active.
+        """
+        _check_duration(duration)
+        self.subnet.defer(port)
+        self._cut(port)
+        now, limit = self.simulator.now, self.settings.defer_limit
+        for end in self._ends(port):
+            if end.node.is_switch:
+                self.switches[end.node.name].link_deferred(end.number, now)
+            else:
+                self.adapters[key_of(end)].link.defer()
+        if duration <= limit:
+            self.timetable.add(now + duration, lambda: self._recover(port))
+        else:
+            self.timetable.add(now + limit, lambda: self._give_up(port))
+            self.timetable.add(now + duration, lambda: self.restore(port))
+        self.simulator.kick(self.timetable)
+
+    def plan_interrupt(self, port: Port, at: Time, duration: Time) -> None:
+        """Interrupt a link at a time of the run, if it is Active then."""
+        _check_duration(duration)
+
+        def interrupt() -> None:
+            if port.state == PortState.ACTIVE:
+                self.interrupt(port, duration)
+
+        self.timetable.add(at, interrupt)
+        self.simulator.kick(self.timetable)
+
+    def _recover(self, port: Port) -> None:
+        """The signal is back in time, if the link was not taken down in the meantime."""
+        if port.peer is None or port.state != PortState.ACTIVE_DEFER:
+            return
+        self.subnet.recover(port)
+        for end in self._ends(port):
+            if end.node.is_switch:
+                self.switches[end.node.name].link_recovered(end.number)
+            else:
+                self.adapters[key_of(end)].link.recover()
+        self._mend(port, keeps=True)
+
+    def _give_up(self, port: Port) -> None:
+        if port.state == PortState.ACTIVE_DEFER:
+            self.fail(port)
+
+    def _ends(self, port: Port) -> tuple[Port, Port]:
+        return port, self.peers[key_of(port)]
+
+    def _cut(self, port: Port) -> None:
+        self.simulator.cut(self.wires[key_of(port)])
+        retry = self.retries.get(key_of(port))
+        if retry is not None:
+            retry.fail()
+
+    def _mend(self, port: Port, *, keeps: bool) -> None:
         self.simulator.mend(self.wires[key_of(port)])
+        retry = self.retries.get(key_of(port))
+        if retry is not None:
+            retry.restore(keeps=keeps)
+
+    def _changed(self) -> None:
+        """Tables or links have changed."""
+        if self._alternatives is not None:
+            self._alternatives.clear()
 
 
 def set_limits(
@@ -199,6 +292,23 @@ def set_limits(
         for port in node.external_ports():
             port.operational_vls = code
             port.hoq_life = hoq_life
+
+
+def _check_duration(duration: Time) -> None:
+    if duration < 1:
+        raise EncodeError("duration", duration, "above 0")
+
+
+def _count_symbol_errors(port: Port, incoming: Direction) -> None:
+    """Count damaged packets of a link that repeats them: the port itself is not given them."""
+    counters, take = port.counters, incoming.receive
+
+    def receive(frame: Frame, now: Time, port: int = 0) -> None:
+        if type(frame) is DamagedFrame:
+            counters.symbol_error_counter += 1
+        take(frame, now, port)
+
+    incoming.receive = receive
 
 
 def key_of(port: Port) -> PortKey:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ibwire.base.errors import EncodeError
-from ibwire.base.units import NS, Time
+from ibwire.base.units import MS, NS, Time
 from ibwire.fabric.infiniband.credits import LARGEST_GRANT
+from ibwire.fabric.llr import LLR
 
 UPDATE_SYMBOLS = 65_536
 """Symbol times after which a limit is sent again (IBA 7.9.4)."""
@@ -26,6 +27,13 @@ class FabricSettings:
     """Symbol times between flow-control packets that say nothing new; 0 for none."""
     update_step: int | None = None
     """Blocks by which a limit grows before it is sent; by default an eighth of the buffer."""
+    adaptive: bool = False
+    """Whether switches choose, of the ports with as many hops to the destination, one with the
+    shortest queue."""
+    retry: LLR | None = None
+    """Link-level retry of all links, whose switches then wait for whole packets."""
+    defer_limit: Time = 10 * MS
+    """For how long an interrupted link stays in ActiveDefer before it goes Down."""
 
     def __post_init__(self) -> None:
         if not 2 <= self.buffer <= LARGEST_GRANT:
@@ -36,6 +44,8 @@ class FabricSettings:
             raise EncodeError("latency", self.latency, "0 or above")
         if self.update_symbols < 0:
             raise EncodeError("update_symbols", self.update_symbols, "0 or above")
+        if self.defer_limit < 0:
+            raise EncodeError("defer_limit", self.defer_limit, "0 or above")
         if self.update_step is not None and not 1 <= self.update_step <= self.buffer:
             raise EncodeError("update_step", self.update_step, f"1 to {self.buffer}")
 

@@ -15,6 +15,7 @@ from heapq import heappop, heappush
 
 from ibwire.base.node import OPEN, Frame, Grant
 from ibwire.base.units import US, Time
+from ibwire.fabric.infiniband.adaptive import Alternatives
 from ibwire.fabric.infiniband.credits import FCP_SIZE, blocks_of
 from ibwire.fabric.infiniband.link import LANES, LinkEnd
 from ibwire.fabric.infiniband.lrh import (
@@ -144,7 +145,8 @@ class Output:
 class CutThroughSwitch:
     """The switch of a node of a subnet.
 
-    to_management: called with a packet for port 0 and the port by which it came.
+    to_management: called with a packet for port 0 and the port by which it came. alternatives: the
+    ports it may choose from; without, it keeps to its forwarding table.
     """
 
     def __init__(
@@ -152,6 +154,7 @@ class CutThroughSwitch:
         node: Node,
         settings: FabricSettings,
         to_management: Callable[[Frame, int, Time], None] | None = None,
+        alternatives: Alternatives | None = None,
     ) -> None:
         self.name = node.name
         self.node = node
@@ -162,6 +165,7 @@ class CutThroughSwitch:
         self.ready_ports: list[int] = []
         self._settings = settings
         self._to_management = to_management
+        self._alternatives = alternatives
         self._due: list[tuple[Time, int]] = []
         """Ports to ask, and when."""
         self._life: Time | None = None
@@ -201,6 +205,20 @@ class CutThroughSwitch:
         output.vl15.clear()
         output.waiting = 0
         self._finish(output)
+        self._truncate(number, now)
+
+    def link_deferred(self, number: int, now: Time) -> None:
+        """The signal of a link is lost: what has not yet come whole is; what waits stays."""
+        self.links[number].defer()
+        self._truncate(number, now)
+
+    def link_recovered(self, number: int) -> None:
+        """The signal of a link is back."""
+        self.links[number].recover()
+        self.ready_ports.append(number)
+
+    def _truncate(self, number: int, now: Time) -> None:
+        """Packets that are just arriving by a port end now."""
         for other in self.outputs.values():
             for lane in other.lanes:
                 for transit in lane.packets():
@@ -226,11 +244,11 @@ class CutThroughSwitch:
             return
         line = link.incoming
         tail = now
-        if len(frame) + line.overhead > line.head:
+        if line.head and len(frame) + line.overhead > line.head:
             tail += line.time_of(len(frame) + line.overhead - line.head)
         transit = Transit(frame, port, now, tail)
         transit.is_bad = link.is_bad(frame)
-        outputs = self._route(frame, port)
+        outputs = self._route(transit)
         if transit.vl == MANAGEMENT_VL:
             self._forward_management(frame, outputs, now)
             return
@@ -294,18 +312,38 @@ class CutThroughSwitch:
 
     # Where a packet goes.
 
-    def _route(self, frame: Frame, came: int) -> list[int]:
+    def _route(self, transit: Transit) -> list[int]:
         """The ports by which a packet leaves; counts one that leaves by none."""
+        frame, came = transit.frame, transit.came
         lid = dlid_of(frame)
         if FIRST_MULTICAST <= lid != PERMISSIVE_LID:
             mask = self.node.multicast_ports(lid) & ~(1 << came)
             return [port for port in range(mask.bit_length()) if mask >> port & 1]
         out = self.node.route(lid)
+        if self._alternatives is not None and transit.vl != MANAGEMENT_VL:
+            out = self._least_loaded(self._alternatives.ports(self.node, lid), transit)
         # A packet does not leave by the port by which it came (IBA 18.2.4.3).
         if out in (NO_PORT, came) or (out and out not in self.links):
             self.links[came].counters.port_rcv_switch_relay_errors += 1
             return []
         return [out]
+
+    def _least_loaded(self, ports: tuple[int, ...], transit: Transit) -> int:
+        """The port with the fewest packets, then the most credits; the first of equal ones."""
+        if len(ports) == 1:
+            return ports[0]
+        return min(ports, key=lambda port: self._load(port, transit))
+
+    def _load(self, number: int, transit: Transit) -> tuple[bool, int, int]:
+        link = self.links.get(number)
+        if link is None or number == transit.came:
+            return True, 0, 0
+        vl = link.vl_for(transit.came, sl_of(transit.frame))
+        if vl == MANAGEMENT_VL or link.state != PortState.ACTIVE:
+            return True, 0, 0
+        packets = sum(lane.count for lane in self.outputs[number].lanes)
+        busy = link.line.free_at > transit.arrived
+        return False, packets + busy, -link.credits.left(vl)
 
     def _admits(self, link: LinkEnd, pkey: int | None, *, inbound: bool) -> bool:
         """Whether the P_Key table of a port lets a packet pass; counts it if not."""
@@ -323,7 +361,7 @@ class CutThroughSwitch:
         """Put a packet into the queue of a port."""
         link = self.links[out]
         size = len(transit.frame)
-        if link.state != PortState.ACTIVE or size > link.port.largest_packet + VCRC_SIZE:
+        if link.state < PortState.ACTIVE or size > link.port.largest_packet + VCRC_SIZE:
             link.counters.port_xmit_discards += 1
             return
         vl = link.vl_for(transit.came, sl_of(transit.frame))
