@@ -402,8 +402,10 @@ class Device:
     def _poll_packet(self, now: Time, grant: Grant) -> TransportPacket | None:
         """The packet of the next frame, with what `build` needs."""
         if self._cnps and grant.allows(self._cnp_lane, self._largest):
-            self._note_ready()
-            return self._cnps.popleft()
+            cnp = self._cnps.popleft()
+            if self._has_more:
+                self._note_ready()
+            return cnp
         for lane, active in self._lanes.items():
             if not active or (grant is not OPEN and not grant.allows(lane, self._largest)):
                 continue
@@ -445,10 +447,15 @@ class Device:
                         qp.scheduled = False
                         self.note_timer(qp)
                         self._pace(qp, qp.rate.next_send)
-                if active or self._cnps or len(self._lanes) > 1:
+                if active or self._has_more:
                     self._note_ready()
                 return packet
         return None
+
+    @property
+    def _has_more(self) -> bool:
+        """Whether a CNP or a queue pair waits for its turn."""
+        return bool(self._cnps) or any(self._lanes.values())
 
     def poll_timeout(self) -> Time | None:
         """When to call `handle_timeout` next; may be earlier than needed."""

@@ -477,3 +477,23 @@ def test_queue_pair_sends_on_the_lane_of_its_service_level() -> None:
 
     assert end.device.poll_transmit(0, 0, OnlyLane(0)) is None
     assert end.device.poll_transmit(0, 0, OnlyLane(3)) is not None
+
+
+def test_port_is_ready_only_while_something_waits_to_be_sent() -> None:
+    """Otherwise a simulator asks for a frame after each packet, and gets none."""
+    a, b = Device("a", "10.0.0.1"), Device("b", "10.0.0.2")
+    pd, cq = a.alloc_pd(), a.create_cq(4)
+    qp = a.create_qp(QPInit(QPType.RC, pd, cq, cq))
+    bring_up(qp, AddressVector(dgid=b.gids[0], sl=3), dest_qp_num=0x11)
+    while a.poll_transmit(0) is not None:
+        pass
+    a.ready_ports.clear()
+    for _ in range(2):
+        qp.post_send(SendWR(WROpcode.RDMA_WRITE, []))
+
+    asked = []
+    while a.ready_ports:
+        a.ready_ports.clear()
+        asked.append(a.poll_transmit(0) is not None)
+
+    assert asked == [True, True]
