@@ -32,6 +32,12 @@ FORMAT = 1
 """Of `case.json`."""
 
 MAXIMUM_STEPS = 100_000
+MAXIMUM_PAIRS = 8
+"""Queue pairs of a device in a case."""
+
+MAXIMUM_SGES = 16
+"""SGEs of a work request."""
+
 MAXIMUM_TEXT = 200
 """Characters of a text that is printed."""
 
@@ -78,6 +84,29 @@ class Connection:
     """Receive requests that are posted at the beginning."""
     room: int = 1024
     """Bytes of each of them."""
+    service: str = "RC"
+    """One of `SERVICES`."""
+    pairs: int = 1
+    """Queue pairs of the device with these attributes; a step names one, the first by default."""
+    sges: int = 1
+    """SGEs of each receive request."""
+    wrong_lkey: int = 0
+    """The number of the SGE, from 1, whose L_Key opens nothing; 0 for none."""
+    pkey_index: int = 0
+    """Of the P_Key in the table of the device's port."""
+    rearmed: int = 0
+    """1 for an alternate path, for which the queue pair waits to be armed."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is one queue pair of a reliable connection with nothing unusual beside."""
+        usual = (1, 1, 0, 0, 0)
+        given = (self.pairs, self.sges, self.wrong_lkey, self.pkey_index, self.rearmed)
+        return self.service == "RC" and given == usual
+
+
+SERVICES = ("RC", "UC", "UD")
+"""Transport services of a queue pair."""
 
 
 @dataclass(slots=True)
@@ -108,6 +137,8 @@ class Packet:
     """Whether the next step comes before the device has answered."""
     why: str = ""
     """What is wrong with it on purpose."""
+    pair: int = 0
+    """Number of the queue pair that it is for."""
 
     def altered(self, **changes: Any) -> Packet:
         """A copy with other fields; four times as fast as `replace`.
@@ -117,6 +148,7 @@ class Packet:
         new = Packet(self.opcode, self.psn, self.length, self.at, self.fields)
         new.pad, new.more, new.cut = self.pad, self.more, self.cut
         new.icrc, new.held, new.why = self.icrc, self.held, self.why
+        new.pair = self.pair
         for name, value in changes.items():
             setattr(new, name, value)
         if "opcode" in changes:
@@ -158,6 +190,13 @@ class Post:
     remote: int = 0
     """Where in the peer's memory, from its beginning."""
     signaled: bool = True
+    pair: int = 0
+    """Number of the queue pair."""
+    sges: int = 1
+    wrong_lkey: int = 0
+    """The number of the SGE, from 1, whose L_Key opens nothing; 0 for none."""
+    fence: bool = False
+    solicited: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +204,8 @@ class Receive:
     """It posts receive requests."""
 
     count: int = 1
+    pair: int = 0
+    """Number of the queue pair."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +286,24 @@ class Case:
         return replace(self, steps=tuple(steps))
 
 
+def is_plain(case: Case) -> bool:
+    """Whether a case is about one queue pair of a reliable connection, with nothing unusual."""
+    return case.connection.is_plain and all(map(is_plain_step, case.steps))
+
+
+def is_plain_step(step: Step) -> bool:
+    """Whether a step is for the first queue pair, with one SGE and no flags but SIGNALED."""
+    match step:
+        case Connect():
+            return step.connection.is_plain
+        case Packet() | Receive():
+            return not step.pair
+        case Post():
+            return step == Post(step.opcode, step.length, step.remote, step.signaled)
+        case _:
+            return True
+
+
 # As JSON.
 
 
@@ -255,7 +314,7 @@ def to_json(case: Case) -> str:
         "profile": case.profile,
         "origin": case.origin,
         **({"choices": dict(case.choices)} if case.choices else {}),
-        "connection": asdict(case.connection),
+        "connection": _connection_to_json(case.connection),
         "steps": [_step_to_json(step) for step in case.steps],
     }
     return json.dumps(document, indent=2) + "\n"
@@ -308,7 +367,7 @@ def value_text(value: Value) -> str:
 def step_text(step: Step) -> str:
     """A step in a line."""
     if isinstance(step, Receive):
-        return f"receive x{step.count}"
+        return f"receive x{step.count}{pair_text(step.pair)}"
     if isinstance(step, Wait):
         return f"wait {step.time / 1e6:g} us"
     if isinstance(step, Pause):
@@ -316,7 +375,11 @@ def step_text(step: Step) -> str:
     if isinstance(step, Connect):
         return "connect again"
     if isinstance(step, Post):
-        return f"post {WROpcode(step.opcode).name} len={step.length}"
+        words = [f"post {WROpcode(step.opcode).name} len={step.length}"]
+        words += [f"sges={step.sges}"] * (step.sges > 1)
+        words += [f"wrong_lkey={step.wrong_lkey}"] * bool(step.wrong_lkey)
+        words += ["fence"] * step.fence + ["solicited"] * step.solicited
+        return " ".join(words) + pair_text(step.pair)
     if isinstance(step, Command):
         return f"{step.what} #{step.exchange}"
     words = [packet_text(step)]
@@ -326,7 +389,12 @@ def step_text(step: Step) -> str:
     words += [f"{name}={getattr(step, name)}" for name in ("pad", "cut") if name in _said(step)]
     words += [f"more={step.more}"] * bool(step.more)
     words += [f"icrc={icrc_text(step.icrc)}"] * (step.icrc != GOOD)
-    return " ".join(words)
+    return " ".join(words) + pair_text(step.pair)
+
+
+def pair_text(pair: int) -> str:
+    """Which queue pair a step is about, if it is not the first."""
+    return f" on queue pair {pair + 1}" if pair else ""
 
 
 def packet_text(step: Packet) -> str:
@@ -382,7 +450,7 @@ def _step_to_json(step: Step) -> dict[str, Any]:
         elif entry.name == "psn":
             value = value_text(value)
         elif entry.name == "connection":
-            value = asdict(value)
+            value = _connection_to_json(value)
         elif entry.name == "icrc":
             value = value if value < GOOD else icrc_text(value)
         elif entry.name == "fields":
@@ -392,6 +460,19 @@ def _step_to_json(step: Step) -> dict[str, Any]:
             }
         document[entry.name] = value
     return document
+
+
+def _connection_to_json(connection: Connection) -> dict[str, Any]:
+    """Its attributes; those of several queue pairs, SGEs and the like only where they are used."""
+    usual = Connection()
+    return {
+        name: value
+        for name, value in asdict(connection).items()
+        if name not in _UNUSUAL or value != getattr(usual, name)
+    }
+
+
+_UNUSUAL = ("service", "pairs", "sges", "wrong_lkey", "pkey_index", "rearmed")
 
 
 def _step_from_json(document: Any, where: str) -> Step:
@@ -451,7 +532,7 @@ def _read(kind: type[Any], name: str, value: Any, where: str) -> Any:
         if value not in _WORDS[name]:
             raise CaseError(f"{where}: {value!r}, not one of {', '.join(_WORDS[name])}")
         return value
-    if name in ("held", "signaled"):
+    if name in ("held", "signaled", "fence", "solicited"):
         if not isinstance(value, bool):
             raise CaseError(f"{where}: {value!r}, not true or false")
         return value
@@ -482,6 +563,9 @@ _HEADERS: Sequence[tuple[str, type[Header]]] = (
 _FIELDS = frozenset(f"{part}.{entry.name}" for part, kind in _HEADERS for entry in kind.FIELDS)
 _HIGHEST = {
     "icrc": 0xFFFFFFFF,
+    "pair": MAXIMUM_PAIRS - 1,
+    "sges": MAXIMUM_SGES,
+    "wrong_lkey": MAXIMUM_SGES,
     "count": 4096,
     "time": 10**16,  # ps: longer than the longest ACK timeout
     "length": 2 * MAXIMUM_PAYLOAD,
@@ -526,10 +610,16 @@ def _read_text(value: Any, where: str) -> str:
 def _connection_from_json(document: Any, where: str) -> Connection:
     if not isinstance(document, dict):
         raise CaseError(f"{where}: not an object")
-    given: dict[str, int] = {}
+    given: dict[str, Any] = {}
     for name, value in document.items():
+        if name == "service":
+            if value not in SERVICES:
+                raise CaseError(f"{where}.service: {value!r}, not one of {', '.join(SERVICES)}")
+            given[name] = value
+            continue
         if name not in _LIMITS:
-            raise CaseError(f"{where}.{name}: no such key; known are {', '.join(_LIMITS)}")
+            known = ", ".join([*_LIMITS, "service"])
+            raise CaseError(f"{where}.{name}: no such key; known are {known}")
         low, high = _LIMITS[name]
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
             raise CaseError(f"{where}.{name}: {value!r}, not a number from {low} to {high}")
@@ -553,4 +643,9 @@ _LIMITS = {
     "rnr_retry": (0, 7),
     "receives": (0, 4096),
     "room": (0, 8192),
+    "pairs": (1, MAXIMUM_PAIRS),
+    "sges": (1, MAXIMUM_SGES),
+    "wrong_lkey": (0, MAXIMUM_SGES),
+    "pkey_index": (0, 3),
+    "rearmed": (0, 1),
 }

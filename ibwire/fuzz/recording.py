@@ -186,7 +186,7 @@ def completion_text(completion: Completion) -> str:
     text = f"{('send', 'recv')[queue]} wr_id={number} {WCStatus(status).name}"
     if rest:
         text += f" {WCOpcode(rest[0]).name}"
-    names = ("byte_len", "imm_data", "flags")
+    names = ("byte_len", "imm_data", "flags", "solicited", "pkey_index", "qp_num", "src_qp")
     return " ".join(
         [text, *(f"{name}={value}" for name, value in zip(names, rest[1:], strict=False))]
     )

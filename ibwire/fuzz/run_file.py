@@ -62,7 +62,9 @@ class Settings:
         Raises `CaptureError` for a recording that cannot be read, or has nothing for the role.
         """
         if not self.capture:
-            return vocabulary_for(self.role).generators(self.seed, self.role, self.ops)
+            make = vocabulary_for(self.role).generators
+            is_emulated = not self.target.startswith("live:")
+            return make(self.seed, self.role, self.ops, combines=is_emulated)
         seeds = read_seeds(self.capture, self.device, self.qpn)
         if not seeds.roles(self.role):
             reason = f"its requests are none for role {self.role}"

@@ -9,10 +9,12 @@ other, so a score is the same however many processes share it, and in whatever o
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
+from pathlib import Path
 from random import Random
 from statistics import median_high
 from typing import TypeVar
@@ -30,10 +32,13 @@ from ibwire.fuzz.watchdog import watchdog
 from ibwire.rc.profile import PROFILES
 from mutants.baseline import Baseline
 from mutants.engine import copied
-from mutants.table import FUZZED, ROLES
+from mutants.table import FUZZED, ROLES, TABLE, Mutant, read_mutants
 
 CAP = 20_000
 """Packets after which a trial gives up."""
+
+QUEUE_PAIR = ROLES[:2]
+"""The roles of a queue pair."""
 
 SHORT = 5
 """Packets that a minimised case should have at most."""
@@ -72,6 +77,10 @@ class Trial:
     """Packets of the shortest case."""
     replays: bool = False
     """Whether the saved case shows it again, and only on the device with the fault."""
+    rule: str = ""
+    """The rule that the finding names."""
+    role: str = ""
+    """The side of the device that was attacked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +92,8 @@ class Score:
     generator: str
     trials: tuple[Trial, ...]
     """One a seed."""
+    rule: str = ""
+    """The rule that the fault breaks."""
 
     @property
     def median(self) -> float:
@@ -113,6 +124,10 @@ class Total:
     short: int
     """Findings whose minimised case has `SHORT` packets or fewer."""
     replayed: int
+    ruled: int = 0
+    """Findings that name the rule of the fault."""
+    by_seed: tuple[int, ...] = ()
+    """Faults that each seed has found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +146,10 @@ class Alarms:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
+    table: Path
     fault: str
     generator: str
-    seeds: int
+    seeds: tuple[int, ...]
     cap: int
 
 
@@ -141,15 +157,18 @@ def score(
     names: Sequence[str] = tuple(FUZZED),
     generator_names: Sequence[str] = tuple(GENERATORS),
     *,
-    seeds: int = 5,
+    table: Path = TABLE,
+    seeds: int | Sequence[int] = 5,
     cap: int = CAP,
     jobs: int = 1,
 ) -> Iterator[Score]:
-    """Each generator against each fault, in this order; seeds count from 1.
+    """Each generator against each fault, in this order.
 
-    names: of mutants. Raises `StaleMutant` when one does not fit the code.
+    names: of mutants of the table. seeds: the seeds, or how many from 1 on. Raises
+    `StaleMutant` when a mutant does not fit the code.
     """
-    wanted = [_Job(name, each, seeds, cap) for name in names for each in generator_names]
+    numbers = tuple(range(1, seeds + 1) if isinstance(seeds, int) else seeds)
+    wanted = [_Job(table, name, each, numbers, cap) for name in names for each in generator_names]
     return _spread(_carry_out, wanted, jobs)
 
 
@@ -164,7 +183,20 @@ def total(scores: Sequence[Score]) -> Total:
         findings=len(findings),
         short=sum(each.minimised <= SHORT for each in findings),
         replayed=sum(each.replays for each in findings),
+        ruled=sum(names_rule(trial.rule, each.rule) for each in scores for trial in each.findings),
+        by_seed=tuple(
+            sum(trial.packets is not None for trial in trials)
+            for trials in zip(*(each.trials for each in scores), strict=True)
+        ),
     )
+
+
+def names_rule(said: str, rule: str) -> bool:
+    """Whether a finding says an entry of the reference that the rule of the fault says."""
+    return not set(_ENTRY.findall(said)).isdisjoint(_ENTRY.findall(rule))
+
+
+_ENTRY = re.compile(r"docs/reference/[a-z-]+\.md#[a-z0-9-]+")
 
 
 def _is_fatal(found: Score) -> bool:
@@ -225,15 +257,33 @@ def _run_clean(job: _Clean) -> Alarms:
 
 @watchdog()
 def _carry_out(job: _Job) -> Score:
-    fault = FUZZED[job.fault]
-    device = _device(fault.role)
-    target: Open = getattr(copied(fault)[device.__module__], device.__name__)
+    fault = read_mutants(job.table)[job.fault]
+    modules = copied(fault)
     make = GENERATORS[job.generator]
-    trials = [
-        trial(target, fault.role, make(seed, fault.role), job.cap)
-        for seed in range(1, job.seeds + 1)
-    ]
-    return Score(fault.name, fault.role, job.generator, tuple(trials))
+    roles = _roles(fault)
+    trials = []
+    for seed in job.seeds:
+        found, sent = Trial(None), 0
+        for role in roles:
+            device = _device(role)
+            target: Open = getattr(modules[device.__module__], device.__name__)
+            found = trial(target, role, make(seed, role), job.cap)
+            if found.packets is not None:
+                found = replace(found, packets=sent + found.packets)
+                break
+            sent += job.cap
+        trials.append(found)
+    rule = fault.fuzz.rule if fault.fuzz is not None else ""
+    return Score(fault.name, roles[0], job.generator, tuple(trials), rule)
+
+
+def _roles(fault: Mutant) -> tuple[str, ...]:
+    """The sides that are attacked until one shows the fault: its own first.
+
+    The two halves of a queue pair share code, so that a fault may show in either.
+    """
+    own = fault.fuzz.role if fault.fuzz is not None else ROLES[0]
+    return (own,) if own == "cm" else (own, *(each for each in QUEUE_PAIR if each != own))
 
 
 def trial(target: Open, role: str, make: Maker, cap: int) -> Trial:
@@ -254,6 +304,8 @@ def trial(target: Open, role: str, make: Maker, cap: int) -> Trial:
         bucket=finding.bucket,
         minimised=finding.case.packets,
         replays=shown and not invented,
+        rule=finding.rule,
+        role=role,
     )
 
 

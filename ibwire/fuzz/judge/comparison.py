@@ -53,8 +53,8 @@ class Device(Protocol):
         """Let time pass, in ps; the frames that it sends meanwhile, with their times."""
         ...
 
-    def post_recv(self, count: int) -> None:
-        """Post receive requests."""
+    def post_recv(self, count: int, pair: int = 0) -> None:
+        """Post receive requests. pair: number of the queue pair."""
         ...
 
     def post_send(self, post: Post) -> bool:
@@ -67,6 +67,10 @@ class Device(Protocol):
 
     def completions(self) -> list[Completion]:
         """Completions since the last call."""
+        ...
+
+    def details(self) -> list[Completion]:
+        """The completions that `completions` has returned, whole; of a link there are none."""
         ...
 
     def events(self) -> list[int]:
@@ -249,6 +253,10 @@ class ExactComparison(Comparison):
         completed, found = reference.completions(), target.completions()
         if completed != found:
             return Difference(number, Kind.COMPLETION, completed, found)
+        if completed:
+            whole, other = reference.details(), target.details()
+            if whole != other:
+                return Difference(number, Kind.COMPLETION, whole, other)
         if reference.memory != target.memory:
             return Difference(number, Kind.MEMORY, *first_bytes(reference.memory, target.memory))
         expected, raised = reference.events(), target.events()
@@ -262,7 +270,7 @@ def _apply(device: Device, step: Step) -> None:
     if isinstance(step, Post):
         device.post_send(step)
     elif isinstance(step, Receive):
-        device.post_recv(step.count)
+        device.post_recv(step.count, step.pair)
     elif isinstance(step, Command):
         device.command(step)
     elif isinstance(step, Connect):

@@ -16,18 +16,32 @@ from ibwire.base.errors import VerbsError
 from ibwire.base.node import Frame, Node
 from ibwire.base.units import Time
 from ibwire.drill.packets import pattern
-from ibwire.fuzz.case import Command, Connection, Packet, Post, RunsAway, Step
-from ibwire.peer import End, frames_from, timeouts_until
+from ibwire.fuzz.case import (
+    MAXIMUM_SGES,
+    Command,
+    Connection,
+    Packet,
+    Post,
+    Receive,
+    RunsAway,
+    Step,
+)
+from ibwire.peer import QKEY, End, frames_from, timeouts_until
 from ibwire.rc.attributes import (
+    MTU_CODES,
     AddressVector,
+    MigState,
+    QPAttr,
+    QPAttrMask,
     QPCap,
     QPState,
+    QPType,
 )
-from ibwire.rc.connect import ALL_ACCESS, move
+from ibwire.rc.connect import ALL_ACCESS, bring_up, move
 from ibwire.rc.device import gid_of
 from ibwire.rc.memory import Access, MemoryRegion, WindowState
 from ibwire.rc.profile import Profile
-from ibwire.rc.qp import QueuePair
+from ibwire.rc.qp import QPInit, QueuePair
 from ibwire.rc.work import SGE, WC, MWBindInfo, RecvWR, SendFlags, SendWR, WCStatus, WROpcode
 from ibwire_layers.opcodes import Operation
 
@@ -68,7 +82,20 @@ WINDOW_START = 2 * SMALL
 
 WINDOW_ACCESS = int(Access.REMOTE_WRITE | Access.REMOTE_READ)
 
+PKEYS = (0xFFFF, 0x7FFF, 0x9234, 0x1234)
+"""The table of the device's port for a case that has another P_Key than the first: full and
+limited member of two partitions."""
+
 _ALL = int(ALL_ACCESS)
+
+OWN_QKEY = 1 << 31
+"""In place of the Q_Key of a send request: that of the queue pair."""
+
+_NO_KEY = 1 << 24
+"""Added to a key, one that no region has."""
+
+_CAP = QPCap(128, 4096, max_send_sge=MAXIMUM_SGES, max_recv_sge=MAXIMUM_SGES)
+_ALTERNATE = int(QPAttrMask.ALT_PATH | QPAttrMask.PATH_MIG_STATE)
 
 REGIONS: Mapping[str, tuple[int, int]] = {
     "mr": (SIZE, int(_ALL | Access.MW_BIND)),
@@ -214,15 +241,23 @@ class Emulation:
             send_cqe=1 << 14,
             recv_cqe=1 << 14,
             qpn=numbers.qpn if numbers else None,
-            init={"cap": QPCap(128, 4096, max_send_sge=1, max_recv_sge=1)},
+            init={"cap": _CAP},
             profile=profile,
             key_start=40,
             mac=mac,
         )
-        self.device, self.qp = end.device, end.qp
+        self.device = end.device
+        self.qp = end.qp
+        """The queue pair that the current step is about."""
+        self.pairs = [end.qp]
+        """Those of the connection."""
+        self._made = {("RC", 0): end.qp}
+        """All that were made, by service and number; those of other cases are in RESET."""
         self.node: Node = end.device
         """What is on the wire."""
         self._queues = end.send_cq, end.recv_cq
+        self._polled: list[tuple[int, WC]] = []
+        """What `completions` has returned and `details` has not."""
         peer = gid_of(numbers.peer_address if numbers else PEER_ADDRESS)
         self._address = AddressVector(dgid=peer)
         if numbers:
@@ -242,9 +277,11 @@ class Emulation:
     def reconnect(self, connection: Connection) -> None:
         """End the connection and make another; memory is as at the beginning."""
         self.application.end()
-        move(self.qp, QPState.RESET)
+        for qp in self.pairs:
+            move(qp, QPState.RESET)
         self.completions()
         self.events()
+        self._polled.clear()
         self.memory[:] = CONTENT
         self._connect(connection)
         self.application.begin()
@@ -252,20 +289,37 @@ class Emulation:
     def _connect(self, connection: Connection) -> None:
         self.connection = connection
         numbers = self._given
-        self.end.connect_to(
-            self._address,
-            numbers.peer_qpn if numbers else PEER_QPN,
-            psn=connection.sq_psn,
-            peer_psn=connection.rq_psn,
-            mtu=connection.mtu,
-            qp_access_flags=connection.access,
-            max_rd_atomic=connection.max_rd_atomic,
-            max_dest_rd_atomic=connection.max_dest_rd_atomic,
-            min_rnr_timer=connection.min_rnr_timer,
-            timeout=connection.timeout,
-            retry_cnt=connection.retry_cnt,
-            rnr_retry=connection.rnr_retry,
-        )
+        service, index = connection.service, connection.pkey_index
+        self.device.pkeys[:] = PKEYS if index else PKEYS[:1]
+        self.pairs = [self._pair(service, number) for number in range(connection.pairs)]
+        for number, qp in enumerate(self.pairs):
+            bring_up(
+                qp,
+                self._address,
+                dest_qp_num=(numbers.peer_qpn if numbers else PEER_QPN) + number,
+                sq_psn=connection.sq_psn,
+                rq_psn=connection.rq_psn,
+                path_mtu=MTU_CODES[connection.mtu],
+                qp_access_flags=connection.access,
+                max_rd_atomic=connection.max_rd_atomic,
+                max_dest_rd_atomic=connection.max_dest_rd_atomic,
+                min_rnr_timer=connection.min_rnr_timer,
+                timeout=connection.timeout,
+                retry_cnt=connection.retry_cnt,
+                rnr_retry=connection.rnr_retry,
+                pkey_index=index,
+                qkey=QKEY,
+            )
+            if connection.rearmed and service != "UD":
+                there = QPAttr(
+                    alt_ah_attr=self._address,
+                    alt_pkey_index=index,
+                    path_mig_state=MigState.REARM,
+                )
+                qp.modify(there, _ALTERNATE)
+        self.qp = self.pairs[0]
+        self.symbols |= {"pkey": PKEYS[index] | 0x8000, "qkey": QKEY}
+        self.focus(0)
         self._posted = self._received = 0
         has_window = numbers is None or numbers.window is not None
         if self._window.state is WindowState.FREE and has_window:
@@ -275,7 +329,31 @@ class Emulation:
             self.device.keys.bind(self._window, self.qp.number, self.end.pd, info, key)
             self.symbols |= {"mw.rkey": self._window.rkey, "mw.va": start, "mw.end": start + SMALL}
         self.symbols["mtu"] = connection.mtu
-        self.post_recv(connection.receives)
+        for number in range(connection.pairs):
+            self.post_recv(connection.receives, number)
+
+    def _pair(self, service: str, number: int) -> QueuePair:
+        """A queue pair that is in RESET: one made for an earlier case, or a new one."""
+        made = self._made.get((service, number))
+        if made is None:
+            end = self.end
+            init = QPInit(
+                qp_type=QPType[service],
+                pd=end.pd,
+                send_cq=end.send_cq,
+                recv_cq=end.recv_cq,
+                cap=_CAP,
+            )
+            made = self._made[service, number] = self.device.create_qp(init)
+        return made
+
+    def focus(self, pair: int) -> None:
+        """Let `qp` and the symbols be those of a queue pair, counted modulo how many there are."""
+        number = pair % len(self.pairs)
+        self.qp = self.pairs[number]
+        symbols = self.symbols
+        symbols["qpn"] = self.qp.number
+        symbols["peer_qpn"] = (self._given.peer_qpn if self._given else PEER_QPN) + number
 
     def _name_numbers(self) -> dict[str, int]:
         region = self.region
@@ -308,6 +386,8 @@ class Emulation:
 
     def prepare(self, step: Step) -> None:
         """Let `symbols` stand for what a step is about."""
+        if len(self.pairs) > 1 and isinstance(step, Packet | Post | Receive):
+            self.focus(step.pair)
         self.application.prepare(step)
         if isinstance(step, Packet) and "aeth.msn" in step.fields:
             self.symbols["ssn"] = self.oldest_ssn
@@ -346,15 +426,17 @@ class Emulation:
 
     # The application.
 
-    def post_recv(self, count: int) -> None:
+    def post_recv(self, count: int, pair: int = 0) -> None:
         """Post receive requests, round the inbox; those that find no room are left out."""
-        room = min(self.connection.room, INBOX)
+        connection, inbox = self.connection, self._inbox
+        room = min(connection.room, INBOX)
         slots = INBOX // room if room else 1
+        qp = self.pairs[pair % len(self.pairs)]
         for _ in range(count):
-            start = self._inbox.iova + self._received % slots * room
-            sges = [SGE(start, room, self._inbox.lkey)] if room else []
+            start = inbox.iova + self._received % slots * room
+            sges = pieces(start, room, inbox.lkey, connection.sges, connection.wrong_lkey)
             try:
-                self.qp.post_recv(RecvWR(sges, self._received))
+                qp.post_recv(RecvWR(sges, self._received))
             except VerbsError:
                 return
             self._received += 1
@@ -362,8 +444,13 @@ class Emulation:
     def post_send(self, post: Post) -> bool:
         """Post a send request; whether it was taken."""
         wr = send_request(post, self._posted, self._outbox.iova, self._outbox.lkey)
+        number = post.pair % len(self.pairs)
+        if self.connection.service == "UD":
+            wr.ah, wr.remote_qpn = self._address, PEER_QPN + number
+            # With the highest bit set, the Q_Key of the queue pair is sent.
+            wr.remote_qkey = OWN_QKEY if post.remote & 8 else QKEY + post.remote
         try:
-            self.qp.post_send(wr)
+            self.pairs[number].post_send(wr)
         except VerbsError:
             return False
         self._posted += 1
@@ -378,8 +465,16 @@ class Emulation:
         found: list[Completion] = []
         for number, queue in enumerate(self._queues):
             if queue.entries:
-                found += [numbers_of(number, wc) for wc in queue.poll(queue.cqe)]
+                polled = queue.poll(queue.cqe)
+                self._polled += [(number, wc) for wc in polled]
+                found += [numbers_of(number, wc) for wc in polled]
         return found + self.application.completions()
+
+    def details(self) -> list[Completion]:
+        """The completions since the last call, as far as `completions` has returned them, whole."""
+        found = [whole_numbers_of(number, wc) for number, wc in self._polled]
+        self._polled.clear()
+        return found
 
     def events(self) -> list[int]:
         """Asynchronous events since the last call, and what stands in the application's tables."""
@@ -420,8 +515,17 @@ class Emulation:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it still takes requests."""
+        """Whether the queue pair of the current step still takes requests."""
         return self.qp.accepts_requests and not self.qp.responder.failed
+
+    @property
+    def living(self) -> list[int]:
+        """Numbers of the queue pairs that still take requests."""
+        return [
+            number
+            for number, qp in enumerate(self.pairs)
+            if qp.accepts_requests and not qp.responder.failed
+        ]
 
     @property
     def under_way(self) -> Operation | None:
@@ -462,15 +566,60 @@ def numbers_of(queue: int, wc: WC) -> Completion:
     return (*kind, wc.byte_len, wc.imm_data, int(wc.wc_flags)) if queue == RECEIVES else kind
 
 
+def whole_numbers_of(queue: int, wc: WC) -> Completion:
+    """All of a completion, with what a device on a link does not report or may choose.
+
+    After the numbers of `numbers_of` whether it is solicited, P_Key index, queue pair, source; of
+    an error only status, queue pair and whether it is solicited.
+    """
+    if wc.status is not _SUCCESS:
+        return queue, wc.wr_id, int(wc.status), 0, 0, 0, 0, int(wc.solicited), 0, wc.qp_num, 0
+    return (
+        queue,
+        wc.wr_id,
+        0,
+        int(wc.opcode),
+        wc.byte_len,
+        wc.imm_data,
+        int(wc.wc_flags),
+        int(wc.solicited),
+        wc.pkey_index,
+        wc.qp_num,
+        wc.src_qp,
+    )
+
+
+def pieces(start: int, length: int, lkey: int, count: int = 1, wrong: int = 0) -> list[SGE]:
+    """Bytes of memory in this many SGEs, the first of them at the end of the memory.
+
+    Their lengths differ; of four or more the second is empty. wrong: the number, from 1, of the
+    one whose key opens nothing.
+    """
+    if count == 1 and not wrong:
+        return [SGE(start, length, lkey)] if length else []
+    ends = [max(length * i // count - i * 3 % 7, 0) for i in range(1, count)] + [length]
+    if count > 3:
+        ends[1] = ends[0]
+    found, begin, at = [], 0, start + length
+    for number, end in enumerate(ends, 1):
+        size = max(end - begin, 0)
+        at -= size
+        begin += size
+        found.append(SGE(at, size, lkey + (_NO_KEY if number == wrong else 0)))
+    return found
+
+
 def send_request(post: Post, number: int, outbox: int, lkey: int) -> SendWR:
     """The send request of a step. number: how many were posted before; outbox: its address."""
     opcode = post.opcode
     length = 8 if opcode in _ATOMICS else min(post.length, OUTBOX)
     start = outbox + (number * 256) % (OUTBOX - length + 1)
+    flags = _SIGNALED if post.signaled else 0
+    flags |= _FENCE * post.fence | _SOLICITED * post.solicited
     return SendWR(
         _OPCODES[opcode],
-        [SGE(start & ~7, length, lkey)] if length else [],
-        _SIGNALED if post.signaled else 0,
+        pieces(start & ~7, length, lkey, post.sges, post.wrong_lkey),
+        flags,
         wr_id=number,
         imm_data=0x1A2B3C4D,
         invalidate_rkey=PEER_RKEY,
@@ -488,4 +637,5 @@ _OPCODES = {int(each): each for each in WROpcode}
 _ATOMICS = int(WROpcode.ATOMIC_CMP_AND_SWP), int(WROpcode.ATOMIC_FETCH_AND_ADD)
 _ATOMIC_WRITE = int(WROpcode.ATOMIC_WRITE)
 _SIGNALED = int(SendFlags.SIGNALED)
+_FENCE, _SOLICITED = int(SendFlags.FENCE), int(SendFlags.SOLICITED)
 _EIGHT = bytes(range(8))

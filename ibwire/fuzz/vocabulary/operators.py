@@ -17,6 +17,7 @@ from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.targets.emulated_manager import Management
 from ibwire.fuzz.vocabulary.cm import operators as message
 from ibwire.fuzz.vocabulary.cm.traffic import ManagerTraffic
+from ibwire.fuzz.vocabulary.queue_pair import edge_operators as edge
 from ibwire.fuzz.vocabulary.queue_pair import request_operators as request
 from ibwire.fuzz.vocabulary.queue_pair import response_mutators as response
 from ibwire.fuzz.vocabulary.queue_pair.traffic import Traffic
@@ -69,6 +70,8 @@ class Operator(Generic[Function]):
     """How often it is used compared with the others."""
     fatal: bool = False
     """Whether a correct responder ends the connection for it; the case continues after others."""
+    combined: bool = False
+    """Whether only combined cases have it (`ibwire.fuzz.vocabulary.queue_pair.combined`)."""
 
     @property
     def name(self) -> str:
@@ -109,6 +112,15 @@ REQUEST_OPERATORS: Sequence[Operator[RequestOperator]] = (
     Operator(Role.RESPONDER, Group.CONGESTION, request.congestion_notifications),
     Operator(Role.RESPONDER, Group.PFC, request.paused_requests, weight=4),
     Operator(Role.RESPONDER, Group.FIELD, request.any_field, weight=3),
+    Operator(Role.RESPONDER, Group.PARSER, edge.icrc_bits, weight=4, combined=True),
+    Operator(Role.RESPONDER, Group.PARSER, edge.partition_key, weight=6, combined=True),
+    Operator(Role.RESPONDER, Group.LENGTH, edge.whole_packets, weight=6, combined=True),
+    Operator(Role.RESPONDER, Group.LENGTH, edge.whole_receive, weight=6, combined=True),
+    Operator(Role.RESPONDER, Group.DUP, edge.rest_of_a_read, weight=5, combined=True),
+    Operator(Role.RESPONDER, Group.DUP, edge.lost_answers, weight=5, combined=True),
+    Operator(Role.RESPONDER, Group.FIELD, edge.migration_bit, weight=3, combined=True),
+    Operator(Role.RESPONDER, Group.LENGTH, edge.empty_part, weight=8, fatal=True, combined=True),
+    Operator(Role.RESPONDER, Group.FIELD, edge.key_bit, weight=6, fatal=True, combined=True),
 )
 """Against a responder: wrong requests."""
 
@@ -127,6 +139,8 @@ RESPONSE_MUTATORS: Sequence[Operator[ResponseMutator]] = (
     Operator(Role.REQUESTER, Group.REPLY, response.other_msn, weight=1),
     Operator(Role.REQUESTER, Group.PARSER, response.malformed_response, weight=1),
     Operator(Role.REQUESTER, Group.PFC, response.paused_responses, weight=4),
+    Operator(Role.REQUESTER, Group.PARSER, edge.odd_response, combined=True),
+    Operator(Role.REQUESTER, Group.REPLY, edge.request_meanwhile, weight=3, combined=True),
 )
 """Against a requester: wrong responses to its requests."""
 
@@ -171,9 +185,15 @@ def groups(role: Role) -> Sequence[str]:
 
 
 def selected(
-    operators: Sequence[Operator[Function]], ops: Collection[str]
+    operators: Sequence[Operator[Function]], ops: Collection[str], *, combined: bool = True
 ) -> list[Operator[Function]]:
-    """Those of the groups that `--ops` names; without it all but `ON_REQUEST`."""
+    """Those of the groups that `--ops` names; without it all but `ON_REQUEST`.
+
+    combined: whether for combined cases, too.
+    """
     return [
-        each for each in operators if (each.group in ops if ops else each.group not in ON_REQUEST)
+        each
+        for each in operators
+        if (each.group in ops if ops else each.group not in ON_REQUEST)
+        and (combined or not each.combined)
     ]

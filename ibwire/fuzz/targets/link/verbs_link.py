@@ -104,6 +104,8 @@ class VerbsLink(DeviceLink):
         Raises `LinkError` and `PeerError` for a device that is not there, `CaseError` for a
         connection that it cannot have.
         """
+        if not connection.is_plain:
+            raise CaseError("a case on a link has one RC queue pair and one SGE a request")
         self.disconnect()
         device, stack = self.endpoint.device, self._connection
         # It only holds the number: its packets are diverted.
@@ -275,7 +277,7 @@ class LinkDevice:
         """Another connection is another target."""
         raise CaseError("a case on a link has one connection")
 
-    def post_recv(self, count: int) -> None:
+    def post_recv(self, count: int, pair: int = 0) -> None:
         """Post receive requests as `Emulation.post_recv` does."""
         self._let_arrive()
         room = min(self._connection.room, INBOX)
@@ -318,6 +320,10 @@ class LinkDevice:
         """What has completed since the last call."""
         found, self._events = self._collect()
         return found
+
+    def details(self) -> list[Completion]:
+        """An agent does not report them."""
+        return []
 
     def events(self) -> list[int]:
         """Asynchronous events up to the last call of `completions`."""

@@ -89,6 +89,10 @@ class Playback:
         """What had completed."""
         return self._now.completions
 
+    def details(self) -> list[Completion]:
+        """They are not recorded."""
+        return []
+
     def events(self) -> list[int]:
         """What had been raised."""
         return self._now.events
@@ -102,7 +106,7 @@ class Playback:
     def _now(self) -> Outcome:
         return self._outcomes[self._next - 1]
 
-    def post_recv(self, count: int) -> None:
+    def post_recv(self, count: int, pair: int = 0) -> None:
         """It was done then."""
 
     def post_send(self, post: Post) -> bool:

@@ -95,6 +95,7 @@ _BTH = Struct(">BBHII")
 _RETH = Struct(">QII")
 _ATOMIC = Struct(">QIQQ")
 _WORD = Struct(">I")
+_DETH = Struct(">II")
 
 _RIGHT: Mapping[type[Header], Write] = {
     h.RETH: lambda length, symbols: _RETH.pack(symbols["va"], symbols["rkey"], length),
@@ -103,6 +104,7 @@ _RIGHT: Mapping[type[Header], Write] = {
     h.FETH: lambda length, symbols: b"\0\0\0\x01",
     h.ImmDt: lambda length, symbols: b"\x1a\x2b\x3c\x4d",
     h.IETH: lambda length, symbols: _WORD.pack(symbols["mw.rkey"]),
+    h.DETH: lambda length, symbols: _DETH.pack(symbols["qkey"], symbols["peer_qpn"]),
 }
 
 

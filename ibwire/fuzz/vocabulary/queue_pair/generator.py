@@ -32,13 +32,16 @@ LONGEST = {Role.RESPONDER: 80, Role.REQUESTER: 140}
 
 
 class Menu:
-    """The operators of some groups, as often as they weigh; the usual ones if none are named."""
+    """The operators of some groups, as often as they weigh; the usual ones if none are named.
 
-    def __init__(self, ops: Collection[str] = ()) -> None:
-        requests = _weighted(selected(REQUEST_OPERATORS, ops))
+    combined: whether it is for combined cases, which have some more.
+    """
+
+    def __init__(self, ops: Collection[str] = (), *, combined: bool = False) -> None:
+        requests = _weighted(selected(REQUEST_OPERATORS, ops, combined=combined))
         self.gentle = [each for each in requests if not each.fatal]
         self.fatal = [each for each in requests if each.fatal]
-        self.responses = _weighted(selected(RESPONSE_MUTATORS, ops))
+        self.responses = _weighted(selected(RESPONSE_MUTATORS, ops, combined=combined))
 
 
 def _weighted(operators: Sequence[Operator[Function]]) -> list[Operator[Function]]:
@@ -46,12 +49,14 @@ def _weighted(operators: Sequence[Operator[Function]]) -> list[Operator[Function
 
 
 class Generator:
-    """One case. rng: of this case alone."""
+    """One case. rng: of this case alone. connection: the one that it has, if it is given."""
 
-    def __init__(self, rng: Random, role: Role, menu: Menu) -> None:
+    def __init__(
+        self, rng: Random, role: Role, menu: Menu, connection: Connection | None = None
+    ) -> None:
         self.rng = rng
         self.role = role
-        self.connection = _connection(rng)
+        self.connection = connection or _connection(rng)
         self._queue: deque[Step] = deque()
         self._traffic = Traffic(rng, self.connection)
         self._left = rng.randrange(10, LONGEST[role])
@@ -69,14 +74,19 @@ class Generator:
             if self._after < 0:
                 return None
         while not self._queue:
-            steps = (
-                self._operate(reference) if self.role is Role.RESPONDER else self._mutate(reference)
-            )
-            self._queue.extend(steps)
+            self._queue.extend(self.steps(reference))
         step = self._queue.popleft()
+        self.note(step, reference)
+        return step
+
+    def steps(self, reference: Emulation) -> Sequence[Step]:
+        """What may come next; sometimes nothing."""
+        return self._operate(reference) if self.role is Role.RESPONDER else self._mutate(reference)
+
+    def note(self, step: Step, reference: Emulation) -> None:
+        """Remember a step that is taken, for retransmission."""
         if self.role is Role.RESPONDER and isinstance(step, Packet) and step.psn == ("expected", 0):
             self._traffic.sent.append((step, reference.qp.responder.epsn))
-        return step
 
     def _operate(self, reference: Emulation) -> Sequence[Step]:
         traffic, menu = self._traffic, self._menu

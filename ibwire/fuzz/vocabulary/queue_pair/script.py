@@ -27,6 +27,7 @@ from ibwire.fuzz.case import (
     Step,
     Value,
     Wait,
+    is_plain,
     step_text,
     value_text,
 )
@@ -90,6 +91,8 @@ def script(case: Case, difference: Difference, rule: str, section: str = "") -> 
     """
     if any(isinstance(step, Connect) for step in case.steps):
         raise CannotSay("it has several connections, one after the other")
+    if not is_plain(case):
+        raise CannotSay("a script of ibwire fuzz has one RC queue pair and one SGE a request")
     usual = list(moments(case, profile_of(case.profile, {})))
     chosen = list(moments(case, profile_of(case.profile, case.choices)))
     writer = Writer(case.connection)

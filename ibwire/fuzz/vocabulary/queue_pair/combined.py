@@ -1,0 +1,219 @@
+"""Cases in which several things happen at once.
+
+Several queue pairs of a device, requests to one while it waits for responses, UC and UD, lists
+of SGEs, partitions, fences. What one queue pair does alone is made by the same operators as in
+`generator`; here their steps are interleaved, and given what else a step can have.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+
+from ibwire.fuzz.case import Connection, Packet, Post, Receive, Role, Step, Value
+from ibwire.fuzz.targets.emulated_device import Emulation
+from ibwire.fuzz.vocabulary.queue_pair.generator import LONGEST, Generator, Menu
+from ibwire.rc.unreliable import GRH_SIZE
+from ibwire.rc.work import WROpcode
+from ibwire_layers.opcodes import INFO, OpCode
+
+
+class Stream:
+    """Requests to one queue pair, or responses to it, that are interleaved with others."""
+
+    def __init__(self, pair: int, generator: Generator) -> None:
+        self.pair = pair
+        self.generator = generator
+        self.queue: deque[Step] = deque()
+
+
+class CombinedGenerator:
+    """One case. rng: of this case alone. role: what most of its packets attack."""
+
+    def __init__(self, rng: Random, role: Role, menu: Menu, start: Sequence[Step] = ()) -> None:
+        self.rng = rng
+        self.role = role
+        plain = Generator(rng, role, menu)
+        self.connection = connection = _combined(rng, plain.connection, role)
+        """The connection that the case begins with."""
+        self._streams = [
+            Stream(pair, Generator(rng, kind, menu, connection))
+            for pair in range(connection.pairs)
+            for kind in _roles(rng, role, connection)
+        ]
+        self._current = self._streams[0]
+        self._stays = rng.choice((0.3, 0.6, 0.6, 0.9))
+        """How likely the next step is of the same stream."""
+        self._is_alike = connection.pairs > 1 and rng.random() < 0.6
+        """Whether queue pairs do the same things."""
+        self._left = rng.randrange(20, LONGEST[role] + 30 * connection.pairs)
+        self._after = rng.choice((0, 1, 2, 3))
+        """Steps that are taken when no queue pair is left."""
+
+    def next(self, reference: Emulation) -> Step | None:
+        """The next step, `None` at the end of the case."""
+        self._left -= 1
+        living = reference.living
+        if not living:
+            self._after -= 1
+        if self._left < 0 or self._after < 0:
+            return None
+        stream = self._choose(living)
+        reference.focus(stream.pair)
+        for _ in range(_ATTEMPTS):
+            while not stream.queue:
+                self._fill(stream, reference)
+            step = self._fitting(stream.queue.popleft(), reference)
+            if step is not None:
+                stream.generator.note(step, reference)
+                return _on(step, stream.pair)
+        return None
+
+    def _fill(self, stream: Stream, reference: Emulation) -> None:
+        """Let a stream make its next steps; sometimes another queue pair does the same."""
+        steps = stream.generator.steps(reference)
+        stream.queue.extend(steps)
+        if self._is_alike and self.rng.random() < ALIKE:
+            for other in self._streams:
+                if not other.queue and other.generator.role is stream.generator.role:
+                    other.queue.extend(steps)
+
+    def _choose(self, living: Sequence[int]) -> Stream:
+        """The stream of the next step; mostly of a queue pair that still takes requests."""
+        rng, current = self.rng, self._current
+        is_dead = bool(living) and current.pair not in living
+        if len(self._streams) > 1 and (rng.random() >= self._stays or is_dead):
+            others = [each for each in self._streams if each.pair in living]
+            current = rng.choice(others if others and rng.random() < 0.97 else self._streams)
+            self._current = current
+        return current
+
+    def _fitting(self, step: Step, reference: Emulation) -> Step | None:
+        """The step as the service of the connection has it; `None` for one that it has not."""
+        service = self.connection.service
+        if isinstance(step, Post):
+            return self._post(step)
+        if isinstance(step, Packet):
+            packet: Packet | None = step
+            if service != "RC":
+                packet = self._unreliable(step, reference)
+            if packet is not None and self.rng.random() < 0.2 and "bth.se" not in packet.fields:
+                packet = packet.altered(fields={**packet.fields, "bth.se": 1})
+            return packet
+        return step
+
+    def _post(self, post: Post) -> Post:
+        rng, connection, opcode, length = self.rng, self.connection, post.opcode, post.length
+        if connection.service != "RC":
+            allowed = _VERBS[connection.service]
+            if opcode not in allowed:
+                opcode = rng.choice(allowed)
+        mtu = connection.mtu
+        if rng.random() < 0.4:
+            length = mtu * rng.randrange(1, 5) + rng.choice((-1, 0, 0, 1))
+        draw = rng.random()
+        sges = 1 if draw < 0.5 else rng.choice((2, 2, 3, 3, 4, 5))
+        wrong = rng.randrange(1, sges + 1) if sges > 1 and rng.random() < 0.06 else 0
+        return Post(
+            opcode,
+            length,
+            post.remote,
+            post.signaled,
+            sges=sges,
+            wrong_lkey=wrong,
+            fence=rng.random() < 0.3,
+            solicited=rng.random() < 0.4,
+        )
+
+    def _unreliable(self, packet: Packet, reference: Emulation) -> Packet | None:
+        """A packet of a reliable connection as one of UC or UD."""
+        rng = self.rng
+        if packet.opcode >> 5 or "bth.opcode" in packet.fields:
+            return packet  # of another service on purpose
+        info = INFO.get(packet.opcode)
+        if info is None or info.is_response:
+            return packet if rng.random() < 0.1 else None
+        if self.connection.service == "UC":
+            opcode = packet.opcode | _UC
+            if opcode not in INFO:
+                return packet if rng.random() < 0.1 else None
+            return packet.altered(opcode=opcode)
+        has_imm = "immdt" in [kind.KEY for kind in info.headers]
+        opcode = int(OpCode.UD_SEND_ONLY_WITH_IMMEDIATE if has_imm else OpCode.UD_SEND_ONLY)
+        room, length = self.connection.room, packet.length
+        draw = rng.random()
+        if draw < 0.4:
+            length = max(room - GRH_SIZE + rng.choice((-1, 0, 0, 1, 4, 40, 41)), 0)
+        elif draw < 0.6:
+            length = min(length, max(room - GRH_SIZE, 0))
+        made = packet.altered(opcode=opcode, length=length)
+        draw = rng.random()
+        fields: dict[str, Value] = dict(made.fields)
+        if draw < 0.25:
+            bit = 1 << rng.randrange(32)
+            fields["deth.qkey"] = "qkey", rng.choice((bit, -bit))
+        elif draw < 0.4:
+            fields["deth.src_qp"] = rng.choice((0, 1, 0xFFFFFF, 0xABCDEF, rng.getrandbits(24)))
+        return made.altered(fields=fields)
+
+
+def _combined(rng: Random, plain: Connection, role: Role) -> Connection:
+    """Attributes of queue pairs with something unusual about them."""
+    # Those of unreliable services are short: what a requester does, no response changes.
+    reliable = 7 if role is Role.RESPONDER else 17
+    service = rng.choice(("RC",) * reliable + ("UC", "UC", "UD"))
+    sges = rng.choice((1, 1, 2, 3, 4, 5))
+    wrong = rng.choice((0, 0, 0, 0, rng.randrange(1, sges + 1))) if sges > 1 else 0
+    room = plain.room
+    if service == "UD" and room and rng.random() < 0.8:
+        room += GRH_SIZE
+    elif rng.random() < 0.2:
+        room = min(room + rng.choice((1, 5, 100)), 8192)
+    retries = {}
+    if role is Role.REQUESTER and rng.random() < 0.4:
+        retries = {"retry_cnt": rng.choice((0, 1, 1, 2)), "timeout": 8}
+    return replace(
+        plain,
+        service=service,
+        pairs=rng.choice((1, 1, 2, 2, 2, 3)),
+        sges=sges,
+        wrong_lkey=wrong,
+        room=room,
+        pkey_index=rng.choice((0, 0, 0, 0, 0, 1, 1, 2, 3, 3)),
+        rearmed=int(rng.random() < 0.12),
+        **retries,
+    )
+
+
+def _roles(rng: Random, role: Role, connection: Connection) -> Sequence[Role]:
+    """What goes on at a queue pair: the role that is attacked, or both."""
+    return (Role.RESPONDER, Role.REQUESTER) if rng.random() < 0.4 else (role,)
+
+
+def _on(step: Step, pair: int) -> Step:
+    """The step for this queue pair."""
+    if not pair:
+        return step
+    if isinstance(step, Packet):
+        return step.altered(pair=pair)
+    if isinstance(step, Post):
+        step.pair = pair  # `_post` has just made it
+    return Receive(step.count, pair) if isinstance(step, Receive) else step
+
+
+ALIKE = 0.4
+"""How likely it is that the next steps of a queue pair are also those of others."""
+
+_ATTEMPTS = 100
+"""Steps that the service of a connection may not have, one after the other."""
+
+_UC = int(OpCode.UC_SEND_FIRST)
+
+_W = WROpcode
+_VERBS = {
+    "UC": tuple(map(int, (_W.SEND, _W.SEND_WITH_IMM, _W.RDMA_WRITE, _W.RDMA_WRITE_WITH_IMM))),
+    "UD": (int(_W.SEND), int(_W.SEND_WITH_IMM)),
+}
+"""Send requests by service."""

@@ -1,0 +1,204 @@
+"""Operators at the edges of numbers: bits of keys and of the ICRC, whole path MTUs, partitions.
+
+They are used in combined cases only, so that all other cases of a seed stay what they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from ibwire.base.units import ACK_TIMEOUT_UNIT, US, Time
+from ibwire.fuzz.case import GOOD, Packet, Step, Value, Wait
+from ibwire.fuzz.targets.emulated_device import Emulation
+from ibwire.fuzz.vocabulary.queue_pair.messages import FORMS, message, read
+from ibwire.fuzz.vocabulary.queue_pair.request_operators import changed
+from ibwire.fuzz.vocabulary.queue_pair.traffic import KINDS, Traffic, following
+from ibwire_layers.opcodes import INFO, OpCode
+from ibwire_layers.syndrome import RNR_TIMER_US, AckKind
+
+
+def icrc_bits(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
+    """Some bits of the ICRC are wrong: one, or any of one half or byte; several such packets."""
+    packet, rng = following(traffic, reference), traffic.rng
+    if rng.random() < 0.3:
+        return [_flipped(packet, rng)]
+    bits = rng.sample(range(32), 8)
+    return [packet.altered(icrc=GOOD | 1 << bit, why="ICRC") for bit in bits]
+
+
+def partition_key(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
+    """The P_Key of a limited member, of another partition, or with one bit more or less."""
+    packet = following(traffic, reference)
+    return [changed(packet, "P_Key", bth__pkey=_other_pkey(traffic.rng, reference))]
+
+
+def key_bit(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
+    """A key, a number of a queue pair or an address with one bit more or less."""
+    rng = traffic.rng
+    packet = following(traffic, reference)
+    names = [name for part in _parts(packet) for name in _KEYS.get(part, ())]
+    name, symbol = rng.choice(names)
+    bit = 1 << rng.randrange(40 if symbol == "va" else 24)
+    return [changed(packet, name, **{name.replace(".", "__"): (symbol, rng.choice((bit, -bit)))})]
+
+
+def whole_packets(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
+    """A message of exactly so many path MTUs, or one byte more or less."""
+    rng, mtu = traffic.rng, traffic.mtu
+    length = mtu * rng.randrange(1, 5) + rng.choice((-1, 0, 0, 0, 1, 1))
+    place = traffic.place(length)
+    if rng.random() < 0.4:
+        return [read(length, place)]
+    return message(rng.choice(("WRITE", "WRITE_IMM")), length, mtu, place, traffic.below(1 << 16))
+
+
+def whole_receive(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
+    """A SEND that fills its receive request, or leaves one byte."""
+    rng, connection = traffic.rng, reference.connection
+    room = max(connection.room - rng.choice((0, 0, 0, 1, 3)), 0)
+    kind = rng.choice(("SEND", "SEND", "SEND_IMM", "SEND_INV"))
+    return message(kind, room, traffic.mtu, {}, traffic.below(1 << 16))
+
+
+def empty_part(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
+    """An empty FIRST, MIDDLE or LAST; or a LAST behind all bytes of its message."""
+    rng, mtu = traffic.rng, traffic.mtu
+    kind = rng.choice(KINDS)
+    parts = message(kind, mtu * rng.randrange(2, 5), mtu, {}, traffic.below(1 << 16))
+    which = rng.randrange(len(parts))
+    if rng.random() < 0.5:
+        parts[which] = parts[which].altered(length=0, why="empty part")
+        return parts
+    middle = int(FORMS[kind][1])
+    parts.insert(rng.randrange(1, len(parts)), Packet(middle, length=0, why="empty MIDDLE"))
+    if kind.startswith("WRITE") and rng.random() < 0.3:
+        parts[0] = changed(parts[0], "DMA length", reth__dma_len=mtu)
+    return parts
+
+
+def rest_of_a_read(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
+    """A READ of several packets, and duplicates of its rest from one packet or another on."""
+    rng, mtu = traffic.rng, traffic.mtu
+    count = rng.randrange(2, 5)
+    length = mtu * count - rng.choice((0, 0, 1, mtu - 1))
+    offset = traffic.below(8192 - length)
+    steps = [read(length, {"reth.va": ("va", offset)})]
+    for _ in range(rng.choice((1, 1, 2))):
+        steps.append(_rest(rng.randrange(1, count), count, mtu, length, offset, behind=0))
+    return steps
+
+
+def lost_answers(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
+    """A READ or atomic, requests until there is no receive, and the first one again."""
+    rng, mtu = traffic.rng, traffic.mtu
+    waiting = len(reference.qp.receives.waiting)
+    if waiting > FEW or reference.under_way is not None:
+        return []
+    kind = rng.choice(("SEND", "SEND_IMM", "WRITE_IMM"))
+    sends: list[Step] = [Packet(int(FORMS[kind][3])) for _ in range(waiting + 1)]
+    if rng.random() < 0.3:
+        first = traffic.atomic(reference)
+        return [first, *sends, first.altered(psn=("expected", -1 - waiting), why="answer lost")]
+    count = rng.randrange(1, 4)
+    length = mtu * count - rng.choice((0, 1))
+    offset = traffic.below(8192 - length)
+    again = _rest(rng.randrange(count), count, mtu, length, offset, behind=waiting)
+    return [read(length, {"reth.va": ("va", offset)}), *sends, again]
+
+
+def _rest(begin: int, count: int, mtu: int, length: int, offset: int, *, behind: int) -> Packet:
+    """A READ of this many packets again, from one on. behind: PSNs that were executed after it."""
+    place: dict[str, Value] = {"reth.va": ("va", offset + begin * mtu)}
+    again = read(length - begin * mtu, place)
+    return again.altered(psn=("expected", begin - count - behind), why="rest of a READ")
+
+
+FEW = 4
+"""Receive requests that are used up before one is missing."""
+
+
+def migration_bit(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
+    """Requests without MigReq, and then one with it: a path is armed, and taken."""
+    rng = traffic.rng
+    bits = rng.choice(((0,), (0, 0, 1), (0, 1), (1,)))
+    packet = Packet(int(FORMS["WRITE"][3]), length=rng.choice((0, 1, 8)))
+    return [changed(packet, "MigReq", bth__mig_req=bit) for bit in bits]
+
+
+def odd_response(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[Step]:
+    """A response with some wrong bits of the ICRC, another P_Key, or without MigReq."""
+    packet = rng.choice(right)
+    draw = rng.random()
+    if draw < 0.4:
+        return [_flipped(packet, rng)]
+    if draw < 0.8:
+        return [changed(packet, "P_Key", bth__pkey=_other_pkey(rng, reference))]
+    return [changed(packet, "MigReq", bth__mig_req=rng.choice((0, 1)))]
+
+
+def request_meanwhile(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[Step]:
+    """The device receives requests while it waits after an RNR NAK, or for a response."""
+    time: Time
+    steps: list[Step] = []
+    if rng.random() < 0.6:
+        code = rng.choice((1, 2, 5, 12))
+        fields: dict[str, Value] = {
+            "aeth.syndrome": AckKind.RNR_NAK << 5 | code,
+            "aeth.msn": ("ssn", -1),
+        }
+        steps = [Packet(int(OpCode.RC_ACKNOWLEDGE), ("una", 0), fields=fields, why="RNR NAK")]
+        time = RNR_TIMER_US[code] * US
+    else:
+        time = ACK_TIMEOUT_UNIT << reference.connection.timeout
+    mtu = reference.qp.mtu
+    requests = (
+        message("WRITE", rng.choice((0, 8, 2 * mtu)), mtu, {}),
+        message("SEND", rng.choice((0, 8)), mtu, {}),
+        [read(rng.choice((8, 2 * mtu)), {})],
+        [Packet(int(OpCode.RC_FETCH_ADD))],
+        [Packet(int(OpCode.RC_RDMA_WRITE_MIDDLE), length=8, why="no FIRST")],
+    )
+    weights = (4, 4, 4, 2, 1)
+    part = int(time) // rng.choice((2, 3))
+    (requested,) = rng.choices(requests, weights)
+    return [*steps, Wait(max(part, 1)), *requested, Wait(max(int(time) - part, 1)), Wait(1 * US)]
+
+
+def _flipped(packet: Packet, rng: Random) -> Packet:
+    kind = rng.randrange(4)
+    if kind == 0:
+        bits = 1 << rng.randrange(32)
+    elif kind == 1:
+        bits = rng.randrange(1, 1 << 16) << rng.choice((0, 16))
+    elif kind == 2:
+        bits = rng.randrange(1, 1 << 8) << rng.choice((0, 8, 16, 24))
+    else:
+        bits = 0xFFFF << rng.choice((0, 16))
+    return packet.altered(icrc=GOOD | bits, why="ICRC")
+
+
+def _other_pkey(rng: Random, reference: Emulation) -> Value:
+    draw = rng.random()
+    if draw < 0.45:
+        return "pkey", -0x8000
+    if draw < 0.65:
+        return rng.choice((0xFFFF, 0x7FFF, 0x9234, 0x1234, 0x8000, 0))
+    bit = 1 << rng.randrange(15)
+    own = reference.symbols["pkey"] & 0x7FFF
+    return (own ^ bit) | rng.choice((0, 0x8000))
+
+
+def _parts(packet: Packet) -> Sequence[str]:
+    info = INFO.get(packet.opcode)
+    return ["bth", *(kind.KEY for kind in (info.headers if info else ()))]
+
+
+_KEYS = {
+    "bth": [("bth.dest_qp", "qpn")],
+    "reth": [("reth.rkey", "rkey"), ("reth.rkey", "rkey"), ("reth.va", "va")],
+    "atomiceth": [("atomiceth.rkey", "rkey"), ("atomiceth.va", "va")],
+    "ieth": [("ieth.rkey", "mw.rkey")],
+    "deth": [("deth.qkey", "qkey")] * 3,
+}
+"""Fields by header, each with the symbol of its right value."""
