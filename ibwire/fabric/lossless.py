@@ -22,8 +22,9 @@ from ibwire.fabric.sim import Simulator, Wire
 from ibwire.fabric.switch.classes import Classifier, Remark
 from ibwire.fabric.switch.cut_through import CutThrough
 from ibwire.fabric.switch.marking import Ramp
+from ibwire.fabric.switch.port import PortSettings, PriorityRules
 from ibwire.fabric.switch.routing import FLOWLET_GAP, Router, Strategy
-from ibwire.fabric.switch.switch import FCS, PortSettings, PriorityRules, Switch
+from ibwire.fabric.switch.switch import FCS, Switch
 from ibwire.fabric.switch.watchdog import Watchdog
 from ibwire.fabric.timetable import Timetable
 from ibwire.fabric.topology import Link, Topology

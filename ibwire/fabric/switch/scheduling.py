@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ibwire.base.errors import EncodeError
-from ibwire.base.node import Grant
 from ibwire.fabric.pause import LANES
 
 QUANTUM = 1600
@@ -51,26 +50,24 @@ class Scheduler:
         self._turn = 0
         """Index in the ring of the priority whose turn it is; its quantum is given."""
 
-    def pick(self, sizes: Sequence[int], grant: Grant, waiting: int) -> int:
+    def pick(self, sizes: list[int], blocked: int, waiting: int) -> int:
         """The priority that sends next, -1 if none may.
 
-        sizes: of the first frame of each priority, 0 for an empty queue. waiting: the priorities
-        with a frame, as bits.
+        sizes: of the first frame of each priority, 0 for an empty queue. blocked: the priorities
+        that may not send it, as bits. waiting: those with a frame.
         """
+        if not waiting & ~blocked:
+            return -1
         if not waiting & waiting - 1:  # one only
-            lane = waiting.bit_length() - 1
-            if lane < 0 or not grant.allows(lane, sizes[lane]):
-                return -1
+            lane = _NUMBERS[waiting]
             if self._is_owed:
                 self._forgive(sizes)
                 self._use_up(lane, sizes[lane])
             return lane
         for lane in self._strict:
-            if sizes[lane] and grant.allows(lane, sizes[lane]):
+            if sizes[lane] and not blocked >> lane & 1:
                 return lane
-        ready = [lane for lane in self._ring if sizes[lane] and grant.allows(lane, sizes[lane])]
-        if not ready:
-            return -1
+        ready = [lane for lane in self._ring if sizes[lane] and not blocked >> lane & 1]
         if len(ready) == 1:
             self._forgive(sizes)
             self._use_up(ready[0], sizes[ready[0]])
@@ -83,13 +80,13 @@ class Scheduler:
             self._deficits[lane] = max(self._deficits[lane] - size, 0)
         self._is_owed = any(self._deficits)
 
-    def _forgive(self, sizes: Sequence[int]) -> None:
+    def _forgive(self, sizes: list[int]) -> None:
         """Priorities whose queue is empty lose what is left of their turn."""
         for lane in self._ring:
             if not sizes[lane]:
                 self._deficits[lane] = 0
 
-    def _share(self, ready: list[int], sizes: Sequence[int]) -> int:
+    def _share(self, ready: list[int], sizes: list[int]) -> int:
         deficits, ring = self._deficits, self._ring
         self._forgive(sizes)
         self._is_owed = True
@@ -102,3 +99,7 @@ class Scheduler:
             following = ring[self._turn]
             if following in ready:
                 deficits[following] += self._quanta[following]
+
+
+_NUMBERS = [bits.bit_length() - 1 for bits in range(1 << LANES)]
+"""The highest priority by the bits of priorities."""

@@ -10,20 +10,19 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from fractions import Fraction
 
 from ibwire.base import telemetry
 from ibwire.base.errors import EncodeError
 from ibwire.base.node import OPEN, DamagedFrame, Frame, Grant
 from ibwire.base.unbuilt import UnbuiltFrame, headers_of
-from ibwire.base.units import S, Time
-from ibwire.fabric.pause import LANES, LONGEST, QUANTUM_BITS, PauseGrant, pfc_frame
-from ibwire.fabric.switch.buffer import RESUME_OFFSET, Account, SharedBuffer
+from ibwire.base.units import Time
+from ibwire.fabric.pause import LANES, LONGEST, PauseGrant, pfc_frame
+from ibwire.fabric.switch.buffer import SharedBuffer
 from ibwire.fabric.switch.classes import Classifier, Remark
 from ibwire.fabric.switch.marking import Ramp
+from ibwire.fabric.switch.port import Lane, Port, PortCounters, PortSettings
 from ibwire.fabric.switch.routing import Router, flow_key
 from ibwire.fabric.switch.scheduling import Scheduler
 from ibwire.fabric.switch.watchdog import Action, QueueWatch, Watchdog
@@ -31,130 +30,6 @@ from ibwire.impair.stages import mark_ce
 
 FCS = 4
 """Bytes of the frame check sequence, which frames here do not have but buffers keep."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PriorityRules:
-    """How a port treats the frames of one priority."""
-
-    is_lossless: bool = False
-    """Whether it pauses its sender instead of dropping."""
-    reserve: int = 0
-    """Bytes of the buffer that it has for itself."""
-    headroom: int = 0
-    """Bytes for what arrives after a pause."""
-    alpha: Fraction = Fraction(1, 8)
-    """Threshold as a share of the free shared bytes."""
-    resume_offset: int = RESUME_OFFSET
-    """Bytes below the threshold at which a paused sender may go on."""
-    ramp: Ramp | None = None
-    """When frames that leave by the port are marked; `None` for never."""
-
-
-@dataclass(frozen=True, slots=True)
-class PortSettings:
-    """A port of a switch."""
-
-    rate_bps: int
-    priorities: Mapping[int, PriorityRules] = field(default_factory=dict)
-    """Rules of those that are not lossy without a reserve."""
-
-
-@dataclass(slots=True)
-class PortCounters:
-    """What one port has done, by priority."""
-
-    sent: list[int] = field(default_factory=lambda: [0] * LANES)
-    """Frames."""
-    sent_bytes: list[int] = field(default_factory=lambda: [0] * LANES)
-    marked: list[int] = field(default_factory=lambda: [0] * LANES)
-    """Frames that got a CE mark here."""
-    largest_queue: list[int] = field(default_factory=lambda: [0] * LANES)
-    """Bytes."""
-    pauses_sent: list[int] = field(default_factory=lambda: [0] * LANES)
-    """Pauses, without those that only prolong one."""
-    resumes_sent: list[int] = field(default_factory=lambda: [0] * LANES)
-    stomped: int = 0
-    """Damaged frames that had left (cut-through) before their end arrived here."""
-    first_mark: Time | None = None
-    """When the first frame was marked here."""
-    first_pause: Time | None = None
-    """When the first pause was sent from here."""
-    dropped: Counter[str] = field(default_factory=Counter)
-    """Frames that arrived here and were dropped, by reason."""
-    discarded: Counter[str] = field(default_factory=Counter)
-    """Frames that waited here to be sent and were dropped, by reason."""
-
-
-class _Port:
-    """The state of a port: the queues of its output, the accounts of its input."""
-
-    __slots__ = (
-        "accounts",
-        "announce",
-        "counters",
-        "first_sizes",
-        "grant",
-        "is_up",
-        "pause_time",
-        "paused",
-        "queued",
-        "queues",
-        "ramps",
-        "rate_bps",
-        "refresh_at",
-        "scheduler",
-        "sent",
-        "stormed",
-        "waiting",
-        "watches",
-    )
-
-    def __init__(
-        self,
-        settings: PortSettings,
-        scheduler: Scheduler,
-        pause_quanta: int,
-        watchdog: Watchdog | None,
-    ) -> None:
-        rules = [settings.priorities.get(lane, PriorityRules()) for lane in range(LANES)]
-        self.accounts = [_account(rule) for rule in rules]
-        self.ramps = [rule.ramp for rule in rules]
-        self.rate_bps = settings.rate_bps
-        self.sent = 0
-        """Bytes sent, as the buffer counts them; kept for telemetry only."""
-        self.scheduler = scheduler
-        self.pause_time = pause_quanta * QUANTUM_BITS * S // settings.rate_bps
-        """How long a pause lasts that is sent here."""
-        self.queues: list[deque[_Queued]] = [deque() for _ in range(LANES)]
-        self.queued = [0] * LANES
-        """Bytes in each queue."""
-        self.first_sizes = [0] * LANES
-        """Bytes of the first frame of each queue, 0 for an empty queue."""
-        self.waiting = 0
-        """Priorities with frames in their queue, as bits."""
-        self.paused = 0
-        """Priorities that this switch has paused at the neighbour, as bits."""
-        self.announce: dict[int, int] = {}
-        """Quanta by priority that the next PFC frame tells the neighbour."""
-        self.refresh_at: list[Time] = [0] * LANES
-        """When the pause of each priority has to be repeated."""
-        self.counters = PortCounters()
-        self.is_up = True
-        """Whether its link works."""
-        self.watches: dict[int, QueueWatch] = {}
-        """The watchdogs of its queues, by priority."""
-        if watchdog is not None:
-            lossless = [lane for lane in range(LANES) if rules[lane].is_lossless]
-            self.watches = {lane: QueueWatch(watchdog) for lane in lossless}
-        self.stormed = 0
-        """Priorities whose frames the watchdog drops, as bits."""
-        self.grant: Grant = OPEN
-        """What the neighbour allows to be sent."""
-
-
-_Queued = tuple[Frame | UnbuiltFrame, int, int]
-"""A frame, its bytes in the buffer, and its input port."""
 
 
 class Switch:
@@ -206,11 +81,11 @@ class Switch:
         self._remarks = dict(remarks or {})
         self._draw = draw or random.Random(name)
         self._ports = [
-            _Port(each, Scheduler(strict, weights), pause_quanta, watchdog) for each in ports
+            Port(each, Scheduler(strict, weights), pause_quanta, watchdog) for each in ports
         ]
         self._watchdog = watchdog
         self._buffer = SharedBuffer(
-            buffer, (account for port in self._ports for account in port.accounts)
+            buffer, (lane.account for port in self._ports for lane in port.lanes)
         )
         self._refreshes: list[tuple[Time, int, int]] = []
         """When to repeat which pause: time, port, priority."""
@@ -237,12 +112,12 @@ class Switch:
     @property
     def buffered(self) -> int:
         """Bytes in the queues of all ports."""
-        return sum(sum(port.queued) for port in self._ports)
+        return sum(port.queued for port in self._ports)
 
     def queued(self, port: int, priority: int | None = None) -> int:
         """Bytes that wait at a port, of one priority or of all."""
-        waiting = self._ports[port].queued
-        return sum(waiting) if priority is None else waiting[priority]
+        found = self._ports[port]
+        return found.queued if priority is None else found.lanes[priority].queued
 
     def is_pausing(self, port: int, priority: int) -> bool:
         """Whether this switch has paused a priority of the neighbour at a port."""
@@ -303,7 +178,7 @@ class Switch:
         if target.stormed >> lane & 1:
             target.counters.discarded["watchdog"] += 1
             return
-        account = source.accounts[lane]
+        account = source.lanes[lane].account
         if not self._buffer.admit(account, size):
             source.counters.dropped["buffer full"] += 1
             return
@@ -313,20 +188,19 @@ class Switch:
             and self._buffer.must_pause(account)
         ):
             self._pause(port, lane, now)
-        if lane in self._remarks:
+        if self._remarks and lane in self._remarks:
             built = frame.build() if isinstance(frame, UnbuiltFrame) else frame
             frame = self._remarks[lane].apply(built)
-        ramp = target.ramps[lane]
+        leaving = target.lanes[lane]
+        ramp = leaving.ramp
         if ramp is not None and ramp.at_enqueue:
-            frame = self._marked(frame, target, lane, ramp, now)
-        queue = target.queues[lane]
-        if not queue:
+            frame = self._marked(frame, target, leaving, ramp, now)
+        if not target.waiting >> lane & 1:
             target.first_sizes[lane] = size
             target.waiting |= 1 << lane
-        queue.append((frame, size, port))
-        queued = target.queued[lane] = target.queued[lane] + size
-        if queued > target.counters.largest_queue[lane]:
-            target.counters.largest_queue[lane] = queued
+        leaving.queue.append((frame, size, port))
+        leaving.queued += size
+        leaving.largest_queue = max(leaving.largest_queue, leaving.queued)
         self.ready_ports.append(out)
 
     def way_of(self, frame: Frame, now: Time) -> tuple[int, int] | None:
@@ -369,33 +243,34 @@ class Switch:
         waiting = target.waiting
         if not waiting:
             return None
-        if target.watches:
-            grant = self._watched(target, port, grant, now)
-        lane = target.scheduler.pick(target.first_sizes, grant, waiting)
-        if lane < 0:
+        blocked = _blocked(grant, target)
+        if target.has_watches:
+            blocked = self._watched(target, port, grant, blocked, now)
+        number = target.scheduler.pick(target.first_sizes, blocked, waiting)
+        if number < 0:
             return None
-        queue = target.queues[lane]
+        lane = target.lanes[number]
+        queue = lane.queue
         frame, size, came_by = queue.popleft()
         if queue:
-            target.first_sizes[lane] = queue[0][1]
+            target.first_sizes[number] = queue[0][1]
         else:
-            target.first_sizes[lane] = 0
-            waiting = target.waiting = waiting & ~(1 << lane)
+            target.first_sizes[number] = 0
+            waiting = target.waiting = waiting & ~(1 << number)
         if waiting:
             self.ready_ports.append(port)
-        target.queued[lane] -= size
-        ramp = target.ramps[lane]
+        lane.queued -= size
+        ramp = lane.ramp
         if ramp is not None and not ramp.at_enqueue:
             frame = self._marked(frame, target, lane, ramp, now)
         if self._has_telemetry:
             frame = _with_hop(frame, target, now)
             target.sent += size
-        self._release(came_by, lane, size)
-        if lane in target.watches:
-            target.watches[lane].sent()
-        counters = target.counters
-        counters.sent[lane] += 1
-        counters.sent_bytes[lane] += size - self._overhead
+        self._release(came_by, number, size)
+        if lane.watch is not None:
+            lane.watch.sent()
+        lane.sent += 1
+        lane.sent_bytes += size - self._overhead
         return frame if self.observe is None else self._sent(frame, port, now)
 
     def _sent(self, frame: Frame | UnbuiltFrame, port: int, now: Time) -> Frame | UnbuiltFrame:
@@ -432,46 +307,49 @@ class Switch:
             due, port, lane = heapq.heappop(self._refreshes)
             source = self._ports[port]
             # An entry of an earlier pause has another time.
-            if source.paused >> lane & 1 and source.refresh_at[lane] == due:
+            if source.paused >> lane & 1 and source.lanes[lane].refresh_at == due:
                 self._announce(port, lane, now)
         while self._polls and self._polls[0][0] <= now:
             due, port, lane = heapq.heappop(self._polls)
-            if self._ports[port].watches[lane].due == due:
-                self._look_for_storm(port, lane, now)
+            watch = self._ports[port].lanes[lane].watch
+            if watch is not None and watch.due == due:
+                self._look_for_storm(port, lane, watch, now)
 
     def watch(self, port: int, priority: int) -> QueueWatch | None:
         """The watchdog of a queue."""
-        return self._ports[port].watches.get(priority)
+        return self._ports[port].lanes[priority].watch
 
     def waiting_by_source(self, port: int, priority: int) -> Counter[int]:
         """Frames that wait at a port, by the port by which they came."""
-        return Counter(came_by for _, _, came_by in self._ports[port].queues[priority])
+        return Counter(came_by for _, _, came_by in self._ports[port].lanes[priority].queue)
 
-    def _watched(self, target: _Port, port: int, grant: Grant, now: Time) -> Grant:
-        """What may be sent from queues with a watchdog, which learn here that they are blocked."""
+    def _watched(self, target: Port, port: int, grant: Grant, blocked: int, now: Time) -> int:
+        """Tell queues with a watchdog that they are blocked; the priorities that stay so, as bits.
+
+        blocked: those that the grant does not allow.
+        """
         target.grant = grant
-        ignored = 0
-        for lane, watch in target.watches.items():
-            size = target.first_sizes[lane]
-            if not size or grant.allows(lane, size):
+        forwards = self._watchdog is not None and self._watchdog.action is Action.FORWARD
+        for number, lane in enumerate(target.lanes):
+            watch = lane.watch
+            if watch is None or not target.waiting & blocked & 1 << number:
                 continue
             if watch.is_stormed:
-                ignored |= 1 << lane
+                if forwards:
+                    blocked &= ~(1 << number)
             elif watch.blocked_since is None:
                 watch.blocked(now)
                 assert watch.due is not None
-                heapq.heappush(self._polls, (watch.due, port, lane))
-        if ignored and self._watchdog is not None and self._watchdog.action is Action.FORWARD:
-            return _Ignoring(grant, ignored)
-        return grant
+                heapq.heappush(self._polls, (watch.due, port, number))
+        return blocked
 
-    def _look_for_storm(self, port: int, lane: int, now: Time) -> None:
+    def _look_for_storm(self, port: int, lane: int, watch: QueueWatch, now: Time) -> None:
         target = self._ports[port]
-        watch, grant = target.watches[lane], target.grant
+        grant = target.grant
         pauses = grant.pauses[lane] if isinstance(grant, PauseGrant) else 0
         watch.poll(
             now,
-            has_frames=bool(target.queues[lane]),
+            has_frames=bool(target.waiting >> lane & 1),
             is_paused=not grant.allows(lane, 1),
             pauses=pauses,
         )
@@ -484,33 +362,33 @@ class Switch:
             heapq.heappush(self._polls, (watch.due, port, lane))
         self.ready_ports.append(port)
 
-    def _discard(self, target: _Port, lane: int, reason: str) -> None:
+    def _discard(self, target: Port, number: int, reason: str) -> None:
         """Drop all frames of a queue."""
-        queue = target.queues[lane]
-        if not queue:
+        lane = target.lanes[number]
+        if not lane.queue:
             return
-        target.counters.discarded[reason] += len(queue)
-        for _, size, came_by in queue:
-            self._release(came_by, lane, size)
-        queue.clear()
-        target.waiting &= ~(1 << lane)
-        target.queued[lane] = target.first_sizes[lane] = 0
+        target.counters.discarded[reason] += len(lane.queue)
+        for _, size, came_by in lane.queue:
+            self._release(came_by, number, size)
+        lane.queue.clear()
+        target.waiting &= ~(1 << number)
+        lane.queued = target.first_sizes[number] = 0
 
     def _release(self, port: int, lane: int, size: int) -> None:
         """Give back the bytes of a frame that came by a port; its sender may go on by that."""
         source = self._ports[port]
-        account = source.accounts[lane]
+        account = source.lanes[lane].account
         self._buffer.release(account, size)
         if source.paused >> lane & 1 and self._buffer.may_resume(account):
             source.paused &= ~(1 << lane)
             source.announce[lane] = 0
-            source.counters.resumes_sent[lane] += 1
+            source.lanes[lane].resumes_sent += 1
             self.ready_ports.append(port)
 
     def _pause(self, port: int, lane: int, now: Time) -> None:
         source = self._ports[port]
         source.paused |= 1 << lane
-        source.counters.pauses_sent[lane] += 1
+        source.lanes[lane].pauses_sent += 1
         if source.counters.first_pause is None:
             source.counters.first_pause = now
         self._announce(port, lane, now)
@@ -519,15 +397,15 @@ class Switch:
         source = self._ports[port]
         source.announce[lane] = self._quanta
         self.ready_ports.append(port)
-        due = source.refresh_at[lane] = now + source.pause_time // 2
+        due = source.lanes[lane].refresh_at = now + source.pause_time // 2
         heapq.heappush(self._refreshes, (due, port, lane))
 
     def _marked(
-        self, frame: Frame | UnbuiltFrame, target: _Port, lane: int, ramp: Ramp, now: Time
+        self, frame: Frame | UnbuiltFrame, target: Port, lane: Lane, ramp: Ramp, now: Time
     ) -> Frame | UnbuiltFrame:
-        if target.queued[lane] <= ramp.minimum:  # nearly always
+        if lane.queued <= ramp.minimum:  # nearly always
             return frame
-        if not ramp.hits(target.queued[lane], self._draw):
+        if not ramp.hits(lane.queued, self._draw):
             return frame
         marked: Frame | UnbuiltFrame | None = frame
         if isinstance(frame, UnbuiltFrame):
@@ -537,26 +415,27 @@ class Switch:
             marked = mark_ce(frame)
         if marked is None:
             return frame
-        target.counters.marked[lane] += 1
+        lane.marked += 1
         if target.counters.first_mark is None:
             target.counters.first_mark = now
         return marked
 
 
-class _Ignoring:
-    """A grant with priorities whose pause is ignored, as bits."""
+def _blocked(grant: Grant, port: Port) -> int:
+    """The priorities that may not send their first frame, as bits."""
+    if isinstance(grant, PauseGrant):
+        return grant.paused
+    if grant is OPEN:
+        return 0
+    sizes = port.first_sizes
+    return sum(
+        1 << lane for lane in range(LANES) if sizes[lane] and not grant.allows(lane, sizes[lane])
+    )
 
-    def __init__(self, grant: Grant, ignored: int) -> None:
-        self._grant = grant
-        self._ignored = ignored
 
-    def allows(self, lane: int, size: int) -> bool:
-        return bool(self._ignored >> lane & 1) or self._grant.allows(lane, size)
-
-
-def _with_hop(frame: Frame | UnbuiltFrame, port: _Port, now: Time) -> Frame | UnbuiltFrame:
+def _with_hop(frame: Frame | UnbuiltFrame, port: Port, now: Time) -> Frame | UnbuiltFrame:
     """The frame with a hop in its record, if it has one."""
-    queued = sum(port.queued)
+    queued = port.queued
     if not isinstance(frame, UnbuiltFrame):
         return telemetry.write_hop(
             frame, now=now, sent=port.sent, queued=queued, rate_bps=port.rate_bps
@@ -567,16 +446,6 @@ def _with_hop(frame: Frame | UnbuiltFrame, port: _Port, now: Time) -> Frame | Un
         )
         frame.replace_trailer(record)
     return frame
-
-
-def _account(rule: PriorityRules) -> Account:
-    return Account(
-        reserve=rule.reserve,
-        headroom=rule.headroom if rule.is_lossless else 0,
-        alpha=rule.alpha,
-        is_lossless=rule.is_lossless,
-        resume_offset=rule.resume_offset,
-    )
 
 
 _HEADER = 14
