@@ -16,6 +16,7 @@ from ibwire.connections.flow import FlowKey, Flows
 from ibwire.connections.handshakes import Handshake, Handshakes
 from ibwire.connections.packets import Rows
 from ibwire.connections.pause import Pauses
+from ibwire.connections.runs import RunObserver
 from ibwire.connections.summary import Summary
 from ibwire.connections.tracker import PacketObserver
 from ibwire.connections.unreachable import Unreachable
@@ -29,6 +30,8 @@ SMALL_BLOCK = 1 << 14
 SETTLE_EVERY = 1 << 14
 """Packets after which the flows that wait are paired. So connections and their numbers are the
 same, whether packets are followed one by one or many at once."""
+WINDOW = 1 << 10
+"""Packets of a connection among which regular ones are looked for first."""
 PARKED = 4096
 """Packets of a flow that wait for its other direction."""
 FEW = 8
@@ -45,7 +48,8 @@ class Analysis:
     """Follows the connections of one capture, or of consecutive ones.
 
     observer: receives events and messages, and every packet if it is a
-    `PacketObserver`. is_part: other captures come before or after, and are joined with
+    `PacketObserver`; regular packets many at a time if it is a `RunObserver`.
+    is_part: other captures come before or after, and are joined with
     `merge`: the first packets of every connection are kept. rate_bps: of the link, for
     the times of pause frames. source: the name of the capture, for messages about it.
     """
@@ -60,6 +64,8 @@ class Analysis:
     ) -> None:
         self._observer = observer
         self._packet_observer = observer if isinstance(observer, PacketObserver) else None
+        self._run_observer = observer if isinstance(observer, RunObserver) else None
+        self._is_one_by_one = self._packet_observer is not None and self._run_observer is None
         self._is_part = is_part
         self._flows = Flows()
         self._trackers: list[ConnectionTracker] = []
@@ -107,7 +113,7 @@ class Analysis:
         if self._unsettled >= SETTLE_EVERY:
             self._unsettled = 0
             self._settle(force=False)
-        if self._block_rows >= (BLOCK if self._packet_observer is None else SMALL_BLOCK):
+        if self._block_rows >= (SMALL_BLOCK if self._is_one_by_one else BLOCK):
             self.flush()
 
     def flush(self) -> None:
@@ -356,7 +362,10 @@ class Analysis:
         connection.pairing = how
         connection.flows = flows
         connection.first = rows.first
-        tracker = ConnectionTracker(connection, self._observer, self._packet_observer)
+        if self._run_observer is None or self._run_observer.wants(connection.number):
+            tracker = ConnectionTracker(connection, self._observer, self._packet_observer)
+        else:
+            tracker = ConnectionTracker(connection)
         if self._is_part:
             tracker.first_packets = FirstPackets()
         self._add(tracker)
@@ -378,7 +387,7 @@ class Analysis:
         starts = np.flatnonzero(np.diff(number[order], prepend=number.dtype.type(0)))
         ends = np.append(starts[1:], len(rows))
         one_by_one = ends - starts < steady.LEAST
-        if self._packet_observer is not None:
+        if self._is_one_by_one:
             one_by_one[:] = True
         has_pauses = self._summary.pauses.frames > 0
         congested = np.add.reduceat(rows.marked | (rows.opcode == OpCode.CNP), starts) > 0
@@ -410,12 +419,20 @@ class Analysis:
 
 
 def _take(tracker: ConnectionTracker, rows: Rows, direction: npt.NDArray[np.uint8]) -> None:
-    """Give a connection packets: regular ones together, the others one by one."""
-    at = 0
+    """Give a connection packets: regular ones together, the others one by one.
+
+    Runs are looked for in windows that grow as long as they are regular to their end: else
+    each run between two losses would cost a look at all packets.
+    """
+    at, window = 0, WINDOW
     while at < len(rows):
-        took = steady.advance(tracker, rows.take(slice(at, None)), direction[at:])
+        ahead = slice(at, at + window)
+        took = steady.advance(tracker, rows.take(ahead), direction[ahead])
         at += took
-        if not took or at < len(rows):
+        if took == window:
+            window *= 4
+        elif at < len(rows):
+            window = WINDOW
             part = rows.take(slice(at, at + steady.LEAST))
             for each, packet in zip(direction[at:].tolist(), part.packets(), strict=False):
                 tracker.take(each, packet)

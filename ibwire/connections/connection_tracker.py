@@ -16,6 +16,7 @@ from ibwire.connections.open_requests import ending_of, unacknowledged
 from ibwire.connections.packets import Rows, TransportPacket
 from ibwire.connections.reporting import Reporter
 from ibwire.connections.retransmissions import NO_SKIP_NS
+from ibwire.connections.runs import RunObserver
 from ibwire.connections.tracker import PacketObserver, RequestTracker
 from ibwire_layers.opcodes import OpCode, Service
 
@@ -51,7 +52,8 @@ class ConnectionTracker:
     ) -> None:
         self.connection = connection
         self.reports = Reporter(connection, observer)
-        self._packet_observer = packet_observer
+        self.packet_observer = packet_observer
+        self.run_observer = packet_observer if isinstance(packet_observer, RunObserver) else None
         self.requests = self._request_tracker(0), self._request_tracker(1)
         """By the end that sends them."""
         self.first_packets: FirstPackets | None = None
@@ -61,7 +63,7 @@ class ConnectionTracker:
         return RequestTracker(
             end,
             reports=self.reports,
-            packet_observer=self._packet_observer,
+            packet_observer=self.packet_observer,
             learn_mtu=self.learn_mtu,
         )
 
@@ -141,8 +143,8 @@ class ConnectionTracker:
         self.connection.note_negotiated(end, negotiated)
 
     def _report_other(self, direction: int, packet: TransportPacket) -> None:
-        if self._packet_observer is not None:
-            self._packet_observer.other(self.connection, direction, packet)
+        if self.packet_observer is not None:
+            self.packet_observer.other(self.connection, direction, packet)
 
     def finish(self, now: int) -> None:
         """Nothing more follows; the capture ended at `now` (ns)."""

@@ -12,7 +12,6 @@ Positions are indices into the rows at hand; PSNs are unwrapped as in `tracker`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
@@ -35,6 +34,7 @@ from ibwire.connections.opcode_sets import (
 )
 from ibwire.connections.open_message import OpenMessage
 from ibwire.connections.packets import Rows
+from ibwire.connections.runs import CompletedMessages, Exchange, Index, Run
 from ibwire.connections.tracker import LIMIT, RequestTracker
 from ibwire_layers.opcodes import OpCode, Service
 from ibwire_layers.psn import HALF, MASK
@@ -46,8 +46,6 @@ REACH = 1 << 22
 """PSNs that are followed at once: half of the range that distinguishes newer from older."""
 LEAST = 48
 """From this many packets on this is faster than one by one."""
-
-Index = npt.NDArray[np.int64]
 
 
 def _table(opcodes: frozenset[int]) -> npt.NDArray[np.bool_]:
@@ -65,41 +63,14 @@ for _opcode, _verb in VERB.items():
     _VERB_OF[_opcode] = _VERBS.index(_verb)
 
 
-@dataclass(slots=True)
-class _Exchange:
-    """The requests of one end and the responses to them among the rows."""
-
-    tracker: RequestTracker
-    requests: Index
-    """Positions."""
-    responses: Index
-    psn: Index
-    """(requests,) unwrapped."""
-    span: Index
-    """(requests,) how many PSNs each takes."""
-    answers: Index
-    """(responses,) unwrapped PSNs."""
-
-    def upto(self, end: int) -> _Exchange:
-        """The part before a position."""
-        requests = int(np.searchsorted(self.requests, end))
-        responses = int(np.searchsorted(self.responses, end))
-        return replace(
-            self,
-            requests=self.requests[:requests],
-            responses=self.responses[:responses],
-            psn=self.psn[:requests],
-            span=self.span[:requests],
-            answers=self.answers[:responses],
-        )
-
-
 def advance(pair: ConnectionTracker, rows: Rows, direction: npt.NDArray[np.uint8]) -> int:
     """Take the regular packets at the beginning of these rows; returns how many.
 
     direction: (n,) which end sent each.
     """
     connection = pair.connection
+    if pair.packet_observer is not None and pair.run_observer is None:
+        return 0
     if connection.service is Service.UD:
         return _datagrams(pair, rows, direction)
     if connection.service not in (Service.RC, Service.XRC):
@@ -124,10 +95,24 @@ def advance(pair: ConnectionTracker, rows: Rows, direction: npt.NDArray[np.uint8
             exchanges.append(exchange)
     if end < LEAST:
         return 0
+    run = Run(connection, rows, direction, exchanges).upto(end)
+    end = _report(pair, run)
+    run = run.upto(end)
     for index in (0, 1):
         _count(pair, index, rows, direction[:end] == index)
-    for exchange in exchanges:
-        _follow(exchange.upto(end), rows)
+    for exchange in run.exchanges:
+        _follow(exchange, rows, pair)
+    return end
+
+
+def _report(pair: ConnectionTracker, run: Run) -> int:
+    """Report the first packets of a run to an observer that takes them; returns how many."""
+    observer = pair.run_observer
+    if observer is None:
+        return len(run)
+    end = observer.takes(run)
+    if end:
+        observer.run(run.upto(end))
     return end
 
 
@@ -138,6 +123,7 @@ def _datagrams(pair: ConnectionTracker, rows: Rows, direction: npt.NDArray[np.ui
     for index, identity in enumerate(connection.identities):
         at = np.flatnonzero(direction[:end] == index)
         end = min(end, _even_ids(identity, rows.ip_id[at], at, end))
+    end = _report(pair, Run(connection, rows, direction, ()).upto(end))
     for index, counts in enumerate(connection.directions):
         mine = direction[:end] == index
         _count(pair, index, rows, mine)
@@ -186,7 +172,7 @@ def _even_ids(identity: Identity, ip_id: npt.NDArray[np.int32], at: Index, end: 
     return _or(_first(backward, at), end)
 
 
-def _unwrap(tracker: RequestTracker, rows: Rows, requests: Index, responses: Index) -> _Exchange:
+def _unwrap(tracker: RequestTracker, rows: Rows, requests: Index, responses: Index) -> Exchange:
     opcode = rows.opcode[requests]
     mtu = tracker.connection.mtu or MTUS[-1]
     span = np.ones(len(requests), np.int64)
@@ -197,7 +183,7 @@ def _unwrap(tracker: RequestTracker, rows: Rows, requests: Index, responses: Ind
     assert tracker.next is not None
     psn = tracker.next + np.cumsum(span) - span
     step = (rows.psn[responses].astype(np.int64) - tracker.next + HALF & MASK) - HALF
-    return _Exchange(
+    return Exchange(
         tracker=tracker,
         requests=requests,
         responses=responses,
@@ -207,7 +193,7 @@ def _unwrap(tracker: RequestTracker, rows: Rows, requests: Index, responses: Ind
     )
 
 
-def _regular(exchange: _Exchange, rows: Rows) -> int:
+def _regular(exchange: Exchange, rows: Rows) -> int:
     """Position up to which requests and responses are the next in sequence."""
     tracker, requests, responses = exchange.tracker, exchange.requests, exchange.responses
     end = len(rows)
@@ -252,7 +238,7 @@ def _or(found: int | None, otherwise: int) -> int:
     return otherwise if found is None else found
 
 
-def _wanted(exchange: _Exchange, opcode: npt.NDArray[np.uint8]) -> Index:
+def _wanted(exchange: Exchange, opcode: npt.NDArray[np.uint8]) -> Index:
     """PSNs of all responses that READs and atomics wait for, in order."""
     firsts = [m.next_response for m in exchange.tracker.messages if 0 <= m.next_response <= m.last]
     counts = [
@@ -294,7 +280,7 @@ def _count(pair: ConnectionTracker, index: int, rows: Rows, mine: npt.NDArray[np
                 pair.reports.packet(FlowEventKind.CNP, index, packet)
 
 
-def _follow(exchange: _Exchange, rows: Rows) -> None:
+def _follow(exchange: Exchange, rows: Rows, pair: ConnectionTracker) -> None:
     """Change a tracker by regular requests and responses."""
     tracker, requests, responses = exchange.tracker, exchange.requests, exchange.responses
     if not len(requests) and not len(responses):
@@ -302,6 +288,7 @@ def _follow(exchange: _Exchange, rows: Rows) -> None:
     counts = tracker.connection.directions[tracker.end]
     newest = max([*requests[-1:].tolist(), *responses[-1:].tolist()])
     tracker.last_ns = int(rows.time_ns[newest])
+    tracker.last_place = int(rows.file[newest]), int(rows.number[newest])
     started = 0
     if len(requests):
         acked = np.concatenate([[tracker.acked], exchange.answers])[
@@ -322,13 +309,13 @@ def _follow(exchange: _Exchange, rows: Rows) -> None:
         tracker.acked = int(exchange.answers[-1])
         tracker.attempts = 0
         tracker.recent_responses.add_many(exchange.answers, rows, responses)
-    _complete(exchange, rows, started)
+    _complete(exchange, rows, started, pair)
     if tracker.disturbed_end and len(responses):
         tracker.note_answered(int(exchange.answers[-1]))
     tracker.limit()
 
 
-def _continue(exchange: _Exchange, rows: Rows) -> int:
+def _continue(exchange: Exchange, rows: Rows) -> int:
     """Add to the newest open message; returns the index of the first request of the next."""
     tracker, requests = exchange.tracker, exchange.requests
     starts = np.flatnonzero(_IS_START[rows.opcode[requests]])
@@ -342,7 +329,7 @@ def _continue(exchange: _Exchange, rows: Rows) -> int:
     return first
 
 
-def _complete(exchange: _Exchange, rows: Rows, first: int) -> None:
+def _complete(exchange: Exchange, rows: Rows, first: int, pair: ConnectionTracker) -> None:
     """Complete the messages that are answered, and open those that are not.
 
     first: index of the request that starts the first new message.
@@ -374,11 +361,7 @@ def _complete(exchange: _Exchange, rows: Rows, first: int) -> None:
         counts.message_bytes += sum(message.size for message in old)
         counts.message_bytes += int(new.sizes()[:done].sum())
         if tracker.has_observer:
-            messages = chain(old, map(new.message, range(done)))
-            for message, number, time_ns in zip(
-                messages, rows.number[by].tolist(), times[by].tolist(), strict=True
-            ):
-                tracker.report_message(message, number=number, time_ns=time_ns)
+            _report_messages(pair, tracker, old, new, rows.take(by))
     for message in tracker.messages:
         if message.next_response >= 0 and message.first <= acknowledged:
             message.next_response = acknowledged + 1
@@ -389,10 +372,39 @@ def _complete(exchange: _Exchange, rows: Rows, first: int) -> None:
         tracker.messages.append(message)
 
 
+def _report_messages(
+    pair: ConnectionTracker, tracker: RequestTracker, old: list[OpenMessage], new: _New, by: Rows
+) -> None:
+    """Report completed messages, those that began before and the first of the new ones.
+
+    by: (n,) the response to each.
+    """
+    observer, done = pair.run_observer, len(by) - len(old)
+    alone = chain(old, map(new.message, range(0 if observer is not None else done)))
+    for message, number, acked_ns in zip(
+        alone, by.number.tolist(), by.time_ns.tolist(), strict=False
+    ):
+        tracker.report_message(message, number=number, time_ns=acked_ns)
+    if observer is not None and done:
+        rows, begin = new.rows, new.requests[new.starts[:done]]
+        observer.completed(
+            CompletedMessages(
+                connection=tracker.connection,
+                direction=tracker.end,
+                opcode=rows.opcode[begin],
+                size=new.sizes()[:done],
+                first_number=rows.number[begin],
+                first_ns=rows.time_ns[begin],
+                acked_number=by.number[len(old) :],
+                acked_ns=by.time_ns[len(old) :],
+            )
+        )
+
+
 class _New:
     """The messages that start among the requests of one end; the last may not be whole."""
 
-    def __init__(self, exchange: _Exchange, rows: Rows, first: int) -> None:
+    def __init__(self, exchange: Exchange, rows: Rows, first: int) -> None:
         self.rows = rows
         self.requests = exchange.requests[first:]
         self.psn, self.span = exchange.psn[first:], exchange.span[first:]

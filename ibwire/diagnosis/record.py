@@ -9,16 +9,21 @@ memory grows with the number of incidents and not with the capture.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from ibwire.base.histogram import Histogram
 from ibwire.connections.connection import Connection
 from ibwire.connections.events import FlowEvent, FlowEventKind, Message
+from ibwire.connections.newest import NewestPackets
 from ibwire.connections.opcode_sets import ACKNOWLEDGE, ANSWERED, READ, RESPONSES, STARTS, VERB
-from ibwire.connections.packets import TransportPacket
+from ibwire.connections.packets import Rows, TransportPacket
 from ibwire.connections.retransmissions import PAUSE_NS, SILENCE_NS
+from ibwire.connections.runs import CompletedMessages, Exchange, Run
 from ibwire.connections.states import PacketStatus, ResponderState
 from ibwire.connections.tracker import RequestTracker
 from ibwire_layers.opcodes import Service
@@ -187,6 +192,33 @@ class Recorder:
         if connection.number in self._wanted:
             self.count(connection, direction, packet)
 
+    def wants(self, connection: int) -> bool:
+        """Whether a connection is recorded, by its number."""
+        return connection in self._wanted
+
+    def takes(self, run: Run) -> int:
+        """All packets of a run outside of incidents."""
+        return 0 if self._incidents(run.connection.number) else len(run)
+
+    def run(self, run: Run) -> None:
+        """Regular packets of a stretch, before they change the trackers."""
+        for exchange in run.exchanges:
+            if len(exchange.requests) or len(exchange.responses):
+                self._watch(exchange.tracker).run(exchange, run.rows)
+        self._count_many(run)
+
+    def completed(self, messages: CompletedMessages) -> None:
+        """Messages that began and ended in a run."""
+        record = self._records[messages.connection.number]
+        stretch = record.line[-1]
+        assert isinstance(stretch, Stretch)
+        for verb, count in _by_verb(messages.opcode):
+            key = messages.direction, verb
+            stretch.messages[key] = stretch.messages.get(key, 0) + count
+        stretch.bytes += int(messages.size.sum(dtype=np.int64))
+        if record.connection.is_reliable:
+            stretch.latency.add(messages.acked_ns - messages.first_ns)
+
     def event(self, event: FlowEvent) -> None:
         """Something happened."""
         if event.connection in self._wanted:
@@ -233,18 +265,11 @@ class Recorder:
         """Count a packet: in the open incidents, or in a stretch."""
         record = self.record_of(connection)
         here = record.last = PacketTime(packet.number, packet.time_ns)
-        incidents = [
-            watch.incident
-            for end in (0, 1)
-            if (watch := self._watches.get((connection.number, end))) and watch.incident
-        ]
+        incidents = self._incidents(connection.number)
         for incident in incidents:
             incident.packets += 1
         if not incidents:
-            if not record.line or isinstance(record.line[-1], Incident):
-                record.line.append(Stretch(here, here))
-            stretch = record.line[-1]
-            assert isinstance(stretch, Stretch)
+            stretch = _stretch(record, here)
             stretch.last = here
             stretch.packets += 1
             if packet.opcode in VERB and packet.opcode not in RESPONSES:
@@ -253,6 +278,59 @@ class Recorder:
                 if connection.service is Service.UD:
                     stretch.bytes += packet.size
                     stretch.messages[key] = stretch.messages.get(key, 0) + 1
+
+    def _count_many(self, run: Run) -> None:
+        """Count the packets of a run, of which none belongs to an incident."""
+        record, rows = self.record_of(run.connection), run.rows
+        first, last = (PacketTime(int(rows.number[i]), int(rows.time_ns[i])) for i in (0, -1))
+        record.last = last
+        stretch = _stretch(record, first)
+        stretch.last = last
+        stretch.packets += len(rows)
+        is_request = _IS_REQUEST[rows.opcode]
+        for direction in (0, 1):
+            opcode = rows.opcode[is_request & (run.direction == direction)]
+            for verb, count in _by_verb(opcode):
+                key = direction, verb
+                stretch.requests[key] = stretch.requests.get(key, 0) + count
+                if run.connection.service is Service.UD:
+                    stretch.messages[key] = stretch.messages.get(key, 0) + count
+        if run.connection.service is Service.UD:
+            stretch.bytes += int(rows.size[is_request].sum(dtype=np.int64))
+
+    def _incidents(self, connection: int) -> list[Incident]:
+        """The open incidents of a connection."""
+        return [
+            watch.incident
+            for end in (0, 1)
+            if (watch := self._watches.get((connection, end))) and watch.incident
+        ]
+
+
+def _stretch(record: Record, here: PacketTime) -> Stretch:
+    """The stretch that a packet outside of incidents belongs to."""
+    if not record.line or isinstance(record.line[-1], Incident):
+        record.line.append(Stretch(here, here))
+    stretch = record.line[-1]
+    assert isinstance(stretch, Stretch)
+    return stretch
+
+
+def _by_verb(opcode: npt.NDArray[np.uint8]) -> Iterator[tuple[str, int]]:
+    """How many packets there are of each opcode, with its verb."""
+    counts = np.bincount(opcode, minlength=256)
+    for each in np.flatnonzero(counts).tolist():
+        yield VERB[each], int(counts[each])
+
+
+def _table(opcodes: Iterable[int]) -> npt.NDArray[np.bool_]:
+    table = np.zeros(256, np.bool_)
+    table[list(opcodes)] = True
+    return table
+
+
+_IS_REQUEST = _table(VERB.keys() - RESPONSES)
+_IS_READ, _IS_ACKNOWLEDGE = _table(READ), _table(ACKNOWLEDGE)
 
 
 class _Watch:
@@ -265,8 +343,8 @@ class _Watch:
         self.incident: Incident | None = None
         self._clue: Clue | None = None
         """Of the last retransmission, also of an incident that is over."""
-        self._sent: dict[int, TransportPacket] = {}
-        self._answers: dict[int, TransportPacket] = {}
+        self._sent = NewestPackets(SENT)
+        self._answers = NewestPackets(SENT)
         self._answer: PacketTime | None = None
         """The response that ends the incident unless the retransmission goes on."""
         self._resent_number = 0
@@ -296,7 +374,7 @@ class _Watch:
         if self.incident is not None:
             self.incident.last = here
         if status is not PacketStatus.DUPLICATE:
-            _keep(self._sent, psn, packet)
+            self._sent.put(psn, packet)
         if packet.ack_req or packet.opcode in READ:
             self._asked = max(self._asked, psn)
 
@@ -352,7 +430,7 @@ class _Watch:
         since = 0 if sent is None else sent.number
         return any(
             each < psn and answer.opcode not in ACKNOWLEDGE and answer.number > since
-            for each, answer in self._answers.items()
+            for each, answer in self._answers.all().items()
         )
 
     def _answer_to(
@@ -361,10 +439,11 @@ class _Watch:
         """The response seen here that had answered this request."""
         if packet.opcode in ANSWERED:
             return self._answers.get(psn)
-        found = [each for each in self._answers if psn <= each <= tracker.acked]
+        answers = self._answers.all()
+        found = [each for each in answers if psn <= each <= tracker.acked]
         sent = self._sent.get(psn)
-        newer = [each for each in found if sent and self._answers[each].number > sent.number]
-        return self._answers[min(newer or found)] if found else None
+        newer = [each for each in found if sent and answers[each].number > sent.number]
+        return answers[min(newer or found)] if found else None
 
     def response(
         self, tracker: RequestTracker, packet: TransportPacket, status: PacketStatus
@@ -398,7 +477,24 @@ class _Watch:
                 self._answer = here  # a retransmission goes on, unless a new request comes
             else:
                 self._close(here)
-        _keep(self._answers, psn, packet)
+        self._answers.put(psn, packet)
+
+    def run(self, exchange: Exchange, rows: Rows) -> None:
+        """Regular requests and responses while no incident is open."""
+        requests, answers = exchange.requests, exchange.answers
+        self._sent.put_many(exchange.psn, rows, requests)
+        asking = exchange.psn[rows.ack_req[requests] | _IS_READ[rows.opcode[requests]]]
+        if len(asking):
+            self._asked = max(self._asked, int(asking[-1]))
+        self._answers.put_many(answers, rows, exchange.responses)
+        if self._clue is not None:
+            acks = self._clue.acks
+            acknowledged = answers[_IS_ACKNOWLEDGE[rows.opcode[exchange.responses]]]
+            known = np.isin(acknowledged, list(acks))
+            for psn in acknowledged[known].tolist():
+                acks[psn] += 1
+            for psn in acknowledged[~known][: max(0, ACKS - len(acks))].tolist():
+                acks[psn] = 1
 
     def _refused(self, tracker: RequestTracker, psn: int, packet: TransportPacket) -> None:
         here = PacketTime(packet.number, packet.time_ns)
@@ -419,14 +515,14 @@ class _Watch:
             is_old=tracker.is_retransmitting and tracker.retransmission_end <= psn + 1,
             was_late=sent is not None
             and sent.number > self._resent_number
-            and any(p > psn and each.number < sent.number for p, each in self._sent.items()),
+            and any(p > psn and each.number < sent.number for p, each in self._sent.all().items()),
             was_before_older=sent is not None
-            and any(p < psn and each.number > sent.number for p, each in self._sent.items()),
+            and any(p < psn and each.number > sent.number for p, each in self._sent.all().items()),
             was_busy=self._was_busy(psn, sent),
         )
         self._refused_psn = psn
         if psn - 1 > tracker.acked:
-            _keep(self._answers, psn - 1, packet)  # it acknowledges all before that
+            self._answers.put(psn - 1, packet)  # it acknowledges all before that
 
     def _is_over(self, tracker: RequestTracker, incident: Incident, psn: int) -> bool:
         """Whether a response with this PSN answers all affected requests."""
@@ -482,13 +578,6 @@ class _Watch:
 
 def _unwrap(psn: int, near: int) -> int:
     return near + (psn - near + HALF & MASK) - HALF
-
-
-def _keep(packets: dict[int, TransportPacket], psn: int, packet: TransportPacket) -> None:
-    packets.pop(psn, None)
-    packets[psn] = packet
-    if len(packets) > SENT:
-        del packets[next(iter(packets))]
 
 
 def _assign(record: Record) -> None:

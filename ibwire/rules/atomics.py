@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeVar
 
-from ibwire.connections.packets import TransportPacket
+import numpy as np
+import numpy.typing as npt
+
+from ibwire.connections.packets import Rows, TransportPacket
 from ibwire.connections.states import PacketStatus
 from ibwire.rules.findings import Rule, Severity
 from ibwire.rules.history import FRESH, ConnectionCheck, Operands, RequestHistory, Violation
 from ibwire.rules.packet import Chunk, Mask, PacketRule, opcodes_where
+from ibwire.rules.regular import Regular, opcode_table
 from ibwire_layers.opcodes import INFO, Operation, name_of
 
 ALIGNED = Rule(
@@ -50,6 +54,7 @@ ANSWERS = frozenset(
     code for code, info in INFO.items() if info.operation is Operation.ATOMIC_ACKNOWLEDGE
 )
 
+_IS_REQUEST, _IS_ANSWER = opcode_table(REQUESTS), opcode_table(ANSWERS)
 _ATOMIC = opcodes_where(lambda info: info.opcode in REQUESTS)
 _ATOMIC_WRITE = opcodes_where(lambda info: info.operation is Operation.ATOMIC_WRITE)
 
@@ -73,23 +78,28 @@ PACKET_RULES = (PacketRule(ALIGNED, _is_unaligned, _address),)
 class Atomics(ConnectionCheck):
     """Operands and results by PSN."""
 
-    __slots__ = ("_asked", "_results")
+    __slots__ = ("_asked", "_regular", "_results", "_waiting")
 
     def __init__(self, history: RequestHistory) -> None:
         super().__init__(history)
         self._asked: dict[int, tuple[TransportPacket, Operands]] = {}
         self._results: dict[int, tuple[int, Operands]] = {}
+        self._regular: list[tuple[Rows, npt.NDArray[np.uint64]]] = []
+        """Newer packets and their operands that nothing was compared with yet: arrays."""
+        self._waiting = 0
+        """How many those are."""
 
     def request(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Compare a retransmission with the first transmission."""
-        if packet.opcode not in REQUESTS or packet.number not in self.history.operands:
+        if packet.opcode not in REQUESTS:
             return
-        operands = self.history.operands[packet.number]
-        if INFO[packet.opcode].operation is Operation.FETCH_ADD:
-            operands = operands[:1]  # the compare data mean nothing
+        operands = self.history.operands.get(packet.number)
+        if operands is None:
+            return
+        self._unpack()
+        operands = _compared(packet, operands)
         if status in FRESH:
-            self._results.pop(packet.psn, None)
-            _keep(self._asked, packet.psn, (packet, operands))
+            self._note_request(packet, operands)
             return
         if status is not PacketStatus.RETRANSMITTED or packet.psn not in self._asked:
             return
@@ -104,14 +114,58 @@ class Atomics(ConnectionCheck):
 
     def response(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Compare an answer with the one before to the same request."""
-        if packet.opcode not in ANSWERS or packet.number not in self.history.operands:
+        if packet.opcode not in ANSWERS:
             return
-        value = self.history.operands[packet.number]
-        number, before = self._results.get(packet.psn, (packet.number, value))
+        operands = self.history.operands.get(packet.number)
+        if operands is None:
+            return
+        self._unpack()
+        value = _compared(packet, operands)
+        number, before = self._note_response(packet, value)
         if before != value:
             found = f"ATOMIC ACKNOWLEDGE of PSN {packet.psn} with {_words(value)}"
             yield ONCE, f"{found}, expected {_words(before)} as in packet {number}", packet
-        _keep(self._results, packet.psn, (number, before))
+
+    def _note_request(self, packet: TransportPacket, operands: Operands) -> None:
+        self._results.pop(packet.psn, None)
+        _keep(self._asked, packet.psn, (packet, operands))
+
+    def _note_response(self, packet: TransportPacket, value: Operands) -> tuple[int, Operands]:
+        """Remember a response; returns the number and the value of the first of its PSN."""
+        first = self._results.get(packet.psn, (packet.number, value))
+        _keep(self._results, packet.psn, first)
+        return first
+
+    def takes(self, run: Regular) -> int:
+        """All: only what is retransmitted can differ."""
+        return run.end
+
+    def run(self, run: Regular) -> None:
+        """Remember the newest requests and responses."""
+        requests = run.requests[_IS_REQUEST[run.opcode]][-KEEP:]
+        responses = run.responses[_IS_ANSWER[run.answer_opcode]][-KEEP:]
+        if not len(requests) and not len(responses):
+            return
+        rows = run.rows.take(np.sort(np.concatenate([requests, responses])))
+        values, known = self.history.operands.of(rows.number)
+        self._regular.append((rows.take(known), values[known]))
+        self._waiting += len(rows)
+        while self._waiting - len(self._regular[0][0]) >= 4 * KEEP:
+            self._waiting -= len(self._regular.pop(0)[0])
+
+    def _unpack(self) -> None:
+        waiting, self._regular, self._waiting = self._regular, [], 0
+        for rows, values in waiting:
+            for packet, operands in zip(rows.packets(), values.tolist(), strict=True):
+                if packet.opcode in REQUESTS:
+                    self._note_request(packet, _compared(packet, tuple(operands)))
+                else:
+                    self._note_response(packet, _compared(packet, tuple(operands)))
+
+
+def _compared(packet: TransportPacket, operands: Operands) -> Operands:
+    """The operands of a packet that mean something."""
+    return operands if INFO[packet.opcode].operation is Operation.COMPARE_SWAP else operands[:1]
 
 
 def _words(operands: Operands) -> str:

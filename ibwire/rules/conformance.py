@@ -12,6 +12,7 @@ from ibwire.connections.connection import Connection
 from ibwire.connections.events import FlowEvent, FlowEventKind, Message
 from ibwire.connections.flow import FlowKey, Flows
 from ibwire.connections.packets import TransportPacket
+from ibwire.connections.runs import CompletedMessages, Run
 from ibwire.connections.states import PacketStatus
 from ibwire.connections.summary import Summary
 from ibwire.connections.tracker import RequestTracker
@@ -39,13 +40,14 @@ from ibwire.rules.findings import (
     Severity,
     worst_first,
 )
-from ibwire.rules.history import ConnectionCheck, Operands, RequestHistory, Violation
+from ibwire.rules.history import ConnectionCheck, KeptOperands, RequestHistory, Violation
 from ibwire.rules.packet import BAD, GOOD, Chunk, sound
+from ibwire.rules.regular import Regular, opcode_table
 from ibwire_layers.opcodes import INFO, OpCode, Service
 
 _RELIABLE = (Service.RC, Service.XRC)
-KEEP_OPERANDS = 1 << 16
-"""Atomics whose operands are kept until their connection is checked; older ones are not."""
+KEEP_OPERANDS = 1 << 19
+"""Atomics whose operands are kept for the check of their connection; older ones are not."""
 MOST_RESTARTS = 1 << 12
 """Restarts that are remembered of one connection."""
 BAD_FLOWS = 1 << 16
@@ -78,7 +80,7 @@ class Conformance:
         """Connection -> packets with which its queue pairs began anew."""
         self._histories: dict[tuple[int, int], _Checked] = {}
         self._notified: dict[int, Notifications] = {}
-        self._operands: dict[int, Operands] = {}
+        self._operands = KeptOperands(KEEP_OPERANDS)
         self._packet_rules = [
             each for each in catalogue.PACKET_RULES if self._collector.wants(each.rule)
         ]
@@ -179,15 +181,14 @@ class Conformance:
 
     def _keep_operands(self, chunk: Chunk) -> None:
         """Keep the operands of atomics until their connection is checked."""
-        for opcodes, names in _OPERANDS:
-            rows = np.flatnonzero(np.isin(chunk.opcode, opcodes))
-            if not len(rows):
-                continue
-            numbers = chunk.numbers[rows].tolist()
-            values = zip(*(chunk[name][rows].tolist() for name in names), strict=True)
-            self._operands.update(zip(numbers, values, strict=True))
-        while len(self._operands) > KEEP_OPERANDS:
-            del self._operands[next(iter(self._operands))]
+        rows = np.flatnonzero(_IS_ATOMIC[chunk.opcode])
+        if len(rows):
+            values = np.zeros((len(rows), 2), np.uint64)
+            is_answer = _IS_ANSWER[chunk.opcode[rows]]
+            for column, field in enumerate(("atomiceth.swapdt", "atomiceth.cmpdt")):
+                values[~is_answer, column] = chunk[field][rows[~is_answer]]
+            values[is_answer, 0] = chunk["atomicacketh.origremdt"][rows[is_answer]]
+            self._operands.add(chunk.numbers[rows], values)
 
     def _check_icrcs(self) -> None:
         totals = self._tally.totals()
@@ -254,6 +255,37 @@ class Conformance:
             for rule, words, _ in notified.cnp(direction, packet):
                 self._collector.add(rule, key, packet.number, words, verified=packet.icrc != 0)
 
+    def wants(self, connection: int) -> bool:
+        """All connections are checked."""
+        return True
+
+    def takes(self, run: Run) -> int:
+        """How many packets of a run break no rule for certain."""
+        end = len(run)
+        for each in run.exchanges:
+            if len(each.requests) or len(each.responses):
+                end = min(end, self._checked(each.tracker).takes(Regular.of(run, each)))
+        return end
+
+    def run(self, run: Run) -> None:
+        """Packets that break no rule."""
+        for each in run.exchanges:
+            if len(each.requests) or len(each.responses):
+                self._checked(each.tracker).run(Regular.of(run, each))
+        is_cnp = run.rows.opcode == OpCode.CNP
+        marked = run.rows.marked & ~is_cnp
+        if run.exchanges and marked.any():
+            notified = self._notified.setdefault(run.connection.number, Notifications())
+            for direction in (0, 1):
+                rows = run.rows.take(marked & (run.direction == direction))
+                notified.mark_many(direction, rows.number)
+        cnps = run.rows.take(is_cnp).packets() if is_cnp.any() else ()
+        for direction, packet in zip(run.direction[is_cnp].tolist(), cnps, strict=True):
+            self.other(run.connection, direction, packet)
+
+    def completed(self, messages: CompletedMessages) -> None:
+        """Messages are not checked by themselves."""
+
     def event(self, event: FlowEvent) -> None:
         """Forget a tracker whose queue pair was reset."""
         if event.kind is FlowEventKind.RESTART:
@@ -282,8 +314,6 @@ class Conformance:
     def _note_packet(self, connection: Connection, direction: int, packet: TransportPacket) -> None:
         if packet.marked:
             self._notified.setdefault(connection.number, Notifications()).mark(direction, packet)
-        if self._operands:
-            self._operands.pop(packet.number, None)
 
     def _check_notifications(self, summary: Summary) -> None:
         for number, notified in self._notified.items():
@@ -296,7 +326,7 @@ class Conformance:
 class _Checked:
     """A history, and the checks that receive its packets."""
 
-    __slots__ = ("history", "of_requests", "of_responses")
+    __slots__ = ("all", "history", "of_requests", "of_responses")
 
     def __init__(self, history: RequestHistory) -> None:
         self.history = history
@@ -305,15 +335,23 @@ class _Checked:
         is_answered = connection.service in _RELIABLE and connection.pairing != "guess"
         checks = (catalogue.checks if is_answered else catalogue.unreliable_checks)(history)
         base = ConnectionCheck
+        self.all = checks
         self.of_requests = [each for each in checks if type(each).request is not base.request]
         self.of_responses = [each for each in checks if type(each).response is not base.response]
 
+    def takes(self, run: Regular) -> int:
+        """Position of the first packet of a run that has to be checked alone."""
+        return min(self.history.takes(run), *(each.takes(run) for each in self.all))
 
-_OPERANDS = (
-    (tuple(atomics.REQUESTS), ("atomiceth.swapdt", "atomiceth.cmpdt")),
-    (tuple(atomics.ANSWERS), ("atomicacketh.origremdt",)),
-)
-"""Opcodes, and the fields that the checks of atomics compare."""
+    def run(self, run: Regular) -> None:
+        """Packets that break no rule."""
+        for each in self.all:
+            each.run(run)
+        self.history.run(run)
+
+
+_IS_ANSWER = opcode_table(atomics.ANSWERS)
+_IS_ATOMIC = opcode_table(atomics.REQUESTS) | _IS_ANSWER
 
 
 class _Locations:

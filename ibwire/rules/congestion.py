@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import numpy as np
+import numpy.typing as npt
 
 from ibwire.connections.connection import Connection
 from ibwire.connections.packets import TransportPacket
@@ -119,6 +120,12 @@ class Notifications:
         self.marks[direction] += 1
         if len(self.first[direction]) < MARKS:
             self.first[direction].append(packet.number)
+
+    def mark_many(self, direction: int, numbers: npt.NDArray[np.int64]) -> None:
+        """Packets with the CE mark, by their numbers."""
+        self.marks[direction] += len(numbers)
+        room = MARKS - len(self.first[direction])
+        self.first[direction].extend(numbers[:room].tolist())
 
     def cnp(self, direction: int, packet: TransportPacket) -> Iterable[Violation]:
         """A CNP."""

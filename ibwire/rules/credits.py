@@ -7,16 +7,30 @@ permanently, and code 0 of a peer that never gave any means nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
 
 from ibwire.connections.packets import TransportPacket
+from ibwire.connections.runs import Index
 from ibwire.connections.states import PacketStatus
 from ibwire.rules.findings import Rule, Severity
-from ibwire.rules.history import ENDS, FRESH, STARTS, ConnectionCheck, RequestHistory, Violation
+from ibwire.rules.history import (
+    ENDS,
+    FRESH,
+    IS_END,
+    IS_START,
+    STARTS,
+    ConnectionCheck,
+    RequestHistory,
+    Violation,
+)
 from ibwire.rules.psn_acks import Messages
+from ibwire.rules.regular import Mask, Regular, opcode_table
 from ibwire_layers.headers import ImmDt
 from ibwire_layers.opcodes import INFO, Operation, name_of
-from ibwire_layers.psn import MASK, distance
-from ibwire_layers.syndrome import INVALID_CREDITS, AckKind, code, credits, kind
+from ibwire_layers.psn import HALF, MASK, distance
+from ibwire_layers.syndrome import CREDITS, INVALID_CREDITS, AckKind, code, credits, kind
 
 LIMIT = Rule(
     "credits.limit",
@@ -52,6 +66,8 @@ _CREDITED = frozenset(
     if info.operation is Operation.SEND
     or (info.operation is Operation.WRITE and ImmDt in info.headers)
 )
+_IS_CREDITED = opcode_table(_CREDITED)
+_CREDITS = np.array([*CREDITS, 0], np.int64)
 
 
 class Credits(ConnectionCheck):
@@ -141,3 +157,80 @@ class Credits(ConnectionCheck):
             under_way = distance(packet.msn, (before + self.messages.sent) & MASK)
             self.limit = (new + max(0, under_way)) & MASK
         return ()
+
+    def takes(self, run: Regular) -> int:
+        """Up to the first message beyond the limit, or the response that sets a limit at all."""
+        if self.asking is not None:
+            return 0
+        if self.is_off:
+            return run.end
+        given = run.rows.syndrome[run.responses]
+        end = run.first_response(given == INVALID_CREDITS)
+        if self.messages.before is None:
+            return min(end, self.messages.certain_from(run))
+        if self.limit is None:
+            return min(end, run.first_response(given >= 0))
+        found = self._limits(run)
+        beyond = np.zeros(len(run.requests), np.bool_)
+        beyond[found.credited] = found.is_live & (found.number > found.limit)
+        return min(end, run.first_request(beyond))
+
+    def run(self, run: Regular) -> None:
+        """Take the credits."""
+        if self.is_off:
+            return
+        given = run.rows.syndrome[run.responses]
+        if self.limit is not None:
+            found = self._limits(run)
+            if self.messages.before is not None:
+                self._begun += int(found.is_live.sum())
+            self.limit = found.last & MASK
+        self.is_live = self.is_live or bool((given > 0).any())
+
+    def _limits(self, run: Regular) -> _Limits:
+        """The limit at each message that needs a credit."""
+        memo: _Limits | None = run.memo.get(self)
+        if memo is not None:
+            return memo
+        assert self.limit is not None
+        before = self.messages.before
+        starts = np.flatnonzero(IS_START[run.opcode])
+        is_credited = _IS_CREDITED[run.opcode[starts]]
+        # Where the MSN is not certain, nothing is counted.
+        free = np.zeros(len(run.requests) + 1, np.int64)
+        if before is not None:
+            free[starts[~is_credited] + 1] = 1
+        free = np.cumsum(free)  # messages without a credit that raised the limit, before each
+        which = np.flatnonzero(run.rows.syndrome[run.responses] >= 0)
+        at = run.responses[which]
+        given = _CREDITS[run.rows.syndrome[at]]
+        new = run.rows.msn[at].astype(np.int64) + given
+        new = self.limit + ((new - self.limit + HALF) & MASK) - HALF - free[run.before[which]]
+        highest = np.maximum.accumulate(np.concatenate([[self.limit], new]))
+        live = np.maximum.accumulate(np.concatenate([[self.is_live], given > 0]))
+        credited = starts[is_credited]
+        answers = np.searchsorted(at, run.requests[credited])
+        number = np.zeros(len(credited), np.int64)
+        if before is not None:
+            sent = self.messages.fit(run).sent
+            number = before + sent[credited + 1] + ~IS_END[run.opcode[credited]]
+        limit = highest[answers] + free[credited]
+        number = limit + ((number - limit + HALF) & MASK) - HALF
+        found = _Limits(credited, live[answers], number, limit, int(highest[-1] + free[-1]))
+        run.memo[self] = found
+        return found
+
+
+class _Limits(NamedTuple):
+    """The messages that need a credit, all (n,)."""
+
+    credited: Index
+    """Which requests of the run begin them."""
+    is_live: Mask
+    """The responder has given credits before."""
+    number: Index
+    """Sequence number of the message."""
+    limit: Index
+    """The largest that has a credit."""
+    last: int
+    """The limit after the run."""

@@ -7,15 +7,21 @@ with the packets before.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from bisect import bisect_right
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
 
 from ibwire.connections.connection import MTUS
+from ibwire.connections.newest import NewestPackets
 from ibwire.connections.packets import TransportPacket
 from ibwire.connections.states import PacketStatus
 from ibwire.connections.tracker import RequestTracker
 from ibwire.rules.findings import Rule
+from ibwire.rules.regular import Regular, opcode_table
 from ibwire_layers.opcodes import INFO, Operation, Position
-from ibwire_layers.psn import MASK, distance
+from ibwire_layers.psn import MASK, MODULUS, distance
 
 KEEP = 256
 """Requests that are remembered, to compare retransmitted ones."""
@@ -32,6 +38,9 @@ FULL = frozenset(c for c, i in INFO.items() if i.position in (Position.FIRST, Po
 STARTS = frozenset(c for c, i in INFO.items() if i.position in (Position.FIRST, Position.ONLY))
 ENDS = frozenset(c for c, i in INFO.items() if i.position in (Position.LAST, Position.ONLY))
 
+IS_READ, IS_FULL = opcode_table(READ_REQUESTS), opcode_table(FULL)
+IS_START, IS_END = opcode_table(STARTS), opcode_table(ENDS)
+
 FRESH = (PacketStatus.NEW, PacketStatus.AFTER_GAP)
 
 Violation = tuple[Rule, str, TransportPacket]
@@ -39,6 +48,52 @@ Violation = tuple[Rule, str, TransportPacket]
 
 Operands = tuple[int, ...]
 """Swap and compare data of an atomic request, or the original value in its response."""
+
+
+class KeptOperands:
+    """The operands of the newest atomics of a capture, by packet number."""
+
+    def __init__(self, most: int) -> None:
+        """most: how many are kept, about."""
+        self._most = most
+        self._count = 0
+        self._numbers: list[npt.NDArray[np.int64]] = []
+        self._values: list[npt.NDArray[np.uint64]] = []
+        """(n, 2) of each: swap and compare data, or the original value and nothing."""
+
+    def add(self, numbers: npt.NDArray[np.int64], values: npt.NDArray[np.uint64]) -> None:
+        """Keep operands (n, 2) of packets that come after all before."""
+        self._numbers.append(numbers)
+        self._values.append(values)
+        self._count += len(numbers)
+        while self._count - len(self._numbers[0]) >= self._most:
+            self._count -= len(self._numbers.pop(0))
+            del self._values[0]
+
+    def get(self, number: int) -> Operands | None:
+        """Swap and compare data of a request, or the original value in a response and 0."""
+        values, known = self.of(np.array([number]))
+        return tuple(values[0].tolist()) if known[0] else None
+
+    def of(
+        self, numbers: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:
+        """The operands (n, 2) of some packets, ascending, and which of them are kept."""
+        values = np.zeros((len(numbers), 2), np.uint64)
+        known = np.zeros(len(numbers), np.bool_)
+        at = max(bisect_right(self._numbers, int(numbers[0]), key=_first_number) - 1, 0)
+        for there, operands in zip(self._numbers[at:], self._values[at:], strict=True):
+            if there[0] > numbers[-1]:
+                break
+            row = np.minimum(np.searchsorted(there, numbers), len(there) - 1)
+            found = there[row] == numbers
+            known |= found
+            values[found] = operands[row[found]]
+        return values, known
+
+
+def _first_number(numbers: npt.NDArray[np.int64]) -> int:
+    return int(numbers[0])
 
 
 class Identifications:
@@ -52,13 +107,30 @@ class Identifications:
 
     def note(self, packet: TransportPacket) -> None:
         """Take the next packet of the sender."""
-        if packet.ip_id < 0:
+        if packet.ip_id >= 0:
+            self._note(packet.ip_id)
+
+    def note_many(self, ip_id: npt.NDArray[np.int32]) -> None:
+        """Take the next packets of the sender, by their identifications."""
+        ip_id = ip_id[ip_id >= 0]
+        if not len(ip_id):
             return
-        step = (packet.ip_id - self._high) & 0xFFFF
+        self._note(int(ip_id[0]))
+        steps = np.diff(ip_id, prepend=self._high) & 0xFFFF
+        if (steps > 0x10000 - MOST_STEPS).any():
+            for each in ip_id[1:].tolist():
+                self._note(each)
+            return
+        moved = steps[steps > 0]
+        if len(moved):
+            self._high, self.counts = int(ip_id[-1]), bool(moved[-1] < MOST_STEPS)
+
+    def _note(self, ip_id: int) -> None:
+        step = (ip_id - self._high) & 0xFFFF
         if self._high < 0 or MOST_STEPS <= step <= 0x10000 - MOST_STEPS:
-            self._high, self.counts = packet.ip_id, False
+            self._high, self.counts = ip_id, False
         elif 0 < step < MOST_STEPS:
-            self._high, self.counts = packet.ip_id, True
+            self._high, self.counts = ip_id, True
 
     def is_next(self, before: TransportPacket, packet: TransportPacket) -> bool:
         """Whether it is certain that the sender sent nothing between two packets."""
@@ -88,13 +160,12 @@ class RequestHistory:
         "unsure",
     )
 
-    def __init__(self, tracker: RequestTracker, operands: Mapping[int, Operands]) -> None:
+    def __init__(self, tracker: RequestTracker, operands: KeptOperands) -> None:
         self.tracker = tracker
         self.operands = operands
-        """By packet number, of the atomics that are not checked yet."""
         self.mtu: int | None = None
         """The path MTU: size of the first packet that has to fill it."""
-        self.requests: dict[int, TransportPacket] = {}
+        self.requests = NewestPackets(KEEP)
         """By PSN, the first transmission of each."""
         self.reads: list[TransportPacket] = []
         """READ requests in the order in which they were sent, also retries of a part."""
@@ -167,11 +238,9 @@ class RequestHistory:
                 self.unsure.add(packet.number)
         if status in FRESH:
             self.newest = packet
-            self.requests.pop(packet.psn, None)
-        if packet.psn not in self.requests:
-            self.requests[packet.psn] = packet
-            if len(self.requests) > KEEP:
-                del self.requests[next(iter(self.requests))]
+            self.requests.put(packet.psn, packet)
+        else:
+            self.requests.put_first(packet.psn, packet)
 
     def _note_read(self, packet: TransportPacket) -> None:
         reads = self.reads
@@ -196,6 +265,90 @@ class RequestHistory:
         if self.front is None or distance(self.front.psn, packet.psn) > 0:
             self.front = packet
 
+    # Regular packets, many at once.
+
+    def takes(self, run: Regular) -> int:
+        """Position of the first packet that has to be taken alone."""
+        requests, responses = run.requests, run.responses
+        front, newest = self.front, self.newest
+        end = run.end
+        if len(requests) and newest is None:
+            end = min(end, int(requests[0]))
+        if front is not None and len(responses):
+            is_older = distance(front.psn, int(run.answers[0]) & MASK) < 0
+            end = min(end, int(responses[0])) if is_older else end
+        return min(end, self._takes_sizes(run), self._takes_reads(run))
+
+    def _takes_sizes(self, run: Regular) -> int:
+        """The same as far as the path MTU is concerned."""
+        dma_len = run.rows.dma_len[run.requests]
+        reads = IS_READ[run.opcode]
+        full, answered_full = IS_FULL[run.opcode], IS_FULL[run.answer_opcode]
+        if self.mtu is None:
+            end = run.first_request(full | (reads & (dma_len > MTUS[0])))
+            return min(end, run.first_response(answered_full))
+        if self.mtu != run.connection.mtu:
+            end = run.first_request(full | reads)
+            return min(end, run.first_response(answered_full))
+        return run.first_request(reads & (run.span >= LARGE_SPAN))
+
+    def _takes_reads(self, run: Regular) -> int:
+        """The same as far as a remembered READ may have the PSNs of these requests."""
+        if not len(run.requests):
+            return run.end
+        base = int(run.psn[0])
+        count = int(run.psn[-1] + run.span[-1]) - base
+        for read in self.reads:
+            ahead = (read.psn - base) & MASK
+            if ahead < count or ahead + (self.span(read) or LARGE_SPAN) > MODULUS:
+                return int(run.requests[0])
+        return run.end
+
+    def run(self, run: Regular) -> None:
+        """Remember regular packets."""
+        if len(run.requests):
+            self.request_ids.note_many(run.rows.ip_id[run.requests])
+            self._run_reads(run)
+            self.requests.put_many(run.psn & MASK, run.rows, run.requests)
+            self.newest = run.last_request
+        if len(run.responses):
+            self.answer_ids.note_many(run.rows.ip_id[run.responses])
+            if self.front is None or distance(self.front.psn, run.last_response.psn) > 0:
+                self.front = run.last_response
+
+    def _run_reads(self, run: Regular) -> None:
+        """Remember the READs among regular requests, as `_note_read` does one by one."""
+        at = np.flatnonzero(IS_READ[run.opcode])
+        if not len(at):
+            return
+        positions = run.requests[at]
+        follow = (run.rows.psn[positions].astype(np.int64) + run.span[at]).tolist()
+        answered = np.searchsorted(run.responses, positions).tolist()
+        kept: list[tuple[int, TransportPacket | int]] = [
+            (read.psn + (self.span(read) or 1), read) for read in self.reads
+        ]
+        is_pruned = False
+        done = 0
+        while done < len(at):
+            room = 2 * KEEP_READS - len(kept)
+            if room <= 0:
+                front = self.front.psn if self.front is not None else None
+                if answered[done]:
+                    front = int(run.answers[answered[done] - 1]) & MASK
+                if front is not None:
+                    old = [each for each in kept[:-KEEP_READS] if distance(front, each[0]) > 0]
+                    kept[:-KEEP_READS] = old[-KEEP:]
+                    is_pruned = True
+                room = max(1, 2 * KEEP_READS - len(kept))
+            following = min(done + room, len(at))
+            kept += zip(follow[done:following], range(done, following), strict=True)
+            done = following
+        new = [each for _, each in kept if isinstance(each, int)]
+        packets = iter(run.packets(positions[new]))
+        self.reads = [next(packets) if isinstance(each, int) else each for _, each in kept]
+        if is_pruned:
+            self.unsure.intersection_update(read.number for read in self.reads)
+
 
 class ConnectionCheck:
     """Checks some rules over one history: it receives packets and yields violations."""
@@ -212,3 +365,13 @@ class ConnectionCheck:
     def response(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """A response."""
         return ()
+
+    def takes(self, run: Regular) -> int:
+        """Position of the first regular packet that it has to receive alone: all, by default.
+
+        Before that it finds nothing, and `run` leaves it as if it had received each packet.
+        """
+        return 0
+
+    def run(self, run: Regular) -> None:
+        """Regular packets, in which it finds nothing."""

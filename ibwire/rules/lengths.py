@@ -13,12 +13,16 @@ from ibwire.rules.findings import Rule, Severity
 from ibwire.rules.history import (
     ENDS,
     FULL,
+    IS_END,
+    IS_FULL,
+    IS_READ,
     READ_REQUESTS,
     ConnectionCheck,
     RequestHistory,
     Violation,
 )
 from ibwire.rules.packet import Chunk, Mask, PacketRule, intact, opcodes_where
+from ibwire.rules.regular import Regular
 from ibwire_layers.errors import Fault
 from ibwire_layers.headers import RETH
 from ibwire_layers.opcodes import INFO, Operation, Payload, Position, name_of
@@ -121,6 +125,12 @@ _WRITE_ONLY = opcodes_where(
     lambda info: info.operation is Operation.WRITE and info.position is Position.ONLY
 )
 _RETH = opcodes_where(lambda info: RETH in info.headers)
+_IS_WRITE_FIRST = opcodes_where(
+    lambda info: info.operation is Operation.WRITE and info.position is Position.FIRST
+)
+_IS_WRITE_PART = opcodes_where(
+    lambda info: info.operation is Operation.WRITE and info.position is not Position.ONLY
+)
 _LENGTH_FAULTS = (Fault.LENGTH, Fault.UDP_LENGTH, Fault.PAD_COUNT)
 
 
@@ -228,6 +238,16 @@ class PathMtu(ConnectionCheck):
 
     response = request
 
+    def takes(self, run: Regular) -> int:
+        """Up to the first packet that is larger than the path MTU."""
+        mtu = self.history.mtu
+        if mtu is None:
+            return run.end
+        larger = ~IS_FULL[run.opcode] & (run.size > mtu) & (run.size <= LARGEST)
+        size = run.answer_size
+        answers = ~IS_FULL[run.answer_opcode] & (size > mtu) & (size <= LARGEST)
+        return min(run.first_request(larger), run.first_response(answers))
+
 
 class Write(ConnectionCheck):
     """The RETH of a WRITE fixes the opcode and the size of every packet that follows it.
@@ -270,3 +290,33 @@ class Write(ConnectionCheck):
         found = f"{info.opcode.name} with {packet.size} bytes"
         where = f"packet {place + 1} of {count} of a WRITE of {first.dma_len} bytes"
         yield WRITE, f"{found} as {where}, expected {expected}", packet
+
+    def takes(self, run: Regular) -> int:
+        """Up to the first packet that does not belong to the RETH before it."""
+        opcode, size = run.opcode, run.size.astype(np.int64)
+        is_first = _IS_WRITE_FIRST[opcode]
+        first = self.first
+        if not len(opcode) or (first is None and not is_first.any()):
+            return run.end
+        dma_len = run.rows.dma_len[run.requests].astype(np.int64)
+        odd = is_first & (dma_len <= size) & np.isin(size, MTUS)
+        # The newest RETH before each packet; index 0 is the one before all.
+        which = np.maximum.accumulate(np.where(is_first, np.arange(1, len(opcode) + 1), 0))
+        psn = run.psn & MASK
+        old = (first.psn, first.size, first.dma_len) if first is not None else (0, 0, 0)
+        first_psn = np.concatenate([[old[0]], psn])[which]
+        full = np.concatenate([[old[1]], size])[which]
+        whole = np.concatenate([[old[2]], dma_len])[which]
+        place = (psn - first_psn) & MASK
+        count = -(-whole // np.maximum(full, 1))
+        inside = ~is_first & ~IS_READ[opcode] & np.isin(full, MTUS) & (place > 0) & (place < count)
+        is_last = place == count - 1
+        expected = np.where(is_last, whole - place * full, full)
+        fits = _IS_WRITE_PART[opcode] & (IS_END[opcode] == is_last) & (size == expected)
+        return run.first_request(odd | (inside & ~fits))
+
+    def run(self, run: Regular) -> None:
+        """Remember the last RETH."""
+        found = run.requests[_IS_WRITE_FIRST[run.opcode]]
+        if len(found):
+            (self.first,) = run.packets(found[-1:])

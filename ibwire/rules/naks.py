@@ -11,6 +11,7 @@ from ibwire.connections.states import PacketStatus
 from ibwire.rules.findings import Rule, Severity
 from ibwire.rules.history import ConnectionCheck, RequestHistory, Violation
 from ibwire.rules.packet import Chunk, Mask, PacketRule, opcodes_where
+from ibwire.rules.regular import Regular
 from ibwire_layers.headers import AETH
 from ibwire_layers.opcodes import INFO, OpCode, Operation, Service, name_of
 from ibwire_layers.psn import distance
@@ -269,6 +270,11 @@ class Refusals(ConnectionCheck):
             is_send = request is not None and INFO[request.opcode].operation is Operation.SEND
             if value == NakCode.REMOTE_OPERATIONAL_ERROR and is_send:
                 yield TOO_LONG, f"SEND of PSN {packet.psn} got NAK 0x63", packet
+
+    def takes(self, run: Regular) -> int:
+        """All, if nothing is refused."""
+        refused = self.missing or self.refused or self.fatal
+        return run.end if refused is None else 0
 
     def _sequence(self, packet: TransportPacket) -> Iterable[Violation]:
         missing, refused = self.missing, self.refused

@@ -6,14 +6,25 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import numpy as np
+
 from ibwire.connections.packets import TransportPacket
+from ibwire.connections.runs import Index
 from ibwire.connections.states import PacketStatus
 from ibwire.rules.findings import Rule, Severity
-from ibwire.rules.history import ENDS, FRESH, ConnectionCheck, RequestHistory, Violation
-from ibwire.rules.packet import PacketRule, opcodes_where
+from ibwire.rules.history import (
+    ENDS,
+    FRESH,
+    IS_END,
+    ConnectionCheck,
+    RequestHistory,
+    Violation,
+)
+from ibwire.rules.packet import Mask, PacketRule, opcodes_where
+from ibwire.rules.regular import OPERATION, Regular, opcode_table, operation_number
 from ibwire_layers.headers import AETH
 from ibwire_layers.opcodes import INFO, OpCode, Operation, Service, name_of
-from ibwire_layers.psn import MASK, distance
+from ibwire_layers.psn import HALF, MASK, distance
 from ibwire_layers.syndrome import AckKind, kind
 
 MSN = Rule(
@@ -107,6 +118,7 @@ _UNASKING = opcodes_where(
     lambda info: info.is_response or info.service not in (Service.RC, Service.XRC, Service.RD)
 )
 _AETH = frozenset(code for code, info in INFO.items() if AETH in info.headers)
+_IS_AETH = opcode_table(_AETH)
 _ACKNOWLEDGE = frozenset((OpCode.RC_ACKNOWLEDGE, OpCode.XRC_ACKNOWLEDGE))
 
 _MANAGEMENT_QPS = 2
@@ -266,6 +278,78 @@ class Messages(ConnectionCheck):
                 yield from self._misfit(packet, last, done, is_enough)
             self._last = upto, packet.msn
 
+    def takes(self, run: Regular) -> int:
+        """Up to the first response whose MSN does not go on with the number of messages."""
+        if self._suspect is not None:
+            return 0
+        if self._since is None:
+            return run.first_request(np.ones(len(run.requests), np.bool_))
+        return self.fit(run).end
+
+    def run(self, run: Regular) -> None:
+        """Count the messages."""
+        if self._since is None:
+            return
+        fit = self.fit(run)
+        is_end = IS_END[run.opcode]
+        ends = run.psn[is_end].tolist()
+        kept = len(self._ends) + len(ends)
+        if kept > 2 * KEEP_MESSAGES:
+            kept = KEEP_MESSAGES + 1 + (kept - 2 * KEEP_MESSAGES - 1) % KEEP_MESSAGES
+        self._ends += ends
+        del self._ends[: len(self._ends) - kept]
+        self.sent += len(ends)
+        if len(fit.responses):
+            self._low, self._high = int(fit.low[-1]), int(fit.high[-1])
+            self._last = int(fit.upto[-1]), int(fit.msn[-1])
+            if fit.goes_on.any():
+                self._confirmed = True
+                self._misfits = self._stills = self._replies = 0
+
+    def fit(self, run: Regular) -> _Fit:
+        """How the MSNs of regular responses fit the number of messages."""
+        found: _Fit | None = run.memo.get(self)
+        if found is None:
+            found = run.memo[self] = self._fit(run)
+        return found
+
+    def _fit(self, run: Regular) -> _Fit:
+        is_end = IS_END[run.opcode]
+        sent = self.sent + np.concatenate([[0], np.cumsum(is_end)])
+        which = np.flatnonzero(_IS_AETH[run.answer_opcode] & (run.answers >= (self._since or 0)))
+        upto = run.answers[which]
+        msn = run.rows.msn[run.responses[which]].astype(np.int64)
+        if self._last is None or not len(which):
+            end = int(run.responses[which[0]]) if len(which) else run.end
+            empty = np.zeros(0, np.int64)
+            nothing = np.zeros(0, np.bool_)
+            return _Fit(end, which[:0], upto[:0], msn[:0], empty, empty, nothing, sent)
+        forgotten = self.sent - len(self._ends)
+        ends = np.concatenate([np.array(self._ends, np.int64), run.psn[is_end]])
+        done = forgotten + np.searchsorted(ends, upto, side="right")
+        there = sent[run.before[which]]
+        high = self._high + _distances(self._high & MASK, msn - done)
+        low = high - (there - done)
+        lows = np.maximum.accumulate(np.maximum(low, self._low))
+        highs = np.minimum.accumulate(np.minimum(high, self._high))
+        ahead = _distances(np.concatenate([[self._last[1]], msn[:-1]]), msn)
+        before = forgotten + bisect_right(self._ends, self._last[0])
+        more = np.diff(done, prepend=before) > 0
+        odd = (lows > highs) | ((ahead <= 0) & more) | (there - done >= KEEP_MESSAGES)
+        odd[0] |= upto[0] <= self._last[0]
+        mask = np.zeros(len(run.responses), np.bool_)
+        mask[which] = odd
+        end = run.first_response(mask)
+        return _Fit(end, which, upto, msn, lows, highs, ahead > 0, sent)
+
+    def certain_from(self, run: Regular) -> int:
+        """Position of the first response that makes `before` certain, if it is not yet."""
+        fit = self.fit(run)
+        confirmed = self._confirmed | (np.cumsum(fit.goes_on) > 0)
+        mask = np.zeros(len(run.responses), np.bool_)
+        mask[fit.responses] = confirmed & (fit.low == fit.high)
+        return run.first_response(mask)
+
     def _misfit(
         self, packet: TransportPacket, last: tuple[int, int], done: int, is_enough: bool
     ) -> Iterable[Violation]:
@@ -326,6 +410,29 @@ class Messages(ConnectionCheck):
             yield MSN, words, packet
         elif newest is not None:
             self._suspect = _Suspect(words, packet, status, upto, newest)
+
+
+class _Fit(NamedTuple):
+    """What the MSNs of regular responses show, all (n,) of the responses with an AETH."""
+
+    end: int
+    """Position of the first that does not fit."""
+    responses: Index
+    """Which responses of the run they are."""
+    upto: Index
+    msn: Index
+    low: Index
+    """Bounds of the MSN before the first message, after each."""
+    high: Index
+    goes_on: Mask
+    """The MSN is larger than the one before."""
+    sent: Index
+    """(requests + 1,) messages that were sent before each request, and at the end."""
+
+
+def _distances(start: Index | int, end: Index) -> Index:
+    distances: Index = ((end - start + HALF) & MASK) - HALF
+    return distances
 
 
 class _Suspect(NamedTuple):
@@ -405,6 +512,16 @@ class Acknowledged(ConnectionCheck):
         if self.history.answer_ids.left_later(front, packet, otherwise=counts_more):
             yield STALE, f"ACK of PSN {packet.psn} after a response of PSN {front.psn}", packet
 
+    def takes(self, run: Regular) -> int:
+        """Up to the first ACK of a PSN that stands for none."""
+        if self.ahead is not None or self._far is not None or self._early is not None:
+            return 0
+        is_none = (run.answers & MASK == MASK) & ~run.is_own_answer
+        if not is_none.any():
+            return run.end
+        newest = np.concatenate([[run.exchange.tracker.next or 0], run.psn + run.span])
+        return run.first_response(is_none & (newest[run.before] - run.answers > NEARBY))
+
     def _is_next_response(
         self,
         far: TransportPacket,
@@ -440,6 +557,12 @@ _ANSWERS = {
     Operation.FETCH_ADD: Operation.ATOMIC_ACKNOWLEDGE,
 }
 """Operations that have their own kind of response."""
+
+_ANSWER_OF = np.full(len(Operation), -1, np.int16)
+_IS_EMPTY = np.zeros(len(Operation), np.bool_)
+for _asked, _answer in _ANSWERS.items():
+    _ANSWER_OF[operation_number(_asked)] = operation_number(_answer)
+    _IS_EMPTY[operation_number(_asked)] = _asked in (Operation.FLUSH, Operation.ATOMIC_WRITE)
 
 
 class Kind(ConnectionCheck):
@@ -481,6 +604,25 @@ class Kind(ConnectionCheck):
         if self.history.covering(packet.psn) != [] and info.operation is Operation.READ_RESPONSE:
             return
         yield KIND, words, packet
+
+    def takes(self, run: Regular) -> int:
+        """Up to the first response of the wrong kind."""
+        own = np.flatnonzero(run.is_own_answer)
+        if not len(own):
+            return run.end
+        if self._plain:
+            return int(run.responses[own[0]])
+        asked = run.awaited.operation[run.answered]
+        odd = OPERATION[run.answer_opcode[own]] != _ANSWER_OF[asked]
+        odd |= _IS_EMPTY[asked] & (run.answer_size[own] > 0)
+        mask = np.zeros(len(run.responses), np.bool_)
+        mask[own] = odd
+        return run.first_response(mask)
+
+    def run(self, run: Regular) -> None:
+        """Remember the last response."""
+        if len(run.responses):
+            self._before = run.last_response
 
     def _is_first(self, before: TransportPacket | None, packet: TransportPacket) -> bool:
         """Whether it is the first response to its request for certain."""

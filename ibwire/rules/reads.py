@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
+
 from ibwire.connections.packets import TransportPacket
+from ibwire.connections.runs import Index
 from ibwire.connections.states import PacketStatus
 from ibwire.rules.findings import Rule, Severity
 from ibwire.rules.history import FRESH, READ_REQUESTS, ConnectionCheck, RequestHistory, Violation
+from ibwire.rules.regular import Regular, operation_number
 from ibwire_layers.opcodes import INFO, Operation, Position, name_of
 from ibwire_layers.psn import MASK
 
@@ -66,6 +70,16 @@ NO_ACCIDENT = 3
 
 _COUNTED = frozenset(("RDMA_READ", "COMPARE_SWAP", "FETCH_ADD"))
 """Verbs that take a place of the initiator depth in every implementation."""
+_IS_COUNTED = np.zeros(len(Operation), np.bool_)
+for _operation in (Operation.READ, Operation.COMPARE_SWAP, Operation.FETCH_ADD):
+    _IS_COUNTED[operation_number(_operation)] = True
+
+_READ = operation_number(Operation.READ)
+_PLACE = {position: number for number, position in enumerate(Position)}
+_PLACE_OF = np.full(256, -1, np.int8)
+for _code, _info in INFO.items():
+    if _info.operation is Operation.READ_RESPONSE:
+        _PLACE_OF[_code] = _PLACE[_info.position]
 
 
 class Requests(ConnectionCheck):
@@ -100,6 +114,10 @@ class Requests(ConnectionCheck):
             found = f"READ of PSN {packet.psn} again with {words.format(*found_at)}"
             yield RESTART, f"{found}, expected {words.format(*expected)}", packet
 
+    def takes(self, run: Regular) -> int:
+        """All: the history takes no request with the PSN of a READ."""
+        return run.end
+
 
 class Responses(ConnectionCheck):
     """What comes under each PSN that a READ reserves."""
@@ -120,6 +138,60 @@ class Responses(ConnectionCheck):
         yield from self._too_many(packet, status)
         yield from self._compare(packet, status)
         self._before = packet
+
+    def takes(self, run: Regular) -> int:
+        """Up to the first response that is not the one its READ must have there."""
+        own = np.flatnonzero(run.is_own_answer)
+        if not len(own):
+            return run.end
+        awaited, answered, answers = run.awaited, run.answered, run.answers[own]
+        lengths, first = awaited.dma_len.copy(), awaited.first
+        is_read = awaited.operation == _READ
+        is_known = np.ones(len(first), np.bool_)
+        for index in np.flatnonzero(is_read & (awaited.position < 0)).tolist():
+            covering = self.history.covering(int(awaited.following[index]) & MASK)
+            span = self.history.span(covering[0]) if covering else None
+            is_known[index] = (
+                covering is not None
+                and len(covering) == 1
+                and covering[0].psn == int(first[index]) & MASK
+                and span == int(awaited.span[index])
+            )
+            if covering and is_known[index]:
+                lengths[index] = covering[0].dma_len
+        mtu = self.history.mtu or 0
+        count, place = awaited.span[answered], answers - first[answered]
+        is_last = place == count - 1
+        size = np.where(is_last, lengths[answered] - place * mtu, mtu)
+        position = np.where(place == 0, _PLACE[Position.FIRST], _PLACE[Position.MIDDLE])
+        position[is_last] = _PLACE[Position.LAST]
+        position[count == 1] = _PLACE[Position.ONLY]
+        odd = _PLACE_OF[run.answer_opcode[own]] != position
+        odd |= run.answer_size[own] != size
+        odd |= ~is_known[answered]
+        mask = np.zeros(len(run.responses), np.bool_)
+        mask[own] = odd & is_read[answered]
+        return min(run.first_response(mask), self._takes_outstanding(run, own))
+
+    def _takes_outstanding(self, run: Regular, own: Index) -> int:
+        """Up to the first response while too many READs and atomics are outstanding."""
+        most = run.connection.max_reads[run.exchange.tracker.end]
+        if most is None:
+            return run.end
+        awaited, answered = run.awaited, run.answered
+        is_counted = _IS_COUNTED[awaited.operation]
+        begun = np.cumsum(is_counted)
+        positions = awaited.position[is_counted]
+        sent = np.searchsorted(positions, run.responses[own])
+        outstanding = sent - (begun - is_counted)[answered]
+        mask = np.zeros(len(run.responses), np.bool_)
+        mask[own] = is_counted[answered] & (outstanding > most)
+        return run.first_response(mask)
+
+    def run(self, run: Regular) -> None:
+        """Remember the last response."""
+        if len(run.responses):
+            self._before = run.last_response
 
     def _compare(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         info = INFO[packet.opcode]

@@ -9,7 +9,15 @@ from ibwire.connections.packets import TransportPacket
 from ibwire.connections.states import PacketStatus
 from ibwire.rules.atomics import REQUESTS as ATOMICS
 from ibwire.rules.findings import Rule, Severity
-from ibwire.rules.history import FRESH, READ_REQUESTS, ConnectionCheck, RequestHistory, Violation
+from ibwire.rules.history import (
+    FRESH,
+    IS_READ,
+    READ_REQUESTS,
+    ConnectionCheck,
+    RequestHistory,
+    Violation,
+)
+from ibwire.rules.regular import Regular
 from ibwire_layers.opcodes import OpCode, name_of
 from ibwire_layers.psn import MASK
 from ibwire_layers.syndrome import AckKind, kind
@@ -160,6 +168,21 @@ class Repeated(ConnectionCheck):
                 words = f"PSN {early.packet.psn} retransmitted before its ACK came"
                 yield NEEDLESS, f"{words}, and acknowledged both times", early.packet
 
+    def takes(self, run: Regular) -> int:
+        """All."""
+        return run.end
+
+    def run(self, run: Regular) -> None:
+        """Remember what asks for a response, and count ACKs."""
+        if len(run.requests):
+            self._before, self._run, self._refused = run.last_request, False, False
+            asks = run.psn[run.rows.ack_req[run.requests] | IS_READ[run.opcode]]
+            if len(asks):
+                self._asks = max(self._asks, int(asks[-1]))
+        if self._early is not None:
+            acks = run.answers[~run.is_own_answer]
+            self._early.answers += int((acks >= self._early.psn).sum())
+
 
 @dataclass(slots=True)
 class _Early:
@@ -251,6 +274,17 @@ class Retries(ConnectionCheck):
             self._times = 0
         return ()
 
+    def takes(self, run: Regular) -> int:
+        """All but a new request after retransmitted ones."""
+        if self._last is not None and len(run.requests):
+            return int(run.requests[0])
+        return run.end
+
+    def run(self, run: Regular) -> None:
+        """Remember the last request."""
+        if len(run.requests):
+            self._before = run.last_request
+
 
 def _compare(first: TransportPacket, packet: TransportPacket) -> Iterable[Violation]:
     if packet.opcode in ATOMICS and first.opcode in ATOMICS:
@@ -302,3 +336,12 @@ class Duplicates(ConnectionCheck):
                 f"{found}: {self._asked} of {self._duplicates} asked, {self._given} came",
                 packet,
             )
+
+    def takes(self, run: Regular) -> int:
+        """All."""
+        return run.end
+
+    def run(self, run: Regular) -> None:
+        """Forget the duplicates before a new request."""
+        if len(run.requests):
+            self._forget()

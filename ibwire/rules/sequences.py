@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
+
 from ibwire.connections.packets import TransportPacket
 from ibwire.connections.states import PacketStatus
 from ibwire.rules.findings import Rule, Severity
-from ibwire.rules.history import ENDS, STARTS, ConnectionCheck, RequestHistory, Violation
+from ibwire.rules.history import (
+    ENDS,
+    IS_START,
+    STARTS,
+    ConnectionCheck,
+    RequestHistory,
+    Violation,
+)
 from ibwire.rules.packet import PacketRule, intact, opcodes_where
+from ibwire.rules.regular import OPERATION, Regular
 from ibwire_layers.opcodes import INFO, name_of
-from ibwire_layers.psn import add
+from ibwire_layers.psn import MASK, add
 
 ORDER = Rule(
     "sequences.order",
@@ -76,6 +86,24 @@ class Order(ConnectionCheck):
             expected = "the start of a message" if ended else "the rest of that message"
             found = f"{name_of(packet.opcode)} follows {name_of(before.opcode)}"
             yield ORDER, f"{found}, expected {expected}", packet
+
+    def takes(self, run: Regular) -> int:
+        """Up to the first request of another operation within a message."""
+        if not len(run.requests):
+            return run.end
+        before = self.before
+        if before is not None and not follows(before.opcode, int(run.opcode[0])):
+            span = self.history.span(before)
+            if span is not None and add(before.psn, span) == int(run.psn[0]) & MASK:
+                return int(run.requests[0])
+        operation = OPERATION[run.opcode]
+        odd = np.diff(operation, prepend=operation[:1]) != 0
+        return run.first_request(odd & ~IS_START[run.opcode])
+
+    def run(self, run: Regular) -> None:
+        """Remember the last request."""
+        if len(run.requests):
+            self.before = run.last_request
 
 
 def follows(before: int, opcode: int) -> bool:

@@ -1,0 +1,133 @@
+"""Regular packets are checked and recorded as arrays: the results are those of single packets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from emulated_traffic import Acts, Stamped, Work, feed, pcap, run
+from examples import scaled
+from ibwire.capture import open_capture
+from ibwire.connections import analysis, steady
+from ibwire.connections.analysis import Analysis
+from ibwire.diagnosis.record import Record, Recorder
+from ibwire.dissect import Columns
+from ibwire.rc.profile import PROFILES
+from ibwire.rc.work import WROpcode
+from ibwire.rules.conformance import Conformance
+from ibwire.rules.findings import SPEC
+
+OPCODES = (
+    WROpcode.SEND,
+    WROpcode.RDMA_WRITE,
+    WROpcode.RDMA_READ,
+    WROpcode.ATOMIC_FETCH_AND_ADD,
+    WROpcode.ATOMIC_CMP_AND_SWP,
+    WROpcode.RDMA_WRITE_WITH_IMM,
+)
+WORK = st.lists(
+    st.builds(Work, st.sampled_from(OPCODES), st.sampled_from((0, 10, 256, 1000, 3000))),
+    min_size=40,
+    max_size=150,
+)
+ACTS = st.dictionaries(
+    st.tuples(st.sampled_from("ab"), st.integers(1, 400)),
+    st.tuples(st.sampled_from(("loss", "dup", "late")), st.sampled_from((1000, 5000, 20000))),
+    max_size=6,
+)
+
+
+def checked(frames: list[Stamped]) -> list[dict[str, object]]:
+    """What is found in a capture; habits are errors."""
+    conformance = Conformance(SPEC)
+    with open_capture(pcap(frames)) as capture:
+        for batch in capture.batches():
+            conformance.take(Columns(batch))
+    return [finding.to_json() for finding in conformance.finish()]
+
+
+def recorded(frames: list[Stamped]) -> list[Record]:
+    """What is recorded of the only connection of a capture."""
+    recorder = Recorder({1})
+    return recorder.records(feed(Analysis(recorder), frames).finish().connections)
+
+
+def told(record: Record) -> list[Any]:
+    """The parts of a record, without the order in which its counts were begun."""
+    latencies = [getattr(part, "latency", None) for part in record.line]
+    return [
+        record.events,
+        [
+            (part.first, part.last, part.packets, part.messages, part.bytes, part.events)
+            for part in record.line
+        ],
+        [getattr(part, "requests", None) for part in record.line],
+        [each and (each.count, each.percentile(50), each.high) for each in latencies],
+        [(each.clues, each.recovered, each.until) for each in record.incidents()],
+    ]
+
+
+def counting(took: list[int]) -> Callable[..., int]:
+    """The array path, which notes how many packets it takes each time."""
+    advance = steady.advance
+
+    def count(*given: Any) -> int:
+        took.append(advance(*given))
+        return took[-1]
+
+    return count
+
+
+def one_by_one(*_: object) -> int:
+    """An array path that takes nothing."""
+    return 0
+
+
+def assert_the_same_as_one_by_one(frames: list[Stamped]) -> int:
+    """Check and record a capture both ways; returns how many packets arrays took in both."""
+    took: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(steady, "advance", counting(took))
+        findings, records = checked(frames), recorded(frames)
+        patch.setattr(steady, "advance", one_by_one)
+        assert findings == checked(frames)
+        assert list(map(told, records)) == list(map(told, recorded(frames)))
+    return sum(took)
+
+
+@pytest.mark.slow
+@settings(max_examples=scaled(50))
+@given(
+    work=WORK,
+    acts=ACTS,
+    profile=st.sampled_from(sorted(PROFILES)),
+    depth=st.sampled_from((1, 16, 60)),
+    least=st.sampled_from((1, 7, 48)),
+    window=st.sampled_from((8, 30, 1024)),
+)
+def test_arrays_and_single_packets_break_the_same_rules(
+    work: list[Work], acts: Acts, profile: str, depth: int, least: int, window: int
+) -> None:
+    traffic = run(work, acts, profile=PROFILES[profile], depth=depth)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(steady, "LEAST", least)
+        patch.setattr(analysis, "WINDOW", window)
+        for side in "ab":
+            assert_the_same_as_one_by_one(traffic.frames(side))
+
+
+@pytest.mark.parametrize("profile", ["rxe", "spec"])
+def test_steady_traffic_is_checked_as_arrays(profile: str) -> None:
+    work = [Work(opcode, size) for size in (10, 300) for opcode in OPCODES] * 15
+    frames = run(work, {("a", 30): ("loss", 0)}, profile=PROFILES[profile]).frames("b")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(steady, "LEAST", 8)
+        took = assert_the_same_as_one_by_one(frames)
+
+    assert took > len(frames)
