@@ -25,6 +25,9 @@ BROADCAST = 0xFF12_401B_FFFF_0000_0000_0000_FFFF_FFFF
 """The IPv4 broadcast group of IP over InfiniBand in the default partition (RFC 4391, 4)."""
 LAST_MLID = FIRST_MLID + 0x3FF
 LIFE_TIME = 18
+LINK_LOCAL = 2
+"""Scope of an MGID."""
+_OWN_SIGNATURE = 0xA01B
 _SAME = {
     QKEY: "qkey",
     TCLASS: "tclass",
@@ -124,9 +127,13 @@ class Groups:
         return 0, group.record.altered(port_gid=asked.port_gid, join_state=state)
 
     def leave(self, asked: MCMemberRecord) -> tuple[int, MCMemberRecord]:
-        """Leave a group."""
+        """Leave a group, with some bits of JoinState or all.
+
+        The member must have them (o15-0.1.14).
+        """
         group = self._groups.get(asked.mgid)
-        if group is None or not group.members.get(asked.port_gid, 0) & asked.join_state:
+        has = group.members.get(asked.port_gid, 0) if group is not None else 0
+        if group is None or not asked.join_state or asked.join_state & ~has:
             return SAStatus.REQUEST_INVALID, asked
         state = self._leave(group, asked.port_gid, asked.join_state)
         return 0, group.record.altered(port_gid=asked.port_gid, join_state=state or 0)
@@ -145,10 +152,10 @@ class Groups:
         return state
 
     def _create(self, asked: MCMemberRecord, mask: int, port: Port) -> _Group | None:
-        mgid = asked.mgid or self._free_mgid(asked.scope if mask >> SCOPE & 1 else 2)
+        mgid = asked.mgid or self._free_mgid(asked.scope if mask >> SCOPE & 1 else LINK_LOCAL)
         mlids = {group.record.mlid for group in self._groups.values()}
         mlid = next((mlid for mlid in range(FIRST_MLID, LAST_MLID + 1) if mlid not in mlids), None)
-        if mgid >> 120 != 0xFF or mlid is None:
+        if not _is_allowed(mgid, asked.mgid) or mlid is None:
             return None
         mtu = _chosen(
             mask, MTU_SELECTOR, MTU, asked.mtu_selector, asked.mtu, range(1, port.mtu_cap + 1)
@@ -187,11 +194,25 @@ class Groups:
         return group
 
     def _free_mgid(self, scope: int) -> int:
-        prefix = 0xFF10_A01B << 96 | scope << 112
+        prefix = 0xFF10 << 112 | scope << 112 | _OWN_SIGNATURE << 96
         number = 1
         while prefix | number in self._groups:
             number += 1
         return prefix | number
+
+
+def _is_allowed(mgid: int, asked: int) -> bool:
+    """Whether a group may have an MGID: FF, and no flag but transient.
+
+    Those of the administration itself have a signature, with which nobody may ask for a group of
+    link-local scope (o15-0.1.6).
+    """
+    is_own = mgid >> 96 & 0xFFFF == _OWN_SIGNATURE
+    is_link_local = mgid >> 112 & 0xF == LINK_LOCAL
+    has_reserved_flags = mgid >> 112 & 0xE0
+    return (
+        mgid >> 120 == 0xFF and not has_reserved_flags and not (asked and is_own and is_link_local)
+    )
 
 
 def _chosen(

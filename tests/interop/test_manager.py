@@ -16,7 +16,7 @@ from ibwire.fabric.infiniband.routing import Engine
 from ibwire.fabric.infiniband.shipped import find_topology, topology_path
 from ibwire.link.ibsim_client import IbsimClient
 from ibwire.sm.configuration import Settings
-from interop.test_fabric import PATH, Fabric, hosts, place, until
+from interop.test_fabric import LIMIT, PATH, Fabric, hosts, place, until
 
 NEEDED = ("opensm", "osmtest", "ibdiagnet", "ibdmchk", "saquery", "cc")
 pytestmark = [
@@ -59,6 +59,13 @@ def test_osmtest_passes_all_validations(ring: Fabric, tmp_path: Path) -> None:
     assert "PASS" in everything
 
 
+def test_osmtest_passes_its_multicast_flow(ring: Fabric) -> None:
+    """Mode 2, which asks for groups that must not be, and leaves some bits of a JoinState only."""
+    text = ring.on(LAST, "osmtest", "-t", "20000", "-f", "m", "-M", "2")
+
+    assert 'TEST "Multicast" PASS' in text
+
+
 def test_saquery_lists_every_record(ring: Fabric) -> None:
     expected = {
         "NR": ("NodeRecord", 18),
@@ -98,7 +105,13 @@ def test_ibdmchk_on_credit_loops(
             node.name for node in find_topology(topology).nodes.values() if not node.is_switch
         )
         report = fabric.on(host, "ibdiagnet", "-o", str(tmp_path))
-        assert re.search(r"Link State Active Check +0 +0", report)
+        stages = re.findall(r"^ +(\S.*?(?:Check|Report)) +(\d+) +\d+ *$", report, re.MULTILINE)
+        assert len(stages) == 6
+        assert {errors for _, errors in stages} == {"0"}
+        nodes = find_topology(topology).nodes.values()
+        adapters = sum(not node.is_switch for node in nodes)
+        assert f"{len(nodes)} nodes ({len(nodes) - adapters} Switches & {adapters} CA-s)" in report
+        assert f"PKey:0x7fff Hosts:{adapters} full:{adapters} limited:0" in report
         name = tmp_path / "ibdiagnet"
         judged = ["ibdmchk", "-s", f"{name}.lst", "-f", f"{name}.fdbs", "-m", f"{name}.mcfdbs"]
         # It may end by a signal after its verdict.
@@ -169,6 +182,19 @@ def test_the_real_ibsim_comes_up(topology: str, tmp_path: Path) -> None:
             ibsim.terminate()
 
 
+def under_ibsim(script: str, environment: dict[str, str], folder: Path) -> str:
+    """What the commands of a shell script print that use Debian's libumad2sim."""
+    return subprocess.run(
+        ["ibsim-run", "sh", "-c", script],
+        env=environment,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    ).stdout
+
+
 def _judge_ibsim(client: IbsimClient, environment: dict[str, str], folder: Path) -> None:
     subnet = client.manager.view.subnet
     lids = [port.lid for port in client.manager.view.end_ports() if not port.node.is_switch]
@@ -179,15 +205,7 @@ def _judge_ibsim(client: IbsimClient, environment: dict[str, str], folder: Path)
     try:
         pairs = [f"ibtracert {a} {b} || echo failed" for a in lids[::3] for b in lids if a != b]
         script = "; ".join(["iblinkinfo", "sminfo", *pairs])
-        text = subprocess.run(
-            ["ibsim-run", "sh", "-c", script],
-            env=environment,
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            text=True,
-            timeout=300,
-            check=False,
-        ).stdout
+        text = under_ibsim(script, environment, folder)
     finally:
         done.set()
         thread.join()
@@ -216,15 +234,7 @@ def test_opensm_under_ibsim_run_brings_the_fabric_up(place: Path, tmp_path: Path
     log = tmp_path / "log"
     try:
         script = f"opensm -o -f {log}; ibstat; iblinkinfo"
-        text = subprocess.run(
-            ["ibsim-run", "sh", "-c", script],
-            env=environment,
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            text=True,
-            timeout=120,
-            check=False,
-        ).stdout
+        text = under_ibsim(script, environment, tmp_path)
         assert "SUBNET UP" in log.read_text()
         assert "Number of ports: 1" in text
         assert text.count("Active") == 36 + 1

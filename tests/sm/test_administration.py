@@ -290,6 +290,40 @@ def test_a_group_ends_with_its_last_full_member() -> None:
     assert client.ask(MEMBER, group.pack(), mask=1)[0] == 0x0300
 
 
+@pytest.mark.parametrize(
+    ("mgid", "status"),
+    [
+        (0xFF12_A01C << 96 | 5, 0),
+        (0xFF15_A01B << 96 | 5, 0),
+        (0xFF12_A01B << 96 | 5, 0x0200),
+        (0xEF12_A01C << 96 | 5, 0x0200),
+        (0xFF22_A01C << 96 | 5, 0x0200),
+    ],
+)
+def test_mgids_that_nobody_may_ask_for_are_refused(mgid: int, status: int) -> None:
+    """The five that osmtest's multicast flow tries (o15-0.1.6)."""
+    client = Client()
+    group = MCMemberRecord(mgid=mgid, port_gid=client.gid, join_state=1, pkey=0xFFFF)
+
+    assert client.ask(MEMBER, group.pack(), mask=CREATE, method=SET)[0] == status
+
+
+def test_a_member_leaves_with_bits_that_it_has() -> None:
+    """Bits that it has not are refused, and change nothing (o15-0.1.14)."""
+    client = Client()
+    join = MCMemberRecord(mgid=BROADCAST, port_gid=client.gid, join_state=3, pkey=0xFFFF)
+    client.ask(MEMBER, join.pack(), mask=0x10083, method=SET)
+
+    def leave(bits: int) -> int:
+        record = join.altered(join_state=bits).pack()
+        return client.ask(MEMBER, record, mask=0x10003, method=DELETE)[0]
+
+    assert leave(6) == leave(4) == leave(0) == 0x0200
+    assert leave(1) == 0
+    assert leave(1) == 0x0200
+    assert leave(2) == 0
+
+
 def test_a_group_ends_when_all_its_members_vanish_at_once() -> None:
     client = Client()
     mgid = 0xFF12_401B << 96 | 5
