@@ -144,7 +144,8 @@ class Completer:
         """Apply the acknowledgement of everything before `psn`.
 
         Returns `False` if a READ or atomic without its response is among it, because that
-        response was lost, or if a completion queue overran and the queue pair is in error.
+        response was lost, or if the queue pair is in error after it: a completion queue has
+        overrun, or the oldest request that is left cannot be sent.
         """
         sends = self.sends
         wqes = sends.wqes
@@ -174,6 +175,8 @@ class Completer:
         if una != before:
             sends.acknowledge(una, now)
             sends.retire()
+            if self.qp.state is _ERR:
+                return False  # the next request is one whose memory is not accessible
         if lost and self._habits.waits_for_early():
             known = self._acknowledged
             if known is None or 0 < (psn - known) & MASK < HALF:

@@ -549,3 +549,18 @@ def test_a_sink_without_local_write_fails_the_request(kind: str) -> None:
 
     assert [status for _, status in statuses(lone.poll_send_cq())] == [WCStatus.LOC_PROT_ERR]
     assert lone.qp.state is QPState.ERR
+
+
+@pytest.mark.parametrize("opcode", ["RDMA_READ_RESPONSE_ONLY", "ATOMIC_ACKNOWLEDGE", "ACKNOWLEDGE"])
+def test_a_response_that_leaves_a_request_without_memory_ends_the_connection(opcode: str) -> None:
+    """The first message is acknowledged by it, and then the second, half sent, is the oldest."""
+    lone = open_lone()
+    lone.request(WROpcode.SEND, 8, wr_id=1)
+    pieces = [lone.sge(0, 256), SGE(1, 1, 1)]
+    lone.qp.post_send(SendWR(WROpcode.SEND, pieces, SendFlags.SIGNALED, wr_id=2))
+    assert len(lone.transmit()) == 1
+
+    lone.receive_packet(R[f"RC_{opcode}"], 501, syndrome=0x1F)
+
+    assert statuses(lone.poll_send_cq()) == [(1, OK), (2, WCStatus.LOC_PROT_ERR)]
+    assert lone.qp.state is QPState.ERR
