@@ -33,14 +33,15 @@ class Histogram:
         """Count (n,) values, each within 63 bits."""
         if not len(values):
             return
-        numbers = np.maximum(values.astype(np.int64), 0)
-        # The exponent of a float that had to be rounded up to a power of two is one too large;
-        # the bucket comes out the same, because it is the last one below that power.
-        excess = np.maximum(np.frexp(numbers.astype(np.float64))[1] - _BITS, 0).astype(np.int64)
-        indices, counts = np.unique((excess << _BITS - 1) + (numbers >> excess), return_counts=True)
-        for index, count in zip(indices.tolist(), counts.tolist(), strict=True):
+        indices, counts = np.unique(buckets(values), return_counts=True)
+        found = dict(zip(indices.tolist(), counts.tolist(), strict=True))
+        self.add_buckets(found, int(values.min()), int(values.max()))
+
+    def add_buckets(self, counts: dict[int, int], low: int, high: int) -> None:
+        """Count values by their `buckets`, the smallest and the largest of which are these."""
+        for index, count in counts.items():
             self._buckets[index] = self._buckets.get(index, 0) + count
-        self._widen(len(numbers), int(numbers.min()), int(numbers.max()))
+        self._widen(sum(counts.values()), max(low, 0), max(high, 0))
 
     def add_one(self, value: int, times: int = 1) -> None:
         """Count one value, once or more often."""
@@ -99,6 +100,16 @@ class Histogram:
         self.count += count
         self.low = low if self.low is None else min(self.low, low)
         self.high = high if self.high is None else max(self.high, high)
+
+
+def buckets(values: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
+    """(n,) the bucket of each value."""
+    numbers = np.maximum(values.astype(np.int64), 0)
+    # The exponent of a float that had to be rounded up to a power of two is one too large;
+    # the bucket comes out the same, because it is the last one below that power.
+    excess = np.maximum(np.frexp(numbers.astype(np.float64))[1] - _BITS, 0).astype(np.int64)
+    found: npt.NDArray[np.int64] = (excess << _BITS - 1) + (numbers >> excess)
+    return found
 
 
 _BITS = 8

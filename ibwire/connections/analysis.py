@@ -7,7 +7,7 @@ from itertools import permutations
 import numpy as np
 import numpy.typing as npt
 
-from ibwire.connections import packets, pairing, steady
+from ibwire.connections import packets, pairing, short_runs, steady
 from ibwire.connections.cm_exchanges import CMExchanges
 from ibwire.connections.connection import Connection, End, Negotiated
 from ibwire.connections.connection_tracker import HORIZON, ConnectionTracker, FirstPackets
@@ -32,6 +32,10 @@ SETTLE_EVERY = 1 << 14
 same, whether packets are followed one by one or many at once."""
 WINDOW = 1 << 10
 """Packets of a connection among which regular ones are looked for first."""
+SHORT = 1024
+"""With fewer packets in a block a connection is followed together with others."""
+MANY = 8
+"""From this many such connections on."""
 PARKED = 4096
 """Packets of a flow that wait for its other direction."""
 FEW = 8
@@ -386,21 +390,18 @@ class Analysis:
         direction = self._way[rows.flow]
         starts = np.flatnonzero(np.diff(number[order], prepend=number.dtype.type(0)))
         ends = np.append(starts[1:], len(rows))
+        trackers = list(map(self._tracker, rows.flow[starts].tolist()))
+        self._note_congestion(trackers, rows, direction, starts, ends)
+        starts = starts + self._take_together(trackers, rows, direction, starts, ends)
         one_by_one = ends - starts < steady.LEAST
         if self._is_one_by_one:
             one_by_one[:] = True
-        has_pauses = self._summary.pauses.frames > 0
-        congested = np.add.reduceat(rows.marked | (rows.opcode == OpCode.CNP), starts) > 0
-        for index, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
-            tracker = self._tracker(rows.flow[start])
-            connection, first = tracker.connection, tracker.first_packets
-            if has_pauses:
-                connection.note_silences(rows.time_ns[start:end], tracker.last_ns)
-            if first is None and one_by_one[index] and not congested[index]:
+        for index in np.flatnonzero(starts < ends).tolist():
+            tracker, first = trackers[index], trackers[index].first_packets
+            if first is None and one_by_one[index]:
                 continue
-            part, ways = rows.take(slice(start, end)), direction[start:end]
-            if congested[index] or connection.is_congested:
-                connection.take_congestion(part, ways, self._summary.sources)
+            at = slice(int(starts[index]), int(ends[index]))
+            part, ways = rows.take(at), direction[at]
             room = HORIZON - first.count if first is not None else 0
             if first is not None and room > 0:
                 kept = part.take(np.arange(min(room, len(part))))  # a copy, that outlives the block
@@ -413,9 +414,46 @@ class Analysis:
                     one_by_one[index] = False
             if not one_by_one[index]:
                 _take(tracker, part, ways)
-        lone = np.flatnonzero(np.repeat(one_by_one, ends - starts))
+        counts = (ends - starts) * one_by_one
+        lone = np.repeat(starts - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
         for packet, way in zip(rows.take(lone).packets(), direction[lone].tolist(), strict=True):
             self._tracker(packet.flow).take(way, packet)
+
+    def _note_congestion(
+        self,
+        trackers: list[ConnectionTracker],
+        rows: Rows,
+        direction: npt.NDArray[np.uint8],
+        starts: npt.NDArray[np.int64],
+        ends: npt.NDArray[np.int64],
+    ) -> None:
+        """Take the packets of each connection for what congestion, and pauses, do to it."""
+        has_pauses = self._summary.pauses.frames > 0
+        congested = np.add.reduceat(rows.marked | (rows.opcode == OpCode.CNP), starts) > 0
+        for index, tracker in enumerate(trackers):
+            connection = tracker.connection
+            at = slice(int(starts[index]), int(ends[index]))
+            if has_pauses:
+                connection.note_silences(rows.time_ns[at], tracker.last_ns)
+            if congested[index] or connection.is_congested:
+                connection.take_congestion(rows.take(at), direction[at], self._summary.sources)
+
+    def _take_together(
+        self,
+        trackers: list[ConnectionTracker],
+        rows: Rows,
+        direction: npt.NDArray[np.uint8],
+        starts: npt.NDArray[np.int64],
+        ends: npt.NDArray[np.int64],
+    ) -> npt.NDArray[np.int64]:
+        """Take the regular packets of connections with few; returns how many of each."""
+        taken = np.zeros(len(trackers), np.int64)
+        is_observed = np.array([each.has_observer for each in trackers])
+        short = np.flatnonzero((ends - starts < SHORT) & ~is_observed)
+        if len(short) >= MANY:
+            chosen = [trackers[each] for each in short.tolist()]
+            taken[short] = short_runs.advance(chosen, rows, direction, starts[short], ends[short])
+        return taken
 
 
 def _take(tracker: ConnectionTracker, rows: Rows, direction: npt.NDArray[np.uint8]) -> None:

@@ -31,8 +31,18 @@ class Identity:
     first: int = -1
     """Of the first packet; -1 before it."""
     counts_up: bool = False
-    newest: dict[int, int] = field(default_factory=dict)
-    """ICRC by identification, of the newest packets."""
+    _newest: dict[int, int] = field(default_factory=dict)
+    _waiting: tuple[npt.NDArray[np.int32], npt.NDArray[np.uint32]] | None = None
+    """Identifications and ICRCs that are not in `_newest` yet, so that they stay arrays."""
+
+    @property
+    def newest(self) -> dict[int, int]:
+        """ICRC by identification, of the newest packets."""
+        if self._waiting is not None:
+            (ip_id, icrc), self._waiting = self._waiting, None
+            for each, value in zip(ip_id.tolist(), icrc.tolist(), strict=True):
+                self._remember(each, value)
+        return self._newest
 
     def note(self, packet: TransportPacket) -> int:
         """Remember a packet; returns how many identifications it has passed over.
@@ -54,27 +64,42 @@ class Identity:
         self._remember(ip_id, packet.icrc)
         return skipped
 
-    def note_many(self, ip_id: npt.NDArray[np.int32], icrc: npt.NDArray[np.uint32]) -> int:
+    def note_many(
+        self, ip_id: npt.NDArray[np.int32], icrc: npt.NDArray[np.uint32]
+    ) -> npt.NDArray[np.int64]:
         """Remember (n,) packets in order: all identifications the same, or each ahead.
 
-        Returns how many identifications they have passed over.
+        Returns (n,) how many identifications each has passed over.
         """
         if ip_id[0] < 0:
-            return 0
+            return np.zeros(len(ip_id), np.int64)
         steps = np.diff(ip_id, prepend=ip_id[0] if self.high < 0 else self.high) & 0xFFFF
         moved = steps[steps > 0]
         if len(moved):
             self.counts_up = bool(moved[-1] < REORDER_IDS)
         self.high = int(ip_id[-1])
-        for each, value in zip(ip_id[-KEEP:].tolist(), icrc[-KEEP:].tolist(), strict=True):
-            self._remember(each, value)
-        return int((moved - 1).sum())
+        self.remember(ip_id, icrc)
+        return np.maximum(steps.astype(np.int64) - 1, 0)
+
+    def remember(self, ip_id: npt.NDArray[np.int32], icrc: npt.NDArray[np.uint32]) -> None:
+        """Remember the ICRCs of packets: all identifications the same, or each ahead."""
+        last = -1 if ip_id[0] == ip_id[-1] else -KEEP
+        ip_id, icrc = ip_id[last:], icrc[last:]
+        if self._waiting is not None and len(ip_id) < KEEP:
+            before, values = self._waiting
+            kept = len(before) - int(before[-1] == ip_id[0])
+            ip_id = np.concatenate([before[:kept], ip_id])[-KEEP:]
+            icrc = np.concatenate([values[:kept], icrc])[-KEEP:]
+        else:
+            ip_id, icrc = ip_id.copy(), icrc.copy()  # they outlive the block
+        self._waiting = ip_id, icrc
 
     def _remember(self, ip_id: int, icrc: int) -> None:
-        self.newest.pop(ip_id, None)
-        self.newest[ip_id] = icrc
-        if len(self.newest) > KEEP:
-            del self.newest[next(iter(self.newest))]
+        newest = self.newest
+        newest.pop(ip_id, None)
+        newest[ip_id] = icrc
+        if len(newest) > KEEP:
+            del newest[next(iter(newest))]
 
     def _precedes_all(self, ip_id: int) -> bool:
         """Whether a packet was sent before the first that was seen."""
@@ -123,25 +148,24 @@ class Recent:
     """The newest packets of a kind, by PSN (unwrapped)."""
 
     _packets: dict[int, TransportPacket] = field(default_factory=dict)
-    _psn: list[int] = field(default_factory=list)
-    _rows: Rows | None = None
-    """Newest packets that were not looked up yet, so that they stay arrays."""
+    _waiting: tuple[npt.NDArray[np.int64], Rows] | None = None
+    """PSNs and packets that were not looked up yet, so that they stay arrays: the newest."""
 
     def add(self, psn: int, packet: TransportPacket) -> None:
         """Remember a packet."""
         self._unpack()
         self._put(psn, packet)
 
-    def add_many(self, psn: npt.NDArray[np.int64], rows: Rows, at: npt.NDArray[np.int64]) -> None:
-        """Remember the packets at these positions of the rows."""
-        if len(at) < KEEP:
-            self._unpack()
-            for number, packet in zip(psn.tolist(), rows.take(at).packets(), strict=True):
-                self._put(number, packet)
-            return
-        self._packets = {}
-        self._psn = psn[-KEEP:].tolist()
-        self._rows = rows.take(at[-KEEP:])
+    def add_many(self, psn: npt.NDArray[np.int64], rows: Rows) -> None:
+        """Remember (n,) packets in the order of their PSNs."""
+        psn, rows = psn[-KEEP:], rows.take(slice(-KEEP, None))
+        if self._waiting is not None and len(psn) < KEEP:
+            psns, before = self._waiting
+            psn = np.concatenate([psns, psn])[-KEEP:]
+            rows = Rows.concatenate([before, rows]).take(slice(-KEEP, None))
+        if len(psn) == KEEP:
+            self._packets = {}
+        self._waiting = psn.copy(), rows.copy()  # they outlive the block
 
     def get(self, psn: int) -> TransportPacket | None:
         """The newest packet of this PSN."""
@@ -160,9 +184,10 @@ class Recent:
         return self._packets
 
     def _unpack(self) -> None:
-        if self._rows is not None:
-            self._packets = dict(zip(self._psn, self._rows.packets(), strict=True))
-            self._rows = None
+        if self._waiting is not None:
+            (psn, rows), self._waiting = self._waiting, None
+            for each, packet in zip(psn.tolist(), rows.packets(), strict=True):
+                self._put(each, packet)
 
     def _put(self, psn: int, packet: TransportPacket) -> None:
         self._packets.pop(psn, None)

@@ -104,6 +104,10 @@ class Rows:
         # As plain bytes, which is twenty times as fast as field by field.
         return Rows(self._data.view(_BYTES)[rows].view(ROW))
 
+    def copy(self) -> Rows:
+        """The same packets in memory of their own."""
+        return Rows(self._data.copy())
+
     def packets(self) -> list[TransportPacket]:
         """The packets one by one."""
         return list(map(TransportPacket._make, self._data.tolist()))

@@ -21,7 +21,7 @@ from ibwire.connections.connection import MTUS, Connection
 from ibwire.connections.connection_tracker import ConnectionTracker
 from ibwire.connections.counts import DirectionCounts
 from ibwire.connections.events import FlowEventKind
-from ibwire.connections.identity import REORDER_IDS, Identity
+from ibwire.connections.identity import KEEP, REORDER_IDS, Identity
 from ibwire.connections.opcode_sets import (
     ACKNOWLEDGE,
     ANSWERED,
@@ -34,6 +34,7 @@ from ibwire.connections.opcode_sets import (
 )
 from ibwire.connections.open_message import OpenMessage
 from ibwire.connections.packets import Rows
+from ibwire.connections.retransmissions import NO_SKIP_NS
 from ibwire.connections.runs import CompletedMessages, Exchange, Index, Run
 from ibwire.connections.tracker import LIMIT, RequestTracker
 from ibwire_layers.opcodes import OpCode, Service
@@ -54,13 +55,13 @@ def _table(opcodes: frozenset[int]) -> npt.NDArray[np.bool_]:
     return table
 
 
-_IS_RESPONSE, _IS_START, _IS_END = _table(RESPONSES), _table(STARTS), _table(ENDS)
-_IS_FULL, _IS_READ, _IS_ANSWERED = _table(FULL), _table(READ), _table(ANSWERED)
-_IS_ACKNOWLEDGE = _table(ACKNOWLEDGE)
-_VERBS = sorted(set(VERB.values()))
-_VERB_OF = np.zeros(256, np.uint8)
+IS_RESPONSE, IS_START, IS_END = _table(RESPONSES), _table(STARTS), _table(ENDS)
+IS_FULL, IS_READ, IS_ANSWERED = _table(FULL), _table(READ), _table(ANSWERED)
+IS_ACKNOWLEDGE = _table(ACKNOWLEDGE)
+VERBS = sorted(set(VERB.values()))
+VERB_OF = np.zeros(256, np.uint8)
 for _opcode, _verb in VERB.items():
-    _VERB_OF[_opcode] = _VERBS.index(_verb)
+    VERB_OF[_opcode] = VERBS.index(_verb)
 
 
 def advance(pair: ConnectionTracker, rows: Rows, direction: npt.NDArray[np.uint8]) -> int:
@@ -81,7 +82,7 @@ def advance(pair: ConnectionTracker, rows: Rows, direction: npt.NDArray[np.uint8
     if end < LEAST:
         return 0
     opcode = rows.opcode[:end]
-    is_response, is_cnp = _IS_RESPONSE[opcode], opcode == OpCode.CNP
+    is_response, is_cnp = IS_RESPONSE[opcode], opcode == OpCode.CNP
     exchanges = []
     for tracker in pair.requests:
         mine = direction[: len(opcode)] == tracker.end
@@ -133,9 +134,12 @@ def _datagrams(pair: ConnectionTracker, rows: Rows, direction: npt.NDArray[np.ui
 
 
 def _count_messages(counts: DirectionCounts, opcode: npt.NDArray[np.uint8]) -> None:
-    ends = np.bincount(opcode, minlength=256)
-    for each in np.flatnonzero(ends * _IS_END).tolist():
-        counts.count_message(VERB[each], int(ends[each]))
+    """Count the messages that end, by verbs in the order in which these appear."""
+    verbs, first, times = np.unique(
+        VERB_OF[opcode[IS_END[opcode]]], return_index=True, return_counts=True
+    )
+    for place in np.argsort(first).tolist():
+        counts.count_message(VERBS[verbs[place]], int(times[place]))
 
 
 def _first(irregular: npt.NDArray[np.bool_], at: Index | None = None) -> int | None:
@@ -149,10 +153,10 @@ def _first(irregular: npt.NDArray[np.bool_], at: Index | None = None) -> int | N
 def _plain(connection: Connection, rows: Rows, direction: npt.NDArray[np.uint8]) -> int:
     """How many rows at the beginning show nothing irregular, each packet by itself."""
     opcode = rows.opcode
-    odd = rows.damaged | (_IS_RESPONSE[opcode] & (rows.syndrome >= 0x20))
+    odd = rows.damaged | (IS_RESPONSE[opcode] & (rows.syndrome >= 0x20))
     mtu = connection.mtu or 0
-    odd |= _IS_FULL[opcode] & (rows.size != mtu)
-    odd |= ~_IS_FULL[opcode] & _IS_READ[opcode] & (rows.dma_len > (MTUS[0] if not mtu else LONGEST))
+    odd |= IS_FULL[opcode] & (rows.size != mtu)
+    odd |= ~IS_FULL[opcode] & IS_READ[opcode] & (rows.dma_len > (MTUS[0] if not mtu else LONGEST))
     end = _or(_first(odd), len(rows))
     for index, identity in enumerate(connection.identities):
         at = np.flatnonzero(direction[:end] == index)
@@ -176,7 +180,7 @@ def _unwrap(tracker: RequestTracker, rows: Rows, requests: Index, responses: Ind
     opcode = rows.opcode[requests]
     mtu = tracker.connection.mtu or MTUS[-1]
     span = np.ones(len(requests), np.int64)
-    reads = _IS_READ[opcode]
+    reads = IS_READ[opcode]
     if reads.any():
         wanted = -(-rows.dma_len[requests[reads]].astype(np.int64) // mtu)
         span[reads] = np.maximum(wanted, 1)
@@ -201,16 +205,16 @@ def _regular(exchange: Exchange, rows: Rows) -> int:
     psn = rows.psn[requests]
     odd = (exchange.psn & MASK) != psn
     odd |= exchange.psn - tracker.next > REACH  # type: ignore[operator]
-    verb = _VERB_OF[opcode]
-    start = _IS_START[opcode]
+    verb = VERB_OF[opcode]
+    start = IS_START[opcode]
     whole = np.ones(len(requests), np.bool_)
     same = np.ones(len(requests), np.bool_)
     if len(requests):
         last = tracker.messages[-1] if tracker.messages else None
-        whole[1:] = _IS_END[opcode[:-1]]
+        whole[1:] = IS_END[opcode[:-1]]
         whole[0] = last is None or last.is_whole
         same[1:] = verb[1:] == verb[:-1]
-        same[0] = last is not None and _VERBS[verb[0]] == last.verb
+        same[0] = last is not None and VERBS[verb[0]] == last.verb
     odd |= start != whole
     odd |= ~start & ~same
     end = min(end, _or(_first(odd, requests), end))
@@ -223,7 +227,7 @@ def _regular(exchange: Exchange, rows: Rows) -> int:
     behind = np.concatenate([[tracker.next], exchange.psn + exchange.span])[before]
     odd |= answers >= behind
     wanted = _wanted(exchange, opcode)
-    is_answer = ~_IS_ACKNOWLEDGE[rows.opcode[responses]]
+    is_answer = ~IS_ACKNOWLEDGE[rows.opcode[responses]]
     given = np.cumsum(is_answer)
     expected = np.full(len(responses), -1, np.int64)
     known = is_answer & (given <= len(wanted))
@@ -246,7 +250,7 @@ def _wanted(exchange: Exchange, opcode: npt.NDArray[np.uint8]) -> Index:
         for m in exchange.tracker.messages
         if 0 <= m.next_response <= m.last
     ]
-    rows = np.flatnonzero(_IS_ANSWERED[opcode])
+    rows = np.flatnonzero(IS_ANSWERED[opcode])
     first = np.concatenate([np.array(firsts, np.int64), exchange.psn[rows]])
     count = np.concatenate([np.array(counts, np.int64), exchange.span[rows]])
     total = int(count.sum())
@@ -267,10 +271,14 @@ def _count(pair: ConnectionTracker, index: int, rows: Rows, mine: npt.NDArray[np
     counts.payload_bytes += int(rows.size[at].sum(dtype=np.int64))
     counts.marked += int(rows.marked[at].sum())
     connection.directions[1 - index].cnps += int((rows.opcode[at] == OpCode.CNP).sum())
+    times = rows.time_ns[at]
+    is_soon = np.diff(times, prepend=counts.last_ns or 0) < NO_SKIP_NS
     if counts.first_ns is None:
-        counts.first_ns = int(rows.time_ns[at[0]])
-    counts.last_ns = int(rows.time_ns[at[-1]])
-    counts.skipped_ids += connection.identities[index].note_many(rows.ip_id[at], rows.icrc[at])
+        counts.first_ns = int(times[0])
+    counts.last_ns = int(times[-1])
+    skipped = connection.identities[index].note_many(rows.ip_id[at], rows.icrc[at])
+    counts.skipped_ids += int(skipped.sum())
+    counts.skipped_soon += int(skipped[is_soon].sum())
     if pair.has_observer:
         reported = at[rows.marked[at] | (rows.opcode[at] == OpCode.CNP)]
         for packet in rows.take(reported).packets():
@@ -297,7 +305,7 @@ def _follow(exchange: Exchange, rows: Rows, pair: ConnectionTracker) -> None:
         outstanding = int((exchange.psn + exchange.span - acked).max()) - 1
         counts.max_outstanding = max(counts.max_outstanding, outstanding)
         tracker.next = int(exchange.psn[-1] + exchange.span[-1])
-        tracker.recent_requests.add_many(exchange.psn, rows, requests)
+        tracker.recent_requests.add_many(exchange.psn, rows.take(requests[-KEEP:]))
         _count_messages(counts, rows.opcode[requests])
         started = _continue(exchange, rows)
         tracker.note_new_request()
@@ -308,7 +316,7 @@ def _follow(exchange: Exchange, rows: Rows, pair: ConnectionTracker) -> None:
             counts.note_credits(lowest=int(given.min()), highest=int(given.max()))
         tracker.acked = int(exchange.answers[-1])
         tracker.attempts = 0
-        tracker.recent_responses.add_many(exchange.answers, rows, responses)
+        tracker.recent_responses.add_many(exchange.answers, rows.take(responses[-KEEP:]))
     _complete(exchange, rows, started, pair)
     if tracker.disturbed_end and len(responses):
         tracker.note_answered(int(exchange.answers[-1]))
@@ -318,14 +326,14 @@ def _follow(exchange: Exchange, rows: Rows, pair: ConnectionTracker) -> None:
 def _continue(exchange: Exchange, rows: Rows) -> int:
     """Add to the newest open message; returns the index of the first request of the next."""
     tracker, requests = exchange.tracker, exchange.requests
-    starts = np.flatnonzero(_IS_START[rows.opcode[requests]])
+    starts = np.flatnonzero(IS_START[rows.opcode[requests]])
     first = int(starts[0]) if len(starts) else len(requests)
     if first:
         message, last = tracker.messages[-1], requests[first - 1]
         message.size += int(rows.size[requests[:first]].sum(dtype=np.int64))
         message.last = int(exchange.psn[first - 1])
         message.last_number, message.last_ns = int(rows.number[last]), int(rows.time_ns[last])
-        message.is_whole = bool(_IS_END[rows.opcode[last]])
+        message.is_whole = bool(IS_END[rows.opcode[last]])
     return first
 
 
@@ -409,9 +417,9 @@ class _New:
         self.requests = exchange.requests[first:]
         self.psn, self.span = exchange.psn[first:], exchange.span[first:]
         self.opcode = rows.opcode[self.requests]
-        self.starts = np.flatnonzero(_IS_START[self.opcode])
+        self.starts = np.flatnonzero(IS_START[self.opcode])
         """Index of the first request of each."""
-        self.ends = np.flatnonzero(_IS_END[self.opcode])
+        self.ends = np.flatnonzero(IS_END[self.opcode])
         """Index of the last request of each that is whole."""
         self.last = self.psn[self.ends] + self.span[self.ends] - 1
         """PSN that must be acknowledged for it."""
@@ -421,7 +429,7 @@ class _New:
         size = np.cumsum(self.rows.size[self.requests], dtype=np.int64)
         first = self.starts[: len(self.ends)]
         sizes: Index = size[self.ends] - size[first] + self.rows.size[self.requests[first]]
-        is_read = _IS_READ[self.opcode[self.ends]]
+        is_read = IS_READ[self.opcode[self.ends]]
         sizes[is_read] = self.rows.dma_len[self.requests[self.ends[is_read]]]
         return sizes
 

@@ -20,9 +20,13 @@ Change = Callable[[Packet], Packet]
 
 
 class Talk:
-    """End 0 asks and end 1 answers, unless stated otherwise; 10 us between packets."""
+    """End 0 asks and end 1 answers, unless stated otherwise; 10 us between packets.
 
-    def __init__(self, counts_ids: bool = True) -> None:
+    number: of several conversations, which have other addresses.
+    """
+
+    def __init__(self, counts_ids: bool = True, number: int = 0) -> None:
+        self._addresses = [each + (number << 8) for each in ADDRESSES]
         self.frames: list[tuple[int, bytes]] = []
         self._now = 1_000_000_000
         self._ids = [100, 500]
@@ -47,8 +51,8 @@ class Talk:
         self._now += 10_000
         self._ids[sender] += self._counts_ids
         ip = IPv4(
-            src=ADDRESSES[sender],
-            dst=ADDRESSES[1 - sender],
+            src=self._addresses[sender],
+            dst=self._addresses[1 - sender],
             id=self._ids[sender] if self._counts_ids else 0,
             ecn=ecn,
         )

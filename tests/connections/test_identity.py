@@ -89,8 +89,13 @@ def test_unseen_identifications_between_two_packets() -> None:
 STEPS = st.lists(st.integers(1, 2000), min_size=1, max_size=200)
 
 
-@given(start=st.integers(0, 0xFFFF), steps=STEPS | st.just([0] * 100), cut=st.integers(0, 100))
-def test_many_at_once_are_as_one_by_one(start: int, steps: list[int], cut: int) -> None:
+@given(
+    start=st.integers(0, 0xFFFF),
+    steps=STEPS | st.just([0] * 100),
+    cut=st.integers(0, 100),
+    parts=st.integers(1, 20),
+)
+def test_many_at_once_are_as_one_by_one(start: int, steps: list[int], cut: int, parts: int) -> None:
     ids = (start + np.cumsum(steps) & 0xFFFF).astype(np.int32)
     alone, together = Identity(), Identity()
     skipped = [each.note(packet(int(i))) for each in (alone,) for i in ids]
@@ -98,26 +103,31 @@ def test_many_at_once_are_as_one_by_one(start: int, steps: list[int], cut: int) 
         together.note(packet(int(each)))
     count = sum(skipped[cut:])
     if len(ids) > cut:
-        assert together.note_many(ids[cut:], ids[cut:].astype(np.uint32)) == count
+        for few in np.array_split(ids[cut:], parts):
+            if len(few):
+                count -= int(together.note_many(few, few.astype(np.uint32)).sum())
+        assert count == 0
 
     assert (together.high, together.counts_up) == (alone.high, alone.counts_up)
     assert list(together.newest.items()) == list(alone.newest.items())
     assert len(alone.newest) <= KEEP
 
 
-@given(st.lists(st.tuples(st.integers(0, 100), st.booleans()), max_size=300))
-def test_the_newest_packets_are_kept_by_psn_however_they_come(puts: list[tuple[int, bool]]) -> None:
-    """Some one by one, some as arrays."""
-    recent = Recent()
+@given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 80)), max_size=300))
+def test_the_newest_packets_are_kept_by_psn_however_they_come(puts: list[tuple[int, int]]) -> None:
+    """Some one by one, in any order, some as arrays, whose PSNs go on."""
+    recent, following = Recent(), 0
     expected: dict[int, TransportPacket] = {}
-    for number, (psn, is_many) in enumerate(puts):
-        packets = [packet(psn=(psn + k) % 101, time_ns=number) for k in range(80 if is_many else 1)]
+    for number, (back, count) in enumerate(puts):
+        psn = following if count else max(following - back, 0)
+        packets = [packet(psn=psn + k, time_ns=number) for k in range(count or 1)]
         for each in packets:
             expected.pop(each.psn, None)
             expected[each.psn] = each
-        if is_many:
+        following = max(following, psn + len(packets))
+        if count:
             rows = Rows(np.array(packets, ROW))
-            recent.add_many(rows.psn.astype(np.int64), rows, np.arange(len(rows)))
+            recent.add_many(rows.psn.astype(np.int64), rows)
         else:
             recent.add(psn, packets[0])
     newest = dict(list(expected.items())[-KEEP:])

@@ -1,0 +1,721 @@
+"""Regular traffic of many connections, a few packets of each, all of them at once.
+
+`steady` takes many packets of one connection; where each of thousands has only a few, their
+trackers are read into arrays, which say how many packets at the beginning of each connection's
+are regular, and what those change. The rules are those of `steady`, and tests require the same
+results. A connection, or the requests of one end, may also begin here.
+
+Packets are in order of connections. A *side* is one end that sends packets: twice the connection,
+plus the end. An *exchange* is the requests of one end with their responses, numbered by that end
+in the same way. PSNs are unwrapped as in `tracker`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ibwire.base.histogram import buckets
+from ibwire.connections.connection import MTUS
+from ibwire.connections.connection_tracker import ConnectionTracker
+from ibwire.connections.identity import KEEP, REORDER_IDS
+from ibwire.connections.opcode_sets import READ, VERB
+from ibwire.connections.open_message import OpenMessage
+from ibwire.connections.packets import Rows
+from ibwire.connections.retransmissions import NO_SKIP_NS
+from ibwire.connections.states import RequesterInput
+from ibwire.connections.steady import (
+    IS_ACKNOWLEDGE,
+    IS_ANSWERED,
+    IS_END,
+    IS_FULL,
+    IS_READ,
+    IS_RESPONSE,
+    IS_START,
+    LONGEST,
+    REACH,
+    VERB_OF,
+    VERBS,
+)
+from ibwire.connections.tracker import RequestTracker
+from ibwire_layers.opcodes import OpCode, Service
+from ibwire_layers.psn import HALF, MASK, MODULUS
+from ibwire_layers.syndrome import INVALID_CREDITS
+
+FEWEST = 256
+"""From this many packets on arrays are faster than single packets."""
+_FAR = 1 << 25
+"""More PSNs than lie between those of packets that are compared."""
+
+Index = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+
+def advance(
+    trackers: Sequence[ConnectionTracker],
+    rows: Rows,
+    direction: npt.NDArray[np.uint8],
+    starts: Index,
+    ends: Index,
+) -> Index:
+    """Take the regular packets at the beginning of each connection's; returns how many.
+
+    rows: of one connection after the other. direction: (n,) which end sent each. starts, ends:
+    where the packets of each tracker are. No tracker may have an observer.
+    """
+    taken = np.zeros(len(trackers), np.int64)
+    chosen = np.flatnonzero([_is_usable(each) for each in trackers])
+    counts = (ends - starts)[chosen]
+    if int(counts.sum()) < FEWEST:
+        return taken
+    begin = np.cumsum(counts) - counts
+    at = np.arange(int(counts.sum())) + np.repeat(starts[chosen] - begin, counts)
+    packets = _Packets(rows.take(at), direction[at], counts)
+    states = _States([trackers[each] for each in chosen.tolist()])
+    mtu, odd = _plain(packets, states.mtu)
+    sides = _Sides(packets, states)
+    odd |= sides.odd()
+    exchanges = _Exchanges(packets, states, mtu)
+    odd |= exchanges.odd()
+    kept = packets.regular(odd)
+    if not kept.any():
+        return taken
+    taken[chosen] = np.bincount(packets.connection[kept], minlength=len(chosen))
+    _learn_mtus(packets, states, mtu, kept)
+    sides.count(kept)
+    exchanges.follow(kept)
+    return taken
+
+
+def _is_usable(tracker: ConnectionTracker) -> bool:
+    """Whether the state of a connection fits into the arrays."""
+    connection = tracker.connection
+    if connection.service not in (Service.RC, Service.XRC) or tracker.first_packets is not None:
+        return False
+    for requests in tracker.requests:
+        if not requests.is_regular or requests.damaged_next:
+            return False
+        if requests.next is None and (requests.start_psns or requests.unrequested_next is not None):
+            return False
+        last = requests.messages[-1] if requests.messages else None
+        if last is not None and not connection.mtu and last.dma_len > MTUS[0]:
+            return False  # once the path MTU is known, it takes more PSNs
+    return not any(connection.damaged_answers)
+
+
+class _Packets:
+    """Packets of several connections, in order of connections and then of time.
+
+    counts: (connections,) how many each has.
+    """
+
+    def __init__(self, rows: Rows, direction: npt.NDArray[np.uint8], counts: Index) -> None:
+        self.rows = rows
+        self.count = len(rows)
+        self.connections = len(counts)
+        self.connection = np.repeat(np.arange(len(counts)), counts)
+        self.starts = np.cumsum(counts) - counts
+        self.ends = self.starts + counts
+        self.direction = direction.astype(np.int64)
+        self.opcode = np.ascontiguousarray(rows.opcode)
+        self.size = rows.size.astype(np.int64)
+        self.dma_len = rows.dma_len.astype(np.int64)
+        self.time_ns = np.ascontiguousarray(rows.time_ns)
+        self.is_response: Flags = IS_RESPONSE[self.opcode]
+        self.is_cnp: Flags = self.opcode == OpCode.CNP
+        self.is_request = ~self.is_response & ~self.is_cnp
+
+    def by_end(self, end: Index) -> Index:
+        """(n,) positions in order of connections, then of these ends, then of time."""
+        other = end == 1
+        before = np.cumsum(other)
+        before_start = (before - other)[self.starts]
+        others = before - other - before_start[self.connection]
+        total = before[self.ends - 1] - before_start
+        at = np.arange(self.count)
+        first_of_other = (self.ends - total)[self.connection]
+        order = np.empty(self.count, np.int64)
+        order[np.where(other, first_of_other + others, at - others)] = at
+        return order
+
+    def first_of_side(self, side: Index) -> Index:
+        """(n,) position of the first packet of each of these sides."""
+        sides = 2 * self.connection + self.direction
+        first = np.full(2 * self.connections, self.count, np.int64)
+        keys, places = np.unique(sides, return_index=True)
+        first[keys] = places
+        found: Index = first[side]
+        return found
+
+    def regular(self, odd: Flags) -> Flags:
+        """(n,) which packets are before the first odd one of their connection."""
+        at = np.flatnonzero(odd)
+        connection, first = np.unique(self.connection[at], return_index=True)
+        stop = self.ends.copy()
+        stop[connection] = at[first]
+        return np.arange(self.count) < stop[self.connection]
+
+
+class _States:
+    """What the trackers know, as arrays."""
+
+    def __init__(self, trackers: Sequence[ConnectionTracker]) -> None:
+        self.trackers = trackers
+        self.requests = [each for tracker in trackers for each in tracker.requests]
+        """By exchange."""
+        self.identities = [i for tracker in trackers for i in tracker.connection.identities]
+        self.directions = [d for tracker in trackers for d in tracker.connection.directions]
+        self.mtu = np.array([each.connection.mtu or 0 for each in trackers], np.int64)
+        self.high = np.array([each.high for each in self.identities], np.int64)
+        self.last_ns = np.array([each.last_ns or 0 for each in self.directions], np.int64)
+        self.is_new = np.array([each.next is None for each in self.requests])
+        """(exchanges,) whether no request has been seen."""
+        self.next = np.array([each.next or 0 for each in self.requests], np.int64)
+        self.acked = np.array([each.acked for each in self.requests], np.int64)
+
+
+def _plain(packets: _Packets, known_mtu: Index) -> tuple[Index, Flags]:
+    """Path MTU of each connection, 0 where it is not known, and which packets are odd."""
+    rows, opcode = packets.rows, packets.opcode
+    is_full, is_read = IS_FULL[opcode], IS_READ[opcode] & ~IS_FULL[opcode]
+    full = np.flatnonzero(is_full)
+    mtu = known_mtu.copy()
+    first_full = packets.ends.copy()
+    connection, first = np.unique(packets.connection[full], return_index=True)
+    first_full[connection] = full[first]
+    unknown = connection[mtu[connection] == 0]
+    shown = packets.size[first_full[unknown]]
+    mtu[unknown] = np.where(np.isin(shown, MTUS), shown, 0)
+    of_packet = mtu[packets.connection]
+    odd = rows.damaged | (packets.is_response & (rows.syndrome >= 0x20))
+    odd |= is_full & (packets.size != of_packet)
+    odd |= is_read & (packets.dma_len > LONGEST)
+    # How many PSNs a READ takes is only known with the path MTU.
+    is_early = (known_mtu == 0)[packets.connection]
+    is_early &= np.arange(packets.count) < first_full[packets.connection]
+    odd |= is_read & is_early & (packets.dma_len > MTUS[0])
+    return mtu, odd
+
+
+def _learn_mtus(packets: _Packets, states: _States, mtu: Index, kept: Flags) -> None:
+    """Record the path MTUs that the packets show."""
+    shows = kept & IS_FULL[packets.opcode] & (states.mtu == 0)[packets.connection]
+    for each in np.unique(packets.connection[shows]).tolist():
+        states.trackers[each].learn_mtu(int(mtu[each]))
+
+
+class _Sides:
+    """The packets by the ends that sent them: IP identifications, and what every packet counts."""
+
+    def __init__(self, packets: _Packets, states: _States) -> None:
+        self._packets, self._states = packets, states
+        self._order = order = packets.by_end(packets.direction)
+        self._side = side = (2 * packets.connection + packets.direction)[order]
+        self._ip_id = packets.rows.ip_id[order].astype(np.int64)
+        is_first = np.diff(side, prepend=-1) != 0
+        self._is_first = is_first
+        before = np.concatenate([[0], self._ip_id[:-1]])
+        high = states.high[side]
+        before[is_first] = np.where(high < 0, self._ip_id, high)[is_first]
+        self._step = self._ip_id - before & 0xFFFF
+        self._is_very_first = is_first & (high < 0)
+
+    def odd(self) -> Flags:
+        """(n,) packets whose IP identification is neither ahead nor the same as all others."""
+        step = self._step
+        odd = step > 0x10000 - REORDER_IDS
+        # The step of the very first packet is none; the second decides.
+        decides = self._is_first & ~self._is_very_first
+        decides[1:] |= self._is_very_first[:-1] & ~self._is_first[1:]
+        deciding = np.maximum.accumulate(np.where(decides, np.arange(len(step)), 0))
+        odd |= ((step == 0) != (step[deciding] == 0)) & ~self._is_very_first
+        found = np.empty(len(odd), np.bool_)
+        found[self._order] = odd
+        return found
+
+    def count(self, kept: Flags) -> None:
+        """Count the packets that are kept."""
+        packets, states = self._packets, self._states
+        here = np.flatnonzero(kept[self._order])
+        if not len(here):
+            return
+        at, side = self._order[here], self._side[here]
+        step, ip_id = self._step[here], self._ip_id[here]
+        groups = _Groups(side)
+        rows, times = packets.rows, packets.time_ns[at]
+        is_first = np.zeros(len(here), np.bool_)
+        is_first[groups.starts] = True
+        before = np.where(is_first, states.last_ns[side], np.concatenate([[0], times[:-1]]))
+        skipped = np.maximum(step - 1, 0) * (ip_id >= 0)
+        soon = skipped * (times - before < NO_SKIP_NS)
+        moved = np.maximum.accumulate(np.where(step > 0, np.arange(len(step)), -1))[groups.ends - 1]
+        has_moved = moved >= groups.starts
+        counts_up = step[moved] < REORDER_IDS
+        icrc = rows.icrc[at]
+        table = zip(
+            groups.keys.tolist(),
+            groups.starts.tolist(),
+            groups.ends.tolist(),
+            groups.sum(rows.length[at].astype(np.int64)),
+            groups.sum(packets.size[at]),
+            groups.sum(rows.marked[at].astype(np.int64)),
+            groups.sum(packets.is_cnp[at].astype(np.int64)),
+            times[groups.starts].tolist(),
+            times[groups.ends - 1].tolist(),
+            groups.sum(skipped),
+            groups.sum(soon),
+            has_moved.tolist(),
+            counts_up.tolist(),
+            strict=True,
+        )
+        for key, start, end, length, size, marked, cnps, first_ns, last_ns, *ids in table:
+            counts = states.directions[key]
+            counts.packets += end - start
+            counts.bytes += length
+            counts.payload_bytes += size
+            counts.marked += marked
+            states.directions[key ^ 1].cnps += cnps
+            if counts.first_ns is None:
+                counts.first_ns = first_ns
+            counts.last_ns = last_ns
+            counts.skipped_ids += ids[0]
+            counts.skipped_soon += ids[1]
+            identity = states.identities[key]
+            if ip_id[start] >= 0:
+                if identity.high < 0:
+                    identity.first = int(ip_id[start])
+                if ids[2]:
+                    identity.counts_up = ids[3]
+                identity.high = int(ip_id[end - 1])
+                identity.remember(ip_id[start:end], icrc[start:end])
+
+
+class _Groups:
+    """Where each key is among sorted ones."""
+
+    def __init__(self, keys: Index) -> None:
+        self.starts = np.flatnonzero(np.diff(keys, prepend=-1))
+        self.ends = np.append(self.starts[1:], len(keys))[: len(self.starts)]
+        self.keys = keys[self.starts]
+
+    def sum(self, values: Index) -> list[int]:
+        """The sum of each."""
+        found: list[int] = np.add.reduceat(values, self.starts).tolist()
+        return found
+
+
+class _Exchanges:
+    """The packets by exchange: requests of one end and the responses to them.
+
+    All arrays are in order of exchanges, and then of time.
+    """
+
+    def __init__(self, packets: _Packets, states: _States, mtu: Index) -> None:
+        self._packets, self.states = packets, states
+        end = np.where(packets.is_response, 1 - packets.direction, packets.direction)
+        self._order = order = packets.by_end(end)
+        self.key = key = (2 * packets.connection + end)[order]
+        groups = _Groups(key)
+        self._first = np.zeros(len(states.requests), np.int64)
+        """(exchanges,) position of the first packet."""
+        self._first[groups.keys] = groups.starts
+        self.opcode = packets.opcode[order]
+        self._is_request = packets.is_request[order]
+        self._is_response = packets.is_response[order]
+        self._psn = packets.rows.psn[order].astype(np.int64)
+        self.number = packets.rows.number[order]
+        self.time_ns, self.size = packets.time_ns[order], packets.size[order]
+        self.dma_len = packets.dma_len[order]
+        self._begin()
+        span = self._is_request.astype(np.int64)
+        reads = np.flatnonzero(self._is_request & IS_READ[self.opcode])
+        of_read = np.where(mtu == 0, MTUS[-1], mtu)[packets.connection[order[reads]]]
+        span[reads] = np.maximum(-(-self.dma_len[reads] // of_read), 1)
+        self.span = span
+        sent = np.cumsum(span)
+        sent -= (sent - span)[self._first[key]]
+        self._after = self.next[key] + sent
+        """PSN after the requests up to here."""
+        self.expected = self._after - span
+        """PSN of a request."""
+        base = self.next[key]
+        self.answer = base + (self._psn - base + HALF & MASK) - HALF
+        """PSN of a response."""
+        at = np.arange(len(key))
+        self._request_before = self._before(self._is_request, at)
+        self._response_before = self._before(self._is_response, at)
+
+    def _begin(self) -> None:
+        """The first requests of exchanges that begin here give them their PSN."""
+        states, requests = self.states, np.flatnonzero(self._is_request)
+        key, first = np.unique(self.key[requests], return_index=True)
+        self._first_request = np.full(len(states.requests), len(self.key), np.int64)
+        self._first_request[key] = requests[first]
+        new = np.flatnonzero(states.is_new & (self._first_request < len(self.key)))
+        self.next, self._acked = states.next.copy(), states.acked.copy()
+        self.next[new] = self._psn[self._first_request[new]] + MODULUS
+        self._acked[new] = self.next[new] - 1
+
+    def _before(self, chosen: Flags, at: Index) -> Index:
+        """(n,) position of the chosen packet before each in its exchange; -1 without one."""
+        last = np.maximum.accumulate(np.where(chosen, at, -1))
+        before = np.concatenate([[-1], last[:-1]])
+        return np.where(before >= self._first[self.key], before, -1)
+
+    def odd(self) -> Flags:
+        """(n,) in the order of the packets: which are not the next ones in sequence."""
+        odd = self._is_request & self._odd_requests()
+        odd |= self._is_response & self._odd_responses()
+        found = np.empty(len(odd), np.bool_)
+        found[self._order] = odd
+        return found
+
+    def _odd_requests(self) -> Flags:
+        key, before, verb = self.key, self._request_before, VERB_OF[self.opcode]
+        odd: Flags = (self.expected & MASK) != self._psn
+        odd |= self.expected - self.next[key] > REACH
+        last = [each.messages[-1] if each.messages else None for each in self.states.requests]
+        whole = np.array([each is None or each.is_whole for each in last])
+        last_verb = np.array([255 if each is None else VERBS.index(each.verb) for each in last])
+        follows_whole = np.where(before >= 0, IS_END[self.opcode[before]], whole[key])
+        same_verb = np.where(before >= 0, verb[before], last_verb[key]) == verb
+        start = IS_START[self.opcode]
+        odd |= (start != follows_whole) | (~start & ~same_verb)
+        return odd
+
+    def _odd_responses(self) -> Flags:
+        key, before, answer = self.key, self._response_before, self.answer
+        odd: Flags = answer <= np.where(before >= 0, answer[before], self._acked[key])
+        odd |= answer >= self._after
+        odd |= self.states.is_new[key] & (np.arange(len(key)) < self._first_request[key])
+        is_answer = self._is_response & ~IS_ACKNOWLEDGE[self.opcode]
+        wanted = _Wanted(self.states.requests, key, self.expected, self.span, self._asked())
+        given = np.cumsum(is_answer)
+        given -= (given - is_answer)[self._first[key]]
+        odd |= is_answer & (wanted.psn(key, given - 1) != answer)
+        # No ACK acknowledges beyond a READ that is not answered in full.
+        following = wanted.psn(key, given)
+        odd |= (following >= 0) & (following <= answer)
+        return odd
+
+    def _asked(self) -> Index:
+        """Positions of READs and atomics."""
+        return np.flatnonzero(self._is_request & IS_ANSWERED[self.opcode])
+
+    def follow(self, kept: Flags) -> None:
+        """Change the trackers by the packets that are kept."""
+        here = kept[self._order]
+        requests = np.flatnonzero(here & self._is_request)
+        responses = np.flatnonzero(here & self._is_response)
+        trackers = self.states.requests
+        for key in np.unique(self.key[requests[self.states.is_new[self.key[requests]]]]).tolist():
+            _start(trackers[key], int(self.next[key]))
+        messages = _Messages(self, requests, responses)
+        if len(requests):
+            self._take_requests(requests)
+        if len(responses):
+            self._take_responses(responses)
+        self._note_last(np.flatnonzero(here & (self._is_request | self._is_response)))
+        messages.complete()
+        if len(responses):
+            groups = _Groups(self.key[responses])
+            for key, answer in zip(
+                groups.keys.tolist(), self.answer[responses[groups.ends - 1]].tolist(), strict=True
+            ):
+                if trackers[key].disturbed_end:
+                    trackers[key].note_answered(answer)
+
+    def _take_requests(self, requests: Index) -> None:
+        key, trackers = self.key[requests], self.states.requests
+        groups = _Groups(key)
+        before = self._response_before[requests]
+        acked = np.where(before >= 0, self.answer[before], self._acked[key])
+        after = self._after[requests]
+        outstanding = np.maximum.reduceat(after - acked, groups.starts) - 1
+        rows = self._packets.rows.take(self._order[requests])
+        psn = self.expected[requests]
+        for each, start, end, following, most in zip(
+            groups.keys.tolist(),
+            groups.starts.tolist(),
+            groups.ends.tolist(),
+            after[groups.ends - 1].tolist(),
+            outstanding.tolist(),
+            strict=True,
+        ):
+            tracker = trackers[each]
+            tracker.next = following
+            counts = self.states.directions[each]
+            counts.max_outstanding = max(counts.max_outstanding, most)
+            tracker.recent_requests.add_many(psn[start:end], rows.take(slice(start, end)))
+            tracker.note_new_request()
+        ends = requests[IS_END[self.opcode[requests]]]
+        codes, first, times = np.unique(
+            self.key[ends] * len(VERBS) + VERB_OF[self.opcode[ends]],
+            return_index=True,
+            return_counts=True,
+        )
+        for place in np.argsort(first).tolist():  # in the order in which the verbs appear
+            each, verb = divmod(int(codes[place]), len(VERBS))
+            self.states.directions[each].count_message(VERBS[verb], int(times[place]))
+
+    def _take_responses(self, responses: Index) -> None:
+        trackers = self.states.requests
+        groups = _Groups(self.key[responses])
+        rows = self._packets.rows.take(self._order[responses])
+        answers = self.answer[responses]
+        for each, start, end, acked in zip(
+            groups.keys.tolist(),
+            groups.starts.tolist(),
+            groups.ends.tolist(),
+            answers[groups.ends - 1].tolist(),
+            strict=True,
+        ):
+            tracker = trackers[each]
+            tracker.acked, tracker.attempts = acked, 0
+            tracker.recent_responses.add_many(answers[start:end], rows.take(slice(start, end)))
+        syndrome = rows.syndrome
+        gives = np.flatnonzero((syndrome >= 0) & (syndrome < INVALID_CREDITS))
+        if not len(gives):
+            return
+        groups = _Groups(self.key[responses[gives]])
+        lowest = np.minimum.reduceat(syndrome[gives], groups.starts)
+        highest = np.maximum.reduceat(syndrome[gives], groups.starts)
+        for each, low, high in zip(
+            groups.keys.tolist(), lowest.tolist(), highest.tolist(), strict=True
+        ):
+            self.states.directions[each].note_credits(lowest=low, highest=high)
+
+    def _note_last(self, packets: Index) -> None:
+        """When the last packets were."""
+        if not len(packets):
+            return
+        groups = _Groups(self.key[packets])
+        last = packets[groups.ends - 1]
+        files = self._packets.rows.file[self._order[last]]
+        for each, time_ns, file, number in zip(
+            groups.keys.tolist(),
+            self.time_ns[last].tolist(),
+            files.tolist(),
+            self.number[last].tolist(),
+            strict=True,
+        ):
+            tracker = self.states.requests[each]
+            tracker.last_ns, tracker.last_place = time_ns, (file, number)
+
+    def note_coalesced(self, by: Index) -> None:
+        """Messages were answered by these responses to later ones, one for each message."""
+        states, at = self.states, self._order[by]
+        side = self.key[by] ^ 1
+        # Before the first packet of the responder it is not known what it sent.
+        is_first = self._packets.rows.ip_id[at] < 0
+        is_first |= at == self._packets.first_of_side(side)
+        for each in side[(states.high[side] < 0) & is_first].tolist():
+            responder = states.directions[each]
+            responder.skipped_ids += KEEP if responder.damaged else 1
+
+
+def _start(tracker: RequestTracker, psn: int) -> None:
+    """The first request of an end has this PSN."""
+    tracker.start, tracker.acked = psn, psn - 1
+    tracker.move_requester(RequesterInput.FIRST)
+
+
+class _Wanted:
+    """PSNs of all responses that READs and atomics wait for, in order.
+
+    asked: positions of those that are new; key, psn, span: of every packet.
+    """
+
+    def __init__(
+        self,
+        trackers: Sequence[RequestTracker],
+        key: Index,
+        psn: Index,
+        span: Index,
+        asked: Index,
+    ) -> None:
+        old = [
+            (number, each.next_response, each.last + 1 - each.next_response)
+            for number, tracker in enumerate(trackers)
+            for each in tracker.messages
+            if 0 <= each.next_response <= each.last
+        ]
+        before = np.array(old, np.int64).reshape(-1, 3)
+        keys = np.concatenate([before[:, 0], key[asked]])
+        order = np.argsort(keys, kind="stable")
+        count = np.concatenate([before[:, 2], span[asked]])[order]
+        self._first = np.concatenate([before[:, 1], psn[asked]])[order]
+        self._end = np.cumsum(count)
+        self._begin = self._end - count
+        total = np.bincount(keys[order], count, len(trackers)).astype(np.int64)
+        self._total, self._base = total, np.cumsum(total) - total
+
+    def psn(self, key: Index, index: Index) -> Index:
+        """(n,) PSN of these of an exchange, from 0; -1 beyond the last."""
+        found = np.full(len(key), -1, np.int64)
+        at = np.flatnonzero((index >= 0) & (index < self._total[key]))
+        place = self._base[key[at]] + index[at]
+        message = np.searchsorted(self._end, place, side="right")
+        found[at] = self._first[message] + place - self._begin[message]
+        return found
+
+
+class _Messages:
+    """The messages that the packets continue, begin and complete.
+
+    requests, responses: positions of those that are kept.
+    """
+
+    def __init__(self, exchanges: _Exchanges, requests: Index, responses: Index) -> None:
+        self._all, self._requests, self._responses = exchanges, requests, responses
+        x = exchanges
+        self._sent = np.cumsum(x.size[requests])
+        self._starts = requests[IS_START[x.opcode[requests]]]
+        self._groups = _Groups(x.key[requests])
+        if len(requests):
+            self._continue()
+        ends = requests[IS_END[x.opcode[requests]]]
+        at = np.searchsorted(ends, self._starts)
+        end = ends[np.minimum(at, len(ends) - 1)] if len(ends) else self._starts
+        self._is_whole = (at < len(ends)) & (x.key[end] == x.key[self._starts])
+        groups = self._groups
+        newest = np.full(len(x.states.requests), -1, np.int64)
+        newest[groups.keys] = requests[groups.ends - 1]
+        self._ends = np.where(self._is_whole, end, newest[x.key[self._starts]])
+        """Position of the last request of each that starts here."""
+        self._last = x.expected[self._ends] + x.span[self._ends] - 1
+        first, last = np.searchsorted(requests, [self._starts, self._ends])
+        size = self._sent[last] - self._sent[first] + x.size[self._starts] if len(first) else first
+        is_read = IS_READ[x.opcode[self._starts]]
+        self._size = np.where(is_read, x.dma_len[self._starts], size)
+
+    def _continue(self) -> None:
+        """Add requests to the newest open messages."""
+        x, requests, groups = self._all, self._requests, self._groups
+        first = requests[groups.starts]
+        goes_on = np.flatnonzero(~IS_START[x.opcode[first]])
+        for group in goes_on.tolist():
+            begin, end = int(groups.starts[group]), int(groups.ends[group])
+            following = int(np.searchsorted(self._starts, requests[begin]))
+            if following < len(self._starts):
+                end = min(end, int(np.searchsorted(requests, self._starts[following])))
+            at = requests[end - 1]
+            message = x.states.requests[int(groups.keys[group])].messages[-1]
+            message.size += int(self._sent[end - 1] - self._sent[begin] + x.size[requests[begin]])
+            message.last = int(x.expected[at])
+            message.last_number, message.last_ns = int(x.number[at]), int(x.time_ns[at])
+            message.is_whole = bool(IS_END[x.opcode[at]])
+
+    def complete(self) -> None:
+        """Complete what is acknowledged, and keep what is not."""
+        x, trackers = self._all, self._all.states.requests
+        active = np.unique(x.key[np.concatenate([self._requests, self._responses])])
+        old = [
+            (key, each.last, each.first_ns, each.size)
+            for key in active.tolist()
+            for each in trackers[key].messages
+            if each.is_whole
+        ]
+        before = np.array(old, np.int64).reshape(-1, 4)
+        new = np.flatnonzero(self._is_whole)
+        starts = self._starts[new]
+        key = np.concatenate([before[:, 0], x.key[starts]])
+        last = np.concatenate([before[:, 1], self._last[new]])
+        by, is_done = self._answered(key, last)
+        first_ns = np.concatenate([before[:, 2], x.time_ns[starts]])
+        size = np.concatenate([before[:, 3], self._size[new]])
+        done = np.flatnonzero(is_done)
+        done = done[np.argsort(key[done], kind="stable")]
+        if len(done):
+            self._count(key[done], last[done], by[done], first_ns[done], size[done])
+        for number, count in enumerate(np.bincount(before[is_done[: len(old)], 0]).tolist()):
+            del trackers[number].messages[:count]
+        for number in active.tolist():
+            for message in trackers[number].messages:
+                if message.next_response >= 0 and message.first <= trackers[number].acked:
+                    message.next_response = trackers[number].acked + 1
+        is_open = np.ones(len(self._starts), np.bool_)
+        is_open[new] = ~is_done[len(old) :]
+        for index in np.flatnonzero(is_open).tolist():
+            number = int(x.key[self._starts[index]])
+            trackers[number].messages.append(self._message(index, trackers[number].acked))
+
+    def _answered(self, key: Index, last: Index) -> tuple[Index, Flags]:
+        """(n,) position of the first response that acknowledges these PSNs, and where one does."""
+        x, responses = self._all, self._responses
+        if not len(responses):
+            return np.zeros(len(key), np.int64), np.zeros(len(key), np.bool_)
+        answers = _ordered(x.key[responses], x.answer[responses] - x.next[x.key[responses]])
+        at = np.searchsorted(answers, _ordered(key, last - x.next[key]))
+        by = responses[np.minimum(at, len(responses) - 1)]
+        return by, (at < len(responses)) & (x.key[by] == key)
+
+    def _count(self, key: Index, last: Index, by: Index, first_ns: Index, size: Index) -> None:
+        """Count completed messages; all in order of exchanges.
+
+        by: position of the response. first_ns: of the first request.
+        """
+        x = self._all
+        groups = _Groups(key)
+        is_passed = x.answer[by] != last
+        acks = np.diff(by, prepend=-1) != 0
+        latency = x.time_ns[by] - first_ns
+        low = np.minimum.reduceat(latency, groups.starts).tolist()
+        high = np.maximum.reduceat(latency, groups.starts).tolist()
+        for each, start, end, *counted in zip(
+            groups.keys.tolist(),
+            groups.starts.tolist(),
+            groups.ends.tolist(),
+            groups.sum(is_passed.astype(np.int64)),
+            groups.sum(acks.astype(np.int64)),
+            groups.sum(size),
+            strict=True,
+        ):
+            counts = x.states.directions[each]
+            counts.completed += end - start
+            counts.acked_messages += end - start
+            counts.coalesced += counted[0]
+            counts.acks += counted[1]
+            counts.message_bytes += counted[2]
+        codes, times = np.unique(key << _BUCKETS | buckets(latency), return_counts=True)
+        ends = np.searchsorted(codes, groups.keys + 1 << _BUCKETS).tolist()
+        indices, numbers, begin = (codes & (1 << _BUCKETS) - 1).tolist(), times.tolist(), 0
+        for place, (each, end) in enumerate(zip(groups.keys.tolist(), ends, strict=True)):
+            found = dict(zip(indices[begin:end], numbers[begin:end], strict=True))
+            x.states.directions[each].latency.add_buckets(found, low[place], high[place])
+            begin = end
+        x.note_coalesced(by[is_passed])
+
+    def _message(self, index: int, acked: int) -> OpenMessage:
+        """One that starts here."""
+        x, start, end = self._all, self._starts[index], self._ends[index]
+        code = int(x.opcode[start])
+        message = OpenMessage(
+            verb=VERB[code],
+            first=int(x.expected[start]),
+            last=int(self._last[index]),
+            is_whole=bool(self._is_whole[index]),
+            size=int(self._size[index]),
+            first_number=int(x.number[start]),
+            first_ns=int(x.time_ns[start]),
+            last_number=int(x.number[end]),
+            last_ns=int(x.time_ns[end]),
+        )
+        if IS_ANSWERED[code]:
+            message.next_response = max(message.first, acked + 1)
+        if code in READ:
+            message.is_read = True
+            message.dma_len = int(x.dma_len[start])
+        return message
+
+
+_BUCKETS = 16
+"""Bits for the number of a bucket of a histogram."""
+
+
+def _ordered(key: Index, psn: Index) -> Index:
+    """(n,) numbers in order of exchanges, then of PSNs, which count from one of the exchange."""
+    ordered: Index = key * (4 * _FAR) + np.clip(psn, -_FAR, _FAR) + _FAR
+    return ordered

@@ -1,0 +1,146 @@
+"""The regular packets of many connections are taken together, as if one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import merge
+from typing import Any
+
+import numpy.typing as npt
+import pytest
+
+from connections.talk import Talk
+from connections.test_steady import MTU, ODDITIES, Watcher, odd, reads, sends, told
+from emulated_traffic import Stamped, feed
+from ibwire.connections import analysis, short_runs
+from ibwire.connections.analysis import Analysis
+from ibwire.connections.connection_tracker import ConnectionTracker
+from ibwire.connections.packets import Rows
+from ibwire_layers.opcodes import OpCode
+
+STATE = (
+    "acked",
+    "next",
+    "start",
+    "attempts",
+    "last_ns",
+    "last_place",
+    "requester",
+    "messages",
+    "disturbed_end",
+    "answered_end",
+)
+
+
+def both_ways(
+    frames: list[Stamped], block: int, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Any, int]:
+    """What the arrays say, which must be what single packets say, and how many they took.
+
+    block: packets that are taken at a time.
+    """
+    took = 0
+    advance = short_runs.advance
+
+    def counting(trackers: Sequence[ConnectionTracker], rows: Rows, *rest: Any) -> npt.NDArray[Any]:
+        nonlocal took
+        found = advance(trackers, rows, *rest)
+        took += int(found.sum())
+        return found
+
+    monkeypatch.setattr(short_runs, "advance", counting)
+    monkeypatch.setattr(short_runs, "FEWEST", 1)
+    for name in ("BLOCK", "SMALL_BLOCK", "SETTLE_EVERY"):
+        monkeypatch.setattr(analysis, name, block)
+    monkeypatch.setattr(analysis, "MANY", 1)
+    watcher = Watcher()
+    one, other = feed(Analysis(), frames, chunk=block), feed(Analysis(watcher), frames, chunk=block)
+    found, alone = one.finish(), other.finish()
+
+    assert told(found) == told(alone)
+    for mine, its in zip(one.trackers, other.trackers, strict=True):
+        same(mine, its)
+    return found, took
+
+
+def same(mine: ConnectionTracker, its: ConnectionTracker) -> None:
+    """Also what no result shows yet: it decides how the next packets are taken."""
+    assert mine.fingerprint() == its.fingerprint()
+    for end in (0, 1):
+        one, other = mine.connection.directions[end], its.connection.directions[end]
+        for name in set(one.__slots__) - {"congestion"}:
+            assert getattr(one, name) == getattr(other, name), name
+        ids, others = mine.connection.identities[end], its.connection.identities[end]
+        assert (ids.high, ids.first, ids.counts_up) == (others.high, others.first, others.counts_up)
+        assert list(ids.newest.items()) == list(others.newest.items())
+        asked, expected = mine.requests[end], its.requests[end]
+        for name in STATE:
+            assert getattr(asked, name) == getattr(expected, name), name
+        for direction in (0, 1):
+            assert asked.recent(direction).all() == expected.recent(direction).all()
+
+
+def mixed(ids: bool) -> list[Stamped]:
+    """Conversations at the same time: regular ones, and one with each oddity."""
+    talks = [Talk(ids, number) for number in range(len(ODDITIES) + 4)]
+    for talk, what in zip(talks, ODDITIES, strict=False):
+        if what != "read without mtu":
+            talk.ask(OpCode.RC_SEND_FIRST, 0xFFFFFE, MTU)
+            talk.ask(OpCode.RC_SEND_LAST, 0xFFFFFF, 10, ack_req=1)
+            talk.answer(0xFFFFFF, 0)
+        talk.sends(0, 40)
+        talk.sends(40, 160)
+        odd(talk, what)
+        talk.sends(200, 30)
+        talk.sends(0x900000, 20)
+    *_, small, read, several, both = talks
+    sends(small, 0x7FFFF0, 60)
+    reads(read, 0xFFFFF0, 40)
+    for psn in range(0, 200, 4):
+        for each in range(psn, psn + 4):
+            several.ask(OpCode.RC_SEND_ONLY, each, 64)
+        several.answer(psn + 3, psn)
+    for psn in range(60):
+        both.ask(OpCode.RC_FETCH_ADD, psn)
+        both.ask(OpCode.RC_RDMA_WRITE_ONLY, 900 + psn, 8, sender=1)
+        both.answer(900 + psn, psn, sender=0)
+        both.answer(psn, psn, opcode=OpCode.RC_ATOMIC_ACKNOWLEDGE)
+    return list(merge(*(talk.frames for talk in talks)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", [64, 500, 1 << 14])
+@pytest.mark.parametrize("ids", [True, False])
+def test_many_connections_at_once(ids: bool, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    frames = mixed(ids)
+
+    found, took = both_ways(frames, block, monkeypatch)
+
+    assert len(found.connections) == len(ODDITIES) + 4
+    assert took > 0.4 * len(frames)
+
+
+@pytest.mark.parametrize("block", [10, 100])
+def test_messages_of_several_packets_go_on_in_the_next_block(
+    block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk = Talk()
+    sends(talk, 0x7FFFF0, 50)
+
+    found, took = both_ways(talk.frames, block, monkeypatch)
+
+    assert took == len(talk.frames)
+    assert found.connections[0].directions[0].completed == 50
+    assert found.connections[0].directions[0].message_bytes == 50 * (MTU + 10)
+    assert found.connections[0].mtu == MTU
+
+
+def test_a_read_is_taken_together_once_the_mtu_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    talk = Talk()
+    sends(talk, 0, 10)
+    reads(talk, 20, 20)
+
+    found, took = both_ways(talk.frames, 7, monkeypatch)
+
+    assert took == len(talk.frames)
+    assert found.connections[0].directions[0].completed == 30
