@@ -232,8 +232,26 @@ def _discard_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _print_version(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    """Print the version, and whether modules are compiled."""
+    if value and not context.resilient_parsing:
+        from importlib.metadata import version
+
+        from ibwire.base.compiled import describe_build
+
+        click.echo(f"ibwire, version {version('ibwire')} ({describe_build()})")
+        context.exit()
+
+
 @click.group(cls=_Main, context_settings={"help_option_names": ["--help", "-h"]})
-@click.version_option(package_name="ibwire", prog_name="ibwire")
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    help="Show the version and exit.",
+    callback=_print_version,
+)
 def main() -> None:
     """Find out what went wrong on an RDMA network, and reproduce it.
 

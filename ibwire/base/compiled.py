@@ -1,0 +1,21 @@
+"""Whether this ibwire is pure Python, or has compiled modules."""
+
+from __future__ import annotations
+
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1]
+
+
+def compiled_modules(package: Path = PACKAGE) -> int:
+    """How many modules of a package are compiled."""
+    return sum(path.name.endswith(tuple(EXTENSION_SUFFIXES)) for path in package.rglob("*.*"))
+
+
+def describe_build(package: Path = PACKAGE) -> str:
+    """Pure Python, or how many modules are compiled."""
+    count = compiled_modules(package)
+    if not count:
+        return "pure Python"
+    return f"{count} module{'s' if count > 1 else ''} compiled"
