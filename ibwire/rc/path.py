@@ -8,7 +8,7 @@ with `ibwire_layers`.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from zlib import crc32 as _zlib_crc32
 
@@ -155,16 +155,33 @@ class Path:
         if self._identification >= 0:
             self._identification = self._identification + count & 0xFFFF
 
-    def frames(self, bth: bytes, psn: int, data: bytes, mtu: int) -> list[Frame]:
-        """The frames of packets without other headers and padding, on a path that counts none.
+    def frames(
+        self, bth: bytes, psn: int, data: bytes, mtu: int, identification: int
+    ) -> list[Frame]:
+        """The frames of packets without other headers and padding.
 
         bth: its bytes before the PSN. psn: of the first. data: of all, cut at `mtu`.
+        identification: of the first, -1 on a path that counts none.
         """
         before, register = self._of_size(len(bth) + 4 + mtu)
-        start = before + bth
-        register = crc32(bth, register ^ _MASKING[bth[4]])
+        register ^= _MASKING[bth[4]]
         native = self._headers.is_native
         found = []
+        if identification >= 0:
+            ip = len(before) - _V4_SIZE
+            first, last = before[: ip + 4], before[ip + 12 :] + bth
+            middles = _numbered(before[ip + 4 : ip + 12], identification)
+            for at in range(0, len(data), mtu):
+                middle, change = next(middles)
+                word = psn.to_bytes(4)
+                psn = psn + 1 & MASK
+                piece = data[at : at + mtu]
+                icrc = crc32(piece, crc32(bth + word, register ^ change))
+                frame = b"".join((first, middle, last, word, piece, icrc.to_bytes(4, "little")))
+                found.append(frame)
+            return found
+        start = before + bth
+        register = crc32(bth, register)
         for at in range(0, len(data), mtu):
             word = psn.to_bytes(4)
             psn = psn + 1 & MASK
@@ -379,6 +396,8 @@ def run_data(frames: Sequence[Frame], arrival: Arrival) -> bytes | None:
     psn = int.from_bytes(frames[0][start : start + 4])
     register = crc32(head[arrival.size :], arrival.register ^ _MASKING[head[-4]])
     pieces = []
+    if not frames[-1].startswith(head):
+        return _numbered_run_data(frames, arrival)
     for frame in frames:
         word = psn.to_bytes(4)
         if len(frame) != end or not frame.startswith(head) or frame[start : start + 4] != word:
@@ -389,6 +408,60 @@ def run_data(frames: Sequence[Frame], arrival: Arrival) -> bytes | None:
         pieces.append(piece)
         psn = psn + 1 & MASK
     return b"".join(pieces)
+
+
+def _numbered_run_data(frames: Sequence[Frame], arrival: Arrival) -> bytes | None:
+    """The same for frames whose IPv4 identifications increase."""
+    route = arrival.route
+    if not isinstance(route, RoCEv2Route) or not isinstance(route.ip, IPv4):
+        return None
+    start, end, head = arrival.size + 8, arrival.end, frames[0]
+    ip = arrival.size - _V4_SIZE
+    first, last, bth = head[: ip + 4], head[ip + 12 : start], head[arrival.size : start]
+    number, checksum = (
+        int.from_bytes(head[ip + 4 : ip + 6]),
+        int.from_bytes(head[ip + 10 : ip + 12]),
+    )
+    total = checksum + number
+    total = (total & 0xFFFF) + (total >> 16)
+    middles = _numbered(bytes(2) + head[ip + 6 : ip + 10] + total.to_bytes(2), number)
+    _, own = next(_numbered(head[ip + 4 : ip + 12], number))
+    register = arrival.register ^ own ^ _MASKING[bth[4]]
+    psn = int.from_bytes(head[start : start + 4])
+    pieces = []
+    for frame in frames:
+        middle, change = next(middles)
+        word = psn.to_bytes(4)
+        if (
+            len(frame) != end
+            or not frame.startswith(first)
+            or frame[ip + 4 : ip + 12] != middle
+            or frame[ip + 12 : start] != last
+            or frame[start : start + 4] != word
+        ):
+            return None
+        piece = frame[start + 4 : end - 4]
+        found = crc32(piece, crc32(bth + word, register ^ change))
+        if found.to_bytes(4, "little") != frame[end - 4 :]:
+            return None
+        pieces.append(piece)
+        psn = psn + 1 & MASK
+    return b"".join(pieces)
+
+
+def _numbered(zero: bytes, number: int) -> Iterator[tuple[bytes, int]]:
+    """Identifications from this number on: the bytes of IPv4 headers from there to the checksum.
+
+    zero: these bytes for identification 0. With each goes the change of the CRC over the masked
+    header, against that of identification 0.
+    """
+    between, checksum = zero[2:6], int.from_bytes(zero[6:])
+    while True:
+        left = checksum - number
+        left = left + (left >> 16) & 0xFFFF
+        change = _HIGH_CHANGES[number >> 8] ^ _LOW_CHANGES[number & 0xFF]
+        yield number.to_bytes(2) + between + left.to_bytes(2), change
+        number = number + 1 & 0xFFFF
 
 
 def _masking(value: int) -> int:
@@ -409,6 +482,14 @@ _STEPS = [crc32(bytes((byte,)), 0xFFFFFFFF) ^ 0xFFFFFFFF for byte in range(256)]
 """The register after one byte, starting from zero."""
 _BY_TOP = {step >> 24: byte for byte, step in enumerate(_STEPS)}
 _MASKING = tuple(_masking(value) for value in range(256))
+
+_AFTER_IDENTIFICATION = bytes(_V4_SIZE - 6)
+_NO_CHANGE = crc32(bytes(2) + _AFTER_IDENTIFICATION)
+_HIGH_CHANGES = [
+    crc32(bytes((byte, 0)) + _AFTER_IDENTIFICATION) ^ _NO_CHANGE for byte in range(256)
+]
+_LOW_CHANGES = [crc32(bytes((0, byte)) + _AFTER_IDENTIFICATION) ^ _NO_CHANGE for byte in range(256)]
+"""How each byte of an IPv4 identification changes the CRC of the headers: a CRC is linear."""
 
 
 def _is_sound(route: Route, size: int) -> bool:

@@ -51,8 +51,9 @@ class PacketRun(FrameRun):
         """The bytes of its frames from `first`, which is not 0, up to, without, `last`."""
         packet, path = self.packet, self.packet.path
         assert path is not None
-        if packet.identification >= 0:
-            return [self.frame(index).build() for index in range(first, last)]
+        number = packet.identification
+        if number >= 0:
+            number = number + first & 0xFFFF
         bth = encode(packet)[:_COMMON]
         psn = packet.psn + first & MASK
-        return path.frames(bth, psn, self.data(first, last), self.mtu)
+        return path.frames(bth, psn, self.data(first, last), self.mtu, number)

@@ -6,6 +6,7 @@ device here, because a wire with a stage has no runs.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -20,12 +21,16 @@ from ibwire.base.run import FrameRun
 from ibwire.base.unbuilt import UnbuiltFrame
 from ibwire.base.units import US, Time
 from ibwire.fabric.sim import Outcome
-from ibwire.rc.packet import TransportPacket
+from ibwire.rc.device import gid_of
+from ibwire.rc.packet import FORMS, TransportPacket, encode
+from ibwire.rc.path import Arrivals, Path, ethernet_route, icrc_fits, run_data
 from ibwire.rc.profile import PROFILES
 from ibwire.rc.work import WROpcode
+from ibwire_layers.opcodes import OpCode
 from random_schedules import PSNS
 from schedules import Fault, Harm, Run, Schedule, Station, Work
 
+MIDDLE = FORMS[OpCode.RC_RDMA_WRITE_MIDDLE]
 WIRE_BYTES = 24
 """Preamble, FCS and gap of each frame."""
 
@@ -241,3 +246,50 @@ def test_most_packets_of_a_long_message_travel_in_runs(
 
     assert run.sim.flights.delivered >= 90
     assert run.sim.flights.under_way == 0
+
+
+NUMBERS = (-1, 0, 0xFFFE, 255)
+
+
+def run_of_frames(number: int) -> tuple[list[Frame], bytes]:
+    """Frames of a run of five WRITE MIDDLEs, made one by one, and their data."""
+    route = ethernet_route(
+        source=gid_of("10.0.0.1"),
+        destination=gid_of("10.0.0.2"),
+        source_mac=bytes(6),
+        destination_mac=bytes(6),
+        source_port=0xC123,
+    )
+    path = Path(route, counts_identification=number >= 0)
+    data = random.Random(number).randbytes(5 * 256)
+    frames = []
+    for index in range(5):
+        packet = TransportPacket(MIDDLE, 0xFFFFFE + index & 0xFFFFFF, data[256 * index :][:256])
+        packet.pkey, packet.mig_req, packet.dest_qp = 0xFFFF, 1, 0x11
+        frames.append(path.frame(encode(packet), number + index & 0xFFFF))
+    made = path.frames(encode(packet)[:8], 0xFFFFFE, data, 256, number)
+    assert made == frames
+    return frames, data
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_frames_of_a_run_are_those_made_one_by_one(number: int) -> None:
+    frames, data = run_of_frames(number)
+    arrival = Arrivals().read(frames[0])
+    assert arrival is not None
+
+    assert run_data(frames, arrival) == data
+    assert all(icrc_fits(frame, arrival) for frame in frames) is (number < 0)
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_any_wrong_bit_of_a_run_is_found(number: int) -> None:
+    frames, _ = run_of_frames(number)
+    arrival = Arrivals().read(frames[0])
+    assert arrival is not None
+
+    for at in (*range(len(frames[2]) - 256 - 4), len(frames[2]) - 100, len(frames[2]) - 1):
+        wrong = bytearray(frames[2])
+        wrong[at] ^= 0x10
+        assert run_data([*frames[:2], bytes(wrong), *frames[3:]], arrival) is None
+    assert run_data([frames[0], *frames[2:]], arrival) is None
