@@ -91,6 +91,11 @@ def exact_rows(found: Mapping[str, Any]) -> Iterator[Row]:
         # A frame of an ACK alone is longer here than there.
         largest = counters.largest_queue[PRIORITY]
         yield Row(f"{name}, largest queue, bytes", there["maxq"], largest, 3 * PACKET)
+    paused = run.paused()
+    for port, there in found.get("pause_rx", {}).items():
+        yield _row(
+            f"n{port.replace(':', ' port ')}, paused, ns", there["ns"], paused[port] / NS, 0.005
+        )
     yield Row("drops", 0, run.drops, 0)
     for host, time in _first_pauses(found).items():
         yield Row(f"{host}, first pause, ns", time, run.first_pauses.get(host, 0) / NS, 300)
@@ -142,8 +147,12 @@ def _figures(setup: Mapping[str, Any], seed: int) -> dict[str, float]:
     marks = [flow.qp.counters.cnps_received for flow in run.flows]
     ports = [port for switch in run.network.switches.values() for port in switch.counters]
     controls = [flow.qp.rate for flow in run.flows]
+    paused = run.paused()
+    rates = [flow.packets / time for flow, time in zip(run.flows, times, strict=True)]
     figures: dict[str, float] = {
         "cnps": sum(marks),
+        "jain": sum(rates) ** 2 / (len(rates) * sum(rate**2 for rate in rates)),
+        "pause_ns": sum(paused.values()) / NS,
         "decs": sum(each.cuts for each in controls if isinstance(each, DCQCN)),
         "maxq": max(max(port.largest_queue) for port in ports),
         "pauses": sum(sum(port.pauses_sent) for port in ports),
@@ -158,6 +167,7 @@ def _figures(setup: Mapping[str, Any], seed: int) -> dict[str, float]:
         figures["victim_gbps"] = bits / times[-1]
         figures["incast_end"] = max(times[:-1])
         figures["victim_cnps"] = marks[-1]
+        figures["uplink_paused_ns"] = paused["7:6"] / NS
         figures["pauses_uplink"] = sum(run.network.switches["n8"].counters[2].pauses_sent)
     elif topology == "parking lot":
         figures |= {"long_fct": times[0], "short_mean": mean(times[1:]), "long_cnps": marks[0]}

@@ -313,6 +313,16 @@ class Run:
         for flow in self.flows:
             flow.post()
 
+    def paused(self) -> dict[str, Time]:
+        """For how long each port was stopped by pause frames; ports count from 1."""
+        now = self.simulator.now
+        return {
+            f"{_number(node)}:{port + 1}": line.pause.time_stopped(PRIORITY, now)
+            for _, wire, ends in self.network.ends
+            for (node, port), line in zip(ends, (wire.a_to_b, wire.b_to_a), strict=True)
+            if line.pause is not None
+        }
+
     @property
     def drops(self) -> int:
         """Frames that switches have dropped."""
