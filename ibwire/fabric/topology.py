@@ -169,7 +169,7 @@ class Topology:
         reached = self._distances(first, ports)
         for host in self.hosts:
             if host not in reached:
-                raise EncodeError("link", f"{first} to {host}", "a way; there is none")
+                raise EncodeError("link", str(first), f"connected to {host}: no links lead there")
 
 
 def star(hosts: int, *, rate_bps: int = 100 * GBPS, delay: Time = 1 * US) -> Topology:
