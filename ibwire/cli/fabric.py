@@ -16,7 +16,7 @@ from ibwire.base.errors import IbwireError
 from ibwire.cli.fabric_tables import port_named, read_subnet, reported_errors, write_table
 from ibwire.cli.fabric_traffic import command as traffic
 from ibwire.cli.groups import Group
-from ibwire.cli.paths import InputPath
+from ibwire.cli.paths import InputPath, OutputPath
 from ibwire.cli.tables import table_options
 from ibwire.fabric.infiniband.routing import Engine
 from ibwire.link import umad_client
@@ -189,6 +189,7 @@ def run(
         folder = fabric_folder(name)
         _make_room(folder)
     server: UmadServer | None = None
+    control: Control | None = None
     try:
         management = Management(subnet)
         server = UmadServer(management, folder)
@@ -215,6 +216,8 @@ def run(
             click.echo(f"  ibwire fabric exec {given}{hosts[0]} -- opensm")
         server.run()
     finally:
+        if control is not None:
+            control.close()
         if server is not None:
             server.close()
         remove_folder(folder)
@@ -353,20 +356,59 @@ def counters(name: str, node: str | None, style: str | None, output: str | None)
     write_table(rows, shown, style, output)
 
 
+@command.command("capture")
+@_named
+@click.argument("file", type=OutputPath(), required=False)
+@click.option(
+    "--tap",
+    "taps",
+    metavar="NODE[PORT]",
+    multiple=True,
+    help="A port; without, those of all hosts. Repeatable.",
+)
+@click.option("--stop", is_flag=True, help="End the capture.")
+def capture(name: str, file: str | None, taps: tuple[str, ...], stop: bool) -> None:
+    """Write the MADs that ports send and receive to a FILE, .pcapng or .pcap, until --stop.
+
+    They are whole packets with LRH, both CRCs and the counts of the path so far, as ERF records.
+    Each port is an interface of the file.
+    """
+    if (file is None) != stop or (stop and taps):
+        raise click.UsageError("give a FILE, with --tap if you like, or --stop")
+    if stop or file is None:
+        with reported_errors():
+            packets = ask(fabric_folder(name), {"command": "capture", "stop": True})["packets"]
+        click.echo(f"{_count(packets, 'packet')} captured")
+        return
+    asked = {
+        "command": "capture",
+        "file": os.path.abspath(file),
+        "taps": [_port_of(each) for each in taps],
+    }
+    with reported_errors():
+        ask(fabric_folder(name), asked)
+    click.echo(f"{name}: what {'these ports' if taps else 'hosts'} send and receive goes to {file}")
+
+
 @command.command("fail")
 @_named
 @click.argument("link", metavar="NODE[PORT]")
 @click.option("--restore", is_flag=True, help="Bring the link back.")
 def fail(name: str, link: str, restore: bool) -> None:
     """Take the link at a port down; its switches tell the subnet manager."""
-    named = port_named(link)
-    if named is None:
-        raise click.BadParameter(f"{link!r} is not NODE[PORT], for example sw0[7]")
-    node, port = named
+    node, port = _port_of(link)
     asked = {"command": "restore" if restore else "fail", "node": node, "port": port}
     with reported_errors():
         done = ask(fabric_folder(name), asked)
     click.echo(f"{done['link']} is {'up' if restore else 'down'}")
+
+
+def _port_of(text: str) -> tuple[str, int]:
+    """Node and number of a port; raises `BadParameter`."""
+    named = port_named(text)
+    if named is None:
+        raise click.BadParameter(f"{text!r} is not NODE[PORT], for example sw0[7]")
+    return named
 
 
 def _asked(name: str, question: dict[str, Any]) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from ibwire.base.errors import EncodeError
@@ -11,6 +12,7 @@ from ibwire.fabric.infiniband.subnet import IS_SM, NO_PORT, Node, Port, Subnet, 
 from ibwire.sm.configuration import Settings
 from ibwire.sm.management import Management
 from ibwire.sm.manager import SubnetManager
+from ibwire.sm.recording import Recording
 from ibwire_layers.attributes import PortPhysicalState, PortState
 
 Answer = dict[str, Any]
@@ -26,6 +28,7 @@ class Control:
         self.management = management
         self.subnet: Subnet = management.subnet
         self._attach = attach
+        self._recording: Recording | None = None
         self._failed: dict[tuple[str, int], tuple[Port, Port]] = {}
 
     def __call__(self, command: dict[str, Any]) -> Answer:
@@ -38,6 +41,7 @@ class Control:
             "fail": self._fail,
             "restore": self._restore,
             "manage": self._manage,
+            "capture": self._capture,
         }
         handler = handlers.get(str(command.get("command")))
         if handler is None:
@@ -90,6 +94,39 @@ class Control:
             raise EncodeError("host", node.name, "one with a link")
         start_manager(self.management, _adapter(node), settings_of(command))
         return {"host": node.name}
+
+    def _capture(self, command: dict[str, Any]) -> Answer:
+        """Start or end a capture; the number of packets of the one that ends."""
+        running = self._recording
+        if command.get("stop"):
+            if running is None:
+                raise EncodeError("capture", "none", "running")
+            self.close()
+            return {"packets": running.packets}
+        if running is not None:
+            raise EncodeError("capture", str(command["file"]), "the first: one is running")
+        taps = command.get("taps") or ()
+        ports = [self.subnet.port(str(name), int(number)) for name, number in taps]
+        self._recording = Recording(Path(str(command["file"])), ports or self._host_ports())
+        self.management.on_packet = self._recording.passes
+        return {}
+
+    def _host_ports(self) -> list[Port]:
+        """The ports of adapters that have a link."""
+        return [
+            port
+            for node in self.subnet.nodes.values()
+            if not node.is_switch
+            for port in node.external_ports()
+            if port.peer is not None
+        ]
+
+    def close(self) -> None:
+        """End what runs."""
+        recording, self._recording = self._recording, None
+        self.management.on_packet = None
+        if recording is not None:
+            recording.close()
 
     def _fail(self, command: dict[str, Any]) -> Answer:
         port = self.subnet.port(str(command["node"]), _whole(command, "port", None))

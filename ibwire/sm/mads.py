@@ -47,7 +47,7 @@ class Datagram:
     """A MAD and the addresses of its packet.
 
     slid, dlid: LIDs; 0xFFFF in the directed parts of a path. sqp, dqp: queue pairs, 0 or 1.
-    grh: the 40 bytes of a global route header.
+    grh: the 40 bytes of a global route header. psn: of its packet, given when it is sent.
     """
 
     mad: bytearray
@@ -59,6 +59,7 @@ class Datagram:
     qkey: int = 0
     pkey: int = 0xFFFF
     grh: bytes | None = None
+    psn: int = 0
 
     @property
     def is_directed(self) -> bool:

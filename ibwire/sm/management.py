@@ -8,6 +8,7 @@ or handed to the programs at the port.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 from ibwire.base.units import Time
@@ -85,15 +86,19 @@ class Management:
         """By port: of a channel adapter, or port 0 of a switch."""
         self.managers: dict[Port, Manager] = {}
         """Subnet managers of our own, which see MADs before the programs at the port."""
+        self.on_packet: Callable[[Port, Port, Datagram], None] | None = None
+        """Called for each link that a MAD passes, with the ports at its ends."""
         self.delivered = 0
         """MADs that have reached their node."""
         self.lost = 0
         """MADs that have not."""
+        self._psn = 0
         self._waiting: deque[tuple[Datagram, Port]] = deque()
         subnet.on_change = self.traps.link_changed
 
     def send(self, datagram: Datagram, port: Port) -> None:
         """Take a MAD that a program or an agent sends from a port; `run` delivers it."""
+        self._psn = datagram.psn = self._psn + 1 & 0xFFFFFF
         self._waiting.append((datagram, port))
 
     @property
@@ -152,7 +157,7 @@ class Management:
         """Take a MAD to its destination: the port it arrives at, or `None`."""
         mad = datagram.mad
         if is_directed_throughout(datagram):
-            return self._walk(mad, start)
+            return self._walk(datagram, start)
         node, arrived = start.node, None
         by_path = mad[MGMT_CLASS] == MgmtClass.SUBN_DIRECTED_ROUTE and (
             datagram.dlid == PERMISSIVE_LID
@@ -187,11 +192,14 @@ class Management:
             leaving.counters.port_xmit_data += words
             peer.counters.port_rcv_pkts += 1
             peer.counters.port_rcv_data += words
+            if self.on_packet is not None:
+                self.on_packet(leaving, peer, datagram)
             node, arrived = peer.node, peer
         return None
 
-    def _walk(self, mad: bytearray, start: Port) -> Port | None:
+    def _walk(self, datagram: Datagram, start: Port) -> Port | None:
         """The same for a directed-route SMP without a part by LID: nearly all of a sweep."""
+        mad = datagram.mad
         node, arrived, returns = start.node, start, bool(mad[STATUS_BYTE] & DIRECTION)
         hops = mad[HOP_COUNT]
         path = RETURN_PATH if returns else INITIAL_PATH
@@ -216,6 +224,9 @@ class Management:
             counters = peer.counters
             counters.port_rcv_pkts += 1
             counters.port_rcv_data += PACKET_WORDS
+            if self.on_packet is not None:
+                mad[HOP_POINTER] = place
+                self.on_packet(leaving, peer, datagram)
             node, arrived = peer.node, peer
             if not returns:
                 mad[RETURN_PATH + place] = peer.number

@@ -9,6 +9,7 @@ import json
 import socket
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ibwire.cli import main
+from ibwire.dissect import read
 from ibwire.fabric.infiniband import Subnet, read_topology
 from ibwire.fabric.infiniband.shipped import topology_path
 from ibwire.fabric.infiniband.subnet import Port
@@ -134,9 +136,32 @@ def test_links_fail_and_come_back(subnet: Subnet) -> None:
     assert "one that was failed" in run("fail", "node-0[1]", "--restore").output
 
 
+def test_mads_are_captured_until_stop(subnet: Subnet, tmp_path: Path) -> None:
+    file = tmp_path / "c.pcapng"
+    started = run("capture", str(file), "--tap", "sw0[1]", "--tap", "sw0[2]")
+    assert run("manage", "node-0").exit_code == 0
+    while "init" in run("show").output:
+        time.sleep(0.01)
+
+    stopped = run("capture", "--stop")
+
+    assert started.output == f"fabric: what these ports send and receive goes to {file}\n"
+    (columns,) = list(read(str(file)))
+    assert int(stopped.output.split()[0]) == len(columns["bth.opcode"]) > 20
+    assert (columns["bth.opcode"] == 0x64).all()
+    assert columns.valid("mad.method").all()
+    assert run("capture", "--stop").exit_code == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (("capture",), "give a FILE"),
+        (("capture", "c.pcapng", "--stop"), "give a FILE"),
+        (("capture", "c.pcapng", "--tap", "sw0"), "is not NODE[PORT]"),
+        (("capture", "c.pcapng", "--tap", "sw9[1]"), "the name of a node"),
+        (("capture", "no/c.pcapng"), "no/c.pcapng"),
+        (("capture", "--stop"), "'none' is not running"),
         (("fail", "sw0"), "is not NODE[PORT]"),
         (("fail", "sw0[99]"), "1 to 8"),
         (("fail", f"sw0[{'9' * 5000}]"), "is not NODE[PORT]"),

@@ -83,6 +83,7 @@ NEED_A_LINK = {
     ("fuzz run", "--tap"),
     ("fuzz replay", "--tap"),
     ("fuzz min", "--tap"),
+    ("fabric capture", "file"),
     ("fabric show", "-o"),
     ("fabric route", "-o"),
     ("fabric counters", "-o"),

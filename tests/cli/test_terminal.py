@@ -149,6 +149,7 @@ CASES: dict[str, list[tuple[object, ...]]] = {
     "fabric counters": [("--name", EVIL)],
     "fabric manage": [("--name", EVIL, "a"), ("--ibsim", EVIL, "a")],
     "fabric fail": [(EVIL,)],
+    "fabric capture": [("--name", EVIL, "c.pcapng"), ("c.pcapng", "--tap", EVIL)],
     "fabric traffic": [("star2", "--flow", EVIL), (MISSING,)],
     "respond": [(MISSING,), (NAMED, "--profile", EVIL)],
 }

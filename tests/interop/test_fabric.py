@@ -174,6 +174,30 @@ def test_tools_see_the_whole_fabric(ring: Fabric) -> None:
         manager.wait(LIMIT)
 
 
+def test_perfquery_shows_the_words_that_are_in_the_capture(ring: Fabric, tmp_path: Path) -> None:
+    """XmitData of a port is the sum of PktLen of the packets that it has sent."""
+    first, *_, last = hosts("ring6")
+    file = tmp_path / "c.pcapng"
+    ring.run("capture", str(file), "--tap", "sw0[1]")
+    ring.on(first, "opensm", *TIMEOUT, "-o", "-f", str(tmp_path / "log"))
+    lid = next(line.split()[2] for line in ring.run("show").splitlines() if line.startswith("sw0 "))
+    # The question comes from sw5: nothing passes the port of the first host meanwhile.
+    text = ring.on(last, "perfquery", *TIMEOUT, "-x", lid, "1")
+    ring.run("capture", "--stop")
+
+    counted = {
+        name: int(re.search(rf"{name}:\.+(\d+)", text)[1])  # type: ignore[index]
+        for name in ("PortXmitData", "PortRcvData", "PortXmitPkts", "PortRcvPkts")
+    }
+    lines = subprocess.run(
+        [*IBWIRE, "dissect", "--fields", "lrh.pktlen", str(file)],
+        capture_output=True, text=True, check=True,
+    ).stdout.split()  # fmt: skip
+    words = [int(each) for each in lines if each.isdecimal()]
+    assert counted["PortXmitPkts"] + counted["PortRcvPkts"] == len(words) > 500
+    assert counted["PortXmitData"] + counted["PortRcvData"] == sum(words)
+
+
 def test_a_link_that_fails_is_routed_around(ring: Fabric, tmp_path: Path) -> None:
     found = tmp_path / "route.json"
     first, *_, last = hosts("ring6")

@@ -1,0 +1,90 @@
+"""MADs of a fabric in a capture: what the counters of a port say, and what each packet is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ibwire.base.errors import CaptureError, EncodeError
+from ibwire.capture.reader import open_capture
+from ibwire.sm.configuration import Settings
+from ibwire.sm.control import Control
+from ibwire_layers import crc
+from ibwire_layers.headers import DETH
+from ibwire_layers.mad import MAD, MgmtClass
+from ibwire_layers.outer import ERF, LinkType
+from ibwire_layers.packet import IBRoute, Packet
+from sm.managed import Managed
+
+
+def packets(path: Path) -> list[tuple[int, bytes]]:
+    """Interface and bytes of each packet."""
+    with open_capture(path) as capture:
+        return [(record.interface, bytes(record.data)[ERF.SIZE :]) for record in capture.records()]
+
+
+def test_words_of_a_port_are_the_sum_of_its_packets(tmp_path: Path) -> None:
+    """XmitData and RcvData are what Wireshark sums up from PktLen (IBA 16.1.3.5)."""
+    fabric = Managed("ring:switches=3,hosts=1")
+    control = Control(fabric.management, lambda host: {})
+    taps = [fabric.adapters[0], fabric.subnet.nodes["sw1"].ports[1]]
+    named = [(port.node.name, port.number) for port in taps]
+    control({"command": "capture", "file": str(tmp_path / "c.pcapng"), "taps": named})
+
+    fabric.start(Settings())
+    fabric.run(1)
+    done = control({"command": "capture", "stop": True})
+
+    found = packets(tmp_path / "c.pcapng")
+    for interface, port in enumerate(taps):
+        frames = [frame for number, frame in found if number == interface]
+        words = sum(int.from_bytes(frame[4:6], "big") & 0x7FF for frame in frames)
+        counters = port.counters
+        assert words == counters.port_xmit_data + counters.port_rcv_data > 100
+        assert len(frames) == counters.port_xmit_pkts + counters.port_rcv_pkts
+    assert len({bytes(frame) for _, frame in found}) <= done["packets"] <= len(found)
+
+
+def test_each_is_a_whole_packet_with_the_path_so_far(tmp_path: Path) -> None:
+    fabric = Managed("ring:switches=3,hosts=1")
+    control = Control(fabric.management, lambda host: {})
+    control({"command": "capture", "file": str(tmp_path / "c.pcapng"), "taps": [("sw1", 1)]})
+    fabric.start(Settings())
+    fabric.run(1)
+    control.close()
+
+    pointers = set()
+    for _, frame in packets(tmp_path / "c.pcapng"):
+        packet = Packet.parse(frame, LinkType.INFINIBAND)
+        assert isinstance(packet.route, IBRoute)
+        assert packet.icrc == packet.computed_icrc()
+        assert frame[-2:] == crc.vcrc(frame[:-2])
+        assert packet.route.lrh.vl == 15
+        assert packet.extension(DETH) == DETH(qkey=0, src_qp=0)
+        mad = packet.payload
+        header = MAD.unpack(mad)
+        assert (len(mad), header.mgmt_class) == (256, MgmtClass.SUBN_DIRECTED_ROUTE)
+        # This link is the second hop for some, the third for others (IBA 14.2.2).
+        pointers.add((mad[4] >> 7, mad[6]))
+    assert {pointer for _, pointer in pointers} >= {3}
+    assert {returns for returns, _ in pointers} == {0, 1}
+
+
+def test_a_capture_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    fabric = Managed("star:hosts=2")
+    control = Control(fabric.management, lambda host: {})
+
+    with pytest.raises(CaptureError):
+        control({"command": "capture", "file": str(tmp_path / "no" / "c.pcapng")})
+    with pytest.raises(CaptureError):
+        control({"command": "capture", "file": str(tmp_path / "c.txt")})
+    with pytest.raises(EncodeError):
+        control({"command": "capture", "stop": True})
+    control({"command": "capture", "file": str(tmp_path / "c.pcapng")})
+    with pytest.raises(EncodeError, match="one is running"):
+        control({"command": "capture", "file": str(tmp_path / "d.pcapng")})
+    control.close()
+    control({"command": "capture", "file": str(tmp_path / "e.pcap"), "taps": [("sw0", 1)]})
+    control.close()
+    assert packets(tmp_path / "e.pcap") == []
