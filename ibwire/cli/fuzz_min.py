@@ -23,10 +23,10 @@ from ibwire.cli.fuzzing import (
 from ibwire.cli.messages import print_error
 from ibwire.cli.paths import InputPath, OutputPath
 from ibwire.drill.files import write_text
-from ibwire.fuzz.case import to_json
 from ibwire.fuzz.judge.profiles import choices_of
 from ibwire.fuzz.recording import record
 from ibwire.fuzz.report_text import case_lines, outcome_lines
+from ibwire.fuzz.saved import case_file, case_text
 from ibwire.fuzz.watchdog import watchdog
 
 
@@ -49,10 +49,10 @@ from ibwire.fuzz.watchdog import watchdog
 def command(path: Path, name: str | None, output: str | None, live: FuzzTargetOptions) -> None:
     """Minimise a case: find the shortest and simplest one that shows the same difference.
 
-    CASE is a case, or the directory of a finding: then its original.json.
+    CASE is a drill script, or the directory of a finding: then the case as it was found.
 
     \b
-    ibwire fuzz min findings/F0001/original.json -o short.json
+    ibwire fuzz min findings/F0001/original.drill -o short.drill
     ibwire fuzz min findings/F0001 --dev eth1 --peer 192.0.2.7 --restart ./reboot-dut
 
     Exit status: 0 the case shows no difference, 1 it shows one and was minimised, 2 wrong
@@ -63,7 +63,7 @@ def command(path: Path, name: str | None, output: str | None, live: FuzzTargetOp
     opened = live.open(target=name)
     with opened as on_link, complaints(), nullcontext() if on_link else watchdog():
         tested = on_link or open_target(name, path if path.is_dir() else path.parent)
-        file = path / "original.json" if path.is_dir() else path
+        file = case_file(path, "original") if path.is_dir() else path
         protect(file)
         case = read_case(file)
         campaign, profile, difference = judge(case, tested, file)
@@ -73,7 +73,7 @@ def command(path: Path, name: str | None, output: str | None, live: FuzzTargetOp
         short = campaign.shortest(case, difference, profile)
         short = replace(short, choices=choices_of(profile, case.profile))
         recording = record(short, tested)
-        write_text(output or STANDARD_OUTPUT, to_json(short))
+        write_text(output or STANDARD_OUTPUT, case_text(short))
     click.echo("\n".join([*case_lines(short), *outcome_lines(recording)]), err=True)
     if campaign.is_interrupted:
         print_error("interrupted; the case may not be as short as possible")

@@ -14,6 +14,7 @@ from ibwire.cli.fuzzing import FOUND, complaints, judge, open_target, read_case
 from ibwire.cli.paths import InputPath
 from ibwire.fuzz.recording import record
 from ibwire.fuzz.report_text import case_lines, outcome_lines
+from ibwire.fuzz.saved import case_file
 from ibwire.fuzz.watchdog import watchdog
 
 
@@ -34,11 +35,11 @@ def command(
     """Execute a saved case again, on a new connection.
 
     A choice that the specification leaves open is not a difference.
-    CASE is the directory of a finding or a case.json.
+    CASE is the directory of a finding or a drill script; what a script expects is not read.
 
     \b
     ibwire fuzz replay findings/F0001
-    ibwire fuzz replay findings/F0001/case.json --target emu:hns -v
+    ibwire fuzz replay findings/F0001/case.drill --target emu:hns -v
     ibwire fuzz replay findings/F0001 --dev eth1 --peer 192.0.2.7
 
     Exit status: 0 no difference any more, 1 the difference remains, 2 wrong usage or no case.
@@ -46,7 +47,7 @@ def command(
     opened = live.open(target=name)
     with opened as on_link, complaints(), nullcontext() if on_link else watchdog():
         tested = on_link or open_target(name, path if path.is_dir() else path.parent)
-        file = path / "case.json" if path.is_dir() else path
+        file = case_file(path, "case") if path.is_dir() else path
         case = read_case(file)
         _, profile, _ = judge(case, tested, file)
         recording = record(case, tested, profile)

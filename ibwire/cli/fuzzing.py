@@ -13,12 +13,14 @@ import click
 from ibwire.base.errors import CaptureError, OutputError, ScriptError
 from ibwire.base.output import check_writable
 from ibwire.fuzz.campaign import Campaign
-from ibwire.fuzz.case import Case, CaseError, RunsAway, from_json
+from ibwire.fuzz.case import Case, CaseError, RunsAway
 from ibwire.fuzz.judge.comparison import Difference
 from ibwire.fuzz.judge.profiles import profile_of
 from ibwire.fuzz.run_file import NAME, load
+from ibwire.fuzz.saved import parse_case
 from ibwire.fuzz.targets.emulator import DEFAULT, is_python, target
 from ibwire.fuzz.targets.testbed import Target
+from ibwire.fuzz.vocabulary.queue_pair.reading import MAXIMUM_SIZE
 from ibwire.fuzz.vocabulary.vocabularies import role_of, vocabulary_for
 from ibwire.rc.profile import Profile
 
@@ -26,9 +28,6 @@ FOUND = 1
 UNREADABLE = 2
 INTERRUPTED = 130
 """As a shell reports SIGINT."""
-
-MAXIMUM_SIZE = 1 << 26
-"""Bytes of a case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +103,9 @@ def read_case(path: Path) -> Case:
     try:
         with path.open("rb") as file:
             content = file.read(MAXIMUM_SIZE + 1)
-        if len(content) > MAXIMUM_SIZE:
-            raise CaseError(f"{path}: longer than {MAXIMUM_SIZE} bytes")
-        return from_json(content.decode(), str(path))
     except OSError as error:
         raise CaseError(f"{path}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise CaseError(f"{path}: no text: {error.reason} at byte {error.start}") from None
+    return parse_case(content, str(path))
 
 
 def open_target(name: str | None, saved: Path | None = None) -> Target:

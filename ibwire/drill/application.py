@@ -186,6 +186,20 @@ class Application:
         self._queue_pair(step).limit(self._number(step, "limit", 0))
         return None
 
+    def _pfc(self, step: Verb) -> str | None:
+        priorities = self._number(step, "priorities", 0xFF)
+        self._device.pause(priorities, self._number(step, "quanta", 0xFFFF))
+        return None
+
+    def take_all(self) -> None:
+        """Take the completions and events until now, whatever they are."""
+        self._collect()
+        self._completions.clear()
+        self._raised.clear()
+        self._events.clear()
+        if self._used_manager is not None:
+            self._used_manager.events.clear()
+
     def _queue_pair(self, step: Verb) -> QueuePairVerbs:
         return self._device.queue_pair(step.owner)
 
@@ -417,6 +431,7 @@ _HANDLERS: dict[str, Callable[[Application, Verb], str | None]] = {
     "notify": Application._notify,
     "cq_event": Application._cq_event,
     "srq_limit": Application._limit,
+    "pfc": Application._pfc,
     "dereg": Application._deregister,
     "modify": Application._modify,
     "post_recv": Application._post_recv,

@@ -32,6 +32,7 @@ from ibwire_layers.build import build as build_frame
 from ibwire_layers.errors import DecodeError
 from ibwire_layers.mad import GSI_QKEY
 from ibwire_layers.opcodes import INFO, OpCode, Payload
+from ibwire_layers.outer import MAC_CONTROL_ADDRESS, PFC, Ethernet, EtherType
 from ibwire_layers.packet import (
     CrcStatus,
     Packet,
@@ -44,6 +45,9 @@ from ibwire_layers.syndrome import AckKind
 
 FULL_MEMBER = 0x8000
 """In a P_Key: of a full member, which may talk to limited ones."""
+
+SHORTEST = 60
+"""Bytes of an Ethernet frame without FCS."""
 
 GOOD, BAD, NONE = (ICRCS[name] for name in ("good", "bad", "none"))
 """ICRCs besides numbers of 32 bits; those from `GOOD` on say which bits of it are flipped."""
@@ -154,6 +158,17 @@ def with_icrc(frame: bytes, icrc: int) -> bytes:
         return frame
     number = int.from_bytes(frame[-4:]) ^ icrc & GOOD - 1
     return frame[:-4] + number.to_bytes(4)
+
+
+def pause_frame(source: bytes, priorities: int, quanta: int) -> bytes:
+    """A PFC frame from a port (IEEE 802.1Q 36; reference/wire-formats#pfc).
+
+    source: its MAC address. priorities: a bit for each. quanta: times of 512 bits.
+    """
+    times = tuple(quanta * (priorities >> number & 1) for number in range(8))
+    ethernet = Ethernet(MAC_CONTROL_ADDRESS, int.from_bytes(source), EtherType.MAC_CONTROL)
+    frame = ethernet.pack() + PFC(class_enable=priorities, time=times).pack()
+    return frame.ljust(SHORTEST, b"\0")
 
 
 def icrc_text(icrc: int) -> str:

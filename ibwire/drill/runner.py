@@ -20,6 +20,7 @@ from ibwire.drill.language.cursor import OWNED
 from ibwire.drill.language.expressions import Expression, NoValue, Scope
 from ibwire.drill.language.literals import Literal
 from ibwire.drill.language.steps import (
+    Anything,
     Case,
     Expect,
     Impair,
@@ -185,6 +186,8 @@ class _Runner:
                 self._expect_unordered(step)
             case Silence():
                 self._silence(step)
+            case Anything():
+                self._anything(step)
             case Verb():
                 self._verb(step)
             case Impair():
@@ -256,6 +259,18 @@ class _Runner:
         if self._device.outbound:
             raise self._unexpected(step.line, f"silence until {_shown(end)}", [], APPLICATION)
         self._note(APPLICATION, f"silence of {_length(length)}", step.line)
+
+    def _anything(self, step: Anything) -> None:
+        device = self._device
+        length = 0 if step.when.low is None else self._duration(step.when.low)
+        device.settle()
+        device.advance(min(device.now + max(length, device.slack), device.end), lambda: False)
+        device.settle()
+        while device.outbound:
+            self._take(step.line, device.outbound[0][1])
+        if self._application is not None:
+            self._application.take_all()
+        self._refresh()
 
     def _verb(self, step: Verb) -> None:
         application = self._application

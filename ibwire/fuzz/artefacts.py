@@ -1,8 +1,9 @@
 """The files of a run in its directory: each finding, and the state to resume from.
 
-`F0001/case.json` is the minimised case, `original.json` the case as found,
-`case.pcapng` its packets with comments about the differences, `case.drill` the same as a
-script, `report.txt` a description. `run.json` is the run itself.
+`F0001/case.drill` is the minimised case, a drill script that also says what is expected where
+it can, `original.drill` the case as found, `case.pcapng` its packets with comments about the
+differences, `report.txt` a description. `run.json` is the run itself. A case that scripts have no
+words for is in `case.json` and `original.json`.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from ibwire.base.output import Output, make_directory
 from ibwire.base.units import NS
 from ibwire.capture import PcapngWriter
 from ibwire.drill.files import write_text, write_xml
-from ibwire.fuzz.case import Case, Connect, Packet, Role, step_text, to_json
+from ibwire.fuzz.case import Case, Connect, Packet, Role, step_text
 from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.recording import Recording, record
 from ibwire.fuzz.report_text import finding_lines, some
+from ibwire.fuzz.saved import case_text, file_name, says
 from ibwire.fuzz.targets.emulator import target
 from ibwire.fuzz.targets.testbed import Target
 from ibwire.fuzz.vocabulary.cm.script import manager_script
@@ -42,16 +44,17 @@ def save(finding: Finding, directory: Path, tested: Target) -> tuple[Recording, 
     """
     make_directory(directory, parents=False)
     case = finding.case
-    write_text(directory / "case.json", to_json(case))
-    write_text(directory / "original.json", to_json(finding.original))
     recording = record(case, tested)
     write_capture(directory / "case.pcapng", case, recording)
     text, reason = checked_script(finding, tested)
-    path = directory / SCRIPT
+    (directory / SCRIPT).unlink(missing_ok=True)
     if text:
-        write_text(path, text)
-    else:
-        path.unlink(missing_ok=True)
+        write_text(directory / SCRIPT, text)
+    if role_of(case) is Role.CM or not text or not says(text, case):
+        text = case_text(case)
+        write_text(directory / file_name("case", text), text)
+    text = case_text(finding.original)
+    write_text(directory / file_name("original", text), text)
     lines = [*finding_lines(finding, recording), *_ways(case, tested, directory, reason)]
     write_text(directory / "report.txt", "\n".join(lines) + "\n")
     return recording, reason
@@ -61,9 +64,10 @@ def checked_script(finding: Finding, tested: Target) -> tuple[str, str]:
     """A drill script that the emulator passes and the target does not, or the reason why not."""
     case = finding.case
     rule = [f"Found by ibwire fuzz: {finding.bucket}."]
-    rule += [f"From {case.origin}."] * bool(case.origin)
+    is_managed = role_of(case) is Role.CM
+    rule += [f"From {case.origin}."] * bool(case.origin and is_managed)
     try:
-        write = manager_script if role_of(case) is Role.CM else script
+        write = manager_script if is_managed else script
         text = write(case, finding.difference, "\n".join(rule), finding.rule)
         if not target(f"emu:{case.profile}").fulfils(text):
             reason = "without the choices of the target the answers before it are others"
@@ -139,7 +143,7 @@ def _ways(case: Case, tested: Target, directory: Path, reason: str) -> Iterator[
     options = f" --profile {case.profile}" * (case.profile != "spec")
     options += f" {tested.place}" * bool(tested.place)
     if reason:
-        yield f"  no script {reason}"
+        yield f"  no script of what is expected: {reason}"
     else:
         yield f"  script    ibwire drill {quote(str(directory / SCRIPT))}{options}"
     for name, value in case.choices.items():

@@ -44,7 +44,7 @@ WRITERS: dict[tuple[str, str], str] = {
     ("respond", "-o"): "respond in.pcap -o {}.pcapng",
     ("drill", "--junit"): "drill tests/acks --junit {}",
     ("fuzz run", "--junit"): "fuzz run --budget 50 --junit {}",
-    ("fuzz min", "-o"): "fuzz min case.json --target emu:rxe -o {}",
+    ("fuzz min", "-o"): "fuzz min case.drill --target emu:rxe -o {}",
     ("flows", "-o"): "flows in.pcap -o {}.csv",
     ("extcap", "--fifo"): "extcap --extcap-interface ibwire-run --capture --fifo {}",
     ("show", "-o"): "show in.pcap 1 -o {}.json",
@@ -134,7 +134,7 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finding of the fuzzer."""
     place = tmp_path_factory.mktemp("fuzz") / "run"
     run(f"fuzz run --target emu:rxe --stop-after 1 -o {place}")
-    return place / "F0001" / "case.json"
+    return place / "F0001" / "case.drill"
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: Path) -> Path:
     Path("in.pcap").write_bytes(CAPTURE.read_bytes())
     Path("s.toml").write_bytes(SCENARIO.read_bytes())
     Path("tests").symlink_to(ROOT / "tests" / "conformance")
-    Path("case.json").symlink_to(case)
+    Path("case.drill").symlink_to(case)
     return tmp_path
 
 

@@ -35,10 +35,10 @@ def error_of(text: str) -> str:
 
 ERRORS = {
     # The text of a script, and the error. Columns were counted by hand.
-    "frobnicate": "1:1: frobnicate is not an event; expected accept, bind, cm_event, connect, "
-    "cq_event, delay, dereg, disconnect, event, impair, listen, memory, modify, mr, mw, notify, "
-    "poll, post_recv, post_send, qp, ready, reconnect, reject, section, silence, srq_limit, state, "
-    "store, tolerance, unlisten, virtual",
+    "frobnicate": "1:1: frobnicate is not an event; expected accept, anything, bind, choice, "
+    "cm_event, connect, cq_event, delay, dereg, disconnect, event, impair, listen, memory, "
+    "modify, mr, mw, notify, origin, pfc, poll, post_recv, post_send, qp, ready, reconnect, "
+    "reference, reject, section, silence, srq_limit, state, store, tolerance, unlisten, virtual",
     "": "1:1: expected an event: nothing happens in this script",
     "// Nothing but words.": "1:1: expected an event: nothing happens in this script",
     "pol recv": "1:1: pol is not an event; did you mean poll?",
@@ -186,6 +186,8 @@ ERRORS = {
     "cases {\n1\n}": "1:7: expected the name of a column, found {",
     "cases a {\n}": "1:1: a table without rows",
     "state RTS\ncases a {\n1\n}": "2:1: one table of cases, before everything that happens",
+    "choice mig_req": "1:8: expected what a device does otherwise, such as mig_req=0",
+    "origin": "1:7: expected where the script comes from",
     "section": "1:8: expected a section of the specification",
     "< SEND_ONLY psn len=99999": "1:17: len is 99999, not from 0 to 16384",
     "< SEND_ONLY psn pkey=0x10000": "1:17: pkey is 0x10000, which does not fit 16 bits",

@@ -201,6 +201,30 @@ SCRIPTS = {
       > ACK psn nak=REMOTE_ACCESS_ERROR
       event QP_ACCESS_ERR
     """,
+    "an alternate path is armed by a packet without MigReq, and taken by one with it": """
+      qp rearm=1
+      < WRITE_ONLY psn len=8 ack mig_req=0
+      > ACK psn mig_req=0
+      < WRITE_ONLY psn+1 len=8 ack
+      > ACK psn+1 mig_req=1
+      event PATH_MIG
+    """,
+    "whatever comes is taken, within the time of the line": """
+      qp b timeout=10 retry_cnt=1
+      post_recv wr_id=5
+      b post_send RDMA_WRITE len=8 wr_id=1
+      < SEND_ONLY psn len=8 ack
+      +20ms anything
+      b state ERR
+      poll recv nothing
+      silence
+    """,
+    "a PFC frame is no packet for a queue pair": """
+      pfc priorities=0x08 quanta=100
+      silence
+      < WRITE_ONLY psn len=8 ack
+      > ACK psn
+    """,
     "a queue pair is connected again with other numbers": """
       < READ_REQUEST psn dma_len=8 va=end
       > ACK psn nak=REMOTE_ACCESS_ERROR
@@ -254,7 +278,7 @@ ERRORS = {
     "qp a.b": "1:4: a name without a dot",
     "qp b size=4096": "1:6: size is of the device: the first qp may give it",
     "qp b\nmr b": "2:4: b is the name of a queue pair",
-    "b < SEND_ONLY psn": "1:1: b is not an event; expected accept, bind, ",
+    "b < SEND_ONLY psn": "1:1: b is not an event; expected accept, ",
     "qp b\nb silence": "2:3: b is a queue pair: expected '<', '>', bind, cq_event, modify, ",
     "qp b\nstate RTS\n< SEND_ONLY b.psn": "3:13: b.psn is not a number; did you mean b.qpn?",
     "state RTS\nqp": "2:1: qp comes first, or not at all; another one has a name",

@@ -20,6 +20,7 @@ from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import Case
 from ibwire.fuzz.judge.choices import CHOICES
 from ibwire.fuzz.judge.findings import Finding
+from ibwire.fuzz.saved import parse_case
 from ibwire.fuzz.watchdog import watchdog
 
 
@@ -216,8 +217,8 @@ def test_a_run_keeps_what_it_finds(done: Path) -> None:
         int(path.name[1:]) for path in sorted(done.glob("F*"))
     ]
     assert {path.name for path in (done / "F0001").iterdir()} >= {
-        "case.json",
-        "original.json",
+        "case.drill",
+        "original.drill",
         "case.pcapng",
         "report.txt",
     }
@@ -333,12 +334,12 @@ def test_a_case_that_was_being_made_short_is_written(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("ibwire.fuzz.targets.emulator.minimise", interrupted)
-    short = tmp_path / "short.json"
+    short = tmp_path / "short.drill"
     result = fuzz("min", done / "F0001", "-o", short)
 
     assert result.exit_code == 130
     assert "interrupted; the case may not be as short as possible" in result.stderr
-    assert _steps(short) == _steps(done / "F0001" / "original.json")
+    assert _steps(short) == _steps(done / "F0001" / "original.drill")
 
 
 # Files that cannot be written.
@@ -503,7 +504,7 @@ def test_a_finding_replays_on_its_target_and_not_on_the_reference(done: Path) ->
 
 
 def test_a_replay_is_also_an_object(done: Path) -> None:
-    told = json.loads(fuzz("replay", done / "F0001" / "case.json", "--json").stdout)
+    told = json.loads(fuzz("replay", done / "F0001" / "case.drill", "--json").stdout)
 
     assert (told["kind"], told["target"], told["differs"]) == ("replay", "emu:rxe", True)
     assert told["expected"] != told["got"]
@@ -511,19 +512,18 @@ def test_a_replay_is_also_an_object(done: Path) -> None:
 
 @pytest.mark.slow
 def test_a_case_is_made_short_again(done: Path, tmp_path: Path) -> None:
-    short = tmp_path / "short.json"
-    found = max(done.glob("F*"), key=lambda each: len(_steps(each / "original.json")))
+    short = tmp_path / "short.drill"
+    found = max(done.glob("F*"), key=lambda each: len(_steps(each / "original.drill")))
     result = fuzz("min", found, "-o", short)
 
     assert result.exit_code == 1
-    assert len(_steps(short)) < len(_steps(found / "original.json"))
+    assert len(_steps(short)) < len(_steps(found / "original.drill"))
     assert fuzz("replay", short, "--target", "emu:rxe").exit_code == 1
     assert fuzz("replay", short, "--target", "emu").exit_code == 0
 
 
 def _steps(path: Path) -> list[object]:
-    steps: list[object] = json.loads(path.read_text())["steps"]
-    return steps
+    return list(parse_case(path.read_bytes(), str(path)).steps)
 
 
 @pytest.mark.parametrize("verb", ["replay", "min"])
@@ -551,7 +551,7 @@ def test_a_case_that_shows_nothing_cannot_be_made_short(done: Path) -> None:
     ("content", "reason"),
     [
         (b"{", "no JSON: "),
-        (b"\xff", "no text: invalid start byte at byte 0"),
+        (b"\xff", "case.json:1:1: not UTF-8"),
         (b'{"ibwire-fuzz-case": 1, "stops": []}', "stops: no such key"),
         (
             b'{"ibwire-fuzz-case": 1, "profile": "x", "steps": [{"step": "wait", "time": 1}]}',

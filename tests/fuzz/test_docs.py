@@ -18,11 +18,18 @@ from ibwire.fuzz.case import Connection, Packet, Role, Wait, from_json
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.targets.emulator import EmulatorTestbed
 from ibwire.fuzz.vocabulary.operators import Group
+from ibwire.fuzz.vocabulary.queue_pair.execution import moments
+from ibwire.fuzz.vocabulary.queue_pair.reading import read_script
 from ibwire.fuzz.vocabulary.vocabularies import queue_pair_generators
+from ibwire.rc.profile import SPEC
+from ibwire_layers.headers import AETH
+from ibwire_layers.opcodes import OpCode
+from ibwire_layers.packet import Packet as WholePacket
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "fuzz.md").read_text()
 HAND = TEXT.split("```json\n")[1].split("```")[0]
+SCRIPT = TEXT.split("## A case by hand")[1].split("```\n")[1]
 
 
 @pytest.mark.parametrize("name", [*map(str, Group), *COMMANDS])
@@ -73,6 +80,20 @@ def test_the_case_by_hand_is_one_and_the_reference_refuses_it() -> None:
 
     assert [type(step) for step in case.steps] == [Packet, Wait]
     assert deaf.replay(case) is None
+
+
+def test_the_script_by_hand_is_a_case_that_the_reference_refuses() -> None:
+    """7 bytes before the end there is no room for 8: NAK remote access error."""
+    case = read_script(SCRIPT.encode(), "by-hand.drill")
+
+    assert case.steps == (
+        Packet(int(OpCode.RC_RDMA_WRITE_ONLY), length=8, fields={"reth.va": ("end", -7)}),
+        Wait(1_000_000),
+    )
+    (answer,) = (frame for each in moments(case, SPEC) for _, frame in each.answers)
+    ack = WholePacket.parse(answer).extension(AETH)
+    assert ack is not None
+    assert ack.syndrome == 0x62  # NAK, code 2 (IBA 9.7.5.1.1)
 
 
 def test_mistake_in_the_example_gives_the_shown_message(tmp_path: Path) -> None:

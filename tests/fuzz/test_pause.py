@@ -33,7 +33,8 @@ from ibwire.fuzz.targets.link.verbs_link import VerbsLink
 from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire.fuzz.vocabulary.cm.script import manager_script
 from ibwire.fuzz.vocabulary.queue_pair.comparison import TolerantComparison
-from ibwire.fuzz.vocabulary.queue_pair.script import CannotSay, script
+from ibwire.fuzz.vocabulary.queue_pair.reading import read_script
+from ibwire.fuzz.vocabulary.queue_pair.script import script
 from ibwire.fuzz.vocabulary.vocabularies import queue_pair_generators
 from ibwire.rc.path import Path
 from ibwire_layers.opcodes import OpCode
@@ -108,13 +109,14 @@ def test_a_device_that_a_pause_harms_is_found() -> None:
     assert [type(step) for step in finding.case.steps] == [Pause, Pause]
 
 
-def test_a_case_is_read_as_it_was_written_and_has_no_script() -> None:
+def test_a_case_is_read_as_it_was_written() -> None:
     case = Case(Connection(), (Pause(0x10, 7), Packet(int(OpCode.RC_SEND_ONLY))))
 
     assert from_json(to_json(case)) == case
     assert step_text(case.steps[0]) == "PFC priorities=0x10 quanta=7"
-    with pytest.raises(CannotSay, match="PFC"):
-        script(case, Difference(1, Kind.ANSWER, [], []), "A rule.")
+    text = script(case, Difference(1, Kind.ANSWER, [], []), "A rule.")
+    assert "  pfc priorities=0x10 quanta=7\n" in text
+    assert read_script(text.encode(), "case.drill").steps[0] == case.steps[0]
 
 
 @pytest.mark.parametrize(
@@ -199,11 +201,12 @@ def test_recording_describes_a_pause() -> None:
     ]
 
 
-def test_a_pause_among_messages_of_the_manager_has_no_script() -> None:
+def test_a_pause_among_messages_of_the_manager_is_in_the_script() -> None:
     case = Case(Connection(), (Mad(), Pause()))
 
-    with pytest.raises(CannotSay, match="PFC"):
-        manager_script(case, Difference(1, Kind.ANSWER, [], []), "A rule.")
+    text = manager_script(case, Difference(1, Kind.ANSWER, [], []), "A rule.")
+
+    assert "  pfc priorities=0xff quanta=65535\n" in text
 
 
 def test_packets_after_a_pause_find_the_port_stopped() -> None:

@@ -10,11 +10,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from ibwire.fuzz.case import Packet
+from ibwire.fuzz.saved import parse_case
 from ibwire.lab.veth import Lab
+from ibwire_layers.opcodes import OpCode
 from live.fuzzing import HERE, PATIENCE, Fuzz, end
 from processes import Processes, wait_for
 
@@ -84,9 +88,13 @@ def case(tmp_path: Path) -> Callable[..., Path]:
 
 def short(output: str) -> tuple[list[str], dict[str, object]]:
     """Opcodes of a case, and what its connection has of what was unusual."""
-    found = json.loads(output)
-    connection = found["connection"]
-    steps = [step.get("opcode", step["step"]) for step in found["steps"]]
+    found = parse_case(output.encode(), "case.drill")
+    names = {int(opcode): opcode.name for opcode in OpCode}
+    steps = [
+        names[step.opcode] if isinstance(step, Packet) else type(step).__name__.lower()
+        for step in found.steps
+    ]
+    connection = asdict(found.connection)
     return steps, {name: connection[name] for name in UNUSUAL if connection[name] == UNUSUAL[name]}
 
 
@@ -131,7 +139,7 @@ def test_harm_to_other_connections_is_found_and_the_run_continues(
 
     status, output, errors = fuzz("--ops", "parser", "--budget", "150pkt", "-o", found, "--json")
     finding, *_, run = map(json.loads, output.splitlines())
-    replayed = fuzz("replay", found / "F0001" / "original.json")
+    replayed = fuzz("replay", found / "F0001" / "original.drill")
 
     assert (status, run["lost"], run["packets"]) == (1, None, 150), errors
     assert [*run["findings"]] == [bucket]

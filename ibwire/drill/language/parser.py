@@ -28,6 +28,7 @@ from ibwire.drill.language.expressions import (
 from ibwire.drill.language.impairments import read_impair
 from ibwire.drill.language.literals import Literal, read_data, read_expected, read_injected
 from ibwire.drill.language.steps import (
+    Anything,
     Case,
     Expect,
     Inject,
@@ -69,15 +70,24 @@ def load(path: Path, profile: str = "spec", *, recorded: bool = False) -> Script
     return parse(content, str(path), profile, recorded=recorded)
 
 
-def parse(content: bytes, path: str, profile: str = "spec", *, recorded: bool = False) -> Script:
+def parse(
+    content: bytes,
+    path: str,
+    profile: str = "spec",
+    *,
+    recorded: bool = False,
+    size: int = MAXIMUM_SIZE,
+    steps: int = MAXIMUM_STEPS,
+) -> Script:
     """The steps of a script for a device of this profile.
 
     recorded: it is held against a recording, so what the device receives is a pattern, too.
+    size, steps: bytes and steps that it may have.
 
     Raises `ScriptError` with line and column for anything that is not a script.
     """
-    rule, lines = read_lines(content, path)
-    return _Parser(path, profile, recorded=recorded).script(rule, lines)
+    rule, lines = read_lines(content, path, size)
+    return _Parser(path, profile, recorded=recorded, steps=steps).script(rule, lines)
 
 
 @dataclass(slots=True)
@@ -98,7 +108,7 @@ class _Row:
 
 
 class _Parser:
-    def __init__(self, path: str, profile: str, *, recorded: bool) -> None:
+    def __init__(self, path: str, profile: str, *, recorded: bool, steps: int) -> None:
         self._path = path
         self._read_inbound = read_expected if recorded else read_injected
         self._profile = profile
@@ -106,11 +116,12 @@ class _Parser:
         self._regions: set[str] = set()
         self._queue_pairs: set[str] = set()
         self._windows: set[str] = set()
-        self._left = MAXIMUM_STEPS
+        self._left = self._most = steps
 
     def script(self, rule: Sequence[str], lines: Sequence[Line]) -> Script:
         blocks = self._blocks(lines)
-        texts = {"section": "", "virtual": ""}
+        texts = dict.fromkeys(_TEXTS, "")
+        choices: list[str] = []
         tolerance: Expression | None = None
         rows = [_Row("", {})]
         events: list[Line | _Block] = []
@@ -123,6 +134,8 @@ class _Parser:
                     raise self._error(first, "one table of cases, before everything that happens")
                 has_table = True
                 rows = self._rows(block)
+            elif first.text == "choice" and first.kind is Kind.NAME:
+                choices.append(self._choice(head.tokens[1]))
             elif first.text in texts and first.kind is Kind.NAME:
                 if texts[first.text]:
                     raise self._error(first, f"{first.text} is given twice")
@@ -138,8 +151,23 @@ class _Parser:
         if not events:
             raise ScriptError(self._path, 1, 1, "expected an event: nothing happens in this script")
         cases = tuple(self._case(row, events) for row in rows)
-        rule_text = "\n".join(rule).strip()
-        return Script(self._path, rule_text, texts["section"], texts["virtual"], tolerance, cases)
+        return Script(
+            self._path,
+            "\n".join(rule).strip(),
+            texts["section"],
+            texts["virtual"],
+            tolerance,
+            cases,
+            texts["origin"],
+            texts["reference"],
+            tuple(choices),
+        )
+
+    def _choice(self, token: Token) -> str:
+        name, equals, value = token.text.partition("=")
+        if not (name.strip() and equals and value.strip()):
+            raise self._error(token, "expected what a device does otherwise, such as mig_req=0")
+        return f"{name.strip()}={value.strip()}"
 
     def _case(self, row: _Row, events: Sequence[Line | _Block]) -> Case:
         self._captured, self._regions = set(), set()
@@ -353,6 +381,9 @@ class _Parser:
         elif cursor.takes_name("silence"):
             self._exact(when, token)
             step = Silence(line, when)
+        elif cursor.takes_name("anything"):
+            self._exact(when, token)
+            step = Anything(line, when)
         elif cursor.takes_name("impair"):
             self._exact(when, token)
             step = read_impair(cursor, line, when)
@@ -540,7 +571,7 @@ class _Parser:
     def _spend(self) -> None:
         self._left -= 1
         if self._left < 0:
-            reason = f"more than {MAXIMUM_STEPS} steps when loops and cases are laid out"
+            reason = f"more than {self._most} steps when loops and cases are laid out"
             raise ScriptError(self._path, None, None, reason)
 
 
@@ -582,12 +613,15 @@ def _is_value(tokens: Sequence[Token]) -> bool:
     return len(tokens) > 2 and tokens[-3].text == "="
 
 
-_BARE = ("nothing", "zero", "srq", "sqd_event", "solicited")
+_BARE = ("nothing", "zero", "srq", "sqd_event", "solicited", "rearm")
 """Arguments that may stand without a value."""
 
 _BLOCKS = ("cases", "for", "interleaved", "on", "unordered")
 
-_LINES = ("silence", "impair", "section", "tolerance", "virtual")
+_LINES = (
+    *("anything", "choice", "impair", "origin", "reference"),
+    *("section", "silence", "tolerance", "virtual"),
+)
 """First words of lines that are no verbs."""
 
 _MOST_UNORDERED = 16
@@ -595,5 +629,7 @@ _MOST_UNORDERED = 16
 _TEXTS = {
     "section": "a section of the specification",
     "virtual": "what a real link cannot give",
+    "origin": "where the script comes from",
+    "reference": "the profile of the device that the script describes",
 }
 """Lines whose value is text, and its meaning."""

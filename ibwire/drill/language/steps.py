@@ -64,6 +64,14 @@ class Silence:
 
 
 @dataclass(frozen=True, slots=True)
+class Anything:
+    """Whatever the device sends, completes and raises within a time is taken, and not judged."""
+
+    line: Line
+    when: When
+
+
+@dataclass(frozen=True, slots=True)
 class Verb:
     """The application of the device does or checks something."""
 
@@ -97,7 +105,7 @@ class Impair:
     args: Mapping[str, tuple[Token, Words]]
 
 
-Step = Inject | Expect | Unordered | Silence | Verb | Impair
+Step = Inject | Expect | Unordered | Silence | Anything | Verb | Impair
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,3 +131,9 @@ class Script:
     tolerance: Expression | None
     """How much later or earlier than its time a packet may come."""
     cases: tuple[Case, ...]
+    origin: str = ""
+    """Where it comes from."""
+    reference: str = ""
+    """The profile whose device it describes, if a program wrote it."""
+    choices: tuple[str, ...] = ()
+    """What that device does otherwise than its profile: `FIELD=VALUE`."""

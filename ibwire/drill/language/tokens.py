@@ -17,7 +17,7 @@ from ibwire.base.units import MS, NS, US, S
 MAXIMUM_SIZE = 1 << 16
 """Bytes of a script."""
 
-MAXIMUM_LINE = 400
+MAXIMUM_LINE = 1000
 """Characters of a line, which also bounds its nesting."""
 
 
@@ -62,13 +62,13 @@ class Line:
     tokens: tuple[Token, ...]
 
 
-def read_lines(content: bytes, name: str) -> tuple[list[str], list[Line]]:
+def read_lines(content: bytes, name: str, most: int = MAXIMUM_SIZE) -> tuple[list[str], list[Line]]:
     """The comment at the top of a script and its lines; `name` is for messages.
 
     Raises `ScriptError` for input that is not text, is too long, or has unknown characters.
     """
-    if len(content) > MAXIMUM_SIZE:
-        reason = f"a script has at most {MAXIMUM_SIZE} bytes"
+    if len(content) > most:
+        reason = f"a script has at most {most} bytes"
         raise ScriptError(name, None, None, reason)
     try:
         text = content.decode()
@@ -147,7 +147,7 @@ def _number(match: re.Match[str], line: int, column: int, name: str) -> Token:
 
 _MOST_DIGITS = 40
 _UNITS = {"ps": 1, "ns": NS, "us": US, "ms": MS, "s": S}
-_SECTION = re.compile(r"\s*(section|virtual)(?!\S)\s*(.*?)\s*$")
+_SECTION = re.compile(r"\s*(section|virtual|origin|reference|choice)(?!\S)\s*(.*?)\s*$")
 _TOKEN = re.compile(
     r"""[ \t]*(?:
       (?P<number>(?P<digits>0[xX][0-9A-Fa-f]*|[0-9]+(?:\.[0-9]+)?)(?P<unit>[A-Za-z_]*))

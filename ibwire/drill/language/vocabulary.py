@@ -80,7 +80,7 @@ VERBS: Mapping[str, VerbForm] = {
             "state": STATES,
             **_numbers(
                 "mtu rq_psn sq_psn pkey size srq max_send_wr max_recv_wr send_cqe recv_cqe version "
-                "max_send_sge max_recv_sge pkey_1 pkey_2 pkey_3"
+                "max_send_sge max_recv_sge pkey_1 pkey_2 pkey_3 rearm"
             ),
         },
     ),
@@ -193,6 +193,10 @@ VERBS: Mapping[str, VerbForm] = {
         has_data=True,
         expects=True,
     ),
+    "pfc": VerbForm(
+        "A PFC frame pauses priorities of the device's port, a bit for each; with 0, resumes them.",
+        {"priorities": NOTHING, "quanta": NOTHING},
+    ),
     "listen": VerbForm(
         "Accept requests for a service.", {"service": NOTHING, "backlog": NOTHING, **_FAILS}
     ),
@@ -237,11 +241,12 @@ RANGES: Mapping[str, tuple[int, int]] = {
     **dict.fromkeys(("timeout", "min_rnr_timer"), (0, 31)),
     **dict.fromkeys(("retry_cnt", "rnr_retry"), (0, 7)),
     **dict.fromkeys(("max_rd_atomic", "max_dest_rd_atomic"), (0, 255)),
-    **dict.fromkeys(("srq", "sqd_event", "pd"), (0, 1)),
+    **dict.fromkeys(("srq", "sqd_event", "pd", "rearm"), (0, 1)),
     **dict.fromkeys(("lkey", "rkey", "imm_data", "invalidate_rkey", "byte_len"), _WORD),
     **dict.fromkeys(("qkey", "remote_qkey"), _WORD),
     **dict.fromkeys(("remote_qpn", "remote_srqn", "src_qp"), (0, (1 << 24) - 1)),
-    **dict.fromkeys(("pkey_index", "limit"), (0, (1 << 16) - 1)),
+    **dict.fromkeys(("pkey_index", "limit", "quanta"), (0, (1 << 16) - 1)),
+    "priorities": (0, 0xFF),
     **dict.fromkeys(("wr_id", "addr", "va", "remote_addr", "compare_add", "swap", "u64"), _LONG),
 }
 """Least and greatest number of an argument, as the fields of libibverbs have room for."""

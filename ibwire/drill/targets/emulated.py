@@ -21,7 +21,7 @@ from ibwire.drill.language.expressions import Scope
 from ibwire.drill.language.impairments import Impaired
 from ibwire.drill.language.literals import Literal
 from ibwire.drill.language.steps import Impair
-from ibwire.drill.packets import Wire, build
+from ibwire.drill.packets import Wire, build, pause_frame
 from ibwire.drill.targets.manager import Exchange, Manager
 from ibwire.drill.targets.queue_pair import XRC, DeviceQueuePair
 from ibwire.drill.targets.target import LONGEST, Damage, TooBusy
@@ -69,6 +69,7 @@ DEFAULTS: Mapping[str, int] = {
     "pkey_1": 0,
     "pkey_2": 0,
     "pkey_3": 0,
+    "rearm": 0,
 }
 """Defaults of `qp`. The path MTU is small, so that messages of many packets are short; the
 timeout is a second, so that no packet is retransmitted unless a script waits for it."""
@@ -319,6 +320,10 @@ class Emulated:
             if region.valid and region.iova <= va and va + length <= region.iova + region.length:
                 return region
         raise VerbsError(errno.EFAULT, f"no memory for {length} bytes at {va:#x}")
+
+    def pause(self, priorities: int, quanta: int) -> None:
+        """Receive a PFC frame."""
+        self.way.receive(pause_frame(mac_of(self._peer_gid), priorities, quanta), self.now)
 
     def create(self, name: str, given: Mapping[str, int]) -> None:
         """Make a queue pair under a name; what is not given is as in the first one."""

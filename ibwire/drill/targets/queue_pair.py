@@ -11,6 +11,7 @@ from ibwire.drill.packets import Wire
 from ibwire.rc.attributes import (
     MTU_CODES,
     AddressVector,
+    MigState,
     QPAttr,
     QPAttrMask,
     QPCap,
@@ -88,6 +89,8 @@ class DeviceQueuePair:
         )
         self.modify({name: settings[name] for name in ATTRIBUTES if name in settings}, None)
         self.climb(QPState(settings["state"]))
+        self._rearms = bool(settings["rearm"])
+        self._rearm()
         route = ethernet_route(
             source=peer_gid,
             destination=device.gids[0],
@@ -136,6 +139,18 @@ class DeviceQueuePair:
         if self.qp.state is not state:
             self.modify({}, state)
 
+    def _rearm(self) -> None:
+        """Give it an alternate path, the same as its path, which waits to be armed (IBA 17.2.8)."""
+        if self._rearms and self.qp.state is QPState.RTS and self.qp.qp_type is not QPType.UD:
+            here = self._attr
+            there = replace(
+                here,
+                alt_ah_attr=here.ah_attr,
+                alt_pkey_index=here.pkey_index,
+                path_mig_state=MigState.REARM,
+            )
+            self.qp.modify(there, int(QPAttrMask.ALT_PATH | QPAttrMask.PATH_MIG_STATE))
+
     def join(self, state: QPState, address: AddressVector, attributes: Mapping[str, int]) -> None:
         """Bring it to a state with attributes that a connection manager has agreed on."""
         self._attr = replace(self._attr, ah_attr=address, **attributes)  # type: ignore[arg-type]
@@ -155,6 +170,7 @@ class DeviceQueuePair:
         self._attr = replace(self._attr, path_mtu=_mtu_code(mtu), rq_psn=rq_psn, sq_psn=sq_psn)
         self.modify({name: given[name] for name in ATTRIBUTES if name in given}, None)
         self.climb(QPState.RTS)
+        self._rearm()
         self.wire = replace(wire, mtu=mtu, rq_psn=rq_psn, sq_psn=sq_psn)
 
     @property

@@ -71,6 +71,8 @@ class Remote:
         self._type = QPType(settings["type"])
         if self._type not in (QPType.RC, QPType.UC):
             raise Unable(f"needs a queue pair of type {self._type.name}: the agent makes RC and UC")
+        if settings["rearm"]:
+            raise Unable("needs an alternate path, which the agent does not set")
         self._pkey = pkey_of(settings)
         made = self._ask(
             "create",
@@ -131,6 +133,10 @@ class Remote:
     def window_request(self, name: str, va: int, length: int, access: int) -> SendWR:
         """The agent has none: raises `Unable`."""
         raise Unable("needs to post the request that binds a window: the agent binds at once")
+
+    def pause(self, priorities: int, quanta: int) -> None:
+        """Scripts send no PFC frames on a link: raises `Unable`."""
+        raise Unable("needs PFC frames, which scripts do not send on a link")
 
     def create(self, name: str, given: Mapping[str, int]) -> None:
         """The agent makes one queue pair: raises `Unable`."""

@@ -154,6 +154,10 @@ class Verbs(Protocol):
         """The send request that binds a window again."""
         ...
 
+    def pause(self, priorities: int, quanta: int) -> None:
+        """Let the device's port receive a PFC frame."""
+        ...
+
     def create(self, name: str, given: Mapping[str, int]) -> None:
         """Make a queue pair beside the first one."""
         ...

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ibwire.base.node import Frame
-from ibwire.drill.packets import built_icrc, with_icrc
+from ibwire.drill.packets import built_icrc, pause_frame, with_icrc
 from ibwire.fuzz.case import GOOD, CaseError, Mad, Packet, Pause
 from ibwire.fuzz.vocabulary.cm.encoding import encode_message
 from ibwire.fuzz.vocabulary.queue_pair.encoding import Symbols, encode, number_of
@@ -16,24 +16,13 @@ from ibwire.rc.device import gid_of, mac_of
 from ibwire.rc.path import Path, ethernet_route, is_v4
 from ibwire_layers import headers as h
 from ibwire_layers.build import enclose
-from ibwire_layers.outer import (
-    MAC_CONTROL_ADDRESS,
-    PFC,
-    UDP,
-    Ethernet,
-    EtherType,
-    IPv4,
-    IPv6,
-)
+from ibwire_layers.outer import UDP, Ethernet, IPv4, IPv6
 
 SOURCE_PORT = 0xC000
 OUTER = ("eth", "ip", "udp")
 """Headers before the BTH that a step may change."""
 
 _OUTER = tuple(f"{part}." for part in OUTER)
-
-SHORTEST = 60
-"""Bytes of an Ethernet frame without FCS."""
 
 
 class Binding:
@@ -80,12 +69,8 @@ class Binding:
         return self.enclosed(packet, transport, symbols)
 
     def pause(self, step: Pause) -> Frame:
-        """A PFC frame from the fuzzer's port (IEEE 802.1Q 36; reference/wire-formats#pfc)."""
-        times = tuple(step.quanta * (step.priorities >> number & 1) for number in range(8))
-        source = int.from_bytes(self.source_mac)
-        ethernet = Ethernet(MAC_CONTROL_ADDRESS, source, EtherType.MAC_CONTROL)
-        frame = ethernet.pack() + PFC(class_enable=step.priorities, time=times).pack()
-        return frame.ljust(SHORTEST, b"\0")
+        """A PFC frame from the fuzzer's port."""
+        return pause_frame(self.source_mac, step.priorities, step.quanta)
 
     def enclosed(self, packet: Packet, transport: bytes, symbols: Symbols) -> Frame:
         """The frame with these bytes from the BTH to the padding."""

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from ibwire.fuzz.case import step_text
+from ibwire.fuzz.saved import parse_case
 from interop.rxe import boot, network
 from interop.rxe.boot import Guest, GuestError
 from interop.rxe.conformance import start_agent
@@ -201,6 +203,6 @@ def test_what_it_does_not_survive_is_made_shorter_on_one_guest_after_the_other(
         ended = running.wait(PATIENCE)
 
     assert ended.status == 1, ended
-    steps = json.loads(ended.output)["steps"]
-    assert [each["opcode"] for each in steps] == [INVALIDATE["opcode"]] * 2
+    steps = parse_case(ended.output.encode(), "case.drill").steps
+    assert [step_text(each).split()[0] for each in steps] == ["SEND_ONLY_WITH_INVALIDATE"] * 2
     assert booting.guests > 1

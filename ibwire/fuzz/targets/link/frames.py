@@ -6,9 +6,9 @@ import struct
 
 from ibwire.base.node import Frame
 from ibwire.base.units import NS, S, Time
+from ibwire.drill.packets import SHORTEST
 from ibwire.drill.targets.live import ETHERNET_SIZE
 from ibwire.fuzz.case import CaseError
-from ibwire.fuzz.vocabulary.binding import SHORTEST
 from ibwire.rc.device import gid_of
 from ibwire.rc.path import V4_MAPPED, address_of, is_v4
 from ibwire_layers import headers as h

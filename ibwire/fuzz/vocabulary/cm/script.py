@@ -33,7 +33,8 @@ from ibwire.fuzz.targets.emulated_manager import (
 from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire.fuzz.vocabulary.cm.encoding import PARTS, encode_message
 from ibwire.fuzz.vocabulary.queue_pair.encoding import Symbols, number_of
-from ibwire.fuzz.vocabulary.queue_pair.script import CannotSay, Moment, Writer, odd_ends
+from ibwire.fuzz.vocabulary.queue_pair.execution import Moment
+from ibwire.fuzz.vocabulary.queue_pair.script import CannotSay, Writer, odd_ends
 from ibwire.rc.profile import Profile
 from ibwire.rc.unreliable import QP1
 from ibwire_layers import cm

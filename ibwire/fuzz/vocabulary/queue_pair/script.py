@@ -8,12 +8,13 @@ one also every field in which the target differed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 from ibwire.base.node import Frame
 from ibwire.base.units import NS, Time
 from ibwire.drill.language.literals import MAXIMUM_PAYLOAD, short_name
 from ibwire.drill.packets import icrc_text, pattern
+from ibwire.drill.targets.emulated import PKEYS as PKEY_NAMES
 from ibwire.fuzz.case import (
     GOOD,
     Case,
@@ -27,8 +28,6 @@ from ibwire.fuzz.case import (
     Step,
     Value,
     Wait,
-    is_plain,
-    step_text,
     value_text,
 )
 from ibwire.fuzz.judge.comparison import Difference, Kind
@@ -36,22 +35,24 @@ from ibwire.fuzz.judge.findings import part_of, wrong_fields
 from ibwire.fuzz.judge.profiles import profile_of
 from ibwire.fuzz.recording import REGIONS, place_of
 from ibwire.fuzz.targets.emulated_device import (
-    ADDRESS,
     INBOX,
     OUTBOX,
-    PEER_ADDRESS,
+    OWN_QKEY,
+    PEER_QPN,
     PEER_RKEY,
     PEER_VA,
+    PKEYS,
+    RECEIVES,
+    SENDS,
     SIZE,
     SMALL,
-    Completion,
-    Emulation,
+    pieces,
 )
-from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire.fuzz.vocabulary.queue_pair.encoding import Symbols, encode
+from ibwire.fuzz.vocabulary.queue_pair.execution import Moment, moments
 from ibwire.rc.attributes import EventType
 from ibwire.rc.memory import Access
-from ibwire.rc.profile import Profile
+from ibwire.rc.sge import SGE
 from ibwire.rc.work import WCOpcode, WCStatus, WROpcode
 from ibwire_layers import headers as h
 from ibwire_layers import syndrome as aeth
@@ -59,7 +60,7 @@ from ibwire_layers.errors import DecodeError
 from ibwire_layers.opcodes import INFO
 from ibwire_layers.outer import UDP, Ethernet, IPv4
 from ibwire_layers.packet import Packet as WholePacket
-from ibwire_layers.psn import MASK, distance
+from ibwire_layers.psn import distance
 from ibwire_layers.schema import Header
 from ibwire_layers.syndrome import AckKind, NakCode
 
@@ -68,83 +69,41 @@ class CannotSay(Exception):
     """A drill script cannot express a case; the text gives the reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """What comes of a step on a device."""
-
-    psn: int
-    """Of the packet that it receives."""
-    symbols: Symbols
-    accepted: bool
-    """Whether the device has taken a request that its application posts."""
-    answers: Sequence[tuple[Time, Frame]]
-    """What it sends, and how long after the step."""
-    completions: Sequence[Completion]
-    events: Sequence[int]
-
-
-def script(case: Case, difference: Difference, rule: str, section: str = "") -> str:
+def script(case: Case, difference: Difference | None, rule: str, section: str = "") -> str:
     """The script; raises `CannotSay`.
 
-    difference: of the last step. rule: the text of the first comment. section: the source of
-    the rule.
+    difference: of the last step; with `None` the script takes whatever the device does. rule: the
+    text of the first comment. section: the source of the rule.
     """
-    if any(isinstance(step, Connect) for step in case.steps):
-        raise CannotSay("it has several connections, one after the other")
-    if not is_plain(case):
-        raise CannotSay("a script of ibwire fuzz has one RC queue pair and one SGE a request")
-    usual = list(moments(case, profile_of(case.profile, {})))
+    profile = profile_of(case.profile, {})
     chosen = list(moments(case, profile_of(case.profile, case.choices)))
+    usual = list(moments(case, profile)) if difference is not None else chosen
     writer = Writer(case.connection)
-    writer.receive(case.connection.receives)
+    writer.receive_everywhere()
     for number, step in enumerate(case.steps):
         is_last = number == len(case.steps) - 1
-        writer.step(step, usual[number], chosen[number], difference if is_last else None)
+        if difference is None:
+            writer.stimulus(step, chosen[number])
+        else:
+            writer.step(step, usual[number], chosen[number], difference if is_last else None)
     lines = [f"// {line}" for line in rule.split("\n")]
     lines += [f"section {section}"] * bool(section)
+    lines += [f"origin {case.origin}"] * bool(case.origin)
+    lines += [f"reference {case.profile}"]
+    lines += [f"choice {name}={value}" for name, value in case.choices.items()]
     return "\n".join([*lines, "", *_head(case, writer.lines), "", *writer.lines]) + "\n"
-
-
-def moments(case: Case, profile: Profile) -> Iterator[Moment]:
-    """A case carried out on one device."""
-    device = Emulation(case.connection, profile)
-    binding = Binding(PEER_ADDRESS, ADDRESS)
-    for step in case.steps:
-        start, psn, accepted, held = device.now, 0, True, False
-        answers: list[tuple[Time, Frame]] = []
-        if isinstance(step, Packet):
-            device.symbols["ssn"] = device.oldest_ssn
-            base = device.psn(step.psn[0])
-            psn, held = base + step.psn[1] & MASK, step.held
-            device.receive(binding.frame(step, base, device.symbols))
-        elif isinstance(step, Post):
-            accepted = device.post_send(step)
-        elif isinstance(step, Receive):
-            device.post_recv(step.count)
-        elif isinstance(step, Wait):
-            answers = [(when - start, frame) for when, frame in device.wait(step.time)]
-        if held:
-            yield Moment(psn, dict(device.symbols), accepted, (), (), ())
-            continue
-        if not isinstance(step, Wait):
-            answers = [(0, frame) for frame in device.answers()]
-        found = device.completions(), device.events()
-        yield Moment(psn, dict(device.symbols), accepted, answers, *found)
 
 
 def _head(case: Case, body: Sequence[str]) -> Iterator[str]:
     """The connection, and the memory that the following lines use."""
     connection, text = case.connection, "\n".join(body)
     words = [f"size={SIZE} max_recv_wr=4096 send_cqe=4096 recv_cqe=4096"]
-    for entry in fields(Connection):
-        value = getattr(connection, entry.name)
-        if entry.name == "access" and value != entry.default:
-            words.append(f"access={_access(value)}")
-        elif entry.name in ("mtu", "rq_psn", "sq_psn", "timeout") or (
-            value != entry.default and entry.name not in ("access", "receives", "room")
-        ):
-            words.append(f"{entry.name}={value}")
-    yield f"  qp {' '.join(words)}"
+    if connection.pkey_index:
+        table = zip(("pkey", *PKEY_NAMES), PKEYS, strict=True)
+        words += [f"{name}={number:#x}" for name, number in table]
+    yield f"  qp {' '.join([*words, *_attributes(connection, Connection())])}"
+    for number in range(1, connection.pairs):
+        yield f"  qp {_name(number)} rq_psn={connection.rq_psn} sq_psn={connection.sq_psn}"
     # Keys count up as regions are registered: one that is made from another needs them all.
     every = any(
         name.endswith("rkey") and (isinstance(value, int) or value[1])
@@ -164,6 +123,23 @@ def _head(case: Case, body: Sequence[str]) -> Iterator[str]:
     yield from stores
 
 
+def _attributes(connection: Connection, usual: Connection) -> Iterator[str]:
+    """What is not as usual about a connection, and what drill would have otherwise."""
+    for entry in fields(Connection):
+        value = getattr(connection, entry.name)
+        is_said = entry.name in ("mtu", "rq_psn", "sq_psn", "timeout")
+        is_elsewhere = entry.name in ("receives", "room", "pairs", "sges", "wrong_lkey")
+        if is_elsewhere or (value == getattr(usual, entry.name) and not is_said):
+            continue
+        name = {"service": "type", "rearmed": "rearm"}.get(entry.name, entry.name)
+        yield f"{name}={_access(value) if entry.name == 'access' else value}"
+
+
+def _name(pair: int) -> str:
+    """The name of a queue pair in a script; the first one has none."""
+    return f"qp{pair + 1}" if pair else ""
+
+
 class Writer:
     """The lines of a script."""
 
@@ -171,21 +147,16 @@ class Writer:
         self.lines: list[str] = []
         self._connection = connection
         self._posted = self._received = 0
+        self._posters: dict[tuple[int, int], int] = {}
+        """The queue pair of each request, by the queue of its completion and its number."""
 
     def step(
         self, step: Step, usual: Moment, chosen: Moment, difference: Difference | None
     ) -> None:
         """A step and what comes of it; difference: that of the last step."""
-        if isinstance(step, Packet):
-            self._line(f"  < {self._said(step, usual)}", step.why)
-            if usual.psn != chosen.psn:
-                raise CannotSay("its PSNs depend on a choice of the device")
-        elif isinstance(step, Post):
-            self._post(step, usual)
-        elif isinstance(step, Receive):
-            self.receive(step.count)
-        elif isinstance(step, Pause):
-            raise CannotSay("drill has no PFC frames")
+        self._action(step, usual)
+        if usual.psn != chosen.psn:
+            raise CannotSay("its PSNs depend on a choice of the device")
         self._answers(step, usual, chosen, difference)
         self._completions(usual, chosen)
         if usual.events != chosen.events:
@@ -193,6 +164,54 @@ class Writer:
         self.lines += [f"  event {EventType(event).name}" for event in usual.events]
         if difference is not None and difference.kind == Kind.MEMORY:
             self.lines.append(f"  memory {_memory(difference)}")
+
+    def stimulus(self, step: Step, moment: Moment) -> None:
+        """A step, and whatever comes of it."""
+        self._action(step, moment)
+        if isinstance(step, Wait):
+            self.lines.append(f"  +{_time(step.time)} anything")
+        elif not isinstance(step, Packet) or not step.held:
+            self.lines.append("  anything")
+
+    def _action(self, step: Step, moment: Moment) -> None:
+        """What the device receives, or its application does."""
+        if isinstance(step, Packet):
+            self._line(f"  {self._owner(step.pair)}< {self._said(step, moment)}", step.why)
+        elif isinstance(step, Post):
+            self._post(step, moment)
+        elif isinstance(step, Receive):
+            self.receive(step.count, step.pair)
+        elif isinstance(step, Pause):
+            self.lines.append(f"  pfc priorities={step.priorities:#x} quanta={step.quanta}")
+        elif isinstance(step, Connect):
+            self._reconnect(step.connection)
+
+    def _reconnect(self, connection: Connection) -> None:
+        """Another connection of the same device, whose memory is as at the beginning."""
+        if any(getattr(connection, name) != getattr(self._connection, name) for name in _SHAPE):
+            raise CannotSay("its connections have other queue pairs or receive requests")
+        words = " ".join(_attributes(connection, self._connection))
+        owners = [self._owner(number) for number in range(connection.pairs)]
+        self.lines += ["", *(f"  {owner}reconnect {words}" for owner in owners)]
+        self.lines.append(f"  store va len={SIZE} at=0")
+        at = SIZE
+        for name, size, _ in REGIONS:
+            self.lines.append(f"  store {name}.va len={size} at={at}")
+            at += size
+        self._connection = connection
+        self._posted = self._received = 0
+        self._posters.clear()
+        self.receive_everywhere()
+
+    def receive_everywhere(self) -> None:
+        """The receive requests at the beginning of a connection."""
+        for number in range(self._connection.pairs):
+            self.receive(self._connection.receives, number)
+
+    def _owner(self, pair: int) -> str:
+        """What a line about a queue pair begins with."""
+        name = _name(pair % self._connection.pairs)
+        return f"{name} " if name else ""
 
     def _line(self, text: str, comment: str = "") -> None:
         self.lines.append(f"{text}  // {comment}" if comment else text)
@@ -230,21 +249,31 @@ class Writer:
         return f"psn{ahead:+d}" if ahead else "psn"
 
     def _post(self, post: Post, moment: Moment) -> None:
-        if not moment.accepted:
-            self.lines.append(f"  // {step_text(post)}: no device takes that")
-            return
         opcode = WROpcode(post.opcode)
         length = 8 if opcode in _ATOMICS else min(post.length, OUTBOX)
         start = self._posted * 256 % (OUTBOX - length + 1) & ~7
         words = [f"post_send {opcode.name} wr_id={self._posted} len={length}"]
-        words += [f"addr=outbox.va+{start} lkey=outbox.lkey"] * bool(length)
+        sges = pieces(start, length, 0, post.sges, post.wrong_lkey)
+        if post.sges > 1 or post.wrong_lkey:
+            words = [f"post_send {opcode.name} wr_id={self._posted}", *_sges(sges, "outbox", "")]
+        else:
+            words += [f"addr=outbox.va+{start} lkey=outbox.lkey"] * bool(length)
         words.append(f"remote_addr={PEER_VA + post.remote:#x} rkey={PEER_RKEY:#x}")
         words += [text for name, text in _POSTS.items() if name in opcode.name]
-        words += ["flags=NONE"] * (not post.signaled)
-        self.lines.append("  " + " ".join(words))
-        self._posted += 1
+        flags = ["SIGNALED"] * post.signaled + ["FENCE"] * post.fence
+        flags += ["SOLICITED"] * post.solicited
+        if flags != ["SIGNALED"]:
+            words.append(f"flags={'+'.join(flags) or 'NONE'}")
+        if self._connection.service == "UD":
+            qkey = OWN_QKEY if post.remote & 8 else moment.symbols["qkey"] + post.remote
+            words.append(f"remote_qkey={qkey:#x}")
+        words += ["fails=EINVAL"] * (not moment.accepted)
+        self.lines.append(f"  {self._owner(post.pair)}{' '.join(words)}")
+        if moment.accepted:
+            self._posters[SENDS, self._posted] = post.pair
+            self._posted += 1
 
-    def receive(self, count: int) -> None:
+    def receive(self, count: int, pair: int = 0) -> None:
         """Receive requests, round the inbox."""
         room = min(self._connection.room, INBOX)
         slots = INBOX // room if room else count
@@ -254,11 +283,17 @@ class Writer:
             last = min(end, first - first % slots + slots) - 1
             place = f"inbox.va+$i*{room}" + f"-{first - first % slots}*{room}" * (first >= slots)
             where = f"len={room} addr={place} lkey=inbox.lkey" if room else "len=0"
+            connection = self._connection
+            if connection.sges > 1 or connection.wrong_lkey:
+                sges = pieces(0, room, 0, connection.sges, connection.wrong_lkey)
+                where = " ".join(_sges(sges, "inbox", place.removeprefix("inbox.va")))
             self.lines += [
                 f"  for i in {first}..{last} {{",
-                f"    post_recv wr_id=$i {where}",
+                f"    {self._owner(pair)}post_recv wr_id=$i {where}",
                 "  }",
             ]
+            for number in range(first, last + 1):
+                self._posters[RECEIVES, number] = pair
             self._received = last + 1
 
     # What comes of it.
@@ -271,22 +306,35 @@ class Writer:
         pairs = list(zip(usual.answers, chosen.answers, strict=False))
         for number, ((one, frame), (other, its)) in enumerate(pairs):
             extra = wrong[number] if number < len(wrong) else ()
+            owner = self._sender(frame)
+            if owner != self._sender(its):
+                raise CannotSay("which queue pair sends first depends on a choice of the device")
             texts = dict.fromkeys([self._answer_line(frame, extra), self._answer_line(its, extra)])
             gaps = [one - clocks[0], other - clocks[1]]
             clocks = [one, other]
             time = _time(min(gaps)) + f"..{_time(max(gaps))}" * (gaps[0] != gaps[1])
             before = f"  +{time} " if any(gaps) else "  "
-            self.lines.append(f"{before}> {' | '.join(texts)}")
+            self.lines.append(f"{before}{owner}> {' | '.join(texts)}")
         longer = max(usual.answers, chosen.answers, key=len)
         for when, frame in longer[len(pairs) :]:
             if when:
                 raise CannotSay("what the device sends in time depends on a choice")
-            self.lines.append(f"  >? {self._answer_line(frame, ())}")
+            self.lines.append(f"  {self._sender(frame)}>? {self._answer_line(frame, ())}")
         if isinstance(step, Wait):
             rest = step.time - max(clocks)
             self.lines += [f"  +{_time(rest)} silence"] * (rest >= NS)
         elif not usual.answers and not (isinstance(step, Packet) and step.held):
             self.lines += ["  silence"] * (isinstance(step, Packet) or difference is not None)
+
+    def _sender(self, frame: Frame) -> str:
+        """What a line about a packet of the device begins with."""
+        if self._connection.pairs == 1:
+            return ""
+        try:
+            number = WholePacket.parse(frame).bth.dest_qp - PEER_QPN
+        except DecodeError as error:
+            raise CannotSay(f"a response that is not a packet: {error}") from None
+        return self._owner(number) if 0 <= number < self._connection.pairs else ""
 
     def _answer_line(self, frame: Frame, extra: Sequence[tuple[str, str]]) -> str:
         try:
@@ -326,7 +374,8 @@ class Writer:
             if one[:2] != other[:2] or len(one) != len(other):
                 raise CannotSay("what completes depends on a choice of the device")
             queue, number = ("send", "recv")[one[0]], one[1]
-            words = [f"  poll {queue} wr_id={number}"]
+            pair = self._posters.get((one[0], number), 0)
+            words = [f"  {self._owner(pair)}poll {queue} wr_id={number}"]
             for name, first, second in zip(_COMPLETION, one[2:], other[2:], strict=False):
                 if name == "status" and first == second == WCStatus.SUCCESS:
                     continue
@@ -355,9 +404,23 @@ def _value(value: Value, width: int, symbols: Symbols) -> str:
     if value[0] not in symbols:
         raise CaseError(f"this connection has no {value[0]}")
     number = symbols[value[0]] + value[1]
-    if value[0] == "ssn" or not 0 <= number < 1 << width:
+    if value[0] in ("ssn", "qkey", "pkey") or not 0 <= number < 1 << width:
         return value_text(number & (1 << width) - 1)
     return value_text(value)
+
+
+def _sges(sges: Sequence[SGE], region: str, place: str) -> list[str]:
+    """Pieces of memory. place: what is added to each address."""
+    if not any(each.length for each in sges) and len(sges) < 2:
+        raise CannotSay("an empty piece of memory with a wrong key")
+    keys = [f"{region}.lkey" + f"+{each.lkey:#x}" * bool(each.lkey) for each in sges]
+    keys = keys if len(set(keys)) > 1 else keys[:1]
+    lists = {
+        "len": [str(each.length) for each in sges],
+        "addr": [f"{region}.va{place}+{each.addr}" for each in sges],
+        "lkey": keys,
+    }
+    return [f"{name}={{{','.join(texts)}}}" for name, texts in lists.items()]
 
 
 def _syndrome(value: int) -> list[str]:
@@ -410,6 +473,9 @@ _UNLIKE_DRILL: Sequence[tuple[type[Header], str, Value]] = (
 """Fields whose default in a case differs from that in a script."""
 
 _OUTER: Mapping[str, type[Header]] = {"eth": Ethernet, "ip": IPv4, "udp": UDP}
+_SHAPE = ("room", "service", "pairs", "sges", "wrong_lkey", "pkey_index", "rearmed")
+"""Attributes that all connections of a script have in common."""
+
 _COUNTS = frozenset(
     {
         "aeth.msn",

@@ -1,0 +1,79 @@
+"""A case as a file: a drill script, or JSON where scripts have no words for it.
+
+JSON is for cases about connection management, and for fields of IPv6.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ibwire.base.errors import ScriptError
+from ibwire.base.node import Frame
+from ibwire.fuzz.case import Case, CaseError, Role, RunsAway, from_json, to_json
+from ibwire.fuzz.judge.profiles import profile_of
+from ibwire.fuzz.targets.emulated_device import Completion
+from ibwire.fuzz.vocabulary.queue_pair.execution import moments
+from ibwire.fuzz.vocabulary.queue_pair.reading import MAXIMUM_SIZE, read_script
+from ibwire.fuzz.vocabulary.queue_pair.script import CannotSay, script
+from ibwire.fuzz.vocabulary.vocabularies import role_of
+
+HEADING = "A case of ibwire fuzz: what the device gets, and nothing of what it answers."
+
+
+def case_text(case: Case) -> str:
+    """A case as the text of a file, without what is expected."""
+    if role_of(case) is Role.CM:
+        return to_json(case)
+    try:
+        text = script(case, None, HEADING)
+        return text if says(text, case) else to_json(case)
+    except (CannotSay, CaseError):
+        return to_json(case)
+
+
+def says(text: str, case: Case) -> bool:
+    """Whether a script, read as a case, does the same on the reference as this case."""
+    try:
+        found = read_script(text.encode(), "case.drill")
+        is_alike = (found.profile, found.choices) == (case.profile, dict(case.choices))
+        return is_alike and _results(found) == _results(case)
+    except (CaseError, ScriptError, RunsAway):
+        return False
+
+
+def parse_case(content: bytes, path: str) -> Case:
+    """Read a case; raises `CaseError` or `ScriptError` with the place."""
+    if len(content) > MAXIMUM_SIZE:
+        raise CaseError(f"{path}: longer than {MAXIMUM_SIZE} bytes")
+    if not content.lstrip().startswith(b"{"):
+        return read_script(content, path)
+    try:
+        return from_json(content.decode(), path)
+    except UnicodeDecodeError as error:
+        raise CaseError(f"{path}: no text: {error.reason} at byte {error.start}") from None
+
+
+def file_name(stem: str, text: str) -> str:
+    """The name of the file for the text of a case."""
+    return f"{stem}.json" if text.startswith("{") else f"{stem}.drill"
+
+
+def case_file(directory: Path, stem: str) -> Path:
+    """The file of a case in the directory of a finding.
+
+    A case about connection management has a script beside its JSON.
+    """
+    path = directory / f"{stem}.json"
+    return path if path.exists() else directory / f"{stem}.drill"
+
+
+def _results(case: Case) -> tuple[list[Frame], list[Completion], list[int]]:
+    """What the reference sends, completes and raises, without its times."""
+    frames: list[Frame] = []
+    completions: list[Completion] = []
+    events: list[int] = []
+    for moment in moments(case, profile_of(case.profile, case.choices)):
+        frames += [frame for _, frame in moment.answers]
+        completions += moment.completions
+        events += moment.events
+    return frames, completions, events

@@ -1,0 +1,426 @@
+"""A drill script as a case of the fuzzer: what the device gets, and nothing of what it answers.
+
+What a script expects is left to the reference. PSNs are numbers in a script; here they count
+from the PSN that the reference expects at that moment, so that a case keeps its meaning when
+earlier steps are removed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any, NoReturn
+
+from ibwire.base.units import Time
+from ibwire.drill import parse
+from ibwire.drill.application import attributes_of
+from ibwire.drill.language import steps as drill
+from ibwire.drill.language.expressions import Expression, Scope
+from ibwire.drill.language.literals import GOOD_ICRC, Literal, single
+from ibwire.drill.language.tokens import Line
+from ibwire.drill.language.vocabulary import SEND_OPCODES, VERBS
+from ibwire.drill.targets.emulated import DEFAULTS
+from ibwire.drill.targets.emulated import PKEYS as PKEY_NAMES
+from ibwire.fuzz.case import (
+    MAXIMUM_PAIRS,
+    MAXIMUM_STEPS,
+    MAXIMUM_TEXT,
+    SERVICES,
+    Case,
+    CaseError,
+    Connect,
+    Connection,
+    Packet,
+    Pause,
+    Post,
+    Receive,
+    Step,
+    Value,
+    Wait,
+)
+from ibwire.fuzz.judge.profiles import profile_of
+from ibwire.fuzz.targets.emulated_device import PEER_RKEY, PEER_VA, PKEYS
+from ibwire.fuzz.vocabulary.queue_pair.encoding import Symbols
+from ibwire.fuzz.vocabulary.queue_pair.execution import Execution
+from ibwire.rc.attributes import QPType
+from ibwire.rc.work import SendFlags, WROpcode
+from ibwire_layers.opcodes import INFO
+from ibwire_layers.psn import distance
+from ibwire_layers.syndrome import AckKind
+
+MAXIMUM_SIZE = 1 << 26
+"""Bytes of a script."""
+
+NEAR = 1 << 10
+"""How far an MSN may be from the number of the oldest request to count from it."""
+
+Stimulus = drill.Inject | drill.Verb
+
+
+def read_script(content: bytes, path: str) -> Case:
+    """The case in a drill script; raises `CaseError` or `ScriptError` with the line."""
+    script = parse(content, path, size=MAXIMUM_SIZE, steps=MAXIMUM_STEPS)
+    name = script.reference or "spec"
+    choices = dict(each.split("=", 1) for each in script.choices)
+    profile_of(name, choices)
+    if script.reference not in ("", "spec"):
+        script = parse(content, path, name, size=MAXIMUM_SIZE, steps=MAXIMUM_STEPS)
+    if len(script.cases) != 1:
+        raise CaseError(f"{path}: a table of {len(script.cases)} cases, not one case")
+    for text in (script.origin, *choices.values()):
+        if len(text) > MAXIMUM_TEXT or not text.isprintable():
+            short = f"{text[:40]!r}"
+            raise CaseError(f"{path}: not a line of at most {MAXIMUM_TEXT} characters: {short}")
+    case = Case(profile=name, origin=script.origin, choices=choices)
+    return _Reader(path, case).read(script.cases[0].steps)
+
+
+class _Reader:
+    """Follows a script on the reference, one step after the other."""
+
+    def __init__(self, path: str, case: Case) -> None:
+        self._path = path
+        self._case = case
+        self._scope = Scope(path, {})
+        self._steps: list[Step] = []
+        self._connection = Connection(timeout=DEFAULTS["timeout"], receives=0)
+        self._reference: Execution | None = None
+        self._is_connecting = True
+        """Whether only lines about the connection have come since it was made."""
+        self._names = [""]
+        """Queue pairs of the script, by their number in the case."""
+        self._receives = [0]
+        """Receive requests that each has at the beginning."""
+        self._waited: Time = 0
+        self._packet: Packet | None = None
+        """The last one, as long as it is open whether the device answers before the next step."""
+
+    def read(self, steps: Sequence[drill.Step]) -> Case:
+        room = next(self._rooms(steps), None)
+        if room is not None:
+            size, sges, wrong = room
+            self._connection = replace(self._connection, room=size, sges=sges, wrong_lkey=wrong)
+        for step in steps:
+            self._step(step)
+        self._settle(is_held=False)
+        self._connect()
+        first, *others = self._steps
+        assert isinstance(first, Connect)
+        if not others:
+            raise CaseError(f"{self._path}: the device receives nothing, and does nothing")
+        return replace(self._case, connection=first.connection, steps=tuple(others))
+
+    def _rooms(self, steps: Sequence[drill.Step]) -> Iterator[tuple[int, int, int]]:
+        """The memory of the receive requests."""
+        for step in steps:
+            if isinstance(step, drill.Verb) and step.token.text == "post_recv":
+                yield self._memory(step)
+
+    def _memory(self, step: drill.Verb) -> tuple[int, int, int]:
+        """Bytes of memory of a request, its SGEs, and the number of the one with a wrong key."""
+        self._scope.symbols = self._symbols()
+        lengths, keys = (self._numbers(step, name) for name in ("len", "lkey"))
+        right = [number for name, number in self._symbols().items() if name.endswith("lkey")]
+        wrong = next((i for i, key in enumerate(keys, 1) if key not in right), 0)
+        return sum(lengths or [256]), max(len(lengths), 1), wrong
+
+    def _numbers(self, step: drill.Verb, name: str) -> list[int]:
+        if name not in step.args:
+            return []
+        return [each.evaluate(self._scope) for each, _ in step.args[name][1].choices]
+
+    def _step(self, step: drill.Step) -> None:
+        if isinstance(step, drill.Impair):
+            self._refuse(step.line, "impairments are not for cases of the fuzzer")
+        is_action = isinstance(step, drill.Inject)
+        if isinstance(step, drill.Verb):
+            if step.token.text in _ABOUT_MEMORY:
+                self._check_memory(step)
+                return
+            is_action = step.token.text in _ACTIONS
+            if not is_action and step.token.text not in _CHECKS:
+                self._refuse(step.line, f"{step.token.text} is not for cases of the fuzzer")
+        time = self._time(step.when)
+        if not is_action:
+            if step.when.low is None or not time:
+                self._settle(is_held=False)
+            self._waited += time
+            return
+        self._waited += time
+        self._settle(is_held=not self._waited)
+        if isinstance(step, drill.Inject):
+            self._packet = self._packet_of(step)
+        elif isinstance(step, drill.Verb):
+            self._verb(step)
+
+    def _time(self, when: drill.When) -> Time:
+        end = when.low if when.high is None else when.high
+        if end is None:
+            return 0
+        self._scope.symbols = self._symbols()
+        return end.evaluate(self._scope)
+
+    def _settle(self, *, is_held: bool) -> None:
+        """Carry out what is open: the last packet, and the time since."""
+        if self._packet is not None:
+            packet, self._packet = self._packet, None
+            self._carry_out(replace(packet, held=True) if is_held else packet)
+        if self._waited:
+            time, self._waited = self._waited, 0
+            self._carry_out(Wait(time))
+
+    def _carry_out(self, step: Step) -> None:
+        self._connect()
+        assert self._reference is not None
+        if len(self._steps) > MAXIMUM_STEPS:
+            raise CaseError(f"{self._path}: more than {MAXIMUM_STEPS} steps")
+        self._steps.append(step)
+        self._reference.do(step)
+
+    def _connect(self) -> None:
+        """Connect as the lines so far say, unless that is done."""
+        if not self._is_connecting:
+            return
+        self._is_connecting = False
+        least = min(self._receives)
+        self._connection = replace(self._connection, receives=least, pairs=len(self._names))
+        step = Connect(self._connection)
+        self._steps.append(step)
+        if self._reference is None:
+            profile = profile_of(self._case.profile, self._case.choices)
+            self._reference = Execution(self._connection, profile)
+        else:
+            self._reference.do(step)
+        for number, count in enumerate(self._receives):
+            if count > least:
+                self._carry_out(Receive(count - least, number))
+
+    def _pair(self, owner: str) -> int:
+        return self._names.index(owner)
+
+    # Actions.
+
+    def _verb(self, step: drill.Verb) -> None:
+        name = step.token.text
+        if name in ("qp", "reconnect"):
+            self._describe(step)
+        elif name == "post_recv":
+            self._receive(step)
+        elif name == "pfc":
+            priorities = self._number(step, "priorities", 0xFF)
+            self._carry_out(Pause(priorities, self._number(step, "quanta", 0xFFFF)))
+        else:
+            self._carry_out(self._post(step))
+
+    def _describe(self, step: drill.Verb) -> None:
+        """The connection that is made, or made again."""
+        given = attributes_of(step, self._scope)
+        names = {entry.name for entry in fields(Connection)} & set(VERBS["qp"].args)
+        for name in set(given) - names - _OF_QUEUES - {"type", "rearm", *PKEY_NAMES, "pkey"}:
+            self._refuse(step.line, f"qp {name}= is not for cases of the fuzzer")
+        if step.word is not None or step.owner:
+            self._check_alike(step, given)
+            return
+        if step.token.text == "reconnect":
+            self._connect()
+            self._is_connecting = True
+            self._receives = [0] * len(self._names)
+        own: dict[str, Any] = {name: given[name] for name in given if name in names}
+        if "type" in given:
+            own["service"] = QPType(given["type"]).name
+            if own["service"] not in SERVICES:
+                self._refuse(step.line, f"type is not one of {', '.join(SERVICES)}")
+        if "rearm" in given:
+            own["rearmed"] = given["rearm"]
+        table = [given.get(name, 0) for name in ("pkey", *PKEY_NAMES)]
+        if any(table) and (tuple(table) != PKEYS or not own.get("pkey_index")):
+            numbers = ", ".join(map(hex, PKEYS))
+            self._refuse(step.line, f"the P_Key table of a case is {numbers}, with a pkey_index")
+        self._connection = replace(self._connection, **own)
+
+    def _check_alike(self, step: drill.Verb, given: Mapping[str, int]) -> None:
+        """Take another queue pair, whose attributes have to be those of the first one."""
+        usual = {} if step.token.text == "reconnect" else {"rq_psn": 0, "sq_psn": 0}
+        for name in {**usual, **given}:
+            number = given.get(name, -1)
+            if name not in _OF_QUEUES and number != getattr(self._connection, name, None):
+                self._refuse(step.line, f"{name} is not that of the first queue pair")
+        if step.word is not None:
+            if len(self._names) == MAXIMUM_PAIRS:
+                self._refuse(step.line, f"a case has at most {MAXIMUM_PAIRS} queue pairs")
+            self._names.append(step.word.text)
+            self._receives.append(0)
+
+    def _receive(self, step: drill.Verb) -> None:
+        connection, pair = self._connection, self._pair(step.owner)
+        if self._memory(step) != (connection.room, connection.sges, connection.wrong_lkey):
+            self._refuse(step.line, "all receive requests of a case have the same pieces of memory")
+        if self._is_connecting:
+            self._receives[pair] += 1
+            return
+        last = self._steps[-1] if self._steps else None
+        if isinstance(last, Receive) and last.pair == pair:
+            self._steps[-1] = Receive(last.count + 1, pair)
+            assert self._reference is not None
+            self._reference.do(Receive(1, pair))
+        else:
+            self._carry_out(Receive(1, pair))
+
+    def _post(self, step: drill.Verb) -> Post:
+        assert step.word is not None
+        opcode = WROpcode(SEND_OPCODES[step.word.text])
+        remote = self._number(step, "remote_addr", PEER_VA) - PEER_VA
+        if not 0 <= remote < 1 << 20 or self._number(step, "rkey", PEER_RKEY) != PEER_RKEY:
+            place = f"at {PEER_VA:#x}, with R_Key {PEER_RKEY:#x}"
+            self._refuse(step.line, f"the peer's memory is {place}")
+        flags = self._number(step, "flags", _SIGNALED)
+        if flags & SendFlags.INLINE:
+            self._refuse(step.line, "requests of a case are not inline")
+        length, sges, wrong = self._memory(step)
+        return Post(
+            int(opcode),
+            length,
+            remote,
+            signaled=bool(flags & SendFlags.SIGNALED),
+            pair=self._pair(step.owner),
+            sges=sges,
+            wrong_lkey=wrong,
+            fence=bool(flags & SendFlags.FENCE),
+            solicited=bool(flags & SendFlags.SOLICITED),
+        )
+
+    def _number(self, step: drill.Verb, name: str, default: int) -> int:
+        if name not in step.args:
+            return default
+        value = step.args[name][1]
+        if len(value.choices) != 1:
+            self._refuse(step.line, f"{name} of a case of the fuzzer is one number")
+        self._scope.symbols = self._symbols()
+        return single(value).evaluate(self._scope)
+
+    def _check_memory(self, step: drill.Verb) -> None:
+        """Every case has the same regions, with the test pattern in them."""
+        name = step.token.text
+        if name == "store" and "at" not in step.args:
+            self._refuse(step.line, "memory of a case of the fuzzer has the test pattern")
+        if name != "store" and (step.word is None or step.word.text not in _REGIONS):
+            self._refuse(step.line, f"a case of the fuzzer has the regions {', '.join(_REGIONS)}")
+
+    # Packets.
+
+    def _packet_of(self, step: drill.Inject) -> Packet:
+        literal = step.literal
+        if literal.form is not None:
+            self._refuse(step.line, "messages of connection management are cases of their own")
+        if literal.data is not None or "fill" in literal.words:
+            self._refuse(step.line, "the payload of a case is the test pattern, padded with zeros")
+        self._connect()
+        assert self._reference is not None
+        device, pair = self._reference.device, self._pair(step.owner)
+        device.focus(pair)
+        symbols = device.symbols
+        first = self._connection.sq_psn if literal.is_response else self._connection.rq_psn
+        self._scope.symbols = {**symbols, "psn": first, **self._first_psns()}
+        base = "una" if literal.is_response else "expected"
+        words = {name: self._word(literal, name) for name in literal.words}
+        given: dict[str, Value] = {}
+        psn = first
+        for place, (_, value) in literal.fields.items():
+            name = f"{place.part}.{place.field.name}"
+            if name == "bth.psn":
+                psn = single(value).evaluate(self._scope)
+            else:
+                given[name] = self._value(step.line, single(value), symbols)
+        self._set_usual(literal, given, words)
+        return Packet(
+            literal.opcode,
+            (base, distance(device.psn(base), psn & 0xFFFFFF)),
+            words.get("len", 0),
+            words.get("at", 0),
+            given,
+            words.get("pad"),
+            words.get("more", 0),
+            words.get("cut"),
+            words.get("icrc", GOOD_ICRC),
+            why=comment_of(step.line),
+            pair=pair,
+        )
+
+    def _word(self, literal: Literal, name: str) -> int:
+        return single(literal.words[name][1]).evaluate(self._scope)
+
+    def _set_usual(
+        self, literal: Literal, given: dict[str, Value], words: Mapping[str, int]
+    ) -> None:
+        """What a script says where a case says nothing, and the other way round."""
+        assert self._reference is not None
+        for name, kind in _SYNDROMES.items():
+            if name in words:
+                given["aeth.syndrome"] = kind << 5 | words[name]
+        if given.get("bth.ack_req", 0) == 1:
+            del given["bth.ack_req"]
+        else:
+            given.setdefault("bth.ack_req", 0)
+        info = INFO.get(literal.opcode)
+        parts = {kind.KEY for kind in (info.headers if info else ())}
+        for name, (usual, ours) in _USUAL.items():
+            if name.partition(".")[0] in parts:
+                if given.get(name, ours) == usual:
+                    given.pop(name, None)
+                else:
+                    given.setdefault(name, ours)
+        msn, oldest = given.get("aeth.msn"), self._reference.device.oldest_ssn
+        if isinstance(msn, int) and literal.is_response and abs(msn - oldest) < NEAR:
+            given["aeth.msn"] = "ssn", msn - oldest
+
+    def _value(self, line: Line, expression: Expression, symbols: Symbols) -> Value:
+        """A value, from a number of the connection if it counts from one."""
+        number = expression.evaluate(self._scope)
+        found = set(_NAME.findall(expression.text)) & set(symbols)
+        if not found:
+            return number
+        (name, *others) = sorted(found)
+        scope = Scope(self._path, {**self._scope.symbols, name: symbols[name] + 1})
+        if others or expression.evaluate(scope) != number + 1:
+            self._refuse(line, f"{expression.text}: not a number of the connection and an offset")
+        return name, number - symbols[name]
+
+    def _symbols(self) -> dict[str, int]:
+        known = {} if self._reference is None else self._reference.device.symbols
+        return {**_UNKNOWN, **known, **self._first_psns()}
+
+    def _first_psns(self) -> dict[str, int]:
+        return {"rq_psn": self._connection.rq_psn, "sq_psn": self._connection.sq_psn}
+
+    def _refuse(self, line: Line, reason: str) -> NoReturn:
+        raise CaseError(f"{self._path}:{line.number}: {reason}")
+
+
+def comment_of(line: Line) -> str:
+    """The comment at the end of a line of a script."""
+    in_text = False
+    for at, sign in enumerate(line.text):
+        if sign == '"':
+            in_text = not in_text
+        elif not in_text and line.text.startswith("//", at):
+            return line.text[at + 2 :].strip()[:MAXIMUM_TEXT]
+    return ""
+
+
+_SIGNALED = int(SendFlags.SIGNALED)
+_ABOUT_MEMORY = frozenset({"mr", "mw", "store"})
+_ACTIONS = frozenset({"qp", "reconnect", "post_recv", "post_send", "pfc"})
+_CHECKS = frozenset({"poll", "event", "cq_event", "memory", "state"})
+_OF_QUEUES = frozenset({"size", "max_send_wr", "max_recv_wr", "send_cqe", "recv_cqe"})
+_REGIONS = ("readable", "foreign", "outbox", "inbox", "mw")
+_NAME = re.compile(r"[a-z_]+(?:\.[a-z_]+)?")
+_SYNDROMES = {"nak": AckKind.NAK, "rnr": AckKind.RNR_NAK, "credits": AckKind.ACK}
+_UNKNOWN = {"inbox.lkey": 0, "outbox.lkey": 0, "outbox.va": 0, "lkey": 0, "inbox.va": 0}
+"""Numbers that a case does not need."""
+
+_USUAL: Mapping[str, tuple[Value, Value]] = {
+    "immdt.imm_data": (0x1A2B3C4D, 0),
+    "ieth.rkey": (("mw.rkey", 0), 0),
+}
+"""Fields whose value in a case that does not say it, the first, is not that of a script."""
