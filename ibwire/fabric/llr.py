@@ -127,6 +127,8 @@ class LLRCounters:
     LLR_RX_BAD: int = 0
     LLR_RX_POISONED: int = 0
     LLR_RX_EXPECTED_SEQ_GOOD: int = 0
+    LLR_RX_EXPECTED_SEQ_BAD: int = 0
+    """Damaged frames while none was missing: on a line, that is the expected one."""
     LLR_RX_EXPECTED_SEQ_POISONED: int = 0
     LLR_RX_MISSING_SEQ: int = 0
     LLR_RX_DUPLICATE_SEQ: int = 0
@@ -315,6 +317,8 @@ class LinkEnd:
         counters = self.counters
         if not isinstance(frame, Sequenced):
             counters.LLR_RX_BAD += 1
+            if self.receiving is Receiving.SEND_ACKS:
+                counters.LLR_RX_EXPECTED_SEQ_BAD += 1
             self._nack()
             return
         if frame.number == UNNUMBERED:

@@ -13,7 +13,7 @@ from typing import Any
 from ibwire.base.errors import EncodeError, VerbsError
 from ibwire.base.toml import Table, hint, listed, shown
 from ibwire.base.units import ETHERNET_OVERHEAD, Time
-from ibwire.fabric.llr import LLR
+from ibwire.fabric.llr import LLR, WhileDown
 from ibwire.fabric.lossless import Outage, PauseStorm
 from ibwire.fabric.pause import LANES, LONGEST
 from ibwire.fabric.topology import Link, Topology
@@ -200,6 +200,12 @@ def _llr(table: Table, base: LLR | None) -> LLR | None:
             pcs_lost_timeout=inside.take_time("pcs_lost_timeout", start.pcs_lost_timeout),
             re_init_on_flush=inside.take_bool("re_init_on_flush", start.re_init_on_flush),
             ack_spacing=inside.take_int("ack_spacing", start.ack_spacing, 1, 1 << 20),
+            sequence_bits=inside.take_int("sequence_bits", start.sequence_bits, 2, 24),
+            while_down=WhileDown(
+                inside.take_name(
+                    "while_down", start.while_down.value, [each.value for each in WhileDown]
+                )
+            ),
         )
     except EncodeError as error:
         raise inside.error(error.field, str(error).removeprefix(f"{error.field}: ")) from None

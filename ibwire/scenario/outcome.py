@@ -82,6 +82,8 @@ class PortOutcome:
     """For how long the port was not allowed to send."""
     dropped: Mapping[str, int]
     """Frames by reason: those that arrived here, and those that waited here."""
+    llr: Mapping[str, int]
+    """Counters of link-level retry by their names (`ibwire.fabric.llr`); empty without it."""
 
 
 @dataclass(frozen=True, slots=True)

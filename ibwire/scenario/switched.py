@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 
 from ibwire.base.node import Frame, Node
@@ -109,6 +110,12 @@ class SwitchedNetwork:
     def ports(self) -> list[PortOutcome]:
         """What each port has done."""
         found = []
+        retries = {
+            id(end.line): asdict(end.counters)
+            for links in self._lossless.retries.values()
+            for link in links
+            for end in link.ends
+        }
         for (name, number), line in self._lines.items():
             switch = self.switches.get(name)
             counters = switch.counters[number] if switch else None
@@ -131,6 +138,7 @@ class SwitchedNetwork:
                     pause_frames=pause.frames if pause else 0,
                     time_paused=stopped,
                     dropped=counters.dropped + counters.discarded if counters else {},
+                    llr=retries.get(id(line), {}),
                 )
             )
         return found

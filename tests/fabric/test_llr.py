@@ -99,7 +99,7 @@ def test_frame_50_of_100_is_lost_or_damaged(damages: bool) -> None:
     assert sent[nack + 1] == (Control.ACK, 50)
     assert run.tx.LLR_TX_REPLAY == run.rx.LLR_RX_REPLAY == 1
     assert run.rx.LLR_RX_DUPLICATE_SEQ == 0
-    assert damages == run.rx.LLR_RX_BAD
+    assert damages == run.rx.LLR_RX_BAD == run.rx.LLR_RX_EXPECTED_SEQ_BAD
     assert run.rx.LLR_RX_OK == 100
 
 

@@ -224,6 +224,7 @@ TWO = '[topology]\nkind = "star"\nhosts = 2\n'
             "acton: unknown; did you mean action?",
         ),
         (TWO + "llr.frames = 0\n" + FLOW, "llr.frames: 0 is not from 1"),
+        (TWO + "llr.while_down = 'x'\n" + FLOW, "'x' is not one of best-effort, block, discard"),
         (TWO + "[cc]\nalgorithm = 'timely'\nrp_gd = 1\n" + FLOW, "cc.rp_gd: unknown"),
         (TWO + "[cc]\nalgorithm = 'hpcc'\nai_bps = 5\n" + FLOW, "5 is not a rate such as 100G"),
         ("[[wire]]\nllr = true\n[[workload]]\n", "llr needs a network of switches"),
@@ -428,6 +429,25 @@ def test_json_has_an_object_for_each_port_and_null_for_never(tmp_path: Path) -> 
     ]
     assert objects[-1]["first_ce_ps"] is None
     assert objects[-1]["fairness_permille"] == 1000
+
+
+def test_ports_of_a_line_with_retry_have_its_counters(tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    retry = (
+        "[[wire]]\nbetween = ['h0', 's0']\n[wire.llr]\nsequence_bits = 8\nwhile_down = 'block'\n"
+    )
+    path.write_text(
+        TWO + retry + "[[wire.faults.h0]]\ndrop = { every = 50 }\n" + FLOW + "size = '300 kB'\n"
+    )
+    objects = [json.loads(line) for line in invoke(path, "--json").stdout.splitlines()]
+    ports = {(each["node"], each["peer"]): each["llr"] for each in objects if "llr" in each}
+    sent, received = ports["h0", "s0"], ports["s0", "h0"]
+
+    assert ports["h1", "s0"] == ports["s0", "h1"] == {}
+    # Blocked until the line was initialised, so each frame has a number; these wrap after 256.
+    assert sent["LLR_TX_OK"] == received["LLR_RX_OK"] > 256
+    assert sent["LLR_TX_REPLAY"] == received["LLR_RX_REPLAY"] == objects[-1]["llr_replays"] > 5
+    assert received["LLR_RX_MISSING_SEQ"] > objects[-1]["faults"] >= sent["LLR_TX_REPLAY"]
 
 
 @pytest.fixture(scope="module")
