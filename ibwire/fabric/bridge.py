@@ -9,6 +9,7 @@ from collections import deque
 
 from ibwire.base.errors import EncodeError
 from ibwire.base.node import OPEN, Frame, Grant
+from ibwire.base.unbuilt import UnbuiltFrame
 from ibwire.base.units import Time
 from ibwire_layers.outer import EtherType
 
@@ -40,7 +41,9 @@ class Bridge:
         """Frames shorter than an Ethernet header."""
         self.dropped = [0] * ports
         """Frames dropped because the queue of their port was full, by port."""
-        self._queues: list[deque[Frame]] = [deque() for _ in range(ports)]
+        self.ready_ports: list[int] = []
+        """Ports that may have a frame to send; a driver that polls always may ignore it."""
+        self._queues: list[deque[Frame | UnbuiltFrame]] = [deque() for _ in range(ports)]
         self._port_of: dict[bytes, int] = {}
 
     def waiting(self, port: int) -> int:
@@ -52,7 +55,18 @@ class Bridge:
         if len(frame) < _HEADER_SIZE:
             self.malformed += 1
             return
-        destination, source = frame[:6], frame[6:12]
+        self._forward(frame, frame[:6], frame[6:12], port)
+
+    def receive_unbuilt(self, frame: UnbuiltFrame, now: Time, port: int = 0) -> None:
+        """The same for a frame whose bytes were not made; only one port can have it so."""
+        addresses = frame.flow_key
+        destination, source = addresses[:6], addresses[6:12]
+        is_known = not destination[0] & 1 and destination in self._port_of
+        self._forward(frame if is_known else frame.build(), destination, source, port)
+
+    def _forward(
+        self, frame: Frame | UnbuiltFrame, destination: bytes, source: bytes, port: int
+    ) -> None:
         known = self._port_of
         if not source[0] & 1 and (source in known or len(known) < MAXIMUM_ADDRESSES):
             known[source] = port
@@ -68,12 +82,22 @@ class Bridge:
 
     def poll_transmit(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
         """The oldest frame that waits at the port; it keeps waiting if its lane may not send."""
+        frame = self.poll_unbuilt(now, port, grant)
+        return frame.build() if isinstance(frame, UnbuiltFrame) else frame
+
+    def poll_unbuilt(
+        self, now: Time, port: int = 0, grant: Grant = OPEN
+    ) -> Frame | UnbuiltFrame | None:
+        """The same, but its bytes need not be made."""
         queue = self._queues[port]
         if not queue:
             return None
-        if grant is not OPEN and not grant.allows(_priority(queue[0]), len(queue[0])):
+        if grant is not OPEN and not grant.allows(_priority(queue[0]), _size(queue[0])):
             return None
-        return queue.popleft()
+        frame = queue.popleft()
+        if queue:
+            self._note_ready(port)
+        return frame
 
     def poll_timeout(self) -> Time | None:
         """`None`: a bridge has no timers."""
@@ -82,16 +106,27 @@ class Bridge:
     def handle_timeout(self, now: Time) -> None:
         """Does nothing: a bridge has no timers."""
 
-    def _queue(self, frame: Frame, port: int) -> None:
+    def _note_ready(self, port: int) -> None:
+        if port not in self.ready_ports:
+            self.ready_ports.append(port)
+
+    def _queue(self, frame: Frame | UnbuiltFrame, port: int) -> None:
         queue = self._queues[port]
         if len(queue) < self.queue_frames:
             queue.append(frame)
+            self._note_ready(port)
         else:
             self.dropped[port] += 1
 
 
-def _priority(frame: Frame) -> int:
+def _size(frame: Frame | UnbuiltFrame) -> int:
+    return frame.size if isinstance(frame, UnbuiltFrame) else len(frame)
+
+
+def _priority(frame: Frame | UnbuiltFrame) -> int:
     """The priority in the tag of a frame, 0 without a tag (IEEE 802.1Q 6.9.3)."""
+    if isinstance(frame, UnbuiltFrame):
+        return 0
     tagged = len(frame) > _HEADER_SIZE and frame[12:14] in _TAGS
     return frame[_HEADER_SIZE] >> 5 if tagged else 0
 

@@ -358,6 +358,9 @@ class CQEX(_Queue):
         raise _unsupported("a matched tag")
 
 
+_WITH_IMM = int(ibv_wc_flags.IBV_WC_WITH_IMM)
+
+
 class WC(Structure):
     """A work completion. `imm_data` is the word as stored in memory, or the invalidated key."""
 
@@ -409,21 +412,24 @@ class WC(Structure):
     def from_device(cls, wc: work.WC) -> WC:
         """A completion of a device."""
         # An invalidated key is a number in host order, whichever flag marks it.
-        with_word = wc.wc_flags & ibv_wc_flags.IBV_WC_WITH_IMM
-        return cls(
-            wr_id=wc.wr_id,
-            status=wc.status.value,
-            opcode=wc.opcode.value,
-            vendor_err=wc.vendor_err,
-            byte_len=wc.byte_len,
-            qp_num=wc.qp_num,
-            src_qp=wc.src_qp,
-            imm_data=swapped(wc.imm_data) if with_word else wc.imm_data,
-            wc_flags=wc.wc_flags,
-            pkey_index=wc.pkey_index,
-            slid=wc.slid,
-            sl=wc.sl,
-        )
+        with_word = wc.wc_flags & _WITH_IMM
+        made = cls.__new__(cls)
+        # Past the checks of `Unsigned`: numbers of the device fit their fields.
+        made.__dict__ = {
+            "_wr_id": wc.wr_id,
+            "_status": int(wc.status),
+            "_opcode": int(wc.opcode),
+            "_vendor_err": wc.vendor_err,
+            "_byte_len": wc.byte_len,
+            "_qp_num": wc.qp_num,
+            "_src_qp": wc.src_qp,
+            "_imm_data": swapped(wc.imm_data) if with_word else wc.imm_data,
+            "_wc_flags": int(wc.wc_flags),
+            "_pkey_index": wc.pkey_index,
+            "_slid": wc.slid,
+            "_sl": wc.sl,
+        }
+        return made
 
     def __str__(self) -> str:
         return table(
