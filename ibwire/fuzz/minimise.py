@@ -1,18 +1,21 @@
 """A case made as short and as plain as it can be while it still shows the same.
 
-Of a case of several connections first whole connections go (`ibwire.fuzz.condense`), then
-steps, in ever smaller groups (delta debugging), then what is odd about those that are
-left. Cases are symbolic, so PSNs, lengths and checksums fit again after every cut.
+Of a case of several connections first whole connections go, then steps, both in ever smaller
+groups (delta debugging), then what is odd about those that are left. What leaks from one
+connection to the next shows after hundreds of steps, and to try them one by one would take
+minutes: so all steps of a kind are tried before, and one step again and again.
+
+Cases are symbolic, so PSNs, lengths and checksums fit again after every cut.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
-from ibwire.fuzz.case import GOOD, Case, Connect, Connection, Packet, Step
-from ibwire.fuzz.condense import condensed
+from ibwire.fuzz.case import GOOD, Case, Connect, Connection, Mad, Packet, Step
+from ibwire.fuzz.condense import Part, parts_of_case, whole_case
 from ibwire.fuzz.vocabulary.queue_pair.messages import FORMS
 
 MAXIMUM_TRIALS = 3000
@@ -20,6 +23,11 @@ MAXIMUM_TRIALS = 3000
 
 MAXIMUM_STEPS = 100_000
 """Steps of them all: 10 s on the emulator, where one takes 0.1 ms."""
+
+Thing = TypeVar("Thing")
+
+Holds = Callable[[Sequence[Part]], bool]
+"""Whether the case still shows what it shall, with these connections before the last one."""
 
 Shows = Callable[[Case], bool]
 """Whether a case still shows what it shall show."""
@@ -39,7 +47,7 @@ def minimise(
     connections are tried, on most of which the case shows the same.
     """
     counted = _Counted(shows, trials, is_over)
-    case = _fewer_steps(condensed(case, counted), counted)
+    case = _fewer_steps(_fewer_connections(case, counted), counted)
     case = _fewer_steps(_plain(case, counted), counted)
     for other in _elsewhere(case) if elsewhere else ():
         if counted(other):
@@ -51,7 +59,7 @@ def minimise(
 
 def condense(case: Case, shows: Shows) -> Case:
     """A case without connections that it does not need, and nothing else."""
-    return condensed(case, _Counted(shows, MAXIMUM_TRIALS, bool))
+    return _fewer_connections(case, _Counted(shows, MAXIMUM_TRIALS, bool))
 
 
 class _Counted:
@@ -80,14 +88,104 @@ class _Counted:
         return False
 
 
+def _fewer_connections(case: Case, shows: Shows) -> Case:
+    """The case with fewer connections, and with less that differs between them."""
+    *others, last = parts_of_case(case)
+
+    def holds(parts: Sequence[Part]) -> bool:
+        return shows(whole_case(case, [*parts, last]))
+
+    others = _fewest_last(others, holds)
+    if others:
+        others = _bare(others, holds) or _of_few_kinds(others, holds)
+        others = _alike(others, holds)
+        others = _repeated(others, last[0], holds)
+        size = len(others)
+        while size := size // 2:
+            others = list(_without_groups(others, holds, size))
+    return whole_case(case, [*others, last])
+
+
+def _fewest_last(things: list[Thing], holds: Callable[[list[Thing]], bool]) -> list[Thing]:
+    """As many of the last ones as it takes, if more of them never show less."""
+    low, high = 0, len(things)
+    while low < high:
+        middle = (low + high) // 2
+        if holds(things[len(things) - middle :]):
+            high = middle
+        else:
+            low = middle + 1
+    return things[len(things) - high :]
+
+
+def _bare(parts: list[Part], holds: Holds) -> list[Part]:
+    """Connections with which nothing is done; none if those do not show it."""
+    bare: list[Part] = [(connection, ()) for connection, _ in parts]
+    return _fewest_last(bare, holds) if holds(bare) else []
+
+
+def _of_few_kinds(parts: list[Part], holds: Holds) -> list[Part]:
+    """Only those kinds of steps that it takes, on one connection if that will do."""
+    for kind in dict.fromkeys(_kind(step) for _, steps in parts for step in steps):
+        fewer: list[Part] = [
+            (connection, [step for step in steps if _kind(step) != kind])
+            for connection, steps in parts
+        ]
+        if holds(fewer):
+            parts = fewer
+    busy = [part for part in parts if part[1]]
+    if busy and holds(busy):
+        parts = busy
+    together: list[Part] = [(parts[0][0], [step for _, steps in parts for step in steps])]
+    return together if holds(together) else parts
+
+
+def _alike(parts: list[Part], holds: Holds) -> list[Part]:
+    """The usual connection each time, and the same step for all of a kind."""
+    plain: list[Part] = [(Connection(), steps) for _, steps in parts]
+    if holds(plain):
+        parts = plain
+    for kind in dict.fromkeys(_kind(step) for _, steps in parts for step in steps):
+        model = next(step for _, steps in parts for step in steps if _kind(step) == kind)
+        alike: list[Part] = [
+            (connection, [model if _kind(step) == kind else step for step in steps])
+            for connection, steps in parts
+        ]
+        if holds(alike):
+            parts = alike
+    return parts
+
+
+def _repeated(parts: list[Part], last: Connection, holds: Holds) -> list[Part]:
+    """The same step again and again, if that will do, on a connection like the last one or not."""
+    models = {_kind(step): (connection, step) for connection, steps in parts for step in steps}
+    count = sum(len(steps) for _, steps in parts)
+    for own, model in models.values():
+        for connection in dict.fromkeys((last, own)):
+
+            def does(steps: list[Step], connection: Connection = connection) -> bool:
+                return holds([(connection, steps)])
+
+            if does([model] * count):
+                return [(connection, _fewest_last([model] * count, does))]
+    return parts
+
+
+def _kind(step: Step) -> object:
+    if isinstance(step, Mad):
+        return step.message
+    return step.opcode if isinstance(step, Packet) else type(step)
+
+
 def _fewer_steps(case: Case, shows: _Counted) -> Case:
     """Without any group of steps that it does not need."""
-    before = len(case.steps) + 1
+    whole, before = case, len(case.steps) + 1
     while len(case.steps) < before and not shows.is_over:
         before = len(case.steps)
         size = max(before // 2, 1)
         while size:
-            case = _without_groups(case, shows, size)
+            steps = _without_groups(case.steps, lambda rest: shows(whole.with_steps(rest)), size)
+            case = case.with_steps(steps)
             size = size // 2 if size > FEW else size - 1
     return case
 
@@ -96,15 +194,18 @@ FEW = 6
 """Up to this size groups are tried wherever they may begin: they are messages."""
 
 
-def _without_groups(case: Case, shows: _Counted, size: int) -> Case:
+def _without_groups(
+    things: Sequence[Thing], holds: Callable[[Sequence[Thing]], bool], size: int
+) -> Sequence[Thing]:
+    """Steps or connections without any group of this size that is not needed."""
     at = 0
-    while at + size <= len(case.steps):
-        rest = case.with_steps(case.steps[:at] + case.steps[at + size :])
-        if shows(rest):
-            case = rest
+    while at + size <= len(things):
+        rest = [*things[:at], *things[at + size :]]
+        if holds(rest):
+            things = rest
         else:
             at += 1 if size <= FEW else size
-    return case
+    return things
 
 
 def _plain(case: Case, shows: _Counted) -> Case:
