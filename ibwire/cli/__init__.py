@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import importlib
 import io
 import os
@@ -76,6 +77,10 @@ LONGEST_NAME = 64
 """Names up to this length are compared with those that there are, which takes quadratic time."""
 
 
+ALLOCATIONS = 50_000
+"""Objects after which the garbage collector looks at the new ones."""
+
+
 class _Lazy(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -119,6 +124,8 @@ class _Main(_Lazy):
 
     def main(self, *args: Any, **options: Any) -> Any:
         guard_errors()
+        # Thousands of connections are many objects, none of them garbage: look for it less often.
+        gc.set_threshold(ALLOCATIONS, 20)
         return super().main(*args, **options)
 
     def make_context(

@@ -324,11 +324,11 @@ class Analysis:
         self._parked = {flow: [Rows.concatenate(parts)] for flow, parts in self._parked.items()}
         if force:
             self._drop_stray()
-        waiting = []
-        for flow, (rows,) in self._parked.items():
-            key = self._flows.keys[flow]
-            if key.service is not Service.UC:
-                waiting.append(pairing.candidate(flow, key, rows))
+        keys = self._flows.keys
+        parked = [(flow, keys[flow], rows) for flow, (rows,) in self._parked.items()]
+        waiting = pairing.candidates(
+            [each for each in parked if each[1].service is not Service.UC], self._sender_qpns
+        )
         groups = [([p.one, p.other], p.how) for p in pairing.pair(waiting, self._sender_qpns)]
         together = {flow for flows, _ in groups for flow in flows}
         full = force or self._parked_rows > ALL_PARKED

@@ -195,12 +195,12 @@ class Connection:
 
     def to_json(self, direction: int) -> dict[str, Any]:
         """One direction, as `ibwire flows --json` shows it."""
-        counts = self.directions[direction]
+        counts, status = self.directions[direction], self.status
         source, destination = self.ends[direction], self.ends[1 - direction]
         return {
             "connection": self.number,
-            "status": str(self.status.status),
-            "status_detail": self.status.detail or None,
+            "status": str(status.status),
+            "status_detail": status.detail or None,
             "src": source.address,
             "dst": destination.address,
             "src_qpn": source.qpn,

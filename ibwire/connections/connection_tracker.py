@@ -53,7 +53,10 @@ class ConnectionTracker:
         self.connection = connection
         self.reports = Reporter(connection, observer)
         self.packet_observer = packet_observer
-        self.run_observer = packet_observer if isinstance(packet_observer, RunObserver) else None
+        # Asked only where there is one: it takes longer than all the rest here.
+        self.run_observer: RunObserver | None = None
+        if packet_observer is not None and isinstance(packet_observer, RunObserver):
+            self.run_observer = packet_observer
         self.requests = self._request_tracker(0), self._request_tracker(1)
         """By the end that sends them."""
         self.first_packets: FirstPackets | None = None

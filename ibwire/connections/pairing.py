@@ -10,10 +10,11 @@ was captured, that decides first.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ibwire.connections.flow import FlowKey
 from ibwire.connections.opcode_sets import ACKNOWLEDGE, ANSWERED, RESPONSES
@@ -49,7 +50,7 @@ class Candidate(NamedTuple):
     flow: int
     key: FlowKey
     requests: Sequence[TransportPacket]
-    """Some of those seen so far, the oldest first."""
+    """Some of those seen so far, the oldest first: the first, the newest, and what is answered."""
     responses: Sequence[TransportPacket]
 
     @property
@@ -68,21 +69,99 @@ class Pair(NamedTuple):
     """One of `PAIRINGS`."""
 
 
-def candidate(flow: int, key: FlowKey, rows: Rows) -> Candidate:
-    """A flow with its first packets."""
-    if len(rows) <= INDEXED:
-        good = [packet for packet in rows.packets() if not packet.damaged]
-        asked = [p for p in good if p.opcode not in RESPONSES and p.opcode != OpCode.CNP]
-        return Candidate(flow, key, asked, [p for p in good if p.opcode in RESPONSES][:ASKED])
+def candidates(
+    waiting: Sequence[tuple[int, FlowKey, Rows]], handshakes: Container[FlowKey] = ()
+) -> list[Candidate]:
+    """These flows with their first packets, as far as `pair` needs them.
+
+    waiting: number, key and packets of each. handshakes: keys of flows that these name.
+    """
+    found = {flow: Candidate(flow, key, (), ()) for flow, key, _ in waiting}
+    short = []
+    for flow, key, rows in waiting:
+        if key.src_qpn is not None or key in handshakes:
+            continue  # their names are enough
+        if len(rows) <= INDEXED:
+            short.append((flow, key, rows))
+            continue
+        requests, responses = _kinds(rows)
+        found[flow] = Candidate(
+            flow,
+            key,
+            rows.take(requests[:INDEXED]).packets(),
+            rows.take(responses[:ASKED]).packets(),
+        )
+    asked = {
+        (each.key.dst, each.key.src, packet.opcode not in ACKNOWLEDGE, packet.psn)
+        for each in found.values()
+        for packet in each.responses
+    }
+    found.update((each.flow, each) for each in _short_candidates(short, asked))
+    return list(found.values())
+
+
+def _kinds(rows: Rows) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Positions of requests and of responses."""
     is_response = _IS_RESPONSE[rows.opcode]
-    requests = np.flatnonzero(~is_response & (rows.opcode != OpCode.CNP) & ~rows.damaged)
-    responses = np.flatnonzero(is_response & ~rows.damaged)
-    return Candidate(
-        flow, key, rows.take(requests[:INDEXED]).packets(), rows.take(responses[:ASKED]).packets()
-    )
+    is_request = ~is_response & (rows.opcode != OpCode.CNP)
+    return np.flatnonzero(is_request & ~rows.damaged), np.flatnonzero(is_response & ~rows.damaged)
 
 
-_IS_RESPONSE = np.isin(np.arange(256), list(RESPONSES))
+def _short_candidates(
+    waiting: Sequence[tuple[int, FlowKey, Rows]], asked: Iterable[tuple[str, str, bool, int]]
+) -> Iterator[Candidate]:
+    """Flows with few packets: of their requests those that some response answers, and the ends.
+
+    asked: what responses of other flows have.
+    """
+    if not waiting:
+        return
+    rows = Rows.concatenate([part for _, _, part in waiting])
+    of_row = np.repeat(np.arange(len(waiting)), [len(part) for _, _, part in waiting])
+    numbers: dict[tuple[str, str], int] = {}
+    ways = [
+        (numbers.setdefault((key.src, key.dst), len(numbers)), (key.dst, key.src))
+        for _, key, _ in waiting
+    ]
+    there = np.array([number for number, _ in ways], np.int64)
+    back = np.array([numbers.get(ends, -1) for _, ends in ways], np.int64)
+    requests, responses = _kinds(rows)
+    responses = responses[_rank(of_row[responses]) < ASKED]
+    psn, opcode = rows.psn.astype(np.int64), rows.opcode
+    wanted = back[of_row[responses]] << 25 | psn[responses]
+    wanted |= ~_IS_ACKNOWLEDGE[opcode[responses]] * np.int64(1 << 24)
+    others = [
+        numbers[src, dst] << 25 | answered << 24 | number
+        for src, dst, answered, number in asked
+        if (src, dst) in numbers
+    ]
+    has = there[of_row[requests]] << 25 | psn[requests]
+    has |= _IS_ANSWERED[opcode[requests]] * np.int64(1 << 24)
+    flow = of_row[requests]
+    is_end = np.diff(flow, prepend=-1) != 0
+    is_end |= np.diff(flow, append=-1) != 0
+    requests = requests[is_end | np.isin(has, np.concatenate([wanted, np.array(others, np.int64)]))]
+    places = np.arange(len(waiting) + 1)
+    asks, answers = (rows.take(each).packets() for each in (requests, responses))
+    starts = np.searchsorted(of_row[requests], places).tolist()
+    begins = np.searchsorted(of_row[responses], places).tolist()
+    for place, (number, key, _) in enumerate(waiting):
+        yield Candidate(
+            number,
+            key,
+            asks[starts[place] : starts[place + 1]],
+            answers[begins[place] : begins[place + 1]],
+        )
+
+
+def _rank(flow: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """(n,) how many of the same flow are before each, of sorted ones."""
+    return np.arange(len(flow)) - np.searchsorted(flow, flow)
+
+
+_IS_RESPONSE, _IS_ACKNOWLEDGE, _IS_ANSWERED = (
+    np.isin(np.arange(256), list(opcodes)) for opcodes in (RESPONSES, ACKNOWLEDGE, ANSWERED)
+)
 
 
 def pair(waiting: Sequence[Candidate], handshakes: dict[FlowKey, int]) -> list[Pair]:
