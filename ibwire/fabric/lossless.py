@@ -65,6 +65,8 @@ class SwitchSettings:
     """What switches write into frames, by priority."""
     watchdog: Watchdog | None = None
     """For queues that a neighbour pauses for too long."""
+    pauses_port: bool = False
+    """Whether pauses are of IEEE 802.3x, for the whole port, and not of PFC."""
     has_telemetry: bool = False
     """Whether switches write their queues into packets that have room (`ibwire.base.telemetry`)."""
     rules: Callable[[Link], Mapping[int, PriorityRules]] | None = None
@@ -232,6 +234,7 @@ class LosslessNetwork:
                 strict=own.strict,
                 weights=own.weights,
                 overhead=own.overhead,
+                pauses_port=own.pauses_port,
                 has_telemetry=own.has_telemetry,
                 draw=draw(f"{name}/marks"),
                 watchdog=own.watchdog,

@@ -101,6 +101,7 @@ METRICS: dict[str, tuple[Kind, str]] = {
     "stomped": (Kind.COUNT, "damaged frames that had passed a switch (cut-through)"),
     "first_ce": (Kind.TIME, "when a switch first marked a frame"),
     "first_pause": (Kind.TIME, "when a switch first sent a pause"),
+    "early_pauses": (Kind.COUNT, "switches that sent a pause before they marked a frame"),
     "llr_replays": (Kind.COUNT, "times an end of a line repeated frames (LLR)"),
     "utilisation": (Kind.RATIO, "part of the time in which the busiest port of a switch sent"),
     "tcp.flows": (Kind.COUNT, "TCP connections"),
@@ -130,7 +131,7 @@ FABRIC = frozenset(
     for name in METRICS
     if name.partition(".")[0] in {"time_paused", "queue", "drops"}
     or name in {"marks", "cnps_sent", "cnps_switched", "pauses", "resumes", "pause_frames"}
-    or name in {"first_ce", "first_pause", "llr_replays", "utilisation", "stomped"}
+    or name in {"first_ce", "first_pause", "early_pauses", "llr_replays", "utilisation", "stomped"}
 )
 """Metrics of switches."""
 

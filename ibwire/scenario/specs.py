@@ -131,6 +131,8 @@ class SwitchSpec:
     path_weights: Mapping[str, int] = field(default_factory=dict)
     """By neighbour, where several lead to a host."""
     flowlet_gap: Time = FLOWLET_GAP
+    pauses_port: bool = False
+    """Whether its pauses are of IEEE 802.3x, for the whole port, and not of PFC."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

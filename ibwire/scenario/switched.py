@@ -169,6 +169,7 @@ class SwitchedNetwork:
             "drops.all": drops.total(),
             "first_ce": _first(each.first_mark for each in counters),
             "first_pause": _first(each.first_pause for each in counters),
+            "early_pauses": sum(map(_pauses_early, self.switches.values())),
             "llr_replays": sum(
                 end.counters.LLR_TX_REPLAY
                 for links in self._lossless.retries.values()
@@ -228,6 +229,12 @@ class SwitchedNetwork:
         return explain(self._lossless).splitlines()
 
 
+def _pauses_early(switch: Switch) -> bool:
+    """Whether a switch has sent a pause before it marked a frame."""
+    first_mark = _first(each.first_mark for each in switch.counters)
+    return _first(each.first_pause for each in switch.counters) < first_mark
+
+
 def _first(times: Iterable[Time | None]) -> Time:
     return min((time for time in times if time is not None), default=NEVER)
 
@@ -237,6 +244,7 @@ def _settings(spec: SwitchSpec, fabric: FabricSpec) -> SwitchSettings:
     return SwitchSettings(
         buffer=spec.buffer,
         strict=tuple(strict),
+        pauses_port=spec.pauses_port,
         weights={each.priority: each.weight for each in spec.classes if not each.is_strict},
         classifier=Classifier(
             spec.trust,

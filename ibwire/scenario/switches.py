@@ -29,6 +29,9 @@ MAXIMUM_RATE = 10_000 * GBPS
 MAXIMUM_LATENCY = 1 * MS
 MAXIMUM_METRES = 100_000
 
+_PAUSES = ("pfc", "802.3x")
+"""Names of the frames that stop a sender: for a priority, for the whole port."""
+
 PFC_FRAME = 64
 """Bytes of a PFC frame with FCS."""
 
@@ -129,6 +132,7 @@ def _switch(table: Table, base: SwitchSpec) -> SwitchSpec:
     spec = SwitchSpec(
         buffer=buffer,
         classes=_classes(table.table("class"), classes),
+        pauses_port=table.take_name("pause", _PAUSES[base.pauses_port], _PAUSES) == _PAUSES[True],
         trust=Trust(table.take_name("trust", base.trust.value, [each.value for each in Trust])),
         strategy=strategy,
         routes=_routes(table.table("route"), base.routes),

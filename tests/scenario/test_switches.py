@@ -279,6 +279,23 @@ def test_pauses_are_counted_at_both_ends(outcome: Any) -> None:
     assert metrics["time_paused.max"] == max(port.time_paused[3] for port in hosts)
 
 
+def test_pauses_of_whole_ports_stop_all_priorities() -> None:
+    outcome = run(read(STAR.replace("[switch]", '[switch]\npause = "802.3x"')))
+    stopped = [port.time_paused for port in outcome.ports if not port.is_switch]
+
+    assert outcome.passed
+    assert outcome.metrics["pauses"] > 0 == outcome.metrics["drops.all"]
+    assert all(times == [times[3]] * 8 for times in stopped)
+    assert any(times[3] for times in stopped)
+
+
+@pytest.mark.parametrize(("least", "early"), [("20 kB", 0), ("300 kB", 1)])
+def test_switch_that_pauses_before_it_marks_is_counted(least: str, early: int) -> None:
+    text = STAR.replace('"20 kB", max = "40 kB"', f'"{least}"')
+
+    assert run(read(text)).metrics["early_pauses"] == early
+
+
 def test_flow_in_an_idle_network_has_a_slowdown_of_one() -> None:
     text = '[topology]\nkind = "parking-lot"\nswitches = 3\nuplink = "40G"\n[[flow]]\n'
     for size in (100, 1024, 100_000, 700_001):

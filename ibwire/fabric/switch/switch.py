@@ -18,7 +18,7 @@ from ibwire.base.errors import EncodeError
 from ibwire.base.node import OPEN, DamagedFrame, Frame, Grant
 from ibwire.base.unbuilt import UnbuiltFrame, headers_of
 from ibwire.base.units import Time
-from ibwire.fabric.pause import LANES, LONGEST, PauseGrant, pfc_frame
+from ibwire.fabric.pause import LANES, LONGEST, PauseGrant, pause_frame, pfc_frame
 from ibwire.fabric.switch.buffer import SharedBuffer
 from ibwire.fabric.switch.classes import Classifier, Remark
 from ibwire.fabric.switch.marking import Ramp
@@ -39,8 +39,9 @@ class Switch:
     strict, weights: how the priorities of a port share it (`Scheduler`).
     pause_quanta: of each PFC frame; a pause that has to last is repeated after half of it.
     overhead: bytes that a frame takes in the buffer besides its own. watchdog: for queues that a
-    neighbour pauses for too long. has_telemetry: whether it writes into packets that have room for
-    it (`ibwire.base.telemetry`). remarks: what it writes into frames, by priority.
+    neighbour pauses for too long. pauses_port: whether its pauses are of IEEE 802.3x, for all
+    priorities of the neighbour, and not of PFC. has_telemetry: whether it writes into packets that
+    have room for it (`ibwire.base.telemetry`). remarks: what it writes into frames, by priority.
     Raises `BufferTooSmall` where headroom and reserves take all of the buffer.
     """
 
@@ -60,6 +61,7 @@ class Switch:
         weights: Mapping[int, int] | None = None,
         pause_quanta: int = LONGEST,
         overhead: int = FCS,
+        pauses_port: bool = False,
         has_telemetry: bool = False,
         draw: random.Random | None = None,
         watchdog: Watchdog | None = None,
@@ -77,6 +79,7 @@ class Switch:
         self._classifier = classifier or Classifier()
         self._quanta = pause_quanta
         self._overhead = overhead
+        self._pauses_port = pauses_port
         self._has_telemetry = has_telemetry
         self._remarks = dict(remarks or {})
         self._draw = draw or random.Random(name)
@@ -239,7 +242,11 @@ class Switch:
             times, target.announce = target.announce, {}
             if target.waiting:
                 self.ready_ports.append(port)
-            return self._sent(pfc_frame(self._mac + port, times), port, now)
+            if self._pauses_port:
+                pause = pause_frame(self._mac + port, self._quanta if target.paused else 0)
+            else:
+                pause = pfc_frame(self._mac + port, times)
+            return self._sent(pause, port, now)
         waiting = target.waiting
         if not waiting:
             return None

@@ -11,7 +11,7 @@ from ibwire.base.errors import EncodeError
 from ibwire.base.node import OPEN, Grant
 from ibwire.base.units import GBPS, MS, US, Time
 from ibwire.fabric import Outcome, Simulator
-from ibwire.fabric.pause import pfc_frame
+from ibwire.fabric.pause import pause_frame, pfc_frame
 from ibwire.fabric.switch import PortSettings, PriorityRules, Ramp, Router, Switch
 from ibwire_layers.build import build
 from ibwire_layers.opcodes import OpCode
@@ -90,6 +90,31 @@ def test_pause_is_repeated_while_it_is_needed_and_ends_with_a_resume() -> None:
     assert node.poll_timeout() is None
     assert leaving(node, 0) == []
     assert (node.counters[0].pauses_sent[3], node.counters[0].resumes_sent[3]) == (1, 1)
+
+
+def test_pause_of_the_whole_port_lasts_until_all_priorities_may_go_on() -> None:
+    node = switch({3: LOSSLESS, 4: LOSSLESS}, buffer=2 << 20, pauses_port=True)
+    for lane in (3, 4):
+        while not node.is_pausing(0, lane):
+            node.receive(frame(2, dscp=lane << 3), 0, 0)
+        assert leaving(node, 0) == [pause_frame(0x02_00_53_00_00_00, 0xFFFF)]
+    leaving(node, 2, Only(3))
+    assert (node.is_pausing(0, 3), node.is_pausing(0, 4)) == (False, True)
+    assert leaving(node, 0) == [pause_frame(0x02_00_53_00_00_00, 0xFFFF)]
+
+    leaving(node, 2)
+
+    assert leaving(node, 0) == [pause_frame(0x02_00_53_00_00_00, 0)]
+
+
+class Only:
+    """A grant for one priority."""
+
+    def __init__(self, lane: int) -> None:
+        self.lane = lane
+
+    def allows(self, lane: int, size: int) -> bool:
+        return lane == self.lane
 
 
 def test_times_of_the_first_pause_and_the_first_mark_are_kept() -> None:
