@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from ibwire.base.errors import IbwireError
 from ibwire.base.units import MS, US, Time
+from ibwire.fabric.blocked import blocked
 from ibwire.fabric.lossless import LosslessNetwork
 from ibwire.fabric.pause import LANES
 
@@ -94,21 +95,6 @@ def deadlock(found: Sequence[Wait]) -> list[Wait]:
     return []
 
 
-def stuck(found: Sequence[Wait]) -> list[Wait]:
-    """Waits that no frame can end any more: all that each waits for is such a wait itself."""
-    rest = {wait.queue: wait for wait in found if wait.reasons}
-    while True:
-        free = [
-            queue
-            for queue, wait in rest.items()
-            if any(reason not in rest for reason in wait.reasons)
-        ]
-        if not free:
-            return list(rest.values())
-        for queue in free:
-            del rest[queue]
-
-
 class Deadlock(IbwireError):
     """Queues that wait for each other, and will for ever."""
 
@@ -143,7 +129,7 @@ class DeadlockWatch:
         self._next = now + self._bound // 5
         found: list[Wait] = []
         if self._network.timetable.poll_timeout() is None and not self._has_watchdog():
-            found = stuck(waits(self._network))
+            found = blocked(waits(self._network))
         queues = frozenset(wait.queue for wait in found)
         if queues != self._queues:
             self._queues, self._since = queues, now

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ibwire.fabric.blocked import blocked
 from ibwire.fabric.infiniband.credits import MODULUS
 from ibwire.fabric.infiniband.link import LANES, LinkEnd
 from ibwire.fabric.infiniband.network import PacketFabric
@@ -77,23 +78,15 @@ def deadlock(fabric: PacketFabric) -> list[Wait]:
     None of them sends before a packet in them is discarded. Each waits for the next one, the
     last one for the first.
     """
-    blocked = {wait.queue: wait for wait in waits(fabric)}
-    # A queue goes on if one of those it waits for does: what is left never does.
-    while free := [
-        queue
-        for queue, wait in blocked.items()
-        if any(reason not in blocked for reason in wait.reasons)
-    ]:
-        for queue in free:
-            del blocked[queue]
-    if not blocked:
+    stuck = {wait.queue: wait for wait in blocked(waits(fabric))}
+    if not stuck:
         return []
     way: list[Queue] = []
-    queue = min(blocked)
+    queue = min(stuck)
     while queue not in way:
         way.append(queue)
-        queue = min(blocked[queue].reasons)
-    return [blocked[each] for each in way[way.index(queue) :]]
+        queue = min(stuck[queue].reasons)
+    return [stuck[each] for each in way[way.index(queue) :]]
 
 
 def explain(circle: list[Wait]) -> str:
