@@ -198,10 +198,13 @@ class Recorder:
 
     def takes(self, run: Run) -> int:
         """All packets of a run outside of incidents."""
-        return 0 if self._incidents(run.connection.number) else len(run)
+        number = run.connection.number
+        return 0 if number in self._wanted and self._incidents(number) else len(run)
 
     def run(self, run: Run) -> None:
         """Regular packets of a stretch, before they change the trackers."""
+        if run.connection.number not in self._wanted:
+            return
         for exchange in run.exchanges:
             if len(exchange.requests) or len(exchange.responses):
                 self._watch(exchange.tracker).run(exchange, run.rows)
@@ -209,6 +212,8 @@ class Recorder:
 
     def completed(self, messages: CompletedMessages) -> None:
         """Messages that began and ended in a run."""
+        if messages.connection.number not in self._wanted:
+            return
         record = self._records[messages.connection.number]
         stretch = record.line[-1]
         assert isinstance(stretch, Stretch)

@@ -257,7 +257,7 @@ class Figure:
 
     def _goodput(self) -> None:
         payload = self._series.payload
-        if not any(any(part.bytes) for part in payload) or len(payload[0].bytes) < 3:
+        if not any(part.bytes.any() for part in payload) or len(payload[0].bytes) < 3:
             return
         step = payload[0].step_ns
         size, unit = next(each for each in UNITS if step >= each[0])
@@ -267,12 +267,12 @@ class Figure:
             title, HEIGHTS["goodput"], tickformat="~s", ticksuffix="b/s", rangemode="tozero"
         )
         for end, role in enumerate(_WAYS):
-            if any(payload[end].bytes):
+            if payload[end].bytes.any():
                 self._rates(axis, role, f"payload {ENDS[end]} → {ENDS[1 - end]}", payload[end])
 
     def _rates(self, axis: str, role: str, label: str, bins: Bins) -> None:
         starts = bins.first_ns + np.arange(len(bins.bytes) + 1) * bins.step_ns
-        rates = np.array(bins.bytes) * (8e9 / bins.step_ns)
+        rates = bins.bytes * (8e9 / bins.step_ns)
         self._trace(
             axis,
             role,

@@ -27,6 +27,7 @@ from ibwire.connections.connection import Connection
 from ibwire.connections.events import FlowEvent, Message
 from ibwire.connections.packets import TransportPacket
 from ibwire.connections.ranking import worst_first
+from ibwire.connections.runs import CompletedMessages, Run
 from ibwire.connections.states import PacketStatus
 from ibwire.connections.tracker import RequestTracker
 from ibwire.diagnosis.record import Recorder
@@ -122,6 +123,24 @@ class Closer:
         self._collector.other(connection, direction, packet)
         self._recorder.other(connection, direction, packet)
 
+    def wants(self, connection: int) -> bool:
+        """Whether a connection is among the worst, by its number."""
+        return self._collector.wants(connection)
+
+    def takes(self, run: Run) -> int:
+        """How many packets of a run belong to no incident."""
+        return self._recorder.takes(run)
+
+    def run(self, run: Run) -> None:
+        """Regular packets, before the trackers take them."""
+        self._collector.run(run)
+        self._recorder.run(run)
+
+    def completed(self, messages: CompletedMessages) -> None:
+        """Messages that began and ended in a run."""
+        self._collector.completed(messages)
+        self._recorder.completed(messages)
+
     def event(self, event: FlowEvent) -> None:
         """An event."""
         self._collector.event(event)
@@ -180,7 +199,7 @@ class _Page:
             "comments": surveyed.comments,
             "spots": {
                 number: (connection, *self.figures[connection].place(spot))
-                for number, (connection, spot) in self.collector.spots.items()
+                for number, (connection, spot) in sorted(self.collector.spots.items())
             },
             "remarks": self._remarks(),
             "words": self.words.all(),

@@ -9,18 +9,22 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from ibwire.connections.connection import Connection
 from ibwire.connections.events import FlowEvent, FlowEventKind, Message
-from ibwire.connections.opcode_sets import ACKNOWLEDGE, RESPONSES
-from ibwire.connections.packets import TransportPacket
+from ibwire.connections.opcode_sets import ACKNOWLEDGE, READ, RESPONSES, VERB
+from ibwire.connections.packets import Rows, TransportPacket
+from ibwire.connections.runs import CompletedMessages, Run
 from ibwire.connections.states import PacketStatus
 from ibwire.connections.tracker import RequestTracker
 from ibwire.diagnosis.wording import VERBS, duration, opcode
-from ibwire_layers.opcodes import OpCode
+from ibwire_layers.opcodes import OpCode, Service
 from ibwire_layers.psn import HALF, MASK, MODULUS
 from ibwire_layers.syndrome import AckKind, describe, kind
 
@@ -103,6 +107,41 @@ class Thinned:
         else:
             self._put(self._cells, point)
 
+    def add_many(
+        self,
+        time_ns: npt.NDArray[np.int64],
+        value: npt.NDArray[np.int64],
+        number: npt.NDArray[np.int64],
+        words: Callable[[int], str],
+    ) -> None:
+        """Add points (n,) in order; words: of one of them, by its index."""
+
+        def point(at: int) -> Point:
+            return Point(int(time_ns[at]), int(value[at]), int(number[at]), words(at))
+
+        count, first = len(time_ns), 0
+        while first < count and self._cells is None:
+            self.add(point(first))
+            first += 1
+        if first == count or self._cells is None:
+            return
+        ahead_ns = time_ns[first:] - self._first_ns
+        if max(int(ahead_ns.max()), -int(ahead_ns.min())) >= _LARGEST // (self._columns or 1):
+            for at in range(first, count):
+                self.add(point(at))
+            return
+        self.count += count - first
+        column = np.clip(ahead_ns * self._columns // self._span_ns, 0, self._columns)
+        order = np.argsort(column, kind="stable")
+        column, height = column[order], value[first:][order]
+        starts = np.flatnonzero(np.diff(column, prepend=-1))
+        size = np.diff(starts, append=len(column))
+        for extreme in (np.minimum, np.maximum):
+            hits = np.flatnonzero(height == np.repeat(extreme.reduceat(height, starts), size))
+            hits = hits[np.diff(column[hits], prepend=-1) != 0]
+            for at in (order[hits] + first).tolist():
+                self._put(self._cells, point(at))
+
     def points(self) -> list[Point]:
         """The kept points in packet order."""
         if self._cells is None:
@@ -126,11 +165,30 @@ class Bins:
         self.step_ns = round_step(max(1, (last_ns - first_ns) // STEPS))
         self.first_ns = first_ns
         self._last = (last_ns - first_ns) // self.step_ns
-        self.bytes = [0.0] * (self._last + 1)
+        self.bytes = np.zeros(self._last + 1)
 
     def add(self, time_ns: int, size: int) -> None:
         """Take a packet."""
         self.bytes[self._bin(time_ns)] += size
+
+    def add_many(self, time_ns: npt.NDArray[np.int64], size: npt.NDArray[np.integer]) -> None:
+        """Take packets (n,)."""
+        np.add.at(self.bytes, self._bins(time_ns), size)
+
+    def spread_many(
+        self,
+        from_ns: npt.NDArray[np.int64],
+        to_ns: npt.NDArray[np.int64],
+        size: npt.NDArray[np.int64],
+    ) -> None:
+        """Spread messages (n,), one after the other."""
+        first, last = self._bins(from_ns), self._bins(to_ns)
+        done = 0
+        for at in [*np.flatnonzero(first < last).tolist(), len(size)]:
+            np.add.at(self.bytes, last[done:at], size[done:at])
+            if at < len(size):
+                self.spread(int(from_ns[at]), int(to_ns[at]), int(size[at]))
+            done = at + 1
 
     def spread(self, from_ns: int, to_ns: int, size: int) -> None:
         """Spread a message evenly over the time it took."""
@@ -145,6 +203,9 @@ class Bins:
 
     def _bin(self, time_ns: int) -> int:
         return min(max((time_ns - self.first_ns) // self.step_ns, 0), self._last)
+
+    def _bins(self, time_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return np.clip((time_ns - self.first_ns) // self.step_ns, 0, self._last)
 
 
 class Panel:
@@ -173,6 +234,37 @@ class Panel:
         self.is_wrapped |= not 0 <= value <= MASK
         self.points[role].add(Point(packet.time_ns, value, packet.number, words))
         return value
+
+    def add_run(
+        self,
+        tracker: RequestTracker,
+        points: Sequence[tuple[Role, npt.NDArray[np.int64], npt.NDArray[np.int64]]],
+        rows: Rows,
+    ) -> list[npt.NDArray[np.int64]]:
+        """Take regular packets; returns their heights.
+
+        points: of each role the positions of its packets and their PSNs, unwrapped.
+        """
+        if self.counts_from_first:
+            self._base = tracker.start
+        heights, newest = [], -1
+        for role, at, psn in points:
+            height = psn - self._base
+            heights.append(height)
+            if not len(at):
+                continue
+            self.is_wrapped |= not (height[0] >= 0 and height[-1] <= MASK)
+            if at[-1] > newest:
+                newest, self._near = int(at[-1]), int(psn[-1])
+            self.add_points(role, rows.take(at), height)
+        return heights
+
+    def add_points(self, role: Role, rows: Rows, height: npt.NDArray[np.int64]) -> None:
+        """Take packets (n,) with their heights."""
+        codes = rows.opcode
+        self.points[role].add_many(
+            rows.time_ns, height, rows.number, lambda at: opcode(int(codes[at]))
+        )
 
     def height(self, psn: int) -> int:
         """Height of a PSN near the latest."""
@@ -275,6 +367,55 @@ class Series:
         self.payload[direction].add(packet.time_ns, packet.size)
         return Spot(packet.time_ns, direction, packet.psn)
 
+    def run(self, run: Run) -> Iterator[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+        """Regular packets; yields the end whose requests they concern, positions and heights."""
+        rows = run.rows
+        if run.connection.service is Service.UD:
+            for direction in (0, 1):
+                at = np.flatnonzero((run.direction == direction) & (rows.opcode != OpCode.CNP))
+                mine = rows.take(at)
+                psn = mine.psn.astype(np.int64)
+                self.panels[direction].add_points(Role.REQUEST, mine, psn)
+                self.payload[direction].add_many(mine.time_ns, mine.size)
+                yield direction, at, psn
+        for exchange in run.exchanges:
+            end, answers = exchange.tracker.end, exchange.responses
+            is_ack = _IS_ACKNOWLEDGE[rows.opcode[answers]]
+            points = (
+                (Role.REQUEST, exchange.requests, exchange.psn),
+                (Role.ACK, answers[is_ack], exchange.answers[is_ack]),
+                (Role.RESPONSE, answers[~is_ack], exchange.answers[~is_ack]),
+            )
+            heights = self.panels[end].add_run(exchange.tracker, points, rows)
+            if not self.by_messages:
+                for carrier, at in ((end, exchange.requests), (1 - end, answers[~is_ack])):
+                    self.payload[carrier].add_many(rows.time_ns[at], rows.size[at])
+            for (_, at, _), height in zip(points, heights, strict=True):
+                yield end, at, height
+
+    def completed(self, messages: CompletedMessages) -> None:
+        """Messages that began and ended in a run."""
+        way = messages.direction
+        if not self.connection.is_reliable:
+            return
+        first_ns, acked_ns = messages.first_ns, messages.acked_ns
+        done = np.maximum.accumulate(np.maximum(first_ns, acked_ns))
+        done = np.maximum(done, self._done_ns[way])
+        begun = np.maximum(first_ns, np.concatenate([[self._done_ns[way]], done[:-1]]))
+        self._done_ns[way] = int(done[-1])
+        goes_back = _IS_READ[messages.opcode]
+        for carrier, mine in ((way, ~goes_back), (1 - way, goes_back)):
+            self.payload[carrier].spread_many(begun[mine], acked_ns[mine], messages.size[mine])
+        waited = np.maximum(acked_ns - first_ns, 0)
+
+        def words(at: int) -> str:
+            verb = VERB[int(messages.opcode[at])]
+            return _words(verb, int(messages.size[at]), int(messages.first_number[at])) + (
+                f": {duration(int(waited[at]))}"
+            )
+
+        self.latency[way].add_many(acked_ns, waited, messages.acked_number, words)
+
     def event(self, event: FlowEvent) -> None:
         """An event."""
         if event.kind in (FlowEventKind.ECN_CE, FlowEventKind.CNP):
@@ -304,8 +445,7 @@ class Series:
         goes_back = message.verb == "RDMA_READ"
         carrier = self.payload[message.direction ^ goes_back]
         carrier.spread(begun, message.acked_ns, message.size)
-        verb = VERBS.get(message.verb, message.verb)
-        words = f"{verb} of {message.size:,} bytes, begun in packet {message.first_number}"
+        words = _words(message.verb, message.size, message.first_number)
         waited = max(0, message.acked_ns - message.first_ns)
         if message.retransmitted_packets:
             words += f", {message.retransmitted_packets} of its packets retransmitted"
@@ -348,6 +488,7 @@ class Collector:
         self.spots: dict[int, tuple[int, Spot]] = {}
         """Connection and position of the wanted packets."""
         self._wanted = frozenset(wanted)
+        self._wanted_numbers = np.array(sorted(self._wanted), np.int64)
 
     def request(
         self, tracker: RequestTracker, packet: TransportPacket, status: PacketStatus
@@ -379,6 +520,28 @@ class Collector:
             if packet.number in self._wanted:
                 self.spots[packet.number] = connection.number, spot
 
+    def wants(self, connection: int) -> bool:
+        """Whether a connection is plotted, by its number."""
+        return connection in self.series
+
+    def run(self, run: Run) -> None:
+        """Regular packets."""
+        number, rows = run.connection.number, run.rows
+        is_wanted = np.isin(rows.number, self._wanted_numbers)
+        found: dict[int, Spot] = {}
+        for end, at, heights in self.series[number].run(run):
+            for index in np.flatnonzero(is_wanted[at]).tolist():
+                position = int(at[index])
+                found[position] = Spot(int(rows.time_ns[position]), end, int(heights[index]))
+        for position in np.flatnonzero(is_wanted & (rows.opcode == OpCode.CNP)).tolist():
+            found[position] = Spot(int(rows.time_ns[position]), None, 0)
+        for position, spot in sorted(found.items()):
+            self.spots[int(rows.number[position])] = number, spot
+
+    def completed(self, messages: CompletedMessages) -> None:
+        """Messages that began and ended in a run."""
+        self.series[messages.connection.number].completed(messages)
+
     def event(self, event: FlowEvent) -> None:
         """An event."""
         series = self.series.get(event.connection)
@@ -395,6 +558,10 @@ class Collector:
         """End of the capture."""
         for series in self.series.values():
             series.finish()
+
+
+def _words(verb: str, size: int, first_number: int) -> str:
+    return f"{VERBS.get(verb, verb)} of {size:,} bytes, begun in packet {first_number}"
 
 
 def span_of(connection: Connection) -> tuple[int, int]:
@@ -438,3 +605,11 @@ _OF_A_PACKET = (
 )
 
 _GAPS = 4096
+
+_LARGEST = 1 << 62
+"""Products of a time and a number of columns fit into 64 bits up to here."""
+
+_IS_ACKNOWLEDGE = np.zeros(256, np.bool_)
+_IS_ACKNOWLEDGE[list(ACKNOWLEDGE)] = True
+_IS_READ = np.zeros(256, np.bool_)
+_IS_READ[list(READ)] = True

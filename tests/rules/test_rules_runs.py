@@ -1,4 +1,4 @@
-"""Regular packets are checked and recorded as arrays: the results are those of single packets."""
+"""Regular packets are checked, recorded and plotted as arrays: the results are the same."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from ibwire.diagnosis.record import Record, Recorder
 from ibwire.dissect import Columns
 from ibwire.rc.profile import PROFILES
 from ibwire.rc.work import WROpcode
+from ibwire.report.html import Closer
+from ibwire.report.page_survey import Survey
 from ibwire.rules.conformance import Conformance
 from ibwire.rules.findings import SPEC
 
@@ -43,17 +45,29 @@ ACTS = st.dictionaries(
 
 def checked(frames: list[Stamped]) -> list[dict[str, object]]:
     """What is found in a capture; habits are errors."""
-    conformance = Conformance(SPEC)
-    with open_capture(pcap(frames)) as capture:
-        for batch in capture.batches():
-            conformance.take(Columns(batch))
-    return [finding.to_json() for finding in conformance.finish()]
+    return [finding.to_json() for finding in read_into(Conformance(SPEC), frames)]
 
 
 def recorded(frames: list[Stamped]) -> list[Record]:
     """What is recorded of the only connection of a capture."""
     recorder = Recorder({1})
     return recorder.records(feed(Analysis(recorder), frames).finish().connections)
+
+
+def read_into(taker: Any, frames: list[Stamped]) -> Any:
+    """Give a capture to what takes its columns, and let that finish."""
+    with open_capture(pcap(frames)) as capture:
+        for batch in capture.batches():
+            taker.take(Columns(batch))
+    return taker.finish()
+
+
+def page(frames: list[Stamped]) -> dict[str, Any]:
+    """The data of the page of a capture."""
+    content: dict[str, Any] = read_into(
+        Closer(read_into(Survey("capture"), frames), most=3), frames
+    )
+    return content
 
 
 def told(record: Record) -> list[Any]:
@@ -88,14 +102,15 @@ def one_by_one(*_: object) -> int:
 
 
 def assert_the_same_as_one_by_one(frames: list[Stamped]) -> int:
-    """Check and record a capture both ways; returns how many packets arrays took in both."""
+    """Check, record and plot a capture both ways; returns how many packets arrays took."""
     took: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(steady, "advance", counting(took))
-        findings, records = checked(frames), recorded(frames)
+        findings, records, content = checked(frames), recorded(frames), page(frames)
         patch.setattr(steady, "advance", one_by_one)
         assert findings == checked(frames)
         assert list(map(told, records)) == list(map(told, recorded(frames)))
+        assert content == page(frames)
     return sum(took)
 
 
@@ -130,4 +145,4 @@ def test_steady_traffic_is_checked_as_arrays(profile: str) -> None:
         patch.setattr(steady, "LEAST", 8)
         took = assert_the_same_as_one_by_one(frames)
 
-    assert took > len(frames)
+    assert took > 2 * len(frames)  # four times, and more than half of them each time
