@@ -1,4 +1,4 @@
-"""`ibwire fuzz cover`: which opcodes have met which states, and what was never tried."""
+"""`ibwire fuzz cover`: which opcodes have met which states, what was never reached, and why."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import click
 from ibwire.cli.fuzzing import complaints
 from ibwire.cli.paths import InputPath
 from ibwire.fuzz.run_file import load
+from ibwire.fuzz.vocabulary.queue_pair.cells import summary, unreached
 
 
 @click.command("cover")
@@ -26,18 +27,32 @@ def command(directory: Path, as_json: bool, verbose: bool) -> None:
     those of the reference as a peer sees them: IDLE, in the middle of a SEND or WRITE, WAITING for
     a response of the peer, waiting after an RNR NAK, and ended (ERROR).
 
+    Then what no packet has met: by PSN, length, receive requests or credits, state, message that is
+    being received, and state of another queue pair, each with the reason.
+
     \b
     ibwire fuzz cover findings/
     """
     with complaints():
         session = load(directory)
-    coverage = session.report.coverage
+    coverage, settings = session.report.coverage, session.settings
     table, (tried, pairs, answers) = coverage.table(), coverage.tried()
+    missing: list[str] = []
+    cells, met = summary(coverage.cells)
+    if cells:
+        packets = session.report.packets
+        lines = unreached(coverage.cells, settings.role, settings.combines, packets)
+        missing = list(lines)
     if as_json:
-        click.echo(json.dumps({"tried": tried, "pairs": pairs, "answers": answers, "table": table}))
+        document = {"tried": tried, "pairs": pairs, "answers": answers, "cells": cells}
+        click.echo(json.dumps({**document, "unreached": missing, "table": table}))
         return
     _print_table(table)
     click.echo(f"\n{tried} of {pairs} pairs of opcode and state, {answers} different answers")
+    if cells:
+        click.echo(f"{cells:,} cells, {met:,} pairs of opcode and a value. Never reached:")
+        for line in missing:
+            click.echo(f"  {line}")
     if verbose:
         for opcode, row in table.items():
             for state, cell in row.items():

@@ -381,7 +381,8 @@ class _Run:
             "choices": report.choices,
             "lost": self._campaign.lost or None,
             "unstable": dict(report.unstable),
-            "coverage": {"tried": tried, "pairs": pairs, "answers": answers},
+            "coverage": {"tried": tried, "pairs": pairs, "answers": answers}
+            | ({"cells": len(report.coverage.cells)} if report.coverage.cells else {}),
         }
 
     def _lines(self) -> Iterator[str]:
@@ -400,6 +401,8 @@ class _Run:
         yield f"findings  {found}"
         tried, pairs, answers = report.coverage.tried()
         yield f"coverage  {tried} of {pairs} pairs of opcode and state, {answers} different answers"
+        if report.coverage.cells:
+            yield f"          {len(report.coverage.cells):,} cells (ibwire fuzz cover)"
         for number, (what, rule) in enumerate(report.choices.items()):
             yield f"{'' if number else 'choices':10}{what} ({rule})"
         if self._campaign.lost:

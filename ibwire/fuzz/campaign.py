@@ -13,7 +13,8 @@ from operator import itemgetter
 from typing import Any
 
 from ibwire.fuzz.case import Case, CaseError, Packet, RunsAway, Step
-from ibwire.fuzz.coverage import Answer, Coverage
+from ibwire.fuzz.coverage import Answer, Cell, Coverage
+from ibwire.fuzz.guidance import Guided
 from ibwire.fuzz.judge.choices import CHOICES, Choice
 from ibwire.fuzz.judge.comparison import FATAL, Difference, Kind
 from ibwire.fuzz.judge.findings import Distance, Finding, distance, signature, wrong_fields
@@ -43,6 +44,7 @@ class History:
     cases: int
     packets: int
     coverage: Counter[tuple[str, int, Answer]]
+    cells: Counter[Cell]
     is_clean: bool
     """Whether it is complete without a difference; else the last case has one."""
 
@@ -79,6 +81,7 @@ class Campaign:
         )
         self._testbed = testbed
         self._make = make
+        self._guide = make.guide if isinstance(make, Guided) else None
         self._choices: Sequence[Choice] = testbed.choices if explains else ()
 
     @property
@@ -153,7 +156,10 @@ class Campaign:
             is_clean = len(history) == report.cases  # new devices begin another history
             if is_stale():
                 return None
-        return History(first, report.cases, report.packets, report.coverage.counts, is_clean)
+        coverage = report.coverage
+        return History(
+            first, report.cases, report.packets, coverage.counts, coverage.cells, is_clean
+        )
 
     def take_over(self, history: History) -> None:
         """Continue after a clean history that begins with the next case."""
@@ -163,6 +169,7 @@ class Campaign:
         report.cases += history.cases
         report.packets += history.packets
         report.coverage.counts.update(history.coverage)
+        report.coverage.cells.update(history.cells)
 
     def _one_case(self, budget: int) -> Finding | None:
         testbed, state = self._testbed, self.state
@@ -190,16 +197,24 @@ class Campaign:
 
     def _carried_out(self, budget: int) -> tuple[Case, Difference | None, str]:
         """The next case, its difference, and the state of the connection before that."""
-        number, report = self.next_case, self.report
+        number, report, guide = self.next_case, self.report, self._guide
+        if guide is not None and self._testbed.is_fresh:
+            guide.forget()
         stepper = self._testbed.stepper(self._make(number), number)
         comparison = self._testbed.connect(stepper.connection, self.state.profile)
         reference, coverage = comparison.reference, report.coverage
         before = reference.state
         steps: list[Step] = []
         difference: Difference | None = None
+        cell_of = self._testbed.vocabulary.cell_of
         while (step := stepper.next(reference)) is not None:
             steps.append(step)
             before = reference.state
+            if cell_of is not None and isinstance(step, Packet):
+                cell = cell_of(reference, step)
+                coverage.cells[cell] += 1
+                if guide is not None:
+                    guide.seen.add(cell)
             difference = comparison.step(step)
             if isinstance(step, Packet):
                 report.packets += 1

@@ -15,6 +15,9 @@ OTHERS = "all others"
 Answer = tuple[int, ...]
 """An answer: nothing, its number, or its number and a code."""
 
+Cell = tuple[int, ...]
+"""What a packet has met, as numbers of values of several dimensions."""
+
 
 @dataclass(frozen=True, slots=True)
 class CoverageScheme:
@@ -36,6 +39,8 @@ class Coverage:
     def __init__(self, scheme: CoverageScheme) -> None:
         self.scheme = scheme
         self.counts: Counter[tuple[str, int, Answer]] = Counter()
+        self.cells: Counter[Cell] = Counter()
+        """Packets by what they have met, where the vocabulary tells."""
 
     def count(self, state: str, packet: Packet, answers: Sequence[Frame]) -> None:
         """Count a packet and its answers."""

@@ -16,7 +16,7 @@ from ibwire.base.errors import CaptureError
 from ibwire.drill.files import write_text
 from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import CaseError, Role
-from ibwire.fuzz.coverage import Coverage
+from ibwire.fuzz.coverage import Cell, Coverage
 from ibwire.fuzz.judge.choices import CHOICES
 from ibwire.fuzz.judge.exclusions import parse_exclusion
 from ibwire.fuzz.judge.findings import Finding
@@ -24,6 +24,7 @@ from ibwire.fuzz.report import Report
 from ibwire.fuzz.stepper import Maker
 from ibwire.fuzz.targets.emulator import DEFAULT
 from ibwire.fuzz.vocabulary.operators import Group
+from ibwire.fuzz.vocabulary.queue_pair.cells import DIMENSIONS
 from ibwire.fuzz.vocabulary.queue_pair.recorded_traffic import read_seeds, seeded
 from ibwire.fuzz.vocabulary.vocabularies import vocabulary_for
 
@@ -63,13 +64,17 @@ class Settings:
         """
         if not self.capture:
             make = vocabulary_for(self.role).generators
-            is_emulated = not self.target.startswith("live:")
-            return make(self.seed, self.role, self.ops, combines=is_emulated)
+            return make(self.seed, self.role, self.ops, combines=self.combines)
         seeds = read_seeds(self.capture, self.device, self.qpn)
         if not seeds.roles(self.role):
             reason = f"its requests are none for role {self.role}"
             raise CaptureError(self.capture, None, reason)
         return seeded(seeds, self.seed, self.role, self.ops)
+
+    @property
+    def combines(self) -> bool:
+        """Whether every second case is a combined one."""
+        return not self.capture and not self.target.startswith("live:") and self.role is not Role.CM
 
     @property
     def origin(self) -> str:
@@ -150,6 +155,7 @@ class Session:
                 [state, opcode, list(kind), count]
                 for (state, opcode, kind), count in sorted(report.coverage.counts.items())
             ],
+            "cells": [[*cell, count] for cell, count in sorted(report.coverage.cells.items())],
         }
         write_text(directory / NAME, _dumps(document))
 
@@ -192,6 +198,8 @@ def _session(document: _Object) -> Session:
         packets=document.number("packets"),
         cases=document.number("cases"),
     )
+    if "cells" in document.document:
+        report.coverage.cells = _cells(document.items("cells"))
     known: list[Known] = []
     for number, each in enumerate(document.objects("findings"), 1):
         finding = Known(
@@ -231,6 +239,20 @@ def _coverage(rows: list[Any], role: Role) -> Coverage:
         opcode, *kind = (_number(each, 0xFFFF, f"{where}[1, 2]") for each in (opcode, *kind))
         coverage.counts[state, opcode, tuple(kind)] = _number(count, 1 << 63, f"{where}[3]")
     return coverage
+
+
+def _cells(rows: list[Any]) -> Counter[Cell]:
+    cells: Counter[Cell] = Counter()
+    for index, row in enumerate(rows):
+        where = f"cells[{index}]"
+        if not isinstance(row, list) or len(row) != len(DIMENSIONS) + 2:
+            raise CaseError(f"{where}: not an opcode, {len(DIMENSIONS)} values and a count")
+        opcode, *values, count = row
+        cell = [_number(opcode, 0xFF, f"{where}[0]")]
+        for place, (_, names) in DIMENSIONS.items():
+            cell.append(_number(values[place - 1], len(names) - 1, f"{where}[{place}]"))
+        cells[tuple(cell)] = _number(count, 1 << 63, f"{where}[{len(row) - 1}]")
+    return cells
 
 
 class _Object:

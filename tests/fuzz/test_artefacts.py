@@ -287,6 +287,7 @@ def test_a_run_is_read_as_it_was_written(done: Campaign, tmp_path: Path) -> None
     assert (read.report.packets, read.report.cases) == (report.packets, report.cases)
     assert (read.report.seen, read.report.taken) == (report.seen, report.taken)
     assert read.report.coverage.counts == report.coverage.counts
+    assert read.report.coverage.cells == report.coverage.cells
 
 
 @pytest.mark.parametrize(
@@ -303,6 +304,8 @@ def test_a_run_is_read_as_it_was_written(done: Campaign, tmp_path: Path) -> None
         ("coverage", [[1, 2]], "coverage[0]: not state, opcode, answer and count"),
         ("coverage", [["HOME", 1, [], 1]], "coverage[0][0]: 'HOME', not one of IDLE, "),
         ("coverage", [["IDLE", 1, [1, 2, 3], 1]], "coverage[0][2]: not an opcode and a syndrome"),
+        ("cells", [[1, 2]], "cells[0]: not an opcode, 6 values and a count"),
+        ("cells", [[4, 0, 9, 0, 0, 0, 0, 1]], "cells[0][2]: 9, not a number from 0 to 4"),
     ],
 )
 def test_a_damaged_run_is_refused_with_the_place(

@@ -560,7 +560,7 @@ def test_a_response_that_leaves_a_request_without_memory_ends_the_connection(opc
     lone.qp.post_send(SendWR(WROpcode.SEND, pieces, SendFlags.SIGNALED, wr_id=2))
     assert len(lone.transmit()) == 1
 
-    lone.receive_packet(R[f"RC_{opcode}"], 501, syndrome=0x1F)
+    lone.receive_packet(OpCode[f"RC_{opcode}"], 501, syndrome=0x1F)
 
     assert statuses(lone.poll_send_cq()) == [(1, OK), (2, WCStatus.LOC_PROT_ERR)]
     assert lone.qp.state is QPState.ERR

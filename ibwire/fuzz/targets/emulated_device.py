@@ -499,13 +499,7 @@ class Emulation:
     @property
     def connection_state(self) -> str:
         """The state of the connection, as far as a peer could know it."""
-        if not self.is_alive:
-            return "ERROR"
-        sends = self.qp.sends
-        if sends.wqes:
-            return "RNR WAIT" if sends.timers.rnr is not None else "WAITING"
-        message = self.under_way
-        return "IDLE" if message is None else message.name
+        return connection_state(self.qp)
 
     @property
     def oldest_ssn(self) -> int:
@@ -545,6 +539,17 @@ def _views(memory: bytearray) -> dict[str, memoryview]:
         found[name] = view[start : start + size]
         start += size
     return found
+
+
+def connection_state(qp: QueuePair) -> str:
+    """The state of a queue pair, as far as a peer could know it."""
+    if not qp.accepts_requests or qp.responder.failed:
+        return "ERROR"
+    sends = qp.sends
+    if sends.wqes:
+        return "RNR WAIT" if sends.timers.rnr is not None else "WAITING"
+    message = qp.responder.under_way
+    return "IDLE" if message is None else message.name
 
 
 def psn_of(qp: QueuePair, base: str) -> int:

@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
-from ibwire.fuzz.case import Case, Command, Connection, Mad, Role
-from ibwire.fuzz.coverage import CoverageScheme
+from ibwire.fuzz.case import Case, Command, Connection, Mad, Packet, Role
+from ibwire.fuzz.coverage import Cell, CoverageScheme
+from ibwire.fuzz.guidance import Guide
 from ibwire.fuzz.stepper import Maker, Stepper
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.targets.emulated_manager import managed_emulation
 from ibwire.fuzz.vocabulary.cm import coverage as cm_coverage
 from ibwire.fuzz.vocabulary.cm.generator import ManagerGenerator
 from ibwire.fuzz.vocabulary.queue_pair import coverage as queue_pair_coverage
+from ibwire.fuzz.vocabulary.queue_pair.cells import cell_of
 from ibwire.fuzz.vocabulary.queue_pair.combined import CombinedGenerator
 from ibwire.fuzz.vocabulary.queue_pair.generator import Generator, Menu
 from ibwire.rc.profile import Profile
@@ -40,6 +42,8 @@ class Vocabulary:
     generators: Generators
     """Makes the generators of a run from its seed, its role and its groups of operators."""
     coverage: CoverageScheme
+    cell_of: Callable[[Emulation, Packet], Cell] | None = None
+    """What a packet is about to meet, by which cases are guided."""
 
 
 def queue_pair_generators(
@@ -49,17 +53,41 @@ def queue_pair_generators(
 
     combines: whether half of them are combined cases, which a device on a link cannot have.
     """
-    menu, combined = Menu(ops), Menu(ops, combined=True)
-    roles = (Role.RESPONDER, Role.REQUESTER) if role is Role.BOTH else (role,)
+    return QueuePairMaker(seed, role, ops) if combines else _plain_generators(seed, role, ops)
+
+
+def _plain_generators(seed: int, role: Role, ops: Collection[str]) -> Maker:
+    menu, roles = Menu(ops), _roles(role)
 
     def make(number: int) -> Stepper:
         role = roles[number % len(roles)]
-        rng = Random(f"{seed}:{role}:{number}")
-        if combines and number // len(roles) % 2:
-            return CombinedGenerator(rng, role, combined)
-        return Generator(rng, role, menu)
+        return Generator(Random(f"{seed}:{role}:{number}"), role, menu)
 
     return make
+
+
+class QueuePairMaker:
+    """The generators of a run of which every second case is a combined one, guided by coverage."""
+
+    def __init__(self, seed: int, role: Role, ops: Collection[str] = ()) -> None:
+        self.guide = Guide()
+        self._seed = seed
+        self._roles = _roles(role)
+        self._plain = _plain_generators(seed, role, ops)
+        self._menu = Menu(ops, combined=True)
+
+    def __call__(self, number: int) -> Stepper:
+        """The generator of the case with this number."""
+        roles = self._roles
+        if not number // len(roles) % 2:
+            return self._plain(number)
+        role = roles[number % len(roles)]
+        rng = Random(f"{self._seed}:{role}:{number}")
+        return CombinedGenerator(rng, role, self._menu, self.guide)
+
+
+def _roles(role: Role) -> tuple[Role, ...]:
+    return (Role.RESPONDER, Role.REQUESTER) if role is Role.BOTH else (role,)
 
 
 def manager_generators(
@@ -69,7 +97,9 @@ def manager_generators(
     return lambda number: ManagerGenerator(Random(f"{seed}:{role}:{number}"), ops)
 
 
-QUEUE_PAIR = Vocabulary("queue pair", Emulation, queue_pair_generators, queue_pair_coverage.SCHEME)
+QUEUE_PAIR = Vocabulary(
+    "queue pair", Emulation, queue_pair_generators, queue_pair_coverage.SCHEME, cell_of
+)
 CONNECTION_MANAGER = Vocabulary(
     "connection manager", managed_emulation, manager_generators, cm_coverage.SCHEME
 )

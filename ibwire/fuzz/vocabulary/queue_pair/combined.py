@@ -13,7 +13,9 @@ from dataclasses import replace
 from random import Random
 
 from ibwire.fuzz.case import Connection, Packet, Post, Receive, Role, Step, Value
+from ibwire.fuzz.guidance import Guide
 from ibwire.fuzz.targets.emulated_device import Emulation
+from ibwire.fuzz.vocabulary.queue_pair.cells import cell_of
 from ibwire.fuzz.vocabulary.queue_pair.generator import LONGEST, Generator, Menu
 from ibwire.rc.unreliable import GRH_SIZE
 from ibwire.rc.work import WROpcode
@@ -30,11 +32,15 @@ class Stream:
 
 
 class CombinedGenerator:
-    """One case. rng: of this case alone. role: what most of its packets attack."""
+    """One case. rng: of this case alone. role: what most of its packets attack.
 
-    def __init__(self, rng: Random, role: Role, menu: Menu, start: Sequence[Step] = ()) -> None:
+    guide: knows what was met before.
+    """
+
+    def __init__(self, rng: Random, role: Role, menu: Menu, guide: Guide | None = None) -> None:
         self.rng = rng
         self.role = role
+        self._guide = guide
         plain = Generator(rng, role, menu)
         self.connection = connection = _combined(rng, plain.connection, role)
         """The connection that the case begins with."""
@@ -60,7 +66,7 @@ class CombinedGenerator:
             self._after -= 1
         if self._left < 0 or self._after < 0:
             return None
-        stream = self._choose(living)
+        stream = self._choose(living, reference)
         reference.focus(stream.pair)
         for _ in range(_ATTEMPTS):
             while not stream.queue:
@@ -73,18 +79,44 @@ class CombinedGenerator:
 
     def _fill(self, stream: Stream, reference: Emulation) -> None:
         """Let a stream make its next steps; sometimes another queue pair does the same."""
-        steps = stream.generator.steps(reference)
+        steps = self._new_steps(stream.generator, reference)
         stream.queue.extend(steps)
         if self._is_alike and self.rng.random() < ALIKE:
             for other in self._streams:
                 if not other.queue and other.generator.role is stream.generator.role:
                     other.queue.extend(steps)
 
-    def _choose(self, living: Sequence[int]) -> Stream:
-        """The stream of the next step; mostly of a queue pair that still takes requests."""
+    def _new_steps(self, generator: Generator, reference: Emulation) -> Sequence[Step]:
+        """Steps of which the first meets something new, if that is found in few attempts.
+
+        Steps that do are kept; they may meet something new in another state, too.
+        """
+        guide = self._guide
+        usual = steps = generator.steps(reference)
+        if guide is None or self.connection.service != "RC" or not steps:
+            return steps
+        for attempt in range(ALTERNATIVES):
+            first = steps[0] if steps else None
+            if attempt == 0 and not isinstance(first, Packet):
+                return steps  # something that the application does, or time
+            if isinstance(first, Packet) and cell_of(reference, first) not in guide.seen:
+                guide.keep(generator.role, steps)
+                return steps
+            is_kept = attempt % 2 or self.rng.random() < 0.5
+            steps = guide.kept(generator.role, self.rng) if is_kept else generator.steps(reference)
+        return usual
+
+    def _choose(self, living: Sequence[int], reference: Emulation) -> Stream:
+        """The stream of the next step; mostly of a queue pair that still takes requests.
+
+        While one waits after an RNR NAK, mostly something else happens.
+        """
         rng, current = self.rng, self._current
+        if len(self._streams) == 1:
+            return current
+        is_waiting = reference.pairs[current.pair].sends.timers.rnr is not None
         is_dead = bool(living) and current.pair not in living
-        if len(self._streams) > 1 and (rng.random() >= self._stays or is_dead):
+        if is_dead or rng.random() >= (0.2 if is_waiting else self._stays):
             others = [each for each in self._streams if each.pair in living]
             current = rng.choice(others if others and rng.random() < 0.97 else self._streams)
             self._current = current
@@ -205,6 +237,9 @@ def _on(step: Step, pair: int) -> Step:
 
 ALIKE = 0.4
 """How likely it is that the next steps of a queue pair are also those of others."""
+
+ALTERNATIVES = 4
+"""Groups of steps that are looked at for one that meets something new."""
 
 _ATTEMPTS = 100
 """Steps that the service of a connection may not have, one after the other."""
