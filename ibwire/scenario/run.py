@@ -15,7 +15,7 @@ from ibwire.fabric.waiting import Deadlock
 from ibwire.impair import Loss, Match, build_pipe
 from ibwire.peer import QKEY, Host
 from ibwire.rc.attributes import MTU_CODES, QPCap, QPType
-from ibwire.rc.congestion import NotificationPoint
+from ibwire.rc.congestion import NotificationPoint, RateLimit
 from ibwire.rc.connect import address_of, bring_up
 from ibwire.rc.device import Device
 from ibwire.rc.limits import DeviceLimits
@@ -179,8 +179,7 @@ class Network:
         control = self.scenario.control
         if control is None:
             return {}
-        wires = (wire for wire in self.scenario.wires if host in wire.between)
-        rate_bps = next((wire.rate_bps for wire in wires), 100 * GBPS)
+        rate_bps = self._line_bps(host)
         if not control.has_cnps:
             return {"rate_control": partial(control.make, rate_bps)}
         return {
@@ -192,6 +191,11 @@ class Network:
                 priority=control.priority,
             ),
         }
+
+    def _line_bps(self, host: str) -> int:
+        """The rate of the line of a host."""
+        wires = (wire for wire in self.scenario.wires if host in wire.between)
+        return next((wire.rate_bps for wire in wires), 100 * GBPS)
 
     def _add_stages(self, wires: Sequence[Wire]) -> None:
         """Put the faults on the wires of a network with switches."""
@@ -270,6 +274,9 @@ class Network:
                     path_mtu=MTU_CODES[spec.mtu],
                     **attributes,
                 )
+            if spec.rate_bps is not None:
+                line_bps = self._line_bps(a.device.name)
+                a.rate = RateLimit(spec.rate_bps, burst=spec.burst, line_bps=line_bps)
             self.pairs.append((spec, index, a, b))
         return pairs
 

@@ -189,6 +189,10 @@ class ConnectionSpec:
     """Of its packets at the ports of its hosts, and in their VLAN tags."""
     udp_port: int | None = None
     """UDP source port of the first end; `None` for the choice of the profile."""
+    rate_bps: int | None = None
+    """At which the first end sends; `None` for that of its line or its congestion control."""
+    burst: int = 0
+    """Bytes that it may send without a gap after a pause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

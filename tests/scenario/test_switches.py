@@ -1,5 +1,6 @@
 """Scenarios with switches: what is read, what is refused, what is measured and captured."""
 
+import itertools
 import json
 import shutil
 import subprocess
@@ -224,6 +225,9 @@ TWO = '[topology]\nkind = "star"\nhosts = 2\n'
             "acton: unknown; did you mean action?",
         ),
         (TWO + "llr.frames = 0\n" + FLOW, "llr.frames: 0 is not from 1"),
+        (TWO + FLOW + "rate = '0G'\n", "x.toml:7:8: flow[0].rate: '0G' is not above 0"),
+        (TWO + FLOW + "burst = 5\n", "burst: needs a rate"),
+        (TWO + "[cc]\n" + FLOW + "rate = '1G'\n", "with [cc] the congestion control decides"),
         (TWO + "llr.while_down = 'x'\n" + FLOW, "'x' is not one of best-effort, block, discard"),
         (TWO + "[cc]\nalgorithm = 'timely'\nrp_gd = 1\n" + FLOW, "cc.rp_gd: unknown"),
         (TWO + "[cc]\nalgorithm = 'hpcc'\nai_bps = 5\n" + FLOW, "5 is not a rate such as 100G"),
@@ -302,6 +306,25 @@ def test_flow_in_an_idle_network_has_a_slowdown_of_one() -> None:
         metrics = run(read(text + f'from = "a0"\nto = "b2"\nsize = {size}')).metrics
 
         assert 999 <= metrics["slowdown.max"] <= 1010, size
+
+
+@pytest.mark.parametrize(("burst", "at_once"), [(0, 1), (5000, 6)])
+def test_flow_sends_at_its_rate_after_its_burst(burst: int, at_once: int) -> None:
+    """A packet of 1106 bytes of line time takes 884.8 ns at 10 Gb/s, and 88.48 ns on the line."""
+    times: list[int] = []
+
+    def note(node: str, event: str, frame: bytes, now: int) -> None:
+        if (node, event) == ("h0", "sent"):
+            times.append(now)
+
+    text = TWO + FLOW + f'size = 30720\nrate = "10 Gb/s"\nburst = {burst}\n'
+    outcome = run(read(text), observers=[note])
+    gaps = [later - before for before, later in itertools.pairwise(times)]
+
+    assert outcome.passed
+    assert len(times) == 30
+    assert [gap < 100_000 for gap in gaps] == [True] * (at_once - 1) + [False] * (30 - at_once)
+    assert set(gaps[at_once + 1 :]) == {884_800}
 
 
 def test_completion_time_of_one_packet_is_that_of_its_lines() -> None:
