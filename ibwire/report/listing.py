@@ -13,7 +13,6 @@ from ibwire.dissect.fields import FIELDS
 from ibwire.dissect.lines import Cells, Piece, assemble, cells_of, words
 from ibwire_layers import opcodes, syndrome
 from ibwire_layers.mad import Method, MgmtClass
-from ibwire_layers.management import LAYOUTS
 from ibwire_layers.walk import Protocol
 
 Rows = npt.NDArray[np.int64]
@@ -178,6 +177,9 @@ def _management(columns: Columns) -> Iterator[Piece]:
 
 
 def _mad_name(mgmt_class: int, method: int, attribute: int) -> str:
+    # Classes of attributes and records take long to import, and most captures have none.
+    from ibwire_layers.management import LAYOUTS
+
     layout = LAYOUTS.get(mgmt_class)
     parts = layout.attributes.get(attribute) if layout else None
     what = parts[-1].__name__ if parts else f"attribute 0x{attribute:04x}"

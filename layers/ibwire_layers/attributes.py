@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from ibwire_layers.mad import MTUCode as MTUCode
 from ibwire_layers.schema import Header, Show, array, bits, header, octets
 
 
@@ -66,16 +67,6 @@ class PortPhysicalState(IntEnum):
     LINK_UP = 5
     LINK_ERROR_RECOVERY = 6
     PHY_TEST = 7
-
-
-class MTUCode(IntEnum):
-    """MTU codes of attributes and CM messages (IBA 14.2)."""
-
-    MTU_256 = 1
-    MTU_512 = 2
-    MTU_1024 = 3
-    MTU_2048 = 4
-    MTU_4096 = 5
 
 
 class SMState(IntEnum):

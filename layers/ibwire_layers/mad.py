@@ -139,6 +139,16 @@ def status_names(status: int, mgmt_class: int) -> list[str]:
     return names
 
 
+class MTUCode(IntEnum):
+    """MTU codes of attributes and CM messages (IBA 14.2)."""
+
+    MTU_256 = 1
+    MTU_512 = 2
+    MTU_1024 = 3
+    MTU_2048 = 4
+    MTU_4096 = 5
+
+
 @header("MAD common header", key="mad", section="IBA 13.4")
 class MAD(Header):
     """First 24 bytes of every MAD except directed-route SMPs."""

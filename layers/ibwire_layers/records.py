@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from ibwire_layers.attributes import MTUCode
+from ibwire_layers.mad import MTUCode
 from ibwire_layers.schema import Header, Show, bits, header, octets
 
 
