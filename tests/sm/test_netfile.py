@@ -112,6 +112,7 @@ def test_what_is_written_is_read_again(name: str) -> None:
         (f'Switch 4 "sw0"\n[1] "a"[1] # {"9" * 5000}xEDR', "net:2", "a width 1x"),
         ('switchguid=0x1ffffffffffffffff\nSwitch 4 "sw0"', "net:1", "cannot read"),
         ('Ca 1 "a"\n[1](1ffffffffffffffff) "b"[1]', "net:2", "cannot read this port"),
+        ('caguid=0xffffffffffffffff\nCa 1 "a"', "net:2:1", "at most 0xfffffffffffffffe"),
         ("caguid=5\n", "net:1", "GUIDs without a node"),
         ('Ca 1 "a"\nCa 1 "b"', "net:2:1", "an empty line ends 'a'"),
     ],

@@ -185,19 +185,20 @@ class _Reader:
         guids[guid] = written
         if written.name in subnet.nodes:
             raise self._error(written.line, f"a second node {written.name!r}")
-        node = Node(
-            written.name,
-            is_switch=is_switch,
-            guid=guid,
-            num_ports=written.num_ports,
-            port_guids=written.port_guids if not is_switch else None,
-            description=written.description,
-            system_guid=numbers.get("sysimgguid"),
-            vendor_id=numbers.get("vendid", 0),
-            device_id=numbers.get("devid", 0),
-        )
         try:
-            subnet.add(node)
+            subnet.add(
+                Node(
+                    written.name,
+                    is_switch=is_switch,
+                    guid=guid,
+                    num_ports=written.num_ports,
+                    port_guids=written.port_guids if not is_switch else None,
+                    description=written.description,
+                    system_guid=numbers.get("sysimgguid"),
+                    vendor_id=numbers.get("vendid", 0),
+                    device_id=numbers.get("devid", 0),
+                )
+            )
         except EncodeError as error:
             raise self._error(written.line, str(error)) from None
 

@@ -268,6 +268,9 @@ class Node:
         for number in range(first, num_ports + 1):
             default = guid if is_switch else guid + number
             self.ports.append(Port(self, number, given.get(number, default)))
+        if max(guid, self.ports[-1].guid) >> 64:
+            most = (1 << 64) - 1 - (0 if is_switch else num_ports)
+            raise EncodeError(f"GUID of {name}", hex(guid), f"at most 0x{most:x} with its ports")
         if is_switch:
             switch = SwitchInfo(
                 linear_fdb_cap=LINEAR_FDB_CAP,
@@ -369,6 +372,10 @@ class Subnet:
         self._by_guid[node.guid] = node
         self._by_port_guid |= found
         return node
+
+    def has_guid(self, guid: int) -> bool:
+        """Whether a node has this GUID."""
+        return guid in self._by_guid
 
     def remove(self, node: Node) -> None:
         """Take a node out whose ports have no links; raises `EncodeError` if one has."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from ibwire.base.errors import EncodeError, IbwireError
 from ibwire.base.toml import Document, Table, read_content, shown
@@ -109,19 +110,16 @@ def _add(table: Table, subnet: Subnet, *, is_switch: bool) -> None:
     if name is None:
         raise table.error(None, "a node needs a name")
     ports = table.take_int("ports", 36 if is_switch else 1, 1, 254)
-    node = Node(
-        name,
-        is_switch=is_switch,
-        guid=_guid(table, "guid") or _free_guid(subnet, is_switch=is_switch),
-        num_ports=ports,
-        description=table.take_text("description", None),
-        system_guid=_guid(table, "system_guid"),
-        vendor_id=table.take_int("vendor_id", 0, 0, 0xFFFFFF),
-        device_id=table.take_int("device_id", 0, 0, 0xFFFF),
-    )
+    settings: dict[str, Any] = {
+        "guid": _guid(table, "guid") or _free_guid(subnet, is_switch=is_switch),
+        "description": table.take_text("description", None),
+        "system_guid": _guid(table, "system_guid"),
+        "vendor_id": table.take_int("vendor_id", 0, 0, 0xFFFFFF),
+        "device_id": table.take_int("device_id", 0, 0, 0xFFFF),
+    }
     table.end()
     try:
-        subnet.add(node)
+        subnet.add(Node(name, is_switch=is_switch, num_ports=ports, **settings))
     except EncodeError as error:
         raise table.error("name" if error.field == "node" else None, str(error)) from None
 
@@ -138,8 +136,7 @@ def _guid(table: Table, key: str) -> int | None:
 
 def _free_guid(subnet: Subnet, *, is_switch: bool) -> int:
     guid = _FIRST_GUID[is_switch] + len(subnet.nodes) * _GUID_STEP
-    taken = {node.guid for node in subnet.nodes.values()}
-    while guid in taken:
+    while subnet.has_guid(guid):
         guid += _GUID_STEP
     return guid
 

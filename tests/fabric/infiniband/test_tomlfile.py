@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ibwire.base.errors import ScriptError
 from ibwire.fabric.infiniband.shipped import find_topology
@@ -125,6 +129,11 @@ def test_a_net_file_is_found_beside_the_file(tmp_path: Path) -> None:
             ":4:1",
             "0x5 of b' is not its own: it is that of a",
         ),
+        (
+            '[[host]]\nname = "a"\nguid = "0xffffffffffffffff"',
+            ":1:1",
+            "is not at most 0xfffffffffffffffe",
+        ),
         ('[[host]]\nname = "a"\nguids = 5', ":3:1", "unknown; did you mean guid?"),
         ('[[host]]\nname = "a"\n[[link]]\nbetween = ["a[1]"]', ":3:1", "a link needs between"),
         ('[[host]]\nname = "a"\n[[link]]\nbetween = ["a[1]", "a[1]"]', ":4:11", "twice"),
@@ -150,3 +159,20 @@ def test_an_error_has_its_place(text: str, place: str, words: str, tmp_path: Pat
 def test_a_file_that_is_not_there_is_an_error_of_the_system() -> None:
     with pytest.raises(OSError, match="No such file"):
         find_topology("nowhere.toml")
+
+
+_WORDS = (
+    "[[switch]]", "[[host]]", "[[link]]", "[link]", 'name = "a"', 'name = "b"', "ports = 3",
+    "guid = 7", 'guid = "0xffffffffffffffff"', "guid = -1", 'between = ["a[1]", "b[1]"]',
+    'between = ["a[1]", "a[2]"]', "between = [[]]", 'rate = "12xXDR"', "rate = {}",
+    'topology = "star:hosts=2"', 'topology = "ring:switches=999999"', 'without = ["sw0[1]"]',
+    'without = ["sw0", "sw0"]', "without = 1", "ports = 1e9", "description = 5", "x.y = 1",
+)  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(_WORDS), max_size=12))
+def test_no_text_does_harm(lines: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(ScriptError):
+        subnet = read(Path(folder), "\n".join(lines))
+        guids = [node.guid for node in subnet.nodes.values()]
+        assert len(set(guids)) == len(guids) > 0
