@@ -10,11 +10,12 @@ from ibwire.rc.connect import ALL_ACCESS, bring_up
 from ibwire.rc.qp import QPInit, QueuePair
 from ibwire.rc.work import SGE, RecvWR, SendWR, WROpcode
 from ibwire.scenario.infiniband import FabricTraffic
+from ibwire.sm.groups import BROADCAST
 from ibwire_layers.headers import IPoIB
 from ibwire_layers.outer import EtherType
 from ibwire_layers.records import MCMemberRecord
 from sm.managed import Managed
-from sm.test_administration import BROADCAST, MEMBER, SET, Client
+from sm.test_administration import MEMBER, SET, Client
 
 GRH = 40
 """Bytes before a datagram in the memory of its receiver (IBA 11.4.1.2)."""
