@@ -119,6 +119,33 @@ def test_regions_have_names_keys_and_an_end(ask: Answer) -> None:
         found.read(found.symbols["other.va"], 1)
 
 
+def test_requests_have_as_many_pieces_of_memory_as_the_queue_pair_takes(ask: Answer) -> None:
+    three = remote(ask, max_send_sge=3, max_recv_sge=2)
+    va, lkey = three.symbols["va"], three.symbols["lkey"]
+    pieces = [SGE(va, 8, lkey), SGE(va + 100, 0, lkey), SGE(va + 64, 5, lkey)]
+
+    three.post_send(SendWR(WROpcode.RDMA_WRITE, pieces, wr_id=1))
+    three.post_recv(RecvWR(pieces[:2], 2))
+    for refused in (pieces, pieces * 2):
+        with pytest.raises(VerbsError):
+            three.post_recv(RecvWR(refused, 3))
+    with pytest.raises(VerbsError):
+        three.post_send(SendWR(WROpcode.RDMA_WRITE, pieces * 2, wr_id=4))
+    three.modify({}, QPState.ERR)
+
+    completions, _ = three.collect()
+    assert [wc.wr_id for wc in completions["send"]] == [1]
+    assert [wc.wr_id for wc in completions["recv"]] == [2]
+
+
+def test_a_piece_that_is_no_piece_is_refused(ask: Answer) -> None:
+    remote(ask)
+
+    answer = ask({"do": "post_recv", "wr_id": 1, "sge": [4096, 8, 1, 4096]})
+
+    assert "unable" in answer
+
+
 def test_completions_come_once_with_all_that_they_say(ask: Answer) -> None:
     found = remote(ask)
     found.post_recv(RecvWR([], 7))

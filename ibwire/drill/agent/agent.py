@@ -223,6 +223,8 @@ class Agent:
         send_cqe: int,
         recv_cqe: int,
         access: int,
+        max_send_sge: int = 1,
+        max_recv_sge: int = 1,
     ) -> Answer:
         """Make a queue pair in RESET, with its queues and a region; the former one is closed."""
         self.close()
@@ -231,12 +233,18 @@ class Agent:
         self.queues["send"] = CQ(self.context, send_cqe)
         self.queues["recv"] = CQ(self.context, recv_cqe)
         if srq:
-            self.srq = SRQ(self.pds[0], SrqInitAttr(SrqAttr(max_wr=max_recv_wr)))
+            self.srq = SRQ(self.pds[0], SrqInitAttr(SrqAttr(max_recv_wr, max_recv_sge)))
         self.qp = self._queue_pair(
             qp_type=type,
             scq=self.queues["send"],
             rcq=self.queues["recv"],
-            cap=QPCap(max_send_wr=max_send_wr, max_recv_wr=max_recv_wr, max_inline_data=256),
+            cap=QPCap(
+                max_send_wr=max_send_wr,
+                max_recv_wr=max_recv_wr,
+                max_send_sge=max_send_sge,
+                max_recv_sge=max_recv_sge,
+                max_inline_data=256,
+            ),
             srq=self.srq,
             sq_sig_all=0,
         )
@@ -325,7 +333,8 @@ class Agent:
 
     def post_recv(self, wr_id: int, sge: list[int] | None) -> None:
         """Post a receive request, to the shared queue if there is one."""
-        request = RecvWR(wr_id=wr_id, num_sge=1, sg=[self._piece(sge)])
+        pieces = self._pieces(sge)
+        request = RecvWR(wr_id=wr_id, num_sge=len(pieces), sg=pieces)
         (self.srq or self.qp).post_recv(request)
 
     def post_send(
@@ -358,13 +367,15 @@ class Agent:
         if opcode not in (*ATOMICS, *RDMA, *SENDS):
             raise Unable(f"no work request with opcode {opcode}")
         if flags & e.IBV_SEND_INLINE and sge is not None:
-            self._check_inline(*sge)
+            for start in range(0, len(sge), 3):
+                self._check_inline(*sge[start : start + 3])
         is_invalidating = opcode in (e.IBV_WR_SEND_WITH_INV, e.IBV_WR_LOCAL_INV)
+        pieces = self._pieces(sge)
         request = SendWR(
             wr_id=wr_id,
             opcode=opcode,
-            num_sge=1,
-            sg=[self._piece(sge)],
+            num_sge=len(pieces),
+            sg=pieces,
             send_flags=flags,
             # One word of memory: immediate data is sent with the byte order that it has there.
             imm_data=invalidate_rkey if is_invalidating else socket.htonl(imm_data),
@@ -449,12 +460,12 @@ class Agent:
                 return index
         raise Unable(f"the device has no P_Key {pkey:#06x}")
 
-    def _piece(self, sge: list[int] | None) -> Any:
-        """SGE of a work request; pyverbs requires one even for no bytes."""
-        if sge is None:
+    def _pieces(self, sge: list[int] | None) -> list[Any]:
+        """SGEs of a work request, three numbers each; pyverbs requires one even for no bytes."""
+        if not sge:
             region = self._open_region(0)
-            return SGE(region.buf, 0, region.lkey)
-        return SGE(*sge)
+            return [SGE(region.buf, 0, region.lkey)]
+        return [SGE(*sge[start : start + 3]) for start in range(0, len(sge), 3)]
 
     def _drain_events(self) -> None:
         while self.has_event():

@@ -81,6 +81,8 @@ class Remote:
             srq=bool(settings["srq"]),
             access=self._access(int(ALL_ACCESS | Access.MW_BIND)),
             **{name: settings[name] for name in _CAPACITIES},
+            # Only what a script says, as an agent of an older version knows nothing of it.
+            **{name: given[name] for name in ("max_send_sge", "max_recv_sge") if name in given},
         )
         self.qpn = self._number(made, "qpn")
         self.regions: dict[str, Region] = {"mr": self._region(made, settings["size"])}
@@ -350,9 +352,7 @@ def _text(gid: int) -> str:
 
 
 def _piece(sges: Sequence[SGE]) -> list[int] | None:
-    if len(sges) > 1:
-        raise Unable(f"needs requests of {len(sges)} pieces of memory: the agent posts one")
-    return [sges[0].addr, sges[0].length, sges[0].lkey] if sges else None
+    return [number for each in sges for number in (each.addr, each.length, each.lkey)] or None
 
 
 def _remote_event(found: object) -> RemoteEvent:
