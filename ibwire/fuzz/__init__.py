@@ -17,7 +17,8 @@ Which file to open, to change
 - an operator: its row in `vocabulary/operators.py`; its function in `request_operators.py` or
   `response_mutators.py` of `vocabulary/queue_pair/`, or in `vocabulary/cm/operators.py`
 - a choice, which the specification leaves open, or a known deviation: `judge/choices.py`
-- a step of a case and `case.json`: `case.py`; its frame: `vocabulary/binding.py` and the
+- a step of a case: `case.py`; a case as a file: `saved.py`, and `script.py` and `reading.py` of
+  `vocabulary/queue_pair/`; its frame: `vocabulary/binding.py` and the
   `encoding.py` of `vocabulary/queue_pair/` or `vocabulary/cm/`
 - valid traffic: `traffic.py` of `vocabulary/queue_pair/` or `vocabulary/cm/`
 - a target: `targets/testbed.py` has the protocols; `targets/emulator.py` and `targets/link/`
@@ -26,8 +27,9 @@ Which file to open, to change
   `vocabulary/cm/names.py`
 - the drill script of a finding: `script.py` of a vocabulary
 - a run: `campaign.py` and `report.py`; `run_file.py` for `run.json`, `prefetch.py` for `--jobs`
-- how a case is minimised: `minimise.py`, `condense.py`, `targets/link/crash_minimiser.py`
-- the files of a finding: `artefacts.py`, `recording.py`, `report_text.py`
+- how a case is minimised: `minimise.py`; one that crashes a device on a link:
+  `targets/link/crash_minimiser.py`
+- the files of a finding: `artefacts.py`, `saved.py`, `recording.py`, `report_text.py`
 """
 
 from ibwire.fuzz.campaign import Campaign

@@ -38,6 +38,9 @@ MAXIMUM_PAIRS = 8
 MAXIMUM_SGES = 16
 """SGEs of a work request."""
 
+MAXIMUM_TIME = 10**16
+"""Picoseconds of a wait: longer than the longest ACK timeout."""
+
 MAXIMUM_TEXT = 200
 """Characters of a text that is printed."""
 
@@ -567,7 +570,7 @@ _HIGHEST = {
     "sges": MAXIMUM_SGES,
     "wrong_lkey": MAXIMUM_SGES,
     "count": 4096,
-    "time": 10**16,  # ps: longer than the longest ACK timeout
+    "time": MAXIMUM_TIME,
     "length": 2 * MAXIMUM_PAYLOAD,
     "pad": MAXIMUM_PAYLOAD // 2,
     "more": MAXIMUM_PAYLOAD // 2,
@@ -605,6 +608,11 @@ def _read_text(value: Any, where: str) -> str:
     if len(value) > MAXIMUM_TEXT or not value.isprintable():
         raise CaseError(f"{where}: not a line of at most {MAXIMUM_TEXT} characters")
     return value
+
+
+def check_connection(connection: Connection, where: str) -> None:
+    """Raise `CaseError` for an attribute that no connection has."""
+    _connection_from_json(asdict(connection), where)
 
 
 def _connection_from_json(document: Any, where: str) -> Connection:

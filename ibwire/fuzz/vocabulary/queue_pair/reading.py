@@ -26,6 +26,7 @@ from ibwire.fuzz.case import (
     MAXIMUM_PAIRS,
     MAXIMUM_STEPS,
     MAXIMUM_TEXT,
+    MAXIMUM_TIME,
     SERVICES,
     Case,
     CaseError,
@@ -38,6 +39,7 @@ from ibwire.fuzz.case import (
     Step,
     Value,
     Wait,
+    check_connection,
 )
 from ibwire.fuzz.judge.profiles import profile_of
 from ibwire.fuzz.targets.emulated_device import PEER_RKEY, PEER_VA, PKEYS
@@ -159,7 +161,10 @@ class _Reader:
         if end is None:
             return 0
         self._scope.symbols = self._symbols()
-        return end.evaluate(self._scope)
+        time = end.evaluate(self._scope)
+        if not 0 <= time + self._waited <= MAXIMUM_TIME:
+            raise CaseError(f"{self._path}: a wait of {time} ps, not from 0 to {MAXIMUM_TIME}")
+        return time
 
     def _settle(self, *, is_held: bool) -> None:
         """Carry out what is open: the last packet, and the time since."""
@@ -185,6 +190,7 @@ class _Reader:
         self._is_connecting = False
         least = min(self._receives)
         self._connection = replace(self._connection, receives=least, pairs=len(self._names))
+        check_connection(self._connection, f"{self._path}: qp")
         step = Connect(self._connection)
         self._steps.append(step)
         if self._reference is None:
@@ -331,7 +337,9 @@ class _Reader:
             if name == "bth.psn":
                 psn = single(value).evaluate(self._scope)
             else:
-                given[name] = self._value(step.line, single(value), symbols)
+                own = self._value(step.line, single(value), symbols)
+                mask = (1 << place.field.size) - 1
+                given[name] = own & mask if isinstance(own, int) else own
         self._set_usual(literal, given, words)
         return Packet(
             literal.opcode,

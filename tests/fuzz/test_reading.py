@@ -1,0 +1,191 @@
+"""Drill scripts as cases of the fuzzer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ibwire.base.errors import ScriptError
+from ibwire.fuzz.case import (
+    Case,
+    CaseError,
+    Connect,
+    Connection,
+    Packet,
+    Pause,
+    Post,
+    Receive,
+    RunsAway,
+    Wait,
+)
+from ibwire.fuzz.saved import case_text, parse_case, says
+from ibwire.fuzz.vocabulary.queue_pair.reading import read_script
+from ibwire.rc.work import WROpcode
+from ibwire_layers.opcodes import OpCode
+
+SEND_FIRST, SEND_LAST = int(OpCode.RC_SEND_FIRST), int(OpCode.RC_SEND_LAST)
+ACK, WRITE = int(OpCode.RC_ACKNOWLEDGE), int(OpCode.RC_RDMA_WRITE_ONLY)
+SILENT = {"bth.ack_req": 0}
+
+
+def read(text: str) -> Case:
+    return read_script(text.encode(), "s.drill")
+
+
+def test_psns_count_from_the_one_that_is_expected_at_that_moment() -> None:
+    case = read(
+        """
+        post_recv len=600
+        < SEND_FIRST psn len=256
+        silence
+        < SEND_LAST psn+1 len=8 ack
+        > ACK psn+1
+        < SEND_LAST psn+1 len=8 ack
+        > ACK psn+1
+        < WRITE_ONLY psn+5 len=8 ack  // a gap
+        """
+    )
+
+    assert case.connection == Connection(timeout=18, receives=1, room=600)
+    assert case.steps == (
+        Packet(SEND_FIRST, ("expected", 0), 256, fields=SILENT),
+        Packet(SEND_LAST, ("expected", 0), 8),
+        Packet(SEND_LAST, ("expected", -1), 8),
+        Packet(WRITE, ("expected", 3), 8, why="a gap"),
+    )
+
+
+def test_packets_on_lines_that_follow_each_other_arrive_before_an_answer() -> None:
+    case = read("< WRITE_ONLY psn\n< WRITE_ONLY psn\n+1us < WRITE_ONLY psn")
+
+    held = [step.held for step in case.steps if isinstance(step, Packet)]
+    assert held == [True, False, False]
+    assert case.steps[2] == Wait(1_000_000)
+
+
+def test_the_times_of_lines_are_waits() -> None:
+    case = read(
+        """
+        post_send RDMA_WRITE len=8 flags=SIGNALED+FENCE
+        +5us > WRITE_ONLY psn
+        +1us..3us > WRITE_ONLY psn
+        +2us silence
+        poll send wr_id=0
+        < ACK psn rnr=12
+        +1ms anything
+        """
+    )
+
+    assert case.steps == (
+        Post(int(WROpcode.RDMA_WRITE), 8, fence=True),
+        Wait(10_000_000),
+        Packet(ACK, ("una", 0), fields={**SILENT, "aeth.syndrome": 0x2C}),
+        Wait(1_000_000_000),
+    )
+
+
+def test_queue_pairs_have_their_steps_and_connections_follow_each_other() -> None:
+    case = read(
+        """
+        qp type=UC mtu=512
+        qp other rq_psn=100 sq_psn=500
+        post_recv len={8, 4} addr={va, va+8}
+        other post_recv len={8, 4} addr={va, va+8}
+        other < UC_SEND_ONLY psn len=8 ack icrc=good^0x10000
+        silence
+        other post_recv len={8, 4} addr={va, va+8}
+        pfc priorities=8 quanta=1
+        reconnect rq_psn=7 sq_psn=8
+        other reconnect rq_psn=7 sq_psn=8
+        < UC_SEND_ONLY psn len=8 ack
+        """
+    )
+
+    usual = Connection(mtu=512, timeout=18, receives=1, room=12, service="UC", pairs=2, sges=2)
+    only = int(OpCode.UC_SEND_ONLY)
+    assert case.connection == usual
+    assert case.steps[:3] == (
+        Packet(only, length=8, icrc=1 << 32 | 0x10000, pair=1),
+        Receive(1, 1),
+        Pause(8, 1),
+    )
+    assert isinstance(case.steps[3], Connect)
+    assert case.steps[3].connection.rq_psn == 7
+    assert case.steps[4] == Packet(only, length=8)
+
+
+ERRORS = {
+    '< SEND_ONLY psn data="00"': "1: the payload of a case is the test pattern",
+    "qp type=XRC_RECV\n< WRITE_ONLY psn": "1: type is not one of RC, UC, UD",
+    "qp srq=1\n< WRITE_ONLY psn": "1: qp srq= is not for cases of the fuzzer",
+    "qp b rq_psn=1 sq_psn=500": "1: rq_psn is not that of the first queue pair",
+    "mr other": "1: a case of the fuzzer has the regions readable, foreign, ",
+    'store va data="00"': "1: memory of a case of the fuzzer has the test pattern",
+    "modify state=ERR": "1: modify is not for cases of the fuzzer",
+    "impair > drop nth=1": "1: impairments are not for cases of the fuzzer",
+    "post_recv len=8\npost_recv len=9": "2: all receive requests of a case have the same pieces",
+    "post_send SEND remote_addr=1": "1: the peer's memory is at 0x5000",
+    "post_send SEND flags=INLINE": "1: requests of a case are not inline",
+    "< WRITE_ONLY psn va=va+end": "1: va+end: not a number of the connection and an offset",
+    "< CM_REQ": "1: messages of connection management are cases of their own",
+}
+
+
+@pytest.mark.parametrize("text", ERRORS, ids=lambda text: text.replace("\n", "|"))
+def test_what_is_no_case_is_refused_with_its_line(text: str) -> None:
+    with pytest.raises(CaseError) as caught:
+        read(text)
+
+    assert str(caught.value).startswith(f"s.drill:{ERRORS[text]}")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("state RTS", "s.drill: the device receives nothing, and does nothing"),
+        ("cases a {\n1\n2\n}\nstate RTS", "s.drill: a table of 2 cases, not one case"),
+        ("+99999s silence", "s.drill: a wait of "),
+        ("qp max_rd_atomic=129\npost_send SEND", "s.drill: qp.max_rd_atomic: 129, not a number"),
+        ("reference nowhere\nstate RTS", "profile: 'nowhere', not one of "),
+        ("choice a=b\nstate RTS", "choices.a: 'b', no such choice"),
+    ],
+)
+def test_what_no_case_has_is_refused(text: str, reason: str) -> None:
+    with pytest.raises(CaseError) as caught:
+        read(text)
+
+    assert str(caught.value).startswith(reason)
+
+
+CONFORMANCE = Path(__file__).parents[1] / "conformance"
+
+
+@pytest.mark.parametrize("name", ["acks/coalesced", "sequence/nak-after-each-gap"])
+def test_conformance_scripts_are_cases_that_are_written_as_they_were_read(name: str) -> None:
+    path = CONFORMANCE / f"{name}.drill"
+    case = parse_case(path.read_bytes(), path.name)
+
+    assert case.packets > 1
+    assert says(case_text(case), case)
+
+
+SHIPPED = sorted(path.read_text() for path in CONFORMANCE.rglob("*.drill"))
+
+
+@pytest.mark.slow
+@given(st.data())
+def test_no_script_does_worse_than_an_error(data: st.DataObject) -> None:
+    lines = data.draw(st.sampled_from(SHIPPED)).splitlines()
+    for _ in range(data.draw(st.integers(0, 4))):
+        at = data.draw(st.integers(0, len(lines)))
+        other = data.draw(st.sampled_from(SHIPPED)).splitlines()
+        lines[at : at + data.draw(st.integers(0, 3))] = [data.draw(st.sampled_from(other))]
+
+    try:
+        case = read("\n".join(lines))
+    except (CaseError, ScriptError, RunsAway):
+        return
+    assert case.steps
