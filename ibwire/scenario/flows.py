@@ -271,19 +271,17 @@ def _connection(
         expectations=read_expectations(table.table("expect"), SCOPED),
         priority=priority,
         udp_port=table.take_int("udp_port", None, 0, 0xFFFF),
-        rate_bps=_rate(table, is_controlled=is_ecn),
+        rate_bps=_rate(table),
         burst=table.take_size("burst", 0, 0, LARGEST_MESSAGE),
     )
 
 
-def _rate(table: Table, *, is_controlled: bool) -> int | None:
+def _rate(table: Table) -> int | None:
     """The rate of each queue pair, in bits a second."""
     if "rate" not in table:
         if table.take("burst") is not None:
             raise table.error("burst", "needs a rate")
         return None
-    if is_controlled:
-        raise table.error("rate", "with [cc] the congestion control decides on it")
     rate = table.take_rate("rate", 0)
     if not rate:
         raise table.error("rate", "expected a rate above 0")

@@ -66,6 +66,8 @@ def read_scenario(content: bytes, name: str, settings: Iterable[Setting] = ()) -
     context = ListContext(Path(name).parent, seed, rates)
     is_ecn = control is not None and control.has_cnps
     connections, workloads, tcp = _traffic(top, network, link, context, is_ecn=is_ecn)
+    if control is not None and any(each.rate_bps for each in connections):
+        raise top.error("cc", "decides on the rate, which a [[flow]] has too")
     payloads = [each.mtu for each in connections] + [each.mss for each in tcp]
     largest = max(payloads) + LARGEST_HEADERS + ETHERNET_OVERHEAD
     has_telemetry = control is not None and control.has_telemetry

@@ -227,7 +227,10 @@ TWO = '[topology]\nkind = "star"\nhosts = 2\n'
         (TWO + "llr.frames = 0\n" + FLOW, "llr.frames: 0 is not from 1"),
         (TWO + FLOW + "rate = '0G'\n", "x.toml:7:8: flow[0].rate: '0G' is not above 0"),
         (TWO + FLOW + "burst = 5\n", "burst: needs a rate"),
-        (TWO + "[cc]\n" + FLOW + "rate = '1G'\n", "with [cc] the congestion control decides"),
+        (
+            TWO + "[cc]\nalgorithm = 'hpcc'\n" + FLOW + "rate = '1G'\n",
+            "x.toml:4:2: cc: decides on the rate, which a [[flow]] has too",
+        ),
         (TWO + "llr.while_down = 'x'\n" + FLOW, "'x' is not one of best-effort, block, discard"),
         (TWO + "[cc]\nalgorithm = 'timely'\nrp_gd = 1\n" + FLOW, "cc.rp_gd: unknown"),
         (TWO + "[cc]\nalgorithm = 'hpcc'\nai_bps = 5\n" + FLOW, "5 is not a rate such as 100G"),
