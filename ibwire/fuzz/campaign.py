@@ -6,19 +6,21 @@ allowed, has it a name, is it new, and which case is the shortest that shows it.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from operator import itemgetter
 from typing import Any
 
 from ibwire.fuzz.case import Case, CaseError, Packet, RunsAway, Step
 from ibwire.fuzz.coverage import Answer, Cell, Coverage
 from ibwire.fuzz.guidance import Guided
-from ibwire.fuzz.judge.choices import CHOICES, Choice
-from ibwire.fuzz.judge.comparison import FATAL, Difference, Kind
-from ibwire.fuzz.judge.findings import Distance, Finding, distance, signature, wrong_fields
+from ibwire.fuzz.judge.choices import Choice
+from ibwire.fuzz.judge.comparison import Difference, Kind
+from ibwire.fuzz.judge.explanation import explanation, single_explanations, with_values
+from ibwire.fuzz.judge.findings import Finding, signature, wrong_fields
+from ibwire.fuzz.judge.naming import Name
 from ibwire.fuzz.judge.profiles import choices_of, profile_of
+from ibwire.fuzz.judge.witness import fingerprint, is_shown
 from ibwire.fuzz.report import HISTORY, MAXIMUM_BUCKETS, Report, RunState, Search
 from ibwire.fuzz.stepper import Maker
 from ibwire.fuzz.targets.testbed import Confirmed, Testbed
@@ -27,12 +29,6 @@ from ibwire.rc.profile import PROFILES, Profile
 
 ENDLESS = 1 << 62
 """A budget of packets for a run that something else ends."""
-
-FEW = 3
-"""How many of the choices that reduce the distance most are tried together with another one."""
-
-NEVER: Distance = (1, 0, 0, 0)
-"""Farther than any difference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +79,9 @@ class Campaign:
         self._make = make
         self._guide = make.guide if isinstance(make, Guided) else None
         self._choices: Sequence[Choice] = testbed.choices if explains else ()
+        self._has_fingerprint = False
+        self._waiting: deque[tuple[Case, Choice | None]] = deque()
+        """Witnesses in which the target differs, with their deviations."""
 
     @property
     def report(self) -> Report:
@@ -123,11 +122,15 @@ class Campaign:
         """
         state, report = self.state, self.report
         state.search.is_over = is_over
-        before = state.profile, report.taken, list(report.given_back)
+        if not self._has_fingerprint:
+            self._take_fingerprint()
+        if (found := self._from_fingerprint()) is not None:
+            return found
+        before = state.profile, report.taken
         try:
             found = self._one_case(packets)
         except (KeyboardInterrupt, Interrupted) as signal:
-            state.profile, report.taken, report.given_back = before
+            state.profile, report.taken = before
             raise KeyboardInterrupt from signal
         state.next_case += 1
         report.cases += 1
@@ -229,62 +232,138 @@ class Campaign:
 
     # Findings.
 
+    def _take_fingerprint(self) -> None:
+        """Carry out the witnesses: what they show of the target is known from the start."""
+        self._has_fingerprint = True
+        state, testbed = self.state, self._testbed
+        cases = [(each.name, each.case(state.base)) for each in testbed.witnesses]
+        if not cases or not self._choices:
+            return
+        found = fingerprint(cases, state.profile, self._choices, testbed.replay)
+        state.profile = found.profile
+        self.report.taken = choices_of(found.profile, state.base)
+        for choice in self._choices:
+            if self._is_taken(choice) and not choice.allowed:
+                own = [case for name, case in cases if name == choice.name]
+                self._waiting.extend((case, choice) for case in own)
+        self._waiting.extend((case, None) for case in found.unexplained)
+
+    def _from_fingerprint(self) -> Finding | None:
+        """The next finding that the witnesses have shown."""
+        while self._waiting:
+            case, choice = self._waiting.popleft()
+            if choice is None:
+                found = self._judged(Confirmed(case, "", original=case))
+            else:
+                found = self._deviation(case, choice)
+            if found is not None:
+                return found
+        return None
+
+    def _deviation(self, case: Case, choice: Choice) -> Finding | None:
+        """The finding of a known deviation that a case shows, if it is a new one."""
+        name = Name(choice.about, choice.rule, choice.about)
+        finding = self._new(name, case, case, without=[choice])
+        if finding is not None:
+            finding.about = choice.about
+        return finding
+
+    def _is_taken(self, choice: Choice) -> bool:
+        usual = PROFILES[self.state.base]
+        return bool(getattr(self.state.profile, choice.name) != getattr(usual, choice.name))
+
     def _judged(self, confirmed: Confirmed) -> Finding | None:
         """A finding, if a difference is neither allowed nor known already."""
-        report, state, case = self.report, self.state, confirmed.case
-        names: list[str] = []
-        if self._choices and not self.is_interrupted:
-            try:
-                names = self._explain(case)
-            except KeyboardInterrupt:
-                if confirmed.original is case:
-                    raise  # the next case will show it again
-                state.search.is_interrupted = True
-        left = self.replay(case)
-        if left is None and not names:
-            return None  # all of it was allowed
-        bucket = "; ".join(names) or confirmed.bucket
-        if left is not None and not names:
-            bucket = self._testbed.name_of(state, case, left, bucket)
-        if bucket not in report.seen and len(report.seen) >= MAXIMUM_BUCKETS:
-            return None
-        found = None
-        if bucket not in report.seen:
-            found = self._new(bucket, case, names, confirmed.original)
-        report.seen[bucket] += 1
-        return found
-
-    def _new(self, bucket: str, case: Case, names: Sequence[str], original: Case) -> Finding | None:
-        """Make a finding: the minimised case, compared with the specification."""
-        state, report = self.state, self.report
-        strict = self._without(names)
-        difference = self.replay(case, strict)
+        report, state = self.report, self.state
+        case = confirmed.case
+        difference = self.replay(case)
         if difference is None:
-            return None  # the allowed choices alone explain it
+            return None
         shortest = case
         if state.minimises and not self.is_interrupted:
-            shortest = self.shortest(case, difference, strict)
-        difference = self.replay(shortest, strict) or difference
+            shortest = self.shortest(case, difference, state.profile)
+            if self._is_allowed(shortest):
+                if shortest == case or self._is_allowed(case):
+                    return None
+                shortest = case
+        elif self._is_allowed(case):
+            return None
+        difference = self.replay(shortest) or difference
         shortest = shortest.with_steps(shortest.steps[: difference.step + 1])
-        needed = self._needed(shortest, difference, strict)
-        shortest = replace(shortest, choices=choices_of(needed, state.base))
-        difference = self.replay(shortest, needed) or difference
-        rule = self._testbed.rule_of(difference, shortest.steps[-1])
-        if names:
-            rule = "; ".join(
-                dict.fromkeys(choice.rule for choice in CHOICES if choice.about in names)
-            )
+        if not self._is_fault(shortest, difference):
+            return None
+        known = self._witnessed(shortest)
+        if known is not None:
+            return known
+        name = self._testbed.name_of(state, shortest, difference, confirmed.bucket)
+        bucket = report.groups.get(name.group) or report.groups.get(name.wider)
+        if confirmed.bucket:
+            report.led_to[confirmed.bucket] = bucket or name.text
+        if bucket is not None:
+            report.seen[bucket] += 1
+            return None
+        if len(report.seen) >= MAXIMUM_BUCKETS:
+            return None
+        return self._new(name, shortest, confirmed.original)
+
+    def _is_allowed(self, case: Case) -> bool:
+        """Whether choices that the specification leaves open explain a case."""
+        allowed = [choice for choice in self._choices if choice.allowed]
+        return explanation(case, self.state.profile, allowed, self._testbed.replay) is not None
+
+    def _is_fault(self, case: Case, difference: Difference) -> bool:
+        """Whether a target is wrong that differs from a reference with its known deviations.
+
+        It is not if it does what the specification says, where the reference deviates.
+        """
+        deviations = [each for each in self._choices if not each.allowed and self._is_taken(each)]
+        if not deviations:
+            return True
+        right = with_values(self.state.profile, PROFILES[self.state.base], deviations)
+        return self.replay(case, right) is not None
+
+    def _witnessed(self, case: Case) -> Finding | None:
+        """The finding of the known deviation that explains a case and that its witness shows."""
+        state, replay = self.state, self._testbed.replay
+        cases = [(each.name, each.case(state.base)) for each in self._testbed.witnesses]
+        for choice, profile in single_explanations(case, state.profile, self._choices, replay):
+            if choice.allowed or not is_shown(choice.name, cases, profile, state.profile, replay):
+                continue
+            state.profile = profile
+            self.report.taken = choices_of(profile, state.base)
+            return self._deviation(case, choice)
+        return None
+
+    def _new(
+        self, name: Name, case: Case, original: Case, without: Sequence[Choice] = ()
+    ) -> Finding | None:
+        """Enter a finding with its shortest case; `None` if it is there already.
+
+        without: choices of the reference that this finding is about.
+        """
+        state, report = self.state, self.report
+        strict = with_values(state.profile, PROFILES[state.base], without)
+        difference = self.replay(case, strict)
+        if difference is None or name.group in report.groups:
+            return None
+        needed = self._needed(case, difference, strict)
+        case = replace(case, choices=choices_of(needed, state.base))
+        difference = self.replay(case, needed) or difference
+        text = name.text
+        if text in report.seen:
+            text = f"{text} ({name.group})"
         finding = Finding(
             number=len(report.seen) + 1,
-            bucket=bucket,
-            case=shortest,
-            # The other choices that this run has taken over cannot be found in it again.
+            bucket=text,
+            case=case.with_steps(case.steps[: difference.step + 1]),
             original=replace(original, choices=choices_of(strict, state.base)),
             difference=difference,
             packet=report.packets,
-            rule=rule,
-            about="; ".join(names),
+            rule=name.rule,
+            group=name.group,
         )
+        report.groups[name.group] = text
+        report.seen[text] += 1
         report.findings.append(finding)
         return finding
 
@@ -329,75 +408,6 @@ class Campaign:
                 profile = plainer
         return profile
 
-    def _without(self, names: Sequence[str], profile: Profile | None = None) -> Profile:
-        """The current reference, or another one, without these choices."""
-        usual = PROFILES[self.state.base]
-        changes: dict[str, Any] = {
-            choice.name: getattr(usual, choice.name) for choice in CHOICES if choice.about in names
-        }
-        return replace(profile or self.state.profile, **changes)
-
-    def _explain(self, case: Case) -> list[str]:
-        """Take choices over while they bring the reference nearer to the target.
-
-        Returns what the new ones that are not allowed are about.
-        """
-        names: list[str] = []
-        while (difference := self.replay(case)) is not None:
-            # The reference stops where the target does.
-            found = None if difference.kind in FATAL else self._nearer(case, distance(difference))
-            if found is None:
-                break
-            choices, self.state.profile = found
-            for choice in choices:
-                if choice.name in self.report.taken:
-                    self.report.given_back.append(choice.name)
-                elif not choice.allowed and choice.about not in names:
-                    names.append(choice.about)
-            self.report.taken = choices_of(self.state.profile, self.state.base)
-        return names
-
-    def _nearer(self, case: Case, best: Distance) -> tuple[Sequence[Choice], Profile] | None:
-        """The choice that explains all, or two that do, or the one that brings nearest.
-
-        Each is taken once in a run, and given back once: when a case is the first to show
-        that another one was the right one. One that is not allowed is only given back when
-        nothing else explains all.
-        """
-        near: list[tuple[Distance, int, Choice, Profile]] = []
-        for choice, variant in self._variants(self.state.profile):
-            reached = self._reached(case, variant)
-            if reached is None:
-                return [choice], variant
-            is_back = choice.name in self.report.taken and not choice.allowed
-            if reached < best and not is_back:
-                near.append((reached, len(near), choice, variant))
-        near.sort(key=itemgetter(0, 1))
-        for _, _, first, profile in near[:FEW]:
-            for choice, variant in self._variants(profile):
-                if choice is not first and self._reached(case, variant) is None:
-                    return [first, choice], variant
-        return next((([choice], profile) for _, _, choice, profile in near), None)
-
-    def _variants(self, profile: Profile) -> Iterator[tuple[Choice, Profile]]:
-        """References that differ from one in a choice that may still be taken or given back."""
-        for choice in self._choices:
-            if choice.name in self.report.given_back:
-                continue
-            if choice.name in self.report.taken:
-                yield choice, self._without([choice.about], profile)
-            else:
-                for variant in choice.variants(profile):
-                    yield choice, variant
-
-    def _reached(self, case: Case, profile: Profile) -> Distance | None:
-        """How far the target is from a reference; `None` if it does the same."""
-        try:
-            difference = self.replay(case, profile)
-        except RunsAway:  # a choice with which this case does not come to rest
-            return NEVER
-        return None if difference is None else distance(difference)
-
     def judge(self, case: Case) -> tuple[Profile, Difference | None]:
         """A single case: the reference with the target's choices, and the remaining difference.
 
@@ -415,21 +425,21 @@ class Campaign:
         return judged
 
     def _judged_alone(self, case: Case) -> tuple[Profile, Difference | None]:
-        """A case with the choices of the target, starting without and with its own."""
-        state, report = self.state, self.report
+        """A case with the allowed choices of the target, starting without and with its own."""
+        state = self.state
         if not self._choices:
             return state.profile, self.replay(case)
-        judged: list[tuple[Profile, Difference | None]] = []
-        given_back = report.given_back
+        allowed = [choice for choice in self._choices if choice.allowed]
+        judged: list[tuple[Profile, Difference]] = []
         for taken in ({}, dict(case.choices)):
-            state.profile, report.taken = profile_of(state.base, taken), taken
-            report.given_back = list(given_back)
-            profile = self._without(self._explain(case))
-            difference = self.replay(case, profile)
-            if difference is None:
+            state.profile = profile_of(state.base, taken)
+            profile = explanation(case, state.profile, allowed, self._testbed.replay)
+            if profile is not None:
                 return profile, None
-            judged.append((profile, difference))
-        return max(judged, key=lambda each: each[1].step if each[1] else 0)
+            difference = self.replay(case)
+            assert difference is not None
+            judged.append((state.profile, difference))
+        return max(judged, key=lambda each: each[1].step)
 
     def replay(self, case: Case, profile: Profile | None = None) -> Difference | None:
         """Carry a case out on new devices: how the target differs, if it does."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
-from ibwire.fuzz.case import GOOD, Case, Connect, Connection, Mad, Packet, Step
+from ibwire.fuzz.case import GOOD, Case, Connect, Connection, Mad, Packet, Post, Step
 from ibwire.fuzz.condense import Part, parts_of_case, whole_case
 from ibwire.fuzz.vocabulary.queue_pair.messages import FORMS
 
@@ -303,6 +303,12 @@ def _plainer_step(step: Step) -> Iterator[Step]:
             if getattr(step.connection, entry.name) != entry.default:
                 changes: dict[str, Any] = {entry.name: entry.default}
                 yield Connect(replace(step.connection, **changes))
+    if isinstance(step, Post):
+        for length in (8, 0, 257, 513):
+            if length < step.length:
+                yield replace(step, length=length)
+        if step.remote:
+            yield replace(step, remote=0)
     if not isinstance(step, Packet):
         return
     for name in step.fields:
@@ -322,6 +328,10 @@ def _plainer_step(step: Step) -> Iterator[Step]:
         yield replace(step, more=0)
     if step.at:
         yield replace(step, at=0)
+    base, offset = step.psn
+    for nearer in (1, 2):
+        if abs(offset) > nearer:
+            yield replace(step, psn=(base, nearer if offset > 0 else -nearer))
     if step.length:
         yield replace(step, length=0)
     if step.length > 8:

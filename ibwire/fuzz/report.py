@@ -35,10 +35,14 @@ class Report:
     findings: list[Finding] = field(default_factory=list)
     seen: Counter[str] = field(default_factory=Counter)
     """How often each bucket was seen, also in runs that this one resumes."""
+    groups: dict[str, str] = field(default_factory=dict)
+    """The bucket of each group of findings."""
+    led_to: dict[str, str] = field(default_factory=dict)
+    """The bucket that a difference, before its case is minimised, belongs to."""
+    examined: Counter[str] = field(default_factory=Counter)
+    """How often such a difference was minimised."""
     taken: dict[str, str] = field(default_factory=dict)
     """Choices that the reference has taken over from the target: values by field."""
-    given_back: list[str] = field(default_factory=list)
-    """Fields of choices that were taken in error, and are not taken again."""
     left_out: list[Exclusion] = field(default_factory=list)
     """What a device on a link is not tested with any more."""
     unstable: Counter[str] = field(default_factory=Counter)

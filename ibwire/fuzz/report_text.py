@@ -7,6 +7,7 @@ from dataclasses import fields
 
 from ibwire.fuzz.case import Case, Connection, Packet, Pause, step_text
 from ibwire.fuzz.judge.findings import Finding
+from ibwire.fuzz.judge.witness import WITNESS
 from ibwire.fuzz.recording import Recording
 
 SHOWN_STEPS = 20
@@ -21,7 +22,10 @@ def finding_lines(finding: Finding, recording: Recording) -> Iterator[str]:
     yield f"F{finding.number:04}  {finding.bucket}"
     yield f"  rule      {finding.rule}"
     left, before = finding.case.packets, finding.original.packets
-    yield f"  found     packet {finding.packet:,}, {finding.original.origin}"
+    if finding.original.origin.startswith(WITNESS):
+        yield f"  found     by the {finding.original.origin}"
+    else:
+        yield f"  found     packet {finding.packet:,}, {finding.original.origin}"
     if before != left:
         yield f"  minimised to {counted(left, 'packet')}, of {before:,}"
     yield from case_lines(finding.case)

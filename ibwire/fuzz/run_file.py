@@ -17,7 +17,6 @@ from ibwire.drill.files import write_text
 from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import CaseError, Role
 from ibwire.fuzz.coverage import Cell, Coverage
-from ibwire.fuzz.judge.choices import CHOICES
 from ibwire.fuzz.judge.exclusions import parse_exclusion
 from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.report import Report
@@ -28,7 +27,7 @@ from ibwire.fuzz.vocabulary.queue_pair.cells import DIMENSIONS
 from ibwire.fuzz.vocabulary.queue_pair.recorded_traffic import read_seeds, seeded
 from ibwire.fuzz.vocabulary.vocabularies import vocabulary_for
 
-FORMAT = 2
+FORMAT = 3
 """Of `run.json`."""
 
 NAME = "run.json"
@@ -97,6 +96,8 @@ class Known:
     packet: int
     script: bool
     """Whether it could be written as a drill script."""
+    group: str = ""
+    """Equal for findings that probably have one cause."""
 
     @property
     def name(self) -> str:
@@ -128,6 +129,7 @@ class Session:
                 origin=finding.original.origin,
                 packet=finding.packet,
                 script=has_script,
+                group=finding.group,
             )
         )
 
@@ -145,7 +147,6 @@ class Session:
             "next_case": campaign.next_case,
             "taken": report.taken,
             "allowed": report.choices,
-            "given_back": report.given_back,
             "left_out": list(map(str, report.left_out)),
             "unstable": dict(report.unstable),
             "findings": [
@@ -209,12 +210,13 @@ def _session(document: _Object) -> Session:
             origin=each.text("origin"),
             packet=each.number("packet"),
             script=each.flag("script"),
+            group=each.text("group"),
         )
         known.append(finding)
         report.seen[finding.bucket] = each.number("seen")
+        report.groups[finding.group] = finding.bucket
     taken = document.object("taken")
     report.taken = {name: taken.text(name) for name in taken.document}
-    report.given_back = document.texts("given_back", tuple(choice.name for choice in CHOICES))
     report.left_out = [parse_exclusion(text) for text in document.texts("left_out")]
     unstable = document.object("unstable")
     for name in unstable.document:

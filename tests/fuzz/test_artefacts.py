@@ -298,7 +298,6 @@ def test_a_run_is_read_as_it_was_written(done: Campaign, tmp_path: Path) -> None
         ("seed", -1, "seed: -1, not a number from 0"),
         ("packets", "7", "packets: '7', not a number from 0"),
         ("taken", [], "taken: not an object"),
-        ("given_back", ["none"], "given_back: 'none', not one of live_credits, "),
         ("findings", [7], "findings[0]: not an object"),
         ("findings", [{"bucket": 1}], "findings[0].bucket: 1, not a text"),
         ("coverage", [[1, 2]], "coverage[0]: not state, opcode, answer and count"),
@@ -320,17 +319,6 @@ def test_a_damaged_run_is_refused_with_the_place(
         load_session(tmp_path)
 
     assert str(caught.value).startswith(f"{path}: {reason}")
-
-
-def test_a_run_keeps_the_choices_that_were_given_back(done: Campaign, tmp_path: Path) -> None:
-    session = session_of(done)
-    report = replace(done.report, given_back=["naks_after_rnr"])
-    session.save(
-        tmp_path,
-        Campaign(RXE.testbed(Role.BOTH), queue_pair_generators(1, Role.BOTH), report=report),
-    )
-
-    assert load_session(tmp_path).report.given_back == ["naks_after_rnr"]
 
 
 def test_a_run_that_is_not_there_is_refused(tmp_path: Path) -> None:

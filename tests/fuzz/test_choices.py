@@ -10,10 +10,22 @@ import pytest
 
 from ibwire.base.units import MS
 from ibwire.fuzz.campaign import Campaign
-from ibwire.fuzz.case import Case, Connection, Packet, Post, Receive, Role, Step, Wait
+from ibwire.fuzz.case import (
+    Case,
+    Connection,
+    Packet,
+    Post,
+    Receive,
+    Role,
+    RunsAway,
+    Step,
+    Wait,
+)
 from ibwire.fuzz.judge.choices import CHOICES, Choice
 from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.judge.profiles import value_text
+from ibwire.fuzz.judge.witness import Witness
+from ibwire.fuzz.judge.witnesses import WITNESSES
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.targets.emulated_manager import managed_emulation
 from ibwire.fuzz.targets.emulator import EmulatorTestbed
@@ -21,6 +33,8 @@ from ibwire.fuzz.vocabulary.vocabularies import (
     CONNECTION_MANAGER,
     manager_generators,
     queue_pair_generators,
+    role_of,
+    vocabulary_for,
 )
 from ibwire.rc.profile import PROFILES, SPEC, Profile
 from ibwire.rc.work import WROpcode
@@ -239,8 +253,8 @@ def test_what_is_left_open_is_taken_over_and_no_finding(name: str) -> None:
     assert list(campaign.report.taken) == [name]
 
 
-def test_what_two_deviations_do_together_has_the_names_of_both() -> None:
-    """Neither alone explains it, and an ACK of a SEND does not concern READs."""
+def test_what_two_deviations_do_together_is_found_as_each_of_them() -> None:
+    """Neither alone explains a case in which a device has both; each has its own witness."""
     both = {"reserved_syndrome_fails", "misplaced_response"}
     changes: dict[str, Any] = {name: getattr(LIKE_RXE, name) for name in both}
     failure = other(ACK.altered(psn=("una", 1)), aeth__syndrome=0x58)
@@ -250,11 +264,64 @@ def test_what_two_deviations_do_together_has_the_names_of_both() -> None:
         EmulatorTestbed(target(replace(SPEC, **changes))), lambda number: Once(case)
     )
 
-    finding = campaign.one_case(100)
+    found = [campaign.one_case(100) for _ in range(3)]
 
-    assert finding is not None
     assert set(campaign.report.taken) == both
-    assert len(finding.about.split("; ")) == 2
+    names = {choice.about for choice in CHOICES if choice.name in both}
+    assert {finding.about for finding in found if finding is not None} == names
+
+
+WITHOUT_WITNESS = {
+    "route_hop_limit": "the first hop shows the same",
+    "receive_fault_status": "what the application of the device under test posts is in order",
+    "fixed_pkeys": "the table of the device under test has the default P_Key",
+    "ack_request_interval": "no case posts as many packets",
+}
+
+
+def test_every_choice_has_a_witness_or_a_reason() -> None:
+    names = {each.name for each in WITNESSES}
+
+    assert names | set(WITHOUT_WITNESS) == {choice.name for choice in CHOICES}
+    assert not names & set(WITHOUT_WITNESS)
+
+
+@pytest.mark.parametrize(
+    "witness", WITNESSES, ids=[f"{n}-{each.name}" for n, each in enumerate(WITNESSES)]
+)
+def test_a_witness_shows_its_choice_and_no_other(witness: Witness) -> None:
+    """Not on a right device, on one with the choice, and no other choice does the same."""
+    case = witness.case("spec")
+    vocabulary = vocabulary_for(role_of(case))
+
+    def device(profile: Profile) -> EmulatorTestbed:
+        return EmulatorTestbed(
+            lambda connection: vocabulary.reference(connection, profile), vocabulary
+        )
+
+    shown = [
+        profile
+        for choice in choices_of_field(witness.name)
+        for profile in choice.variants(SPEC)
+        if device(profile).replay(case, SPEC) is not None
+    ]
+    others = [
+        profile
+        for choice in CHOICES
+        if choice.name != witness.name
+        for profile in choice.variants(SPEC)
+    ]
+
+    assert device(SPEC).replay(case, SPEC) is None
+    assert shown
+    assert not any(_agrees(device(shown[-1]), case, profile) for profile in others)
+
+
+def _agrees(testbed: EmulatorTestbed, case: Case, profile: Profile) -> bool:
+    try:
+        return testbed.replay(case, profile) is None
+    except RunsAway:
+        return False
 
 
 class Once:

@@ -11,11 +11,10 @@ import pytest
 from ibwire.base.node import Frame
 from ibwire.base.units import MS, US
 from ibwire.fuzz.case import BAD, Case, CaseError, Connection, Packet, Post, Role, Step, Value, Wait
-from ibwire.fuzz.judge import response_names as names
-from ibwire.fuzz.judge.choices import CHOICES
 from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.exclusions import Exclusions
-from ibwire.fuzz.judge.response_names import About, about, name
+from ibwire.fuzz.judge.naming import name_of
+from ibwire.fuzz.judge.response_names import about
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
 from ibwire.fuzz.targets.link.queue_pair_testbed import PossibleSteps
 from ibwire.fuzz.vocabulary.binding import Binding
@@ -416,43 +415,17 @@ def test_what_a_right_responder_may_say_is_not_wrong(steps: list[Step], answer: 
     assert not told.is_wrong
 
 
-def test_one_cause_has_one_name_whatever_comes_of_it() -> None:
+def test_one_cause_has_one_group_whatever_comes_of_it() -> None:
     """A READ response that is too short is taken: silence, or a completion with success."""
-    live = duel(Emulation(ASKS))
-    live.step(read(8))
-    answer = response("ONLY", 4)
-    live.step(answer)
+    case = Case(ASKS, (read(8), response("ONLY", 4)))
     silent = Difference(1, Kind.COMPLETION, [(0, 0, 11)], [])
     completed = Difference(1, Kind.COMPLETION, [(0, 0, 11)], [(0, 0, 0, 2)])
 
-    names = {name(each, answer, "WAITING", live.about) for each in (silent, completed)}
+    names = [name_of(case, each, PROFILES["spec"]) for each in (silent, completed)]
 
-    assert names == {"a READ response of the wrong length does not fail it"}
-
-
-def test_what_a_known_deviation_is_about_has_its_name() -> None:
-    live = duel(Emulation(ASKS))
-    live.step(read(8))
-    answer = response("ONLY", 4)
-    live.step(answer)
-    difference = Difference(1, Kind.COMPLETION, [(0, 0, 11)], [(0, 0, 4)])
-
-    known = name(difference, answer, "WAITING", live.about, {"checks_response_length": "False"})
-
-    assert known == "the length of READ responses is not checked, and the READ waits for more"
-
-
-def test_what_is_about_deviations_names_fields_that_there_are() -> None:
-    named = {each.known for each in vars(names).values() if isinstance(each, About)} - {""}
-
-    assert len(named) == 6
-    assert named <= {choice.name for choice in CHOICES}
-
-
-def test_a_request_has_one_name_whatever_it_asks_for() -> None:
-    names = {
-        name(Difference(0, Kind.ANSWER, [], [b"frame"]), post, "IDLE", None)
-        for post in (send(), read(8))
-    }
-
-    assert names == {"a send request in IDLE: something is sent"}
+    assert len({name.group for name in names}) == 1
+    assert names[1].text == (
+        "READ_RESPONSE_ONLY (a READ response of the wrong length): "
+        "completion SUCCESS of a send instead of REM_OP_ERR of a send"
+    )
+    assert {name.rule.rpartition("#")[2] for name in names} == {"read-response-length"}

@@ -56,7 +56,6 @@ class Done:
             report.cases,
             report.seen,
             report.taken,
-            report.given_back,
             report.unstable,
         )
 

@@ -198,9 +198,9 @@ class ExactComparison(Comparison):
             elif isinstance(step, Wait):
                 return self._wait(step.time, number)
             else:
-                _apply(reference, step)
+                apply(reference, step)
                 self.in_target = True
-                _apply(target, step)
+                apply(target, step)
             return self._compare(number)
         except RunsAway:
             raise
@@ -265,7 +265,7 @@ class ExactComparison(Comparison):
         return None
 
 
-def _apply(device: Device, step: Step) -> None:
+def apply(device: Device, step: Step) -> None:
     """Execute a step of the device's application."""
     if isinstance(step, Post):
         device.post_send(step)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from ibwire.cm.messages import decode
-from ibwire.fuzz.case import Case, Command, Mad, Packet, Step, opcode_text, packet_text, step_text
+from ibwire.fuzz.case import Case, Packet, Step, opcode_text, packet_text, step_text
 from ibwire.fuzz.judge.comparison import KINDS, Difference, Kind
 from ibwire.fuzz.judge.exclusions import FLAGS
 from ibwire.fuzz.vocabulary.cm.coverage import manager_verdict
@@ -16,7 +16,7 @@ from ibwire_layers import syndrome as aeth
 from ibwire_layers.errors import DecodeError
 from ibwire_layers.headers import AETH
 from ibwire_layers.mad import MAD
-from ibwire_layers.opcodes import INFO, OpCode
+from ibwire_layers.opcodes import OpCode
 from ibwire_layers.packet import Packet as WholePacket
 from ibwire_layers.packet import RoCEv2Route
 from ibwire_layers.schema import Header
@@ -32,7 +32,7 @@ class Finding:
 
     number: int
     bucket: str
-    """Equal for findings with the same cause."""
+    """Its name."""
     case: Case
     """The shortest case that shows it."""
     original: Case
@@ -43,7 +43,9 @@ class Finding:
     """Number of the packet of the run that showed it, from 1."""
     rule: str
     about: str = ""
-    """The known deviation that explains it."""
+    """The known deviation that it is."""
+    group: str = ""
+    """Equal for findings that probably have one cause."""
 
 
 def verdict(frame: bytes) -> str:
@@ -171,39 +173,3 @@ def _differing(one: object, other: object) -> int:
         flags = (one[FLAGS] ^ other[FLAGS]).bit_count() - 1 if FLAGS in differing else 0
         return len(differing) + flags + abs(len(one) - len(other))
     return int(one != other)
-
-
-def rule_of(difference: Difference, step: Step) -> str:
-    """The rule that a step is about, by what was expected."""
-    if isinstance(step, Mad | Command):
-        return "IBA 12.6 to 12.9; docs/reference/cm.md#handshake"
-    if not isinstance(step, Packet):
-        return "IBA 9.7.6; docs/reference/transport.md#go-back-n"
-    info = INFO.get(step.opcode)
-    if info is not None and info.is_response:
-        return "IBA 9.7.6; docs/reference/transport.md#responses"
-    expected = verdicts(difference.expected) if difference.kind == Kind.ANSWER else ""
-    for text, rule in _RULES.items():
-        if text in expected:
-            return rule
-    if difference.kind == Kind.COMPLETION:
-        return "IBA 11.6.2; docs/reference/transport.md#completion-status"
-    if difference.kind == Kind.MEMORY:
-        return "IBA 10.6; docs/reference/transport.md#memory-access"
-    if step.psn[1] < 0:
-        return "IBA 9.7.5.1.4; docs/reference/transport.md#duplicates"
-    return "IBA 9.7.4; docs/reference/transport.md#responder-checks"
-
-
-_RULES = {
-    "PSN_SEQUENCE_ERROR": "IBA 9.7.5.2.8; docs/reference/transport.md#psn-ahead",
-    "INVALID_REQUEST": "IBA 9.7.5.2.3; docs/reference/transport.md#responder-checks",
-    "REMOTE_ACCESS_ERROR": "IBA 9.7.5.2.4; docs/reference/transport.md#remote-key",
-    "REMOTE_OPERATIONAL_ERROR": "IBA 9.7.5.2.5; docs/reference/transport.md#receive-fault",
-    "RNR": "IBA 9.7.5.2.8; docs/reference/transport.md#receive-missing",
-    "silence": "IBA 9.6, 9.7.5.1.4; docs/reference/transport.md#responder-checks",
-    "READ_RESPONSE": "IBA 9.7.5.1.9; docs/reference/transport.md#read-response-order",
-    "ATOMIC": "IBA 9.7.5.1.4; docs/reference/transport.md#atomics",
-    "ACK": "IBA 9.7.5.1.2; docs/reference/transport.md#ack-due",
-}
-"""Sections by the answer of a correct device."""

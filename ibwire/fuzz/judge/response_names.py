@@ -1,40 +1,19 @@
-"""Differences of a requester on a link in words: equal for differences with one cause.
+"""Responses of a case in words, and the rule that each is about.
 
 A response is classified as a right requester does, in the order in which it checks
-(reference/transport#responses). Most findings make it discard the
-answer or end the connection: whatever else a device does then has one cause.
+(reference/transport#responses).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-
-from ibwire.fuzz.case import GOOD, Packet, Post, Step, Wait
-from ibwire.fuzz.judge.choices import CHOICES
-from ibwire.fuzz.judge.comparison import Difference, Kind
-from ibwire.fuzz.judge.findings import bucket_of, wrong_fields
-from ibwire.fuzz.targets.emulated_device import SENDS, Emulation
+from ibwire.fuzz.case import GOOD, Packet
+from ibwire.fuzz.judge.subject import About
+from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.rc.send_state import SendWQE
-from ibwire.rc.work import WCStatus
 from ibwire_layers import syndrome as aeth
 from ibwire_layers.opcodes import INFO, OpCode, Operation, Position
 from ibwire_layers.psn import HALF, MASK
 from ibwire_layers.syndrome import AckKind, NakCode
-
-
-@dataclass(frozen=True, slots=True)
-class About:
-    """A description of an answer."""
-
-    what: str
-    rule: str
-    is_wrong: bool = True
-    """Whether the specification allows only one treatment of it, so that any other is one
-    finding.
-    """
-    known: str = ""
-    """The field of `Profile` that describes it, if there is one."""
 
 
 def about(reference: Emulation, packet: Packet, psn: int) -> About | None:
@@ -51,7 +30,7 @@ def about(reference: Emulation, packet: Packet, psn: int) -> About | None:
     if ahead >= HALF and psn - sends.next_psn & MASK >= HALF:
         return _GIVEN_BEFORE
     if ahead >= sends.next_psn - sends.una & MASK:
-        return _UNSENT
+        return _UNSENT_NAK if _is_nak(packet) else _UNSENT
     started = [wqe for wqe in sends.wqes if wqe.started and wqe.plan.operation is not None]
     wqe = next((each for each in started if psn - each.first_psn & MASK < each.packets), None)
     if wqe is None:
@@ -72,6 +51,11 @@ def about(reference: Emulation, packet: Packet, psn: int) -> About | None:
     if kind is AckKind.ACK:
         return _NO_DATA if wqe.plan.is_answered else _ACK
     return _RESERVED
+
+
+def _is_nak(packet: Packet) -> bool:
+    syndrome = packet.fields.get("aeth.syndrome", 0)
+    return isinstance(syndrome, int) and aeth.kind(syndrome & 0xFF) is not AckKind.ACK
 
 
 def _data(reference: Emulation, wqe: SendWQE, packet: Packet) -> About:
@@ -98,55 +82,6 @@ def _nak(code: int) -> About:
     return _FATAL if code in _FATAL_CODES else _RESERVED
 
 
-def name(
-    difference: Difference,
-    step: Step,
-    state: str,
-    last: About | None,
-    taken: Collection[str] = (),
-) -> str:
-    """The name of a difference.
-
-    last: the fields of the last response, if it followed the last request. taken: fields of
-    `Profile` that are known deviations of the device; a difference about one of them has its name.
-    """
-    if isinstance(step, Post):
-        return f"a send request in {state}: {_effect(difference)}"
-    if last is None or not isinstance(step, Packet | Wait):
-        return bucket_of(difference, step, state)
-    if last.known in taken:
-        return next(choice.about for choice in CHOICES if choice.name == last.known)
-    return last.what if last.is_wrong else f"{last.what}: {_effect(difference)}"
-
-
-def _effect(difference: Difference) -> str:
-    expected, got = difference.expected, difference.got
-    if difference.kind == Kind.COMPLETION:
-        return f"{_completed(got)} instead of {_completed(expected)}"
-    if difference.kind != Kind.ANSWER:
-        return difference.kind
-    if not got:
-        return "nothing is sent"
-    if not expected:
-        return "something is sent"
-    if len(got) != len(expected):
-        return "other packets are sent"
-    fields = dict.fromkeys(
-        f"{part}.{key}" for each in wrong_fields(difference) for part, key in each
-    )
-    return f"another {', '.join(fields)}" if fields else "another packet is sent"
-
-
-def _completed(completions: Sequence[object]) -> str:
-    """How send requests have ended, without those that were only flushed."""
-    found = dict.fromkeys(
-        WCStatus(each[2]).name
-        for each in completions
-        if isinstance(each, tuple) and each[0] == SENDS and each[2] != WCStatus.WR_FLUSH_ERR
-    )
-    return ", ".join(found) or "nothing"
-
-
 _OWN = frozenset({"aeth.syndrome", "aeth.msn", "atomicacketh.orig"})
 """Fields in which an answer for this connection may differ."""
 
@@ -157,50 +92,46 @@ _FATAL_CODES = (
 )
 _ATOMICS = (Operation.COMPARE_SWAP, Operation.FETCH_ADD)
 
-_MALFORMED = About(
-    "a malformed answer is not discarded", "IBA 9.6; docs/reference/transport.md#check-headers"
-)
+_MALFORMED = About("a malformed response", "IBA 9.6; docs/reference/transport.md#check-headers")
 _UNASKED = About(
-    "an answer is not discarded while none is due",
+    "a response while none is due",
     "IBA 9.7.6; docs/reference/transport.md#response-unexpected",
 )
 _UNSENT = About(
-    "an answer to what was never sent is not discarded",
+    "a response to a PSN that was never sent",
     "IBA 9.7.6; docs/reference/transport.md#response-unsent",
-    known="acks_unsent",
+)
+_UNSENT_NAK = About(
+    "a NAK of a PSN that was never sent",
+    "IBA 9.7.6; docs/reference/transport.md#response-unsent",
 )
 _GIVEN_BEFORE = About(
-    "an answer that comes again is not discarded",
+    "a response that comes again",
     "IBA 9.7.6; docs/reference/transport.md#response-duplicate",
 )
 _BEHIND = About(
-    "a READ or atomic without an answer is not asked for again",
+    "a response behind an unanswered READ or atomic",
     "IBA 9.7.6; docs/reference/transport.md#implied-nak",
 )
 _GAP = About(
-    "an answer behind a gap in the responses of a READ is not taken as it should be",
+    "a gap in the responses of a READ",
     "IBA 9.7.6; docs/reference/transport.md#read-gap",
-    known="restarts_on_read_gap",
 )
 _LENGTH = About(
-    "a READ response of the wrong length does not fail it",
+    "a READ response of the wrong length",
     "IBA 9.7.6; docs/reference/transport.md#read-response-length",
-    known="checks_response_length",
 )
 _MISPLACED = About(
-    "a response that does not fit the request does not fail it",
+    "a response of another kind",
     "IBA 9.7.6; docs/reference/transport.md#response-mismatch",
-    known="misplaced_response",
 )
 _NO_DATA = About(
-    "an ACK stands for the answer of a READ or atomic",
+    "an ACK in place of a READ response or atomic acknowledge",
     "IBA 9.7.6; docs/reference/transport.md#ack-inside-read",
-    known="acks_answer",
 )
 _RESERVED = About(
-    "a reserved syndrome is not ignored",
+    "a reserved syndrome",
     "IBA 9.7.6; docs/reference/transport.md#aeth",
-    known="reserved_syndrome_fails",
 )
 _RNR_INSIDE = About(
     "an RNR NAK inside a message",
@@ -212,7 +143,7 @@ _SEQUENCE = About(
     "a sequence NAK", "IBA 9.7.6; docs/reference/transport.md#go-back-n", is_wrong=False
 )
 _FATAL = About(
-    "a NAK that ends the connection",
+    "a fatal NAK",
     "IBA 9.7.6; docs/reference/transport.md#completion-status",
     is_wrong=False,
 )

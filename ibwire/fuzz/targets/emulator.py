@@ -16,12 +16,15 @@ from ibwire.fuzz.case import Case, CaseError, Connect, Connection, Role
 from ibwire.fuzz.condense import joined
 from ibwire.fuzz.judge.comparison import Device, Difference, ExactComparison
 from ibwire.fuzz.judge.findings import bucket_of, one_line, signature
+from ibwire.fuzz.judge.naming import Name, name_of, state_before
+from ibwire.fuzz.judge.witnesses import WITNESSES
 from ibwire.fuzz.minimise import Shows, condense, minimise
 from ibwire.fuzz.report import HISTORY, RunState
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
 from ibwire.fuzz.targets.emulated_manager import managed_emulation
 from ibwire.fuzz.targets.testbed import Confirmed, Testbed
 from ibwire.fuzz.vocabulary.binding import Binding
+from ibwire.fuzz.vocabulary.cm.names import manager_name
 from ibwire.fuzz.vocabulary.vocabularies import (
     CONNECTION_MANAGER,
     QUEUE_PAIR,
@@ -34,7 +37,7 @@ from ibwire.rc.profile import PROFILES, Profile
 
 DEFAULT = "emu"
 
-EXAMINED = 8
+EXAMINED = 3
 """Differences of a bucket that are examined; all later ones are taken for the same."""
 
 Open = Callable[[Connection], Device]
@@ -51,11 +54,12 @@ class EmulatorTestbed(Testbed):
     def __init__(self, open_device: Open, vocabulary: Vocabulary = QUEUE_PAIR) -> None:
         super().__init__()
         self.vocabulary = vocabulary
+        self.witnesses = [
+            each for each in WITNESSES if vocabulary_for(role_of(each.case("spec"))) is vocabulary
+        ]
         self._open = open_device
         self._binding = Binding(PEER_ADDRESS, ADDRESS)
         self._comparison: ExactComparison | None = None
-        self._before = ""
-        """State of the connection before the difference that is examined."""
 
     @property
     def is_fresh(self) -> bool:
@@ -90,10 +94,11 @@ class EmulatorTestbed(Testbed):
         bucket = bucket_of(difference, case.steps[-1], before)
         history = list(self.history)
         self.reset()
-        self._before = before
-        if report.seen[bucket] >= EXAMINED:
-            report.seen[bucket] += 1
+        if report.examined[bucket] >= EXAMINED:
+            if bucket in report.led_to:
+                report.seen[report.led_to[bucket]] += 1
             return None
+        report.examined[bucket] += 1
         if self.replay(case, state.profile) is not None:
             return Confirmed(case, bucket, original=case)
         original = joined(history, case)
@@ -108,9 +113,13 @@ class EmulatorTestbed(Testbed):
         """Carry a case out on new devices."""
         return self.comparison(case.connection, profile).carry_out(case)
 
-    def name_of(self, state: RunState, case: Case, left: Difference, bucket: str) -> str:
-        """The name of what is left of a difference."""
-        return bucket_of(left, case.steps[left.step], self._before)
+    def name_of(self, state: RunState, case: Case, left: Difference, bucket: str) -> Name:
+        """The name of a difference in a minimised case."""
+        if self.vocabulary is CONNECTION_MANAGER:
+            reference = self.vocabulary.reference(case.connection, state.profile)
+            before = state_before(reference, case, left.step)
+            return manager_name(left, case.steps[left.step], before)
+        return name_of(case, left, state.profile)
 
     def shorten(
         self, state: RunState, case: Case, difference: Difference, profile: Profile

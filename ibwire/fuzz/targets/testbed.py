@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ibwire.fuzz.case import Case, CaseError, Connection, Role, Step
+from ibwire.fuzz.case import Case, CaseError, Connection, Role
 from ibwire.fuzz.judge.choices import CHOICES, Choice
 from ibwire.fuzz.judge.comparison import Comparison, Difference
-from ibwire.fuzz.judge.findings import Finding, rule_of
+from ibwire.fuzz.judge.findings import Finding
+from ibwire.fuzz.judge.naming import Name
+from ibwire.fuzz.judge.witness import Witness
 from ibwire.fuzz.report import RunState
 from ibwire.fuzz.stepper import Stepper
 from ibwire.fuzz.vocabulary.vocabularies import Vocabulary
@@ -50,6 +52,8 @@ class Testbed(ABC):
     vocabulary: Vocabulary
     choices: Sequence[Choice] = CHOICES
     """Those that the target may make otherwise than the reference."""
+    witnesses: Sequence[Witness] = ()
+    """The cases that show the choices of the target."""
     failures: tuple[type[Exception], ...] = ()
     """What is raised when the device does not do its part."""
 
@@ -107,12 +111,8 @@ class Testbed(ABC):
         """Carry a case out on a new connection."""
 
     @abstractmethod
-    def name_of(self, state: RunState, case: Case, left: Difference, bucket: str) -> str:
-        """The name of a difference that nothing explains. bucket: its first name."""
-
-    def rule_of(self, difference: Difference, step: Step) -> str:
-        """The rule that a difference breaks."""
-        return rule_of(difference, step)
+    def name_of(self, state: RunState, case: Case, left: Difference, bucket: str) -> Name:
+        """The name of a difference in the last step of a minimised case."""
 
     @abstractmethod
     def shorten(

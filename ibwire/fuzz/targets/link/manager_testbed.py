@@ -19,6 +19,7 @@ from ibwire.fuzz.judge.choices import Choice
 from ibwire.fuzz.judge.comparison import Comparison, Difference, Kind, crash
 from ibwire.fuzz.judge.exclusions import Exclusions
 from ibwire.fuzz.judge.findings import Finding, bucket_of, signature
+from ibwire.fuzz.judge.naming import Name
 from ibwire.fuzz.minimise import Shows
 from ibwire.fuzz.report import RunState
 from ibwire.fuzz.stepper import Stepper
@@ -29,7 +30,7 @@ from ibwire.fuzz.targets.link.testbed import HEADERS, NEEDS_RESTART, LinkTestbed
 from ibwire.fuzz.targets.testbed import Confirmed, Crash
 from ibwire.fuzz.vocabulary.cm.comparison import ManagerComparison, is_possible
 from ibwire.fuzz.vocabulary.cm.follower import Follower, calls, greet, meet, wish_of, wishing
-from ibwire.fuzz.vocabulary.cm.names import SIZES, by_oddity, manager_bucket, oddity
+from ibwire.fuzz.vocabulary.cm.names import SIZES, by_oddity, manager_name, oddity
 from ibwire.fuzz.vocabulary.vocabularies import CONNECTION_MANAGER
 from ibwire.rc.profile import Profile
 from ibwire_layers import cm
@@ -170,12 +171,9 @@ class ManagerTestbed(LinkTestbed):
                 return None
         return None
 
-    def name_of(self, state: RunState, case: Case, left: Difference, bucket: str) -> str:
+    def name_of(self, state: RunState, case: Case, left: Difference, bucket: str) -> Name:
         """By what is wrong with the message on purpose, if it is not a right one."""
-        if left.kind is not Kind.ANSWER:
-            return bucket
-        step = case.steps[left.step]
-        return manager_bucket(left, step, self._before) if is_possible(step) else bucket
+        return manager_name(left, case.steps[left.step], self._before)
 
     def shorten(
         self, state: RunState, case: Case, difference: Difference, profile: Profile

@@ -2,8 +2,7 @@
 
 A difference that a quick comparison finds is reproduced in a careful one, on a new
 connection. The behaviour of the device in it is recorded, so that references with other
-choices can be compared without the device. A case that a known deviation explains is
-minimised on an emulator with that deviation, any other on the device itself.
+choices can be compared without the device; so are the witnesses of known choices.
 
 Between cases a READ over the control connection and the agent show whether the device is
 alive. When it is not, all cases since it was last seen alive are suspects.
@@ -31,14 +30,16 @@ from ibwire.fuzz.case import (
     opcode_text,
 )
 from ibwire.fuzz.judge.choices import CHOICES, Choice
-from ibwire.fuzz.judge.comparison import Device, Difference, ExactComparison, Kind, crash
+from ibwire.fuzz.judge.comparison import Device, Difference, Kind, crash
 from ibwire.fuzz.judge.exclusions import OPTIONAL, Exclusions, differs_in_flags
-from ibwire.fuzz.judge.findings import Finding, bucket_of, rule_of, signature
-from ibwire.fuzz.judge.response_names import About, name
-from ibwire.fuzz.minimise import minimise
+from ibwire.fuzz.judge.findings import Finding, bucket_of, signature
+from ibwire.fuzz.judge.naming import Name, name_of
+from ibwire.fuzz.judge.subject import About
+from ibwire.fuzz.judge.witness import WITNESS, Witness
+from ibwire.fuzz.judge.witnesses import WITNESSES
 from ibwire.fuzz.report import RunState
 from ibwire.fuzz.stepper import Stepper
-from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation, Numbers
+from ibwire.fuzz.targets.emulated_device import Emulation, Numbers
 from ibwire.fuzz.targets.link.causes import Causes, fault_of, last_sent, not_found
 from ibwire.fuzz.targets.link.causes import bucket_of as bucket_of_crash
 from ibwire.fuzz.targets.link.crash_minimiser import CrashSearch, carry_out
@@ -46,7 +47,6 @@ from ibwire.fuzz.targets.link.liveness import ALIVE, Dead, Death
 from ibwire.fuzz.targets.link.testbed import HEADERS, NEEDS_RESTART, LinkTestbed
 from ibwire.fuzz.targets.link.verbs_link import VerbsLink
 from ibwire.fuzz.targets.testbed import Confirmed, Crash
-from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire.fuzz.vocabulary.queue_pair.comparison import (
     NotRecorded,
     Outcome,
@@ -54,9 +54,8 @@ from ibwire.fuzz.vocabulary.queue_pair.comparison import (
     TolerantComparison,
 )
 from ibwire.fuzz.vocabulary.queue_pair.link_steps import Timely, fits_link, has_fitting_timeout
-from ibwire.fuzz.vocabulary.vocabularies import QUEUE_PAIR
+from ibwire.fuzz.vocabulary.vocabularies import QUEUE_PAIR, role_of
 from ibwire.programs.endpoint import Interrupted
-from ibwire.rc.attributes import EventType
 from ibwire.rc.profile import Profile
 from ibwire.rc.work import WROpcode
 from ibwire_layers.headers import IETH
@@ -89,7 +88,9 @@ class QueuePairTestbed(LinkTestbed):
         super().__init__(link)
         self._link = link
         self._role = role
+        self.witnesses = [each for each in WITNESSES if fits_device(each)]
         self._kept: _Kept | None = None
+        self._kept_witnesses: list[_Kept] = []
         self._about: About | None = None
         """What the last response is that the device received before the last difference."""
         self._refused = 0
@@ -161,21 +162,15 @@ class QueuePairTestbed(LinkTestbed):
         case = self._unknown(case, found, state.profile) or case
         return Confirmed(case, quick, original=case)
 
-    def name_of(self, state: RunState, case: Case, left: Difference, bucket: str) -> str:
+    def name_of(self, state: RunState, case: Case, left: Difference, bucket: str) -> Name:
         """The name of a difference in the careful comparison: the quick one may see it late."""
-        if self._kept is None:
-            return bucket
-        if left.kind is Kind.EVENT:
-            return _event_bucket(left)
+        name = name_of(case, left, state.profile)
         if differs_in_flags(left):
-            return "flags of a completion"
+            return replace(name, group="flags of a completion")
         if _is_unknown(case, left) and not _has_fields(case):
-            return f"{opcode_text(_opcode(case))} is not known"
-        return name(left, case.steps[left.step], self._kept.state, self._about, state.report.taken)
-
-    def rule_of(self, difference: Difference, step: Step) -> str:
-        """The rule that a difference breaks: of a response, that for what it is."""
-        return self._about.rule if self._about is not None else rule_of(difference, step)
+            text = f"{opcode_text(_opcode(case))} is not known"
+            return replace(name, text=text, group=text)
+        return name
 
     def _unknown(self, case: Case, difference: Difference, profile: Profile) -> Case | None:
         """The simplest case of an unsupported optional operation, if it is one."""
@@ -194,8 +189,8 @@ class QueuePairTestbed(LinkTestbed):
 
     def replay(self, case: Case, profile: Profile) -> Difference | None:
         """Carry a case out on a new connection, or compare with what was done on the last."""
-        kept = self._kept
-        if kept is not None and kept.covers(case):
+        kept = self._kept_for(case)
+        if kept is not None:
             reference = Emulation(case.connection, profile, kept.numbers)
             comparison = self._comparison(reference, Playback(kept.outcomes))
             try:
@@ -212,7 +207,14 @@ class QueuePairTestbed(LinkTestbed):
         self._about = comparison.about
         done = case.with_steps(case.steps[: comparison.steps])
         self._kept = _Kept(done, target.numbers, comparison.outcomes, comparison.state)
+        if case.origin.startswith(WITNESS):
+            self._kept_witnesses.append(self._kept)
         return difference
+
+    def _kept_for(self, case: Case) -> _Kept | None:
+        """What the device did in this case: the last one, or a witness."""
+        kept = [each for each in (self._kept, *self._kept_witnesses) if each is not None]
+        return next((each for each in kept if each.covers(case)), None)
 
     def _comparison(
         self, reference: Emulation, target: Device, *, is_quick: bool = False
@@ -230,29 +232,10 @@ class QueuePairTestbed(LinkTestbed):
     def shorten(
         self, state: RunState, case: Case, difference: Difference, profile: Profile
     ) -> Case:
-        """A shorter case: found on an emulator if one does the same, else on the device."""
+        """A shorter case, found on the device."""
         if difference.kind is Kind.CRASH:
             return self._shorten_crash(state, case)
         wanted, about = signature(difference), self._about
-        if self.replay(case, state.profile) is None:
-            binding, model = Binding(PEER_ADDRESS, ADDRESS), state.profile
-
-            def on_model(shorter: Case) -> bool:
-                connection = shorter.connection
-                if not fits_link(shorter):
-                    return False
-                target = Emulation(connection, model)
-                comparison = ExactComparison(binding, Emulation(connection, profile), target)
-                found = comparison.carry_out(shorter)
-                return found is not None and signature(found) == wanted
-
-            search = state.search
-            shorter = search.shorter(partial(minimise, is_over=search.is_over), case, on_model)
-            found = self.replay(shorter, profile)
-            if found is not None and signature(found) == wanted:
-                return shorter
-            if search.is_interrupted:
-                return case
 
         def on_device(shorter: Case) -> bool:
             return self._shows(shorter, profile, wanted, about)
@@ -465,6 +448,19 @@ class _Kept:
         return case.connection == self._case.connection and case.steps[:count] == done[:count]
 
 
+def fits_device(witness: Witness) -> bool:
+    """Whether a device on a link can be given a witness: it waits for nothing."""
+    case = witness.case("spec")
+    if role_of(case) is Role.CM or not fits_link(case):
+        return False
+    for step in case.steps:
+        if isinstance(step, Wait) or (isinstance(step, Packet) and step.held):
+            return False
+        if isinstance(step, Post) and step.opcode in UNKNOWN:
+            return False
+    return True
+
+
 def _is_unknown(case: Case, difference: Difference) -> bool:
     """Whether a device is silent where an operation comes that it need not have."""
     return _opcode(case) in OPTIONAL and difference.kind == Kind.ANSWER and not difference.got
@@ -478,20 +474,6 @@ def _has_fields(case: Case) -> bool:
 def _opcode(case: Case) -> int:
     last = case.steps[-1]
     return last.opcode if isinstance(last, Packet) else -1
-
-
-def _event_bucket(difference: Difference) -> str:
-    expected, got = (
-        [EventType(_number(each)).name for each in things]
-        for things in (difference.expected, difference.got)
-    )
-    missing = ", ".join(each for each in expected if each not in got)
-    return f"no event {missing}" if missing else f"event {', '.join(got)} for nothing"
-
-
-def _number(thing: object) -> int:
-    assert isinstance(thing, int)
-    return thing
 
 
 UNKNOWN = (WROpcode.FLUSH, WROpcode.ATOMIC_WRITE)

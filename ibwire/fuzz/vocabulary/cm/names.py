@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
-from ibwire.fuzz.case import Command, Mad
-from ibwire.fuzz.judge.comparison import Difference
+from ibwire.fuzz.case import MESSAGES, Command, Mad, Step
+from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.findings import bucket_of, verdicts, wrong_fields
+from ibwire.fuzz.judge.naming import Name
 from ibwire.fuzz.targets.link.manager_link import MAD_START
+from ibwire.fuzz.vocabulary.cm.coverage import NOT_BEGUN
 from ibwire.fuzz.vocabulary.cm.encoding import FORMS
 from ibwire_layers.mad import MAD_SIZE
 
@@ -40,12 +43,19 @@ def by_oddity(step: Mad) -> Mad:
     return replace(step, why=oddity(step) or step.message)
 
 
-def manager_bucket(difference: Difference, step: Mad | Command, state: str) -> str:
-    """Equal for differences that probably have one cause."""
+def manager_name(difference: Difference, step: Step, state: str) -> Name:
+    """The name of a difference in the last step of a case. state: of the exchange before it."""
+    text = _text(difference, step, state)
+    return Name(text, _rule(difference, step, state), text)
+
+
+def _text(difference: Difference, step: Step, state: str) -> str:
     fields = [f"{part}.{name}" for each in wrong_fields(difference) for part, name in each]
     wrong = " ".join(dict.fromkeys(fields))
-    if isinstance(step, Command):
-        return f"{step.what}: {wrong} of the REQ" if fields else bucket_of(difference, step, state)
+    if isinstance(step, Command) and fields:
+        return f"{step.what}: {wrong} of the REQ"
+    if not isinstance(step, Mad) or difference.kind is not Kind.ANSWER:
+        return bucket_of(difference, step, state)
     if fields:
         return f"{step.message}: {wrong} of the answer"
     what = oddity(step)
@@ -55,3 +65,44 @@ def manager_bucket(difference: Difference, step: Mad | Command, state: str) -> s
         return f"{what} is taken"
     got, expected = verdicts(difference.got), verdicts(difference.expected)
     return f"{what}: {got} instead of {expected}"
+
+
+def _rule(difference: Difference, step: Step, state: str) -> str:
+    """The rule of the message at fault, and of what is wrong with it."""
+    fields = {name for each in wrong_fields(difference) for _, name in each}
+    if "transaction_id" in fields:
+        return f"IBA 12.6; {_PAGE}transaction"
+    if isinstance(step, Command):
+        return f"IBA 12.9; {_PAGE}{'request' if fields else 'handshake'}"
+    if not isinstance(step, Mad):
+        return f"IBA 12.7, 12.9; {_PAGE}timeouts"
+    is_outside = step.why in ENVELOPE or not _of_message(step.fields)
+    if oddity(step) in SIZES or (step.fields and is_outside):
+        return f"IBA 13.4.2; {_PAGE}mad"
+    if any(name.endswith("_comm_id") or name in _QUEUE_PAIRS for name in step.fields):
+        return f"IBA 12.9; {_PAGE}unknown-connection"
+    if step.message == "REQ" and state != NOT_BEGUN and not step.fields:
+        return f"IBA 12.9; {_PAGE}resending"
+    return f"IBA 12.6, 12.9; {_PAGE}{_RULES[step.message]}"
+
+
+def _of_message(names: Collection[str]) -> bool:
+    """Whether fields are those of a message, not of the headers before it."""
+    return any(name.partition(".")[0].upper() in MESSAGES for name in names)
+
+
+_PAGE = "docs/reference/cm.md#"
+_QUEUE_PAIRS = ("dreq.remote_qpn", "lap.remote_qpn", "dreq.remote_qpn_eecn")
+_RULES = {
+    "REQ": "request",
+    "MRA": "states",
+    "REJ": "reject-reasons",
+    "REP": "handshake",
+    "RTU": "handshake",
+    "DREQ": "teardown",
+    "DREP": "teardown",
+    "SIDR_REQ": "sidr",
+    "SIDR_REP": "sidr",
+    "LAP": "states",
+    "APR": "states",
+}

@@ -27,7 +27,8 @@ from ibwire.fuzz.case import (
 )
 from ibwire.fuzz.judge.comparison import Comparison, Device, Difference, Kind, first_bytes
 from ibwire.fuzz.judge.exclusions import FLAGS, Exclusions
-from ibwire.fuzz.judge.response_names import About, about
+from ibwire.fuzz.judge.response_names import about
+from ibwire.fuzz.judge.subject import About
 from ibwire.fuzz.targets.emulated_device import Completion, Emulation
 from ibwire.fuzz.targets.link.frames import BTH, behind_ip
 from ibwire.fuzz.targets.link.verbs_link import LinkDevice

@@ -1,0 +1,383 @@
+"""Requests of a case in words, and the rule that each is about.
+
+A request is classified as a right responder does, in the order in which it checks
+(reference/transport#responder-checks): the first check that fails is what the request is about.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ibwire.fuzz.case import GOOD, Packet
+from ibwire.fuzz.judge.subject import About
+from ibwire.fuzz.targets.emulated_device import Emulation
+from ibwire.fuzz.vocabulary.queue_pair.encoding import number_of
+from ibwire.rc.memory import Access
+from ibwire_layers.opcodes import INFO, OpCode, OpCodeInfo, Operation, Position, Service
+from ibwire_layers.psn import HALF, MASK
+
+
+def request(reference: Emulation, packet: Packet) -> About:
+    """What a request is about that the responder gets now."""
+    service = reference.connection.service
+    if service != "RC":
+        return _SERVICES[service]
+    said = _Said(reference, packet)
+    found = _opcode(said)
+    if found is not None:
+        return found
+    info = INFO[said.opcode]
+    return _psn(said, info) or _state(said, info) or _content(said, info)
+
+
+def headers(reference: Emulation, packet: Packet) -> About | None:
+    """A fault for which a packet is discarded, whatever it is; `None` if it has none."""
+    about = _headers(_Said(reference, packet))
+    return None if about is None else replace(about, group=about.what)
+
+
+class _Said:
+    """The numbers in a packet."""
+
+    def __init__(self, reference: Emulation, packet: Packet) -> None:
+        self.reference = reference
+        self.packet = packet
+        fields, symbols = packet.fields, reference.symbols
+        self.fields = {name: number_of(value, symbols) for name, value in fields.items()}
+        self.opcode = self.fields.get("bth.opcode", packet.opcode) & 0xFF
+        self.psn = self.fields.get("bth.psn", reference.psn(packet.psn[0]) + packet.psn[1]) & MASK
+
+    def has_other(self, name: str, right: int) -> bool:
+        """Whether a field is not as it should be."""
+        return self.fields.get(name, right) != right
+
+
+def _headers(said: _Said) -> About | None:
+    packet, symbols = said.packet, said.reference.symbols
+    for name, about in _OUTER.items():
+        if name in said.fields:
+            return about
+    if packet.cut is not None:
+        return _CUT
+    if said.has_other("bth.tver", 0):
+        return _VERSION
+    if said.has_other("bth.dest_qp", symbols["qpn"]):
+        return _OTHER_QP
+    if said.has_other("bth.pkey", symbols["pkey"]):
+        return _PKEY
+    if packet.icrc != GOOD:
+        return _ICRC
+    right = -packet.length & 3
+    pad = right if packet.pad is None else packet.pad
+    if packet.more or pad != right or said.has_other("bth.pad_count", right):
+        return _PADDING
+    return None
+
+
+def _opcode(said: _Said) -> About | None:
+    info = INFO.get(said.opcode)
+    if info is not None and info.service is Service.RC:
+        return None
+    return _RESERVED_OPCODE if said.opcode >> 5 == 0 else _OTHER_SERVICE
+
+
+def _psn(said: _Said, info: OpCodeInfo) -> About | None:
+    ahead = said.psn - said.reference.psn("expected") & MASK
+    if not ahead:
+        return None
+    if not said.reference.is_alive:
+        return AFTER_ERROR
+    wraps = (said.psn > said.reference.psn("expected")) != (ahead < HALF)
+    if abs(ahead - HALF) <= 1:
+        return _WINDOW_EDGE
+    if ahead < HALF:
+        return _AHEAD_WRAP if wraps else _AHEAD
+    if info.operation in (Operation.SEND, Operation.WRITE):
+        about = replace(_DUPLICATE, what=f"a duplicate {info.operation.name}")
+    else:
+        about = _DUPLICATE_READ if info.operation is Operation.READ else _DUPLICATE_ATOMIC
+    return _DUPLICATE_WRAP if wraps else about
+
+
+def _state(said: _Said, info: OpCodeInfo) -> About | None:
+    """Faults that the state of the connection makes: position, rights, resources."""
+    reference, message = said.reference, said.reference.under_way
+    if not reference.is_alive:
+        return AFTER_ERROR
+    is_first = info.position in (Position.FIRST, Position.ONLY)
+    if message is None and not is_first:
+        return replace(_SEQUENCE, what=f"a {info.position.name} without its FIRST")
+    if message is not None and (is_first or message is not info.operation):
+        kind = "atomic" if info.operation in _ATOMICS else info.operation.name
+        article = "another" if message is info.operation else "an" if kind[0] in "aA" else "a"
+        kind = f"{article} {kind}"
+        return replace(_SEQUENCE, what=f"{kind} inside a {message.name}")
+    right = _RIGHTS.get(info.operation, 0) if is_first else 0
+    if right & ~reference.connection.access:
+        return _ACCESS
+    if info.operation in _LIMITED and not _has_slot(reference):
+        return _RESOURCES
+    receives = reference.qp.receives
+    takes = info.operation is Operation.SEND and is_first
+    takes |= info.operation is Operation.WRITE and OpCode(said.opcode) in _WRITES_WITH_IMMEDIATE
+    if takes and not receives.waiting and receives.current is None:
+        return _NOT_READY
+    return None
+
+
+def _has_slot(reference: Emulation) -> bool:
+    open_ones = [each for each in reference.qp.responder.resources if not each.answered]
+    limited = [each for each in open_ones if each.form.operation in _LIMITED]
+    return len(limited) < reference.connection.max_dest_rd_atomic
+
+
+def _content(said: _Said, info: OpCodeInfo) -> About:
+    """Faults in lengths, keys and addresses; at last, a right request."""
+    find = _CONTENT.get(info.operation)
+    found = find(said, info) if find is not None else None
+    return found or _RIGHT.get(info.operation, _RESERVED_OPCODE)
+
+
+def _send(said: _Said, info: OpCodeInfo) -> About | None:
+    reference, length = said.reference, said.packet.length
+    receives = reference.qp.receives
+    filled = receives.filled if receives.current is not None else 0
+    if length > reference.connection.room - filled:
+        return _TOO_LONG
+    mtu = reference.connection.mtu
+    if not _fits(info, length, mtu):
+        size = "longer than the path MTU" if length > mtu else "that is too short"
+        return replace(_SIZE, what=f"a SEND {info.position.name} {size}")
+    if "ieth.rkey" in said.fields and said.fields["ieth.rkey"] != reference.symbols.get("mw.rkey"):
+        return _BAD_INVALIDATE
+    return _INVALIDATE if OpCode(said.opcode) in _INVALIDATES else None
+
+
+def _fits(info: OpCodeInfo, length: int, mtu: int) -> bool:
+    """Whether a payload fits the position and the path MTU."""
+    if info.position in (Position.FIRST, Position.MIDDLE):
+        return length == mtu
+    return (info.position is Position.LAST) <= length <= mtu
+
+
+def _write(said: _Said, info: OpCodeInfo) -> About | None:
+    reference, length = said.reference, said.packet.length
+    rest = reference.qp.responder.missing
+    mtu = reference.connection.mtu
+    if info.position in (Position.FIRST, Position.ONLY):
+        rest = said.fields.get("reth.dma_len", length)
+        if length > mtu:
+            return _SIZE
+        if rest > _LONGEST:
+            return _MESSAGE_SIZE
+        if found := _key(said, rest, int(Access.REMOTE_WRITE)):
+            return found
+    is_last = info.position in (Position.LAST, Position.ONLY)
+    if length != rest if is_last else length != mtu or length >= rest:
+        end = "end" if is_last else "middle"
+        size = "more" if length > rest or (not is_last and length == rest) else "less"
+        return replace(_WRITE_LENGTH, what=f"a WRITE with {size} in its {end} than its RETH says")
+    return None
+
+
+def _read(said: _Said, info: OpCodeInfo) -> About | None:
+    length = said.fields.get("reth.dma_len", 0)
+    if length > _LONGEST:
+        return _MESSAGE_SIZE
+    if said.packet.length:
+        return _PAYLOAD
+    return _key(said, length, int(Access.REMOTE_READ))
+
+
+def _atomic(said: _Said, info: OpCodeInfo) -> About | None:
+    if said.packet.length:
+        return _PAYLOAD
+    if said.fields.get("atomiceth.va", 0) & 7:
+        return _ALIGNMENT
+    return _key(said, 8, int(Access.REMOTE_ATOMIC), "atomiceth")
+
+
+def _atomic_write(said: _Said, info: OpCodeInfo) -> About | None:
+    if said.packet.length != 8 or said.has_other("reth.dma_len", 8):
+        return _ATOMIC_WRITE_LENGTH
+    if said.fields.get("reth.va", 0) & 7:
+        return _ALIGNMENT
+    return _key(said, 8, int(Access.REMOTE_WRITE))
+
+
+def _key(said: _Said, length: int, access: int, part: str = "reth") -> About | None:
+    """A fault of key and range, or a key that is not looked at."""
+    symbols = said.reference.symbols
+    rkey = said.fields.get(f"{part}.rkey", symbols["rkey"])
+    va = said.fields.get(f"{part}.va", symbols["va"])
+    if not length:
+        return _NO_LENGTH if rkey != symbols["rkey"] or va != symbols["va"] else None
+    reference = said.reference
+    found = reference.device.keys.find_remote(
+        reference.end.pd, reference.qp.number, rkey, va, length, access
+    )
+    if found is None:
+        about = _bad_key(reference, rkey, va, length)
+        if about in (_RANGE[3], _WINDOW_RANGE[3]):
+            return replace(about, what=f"{_OPERATIONS[access]} that its key does not permit")
+        return about
+    return _WINDOW if rkey == symbols.get("mw.rkey") else None
+
+
+def _bad_key(reference: Emulation, rkey: int, va: int, length: int) -> About:
+    """What is wrong with a key that does not open a range."""
+    symbols = reference.symbols
+    if rkey == symbols.get("mw.rkey"):
+        start, end = symbols["mw.va"], symbols["mw.end"]
+        return _range(_WINDOW_RANGE, va, va + length, start, end)
+    region = next((each for each in reference.regions.values() if each.rkey == rkey), None)
+    if region is None:
+        known = {each.rkey >> 8 for each in reference.regions.values()}
+        return _KEY_BYTE if rkey >> 8 in known else _KEY
+    if region is reference.regions["foreign"]:
+        return _DOMAIN
+    start, end = region.iova, region.iova + region.length
+    return _range(_RANGE, va, va + length, start, end)
+
+
+def _range(
+    names: tuple[About, About, About, About], va: int, last: int, start: int, end: int
+) -> About:
+    """Where a range leaves the memory that a key opens; if it does not, what the key permits."""
+    before, behind, wraps, permission = names
+    if last > 1 << 64:
+        return wraps
+    if va < start:
+        return before
+    return behind if last > end else permission
+
+
+_LONGEST = 1 << 31
+_OPERATIONS = {
+    int(Access.REMOTE_WRITE): "a WRITE",
+    int(Access.REMOTE_READ): "a READ",
+    int(Access.REMOTE_ATOMIC): "an atomic",
+}
+_LIMITED = (Operation.READ, Operation.COMPARE_SWAP, Operation.FETCH_ADD)
+_ATOMICS = (Operation.COMPARE_SWAP, Operation.FETCH_ADD)
+_WRITES_WITH_IMMEDIATE = (
+    OpCode.RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE,
+    OpCode.RC_RDMA_WRITE_LAST_WITH_IMMEDIATE,
+)
+_INVALIDATES = (OpCode.RC_SEND_ONLY_WITH_INVALIDATE, OpCode.RC_SEND_LAST_WITH_INVALIDATE)
+_CONTENT = {
+    Operation.SEND: _send,
+    Operation.WRITE: _write,
+    Operation.READ: _read,
+    Operation.COMPARE_SWAP: _atomic,
+    Operation.FETCH_ADD: _atomic,
+    Operation.ATOMIC_WRITE: _atomic_write,
+}
+_RIGHTS = {
+    Operation.WRITE: int(Access.REMOTE_WRITE),
+    Operation.ATOMIC_WRITE: int(Access.REMOTE_WRITE),
+    Operation.READ: int(Access.REMOTE_READ),
+    Operation.COMPARE_SWAP: int(Access.REMOTE_ATOMIC),
+    Operation.FETCH_ADD: int(Access.REMOTE_ATOMIC),
+}
+
+_TRANSPORT = "docs/reference/transport.md#"
+_WIRE = "docs/reference/wire-formats.md#"
+
+_LENGTHS = About("a packet with a wrong length in IP or UDP", f"IBA 9.6; {_TRANSPORT}check-headers")
+_ADDRESS = About("a packet from another address", f"IBA 9.6.1; {_WIRE}peer-address")
+_OUTER = {
+    "ip.total_length": _LENGTHS,
+    "udp.length": _LENGTHS,
+    "ip.src": _ADDRESS,
+    "ip.dst": About("a packet to another address", f"IBA 9.6.1; {_TRANSPORT}check-headers"),
+}
+_CUT = About("a packet that is cut short", f"IBA 9.6.1; {_TRANSPORT}check-headers")
+_VERSION = About("another transport version", f"IBA 9.6.1.1; {_WIRE}transport-version")
+_OTHER_QP = About("a packet to another queue pair", f"IBA 9.6.1; {_TRANSPORT}check-headers")
+_PKEY = About("a wrong P_Key", f"IBA 10.9.3; {_WIRE}partition-key")
+_ICRC = About("a wrong ICRC", f"IBA 7.8.1, 9.6.1; {_TRANSPORT}check-icrc")
+_PADDING = About("wrong padding", f"IBA 9.2.3; {_WIRE}padding")
+_RESERVED_OPCODE = About("a reserved opcode", f"IBA 9.7.4.1.2; {_TRANSPORT}reserved-opcode")
+_OTHER_SERVICE = About("an opcode of another service", f"IBA 9.6.1.4; {_TRANSPORT}other-service")
+ERROR = "the state after a fatal NAK"
+AFTER_ERROR = About("after a fatal NAK", f"IBA 9.9.3; {_TRANSPORT}after-fatal-nak", group=ERROR)
+_SERVICES = {
+    "UC": About("a packet of UC", f"IBA 9.8.2; {_TRANSPORT}uc", is_wrong=False),
+    "UD": About("a packet of UD", f"IBA 9.8.3; {_TRANSPORT}ud", is_wrong=False),
+}
+_WRAP = "PSNs across the wrap"
+_WINDOW_EDGE = About("a PSN at the edge of the duplicates", f"IBA 9.7.1; {_TRANSPORT}psn-order")
+_AHEAD = About("a request behind a gap", f"IBA 9.7.5.1.3; {_TRANSPORT}psn-ahead")
+_AHEAD_WRAP = About(
+    "a request behind a gap across the PSN wrap", f"IBA 9.7.1; {_TRANSPORT}psn-order", group=_WRAP
+)
+_DUPLICATE = About("a duplicate SEND or WRITE", f"IBA 9.7.5.1.5; {_TRANSPORT}duplicate-write")
+_DUPLICATE_READ = About("a duplicate READ", f"IBA 9.7.5.1.5; {_TRANSPORT}duplicate-read")
+_DUPLICATE_ATOMIC = About("a duplicate atomic", f"IBA 9.7.5.1.5; {_TRANSPORT}duplicate-atomic")
+_DUPLICATE_WRAP = About(
+    "a duplicate from before the PSN wrap", f"IBA 9.7.1; {_TRANSPORT}psn-order", group=_WRAP
+)
+_SEQUENCE = About("an opcode out of its place", f"IBA 9.7.4.1.3; {_TRANSPORT}opcode-sequence")
+_ACCESS = About(
+    "a request that the queue pair does not allow", f"IBA 9.7.4.1.5; {_TRANSPORT}access-flags"
+)
+_RESOURCES = About(
+    "a READ or atomic beyond max_dest_rd_atomic", f"IBA 9.7.4.1.5; {_TRANSPORT}read-resources"
+)
+_NOT_READY = About("no receive request", f"IBA 9.7.5.2.8; {_TRANSPORT}receive-missing")
+_TOO_LONG = About("a SEND longer than its receive", f"IBA 9.7.4.1.6; {_TRANSPORT}receive-too-short")
+_SIZE = About("a payload that does not fit the path MTU", f"C9-92; {_TRANSPORT}packet-length")
+_BAD_INVALIDATE = About(
+    "a SEND that invalidates a wrong key", f"IBA 9.9.3; {_TRANSPORT}invalidate-fault"
+)
+_INVALIDATE = About(
+    "a SEND with invalidate", f"IBA 9.4.1.1.3; {_TRANSPORT}invalidate", is_wrong=False
+)
+_MESSAGE_SIZE = About("a message beyond 2^31 bytes", f"C9-94; {_TRANSPORT}message-size")
+_KEY = About("an unknown R_Key", f"IBA 9.7.4.1.5; {_TRANSPORT}remote-key")
+_KEY_BYTE = About("an R_Key with another low byte", f"IBA 10.6.3.3; {_TRANSPORT}memory-keys")
+_DOMAIN = About("an R_Key of another protection domain", f"IBA 9.7.4.1.5; {_TRANSPORT}remote-key")
+_RANGE = (
+    About("a range that begins before its region", f"IBA 9.7.4.1.5; {_TRANSPORT}remote-key"),
+    About("a range that ends behind its region", f"IBA 9.7.4.1.5; {_TRANSPORT}remote-key"),
+    About("a range that passes 2^64", f"IBA 9.7.4.1.5; {_TRANSPORT}remote-key"),
+    About("an operation that the region does not permit", f"IBA 9.7.4.1.5; {_TRANSPORT}remote-key"),
+)
+_WINDOW_RANGE = (
+    About("a range that begins before its window", f"IBA 10.6.7.2; {_TRANSPORT}memory-windows"),
+    About("a range that ends behind its window", f"IBA 10.6.7.2; {_TRANSPORT}memory-windows"),
+    About("a range that passes 2^64", f"IBA 9.7.4.1.5; {_TRANSPORT}remote-key"),
+    About(
+        "an operation that the window does not permit", f"IBA 10.6.7.2; {_TRANSPORT}memory-windows"
+    ),
+)
+_WINDOW = About(
+    "a request through a memory window", f"IBA 10.6.7.2; {_TRANSPORT}memory-windows", is_wrong=False
+)
+_NO_LENGTH = About(
+    "a request of no bytes with a wrong key", f"C9-88; {_TRANSPORT}zero-length", is_wrong=False
+)
+_WRITE_LENGTH = About(
+    "a WRITE whose payload does not fit its RETH", f"C9-93; {_TRANSPORT}write-length"
+)
+_PAYLOAD = About("a READ or atomic with payload", f"IBA 9.4.4; {_TRANSPORT}read-payload")
+_ALIGNMENT = About("an atomic at an unaligned address", f"IBA 9.4.5; {_TRANSPORT}atomic-alignment")
+_ATOMIC_WRITE_LENGTH = About(
+    "an ATOMIC WRITE that is not of 8 bytes", f"IBA A19; {_TRANSPORT}atomic-write"
+)
+_RIGHT = {
+    Operation.SEND: About("a right SEND", f"IBA 9.7.5; {_TRANSPORT}ack-due", is_wrong=False),
+    Operation.WRITE: About("a right WRITE", f"IBA 9.7.5; {_TRANSPORT}write-length", is_wrong=False),
+    Operation.READ: About("a right READ", f"IBA 9.7.5; {_TRANSPORT}response-kinds", is_wrong=False),
+    Operation.COMPARE_SWAP: About(
+        "a right COMPARE SWAP", f"IBA 9.4.5; {_TRANSPORT}atomics", is_wrong=False
+    ),
+    Operation.FETCH_ADD: About(
+        "a right FETCH ADD", f"IBA 9.4.5; {_TRANSPORT}atomics", is_wrong=False
+    ),
+    Operation.ATOMIC_WRITE: About(
+        "a right ATOMIC WRITE", f"IBA A19; {_TRANSPORT}atomic-write", is_wrong=False
+    ),
+    Operation.FLUSH: About("a FLUSH", f"IBA A19; {_TRANSPORT}flush-operation", is_wrong=False),
+}

@@ -1,0 +1,19 @@
+"""What a step of a case is about, and the rule for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """A description of a packet or another step."""
+
+    what: str
+    rule: str
+    is_wrong: bool = True
+    """Whether the specification allows only one treatment of it, so that any other is one
+    finding.
+    """
+    group: str = ""
+    """What all differences at such a packet have in common, if they have one cause."""

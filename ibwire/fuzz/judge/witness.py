@@ -1,0 +1,140 @@
+"""The fingerprint of a target: which known choices it makes, each shown by its own witness.
+
+A witness is a short case that shows one choice and no other. Nothing is taken over into the
+reference that its witness does not show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ibwire.fuzz.case import Case, CaseError, Connection, RunsAway, Step
+from ibwire.fuzz.judge.choices import Choice
+from ibwire.fuzz.judge.explanation import (
+    Replay,
+    changed,
+    explanation,
+    single_explanations,
+    with_values,
+)
+from ibwire.rc.profile import Profile
+
+WITNESS = "witness of "
+"""How the origin of a witness begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """The shortest case that shows a choice."""
+
+    name: str
+    """Field of `Profile`."""
+    connection: Connection
+    steps: tuple[Step, ...]
+
+    def case(self, profile: str) -> Case:
+        """The case with a reference of this name."""
+        return Case(self.connection, self.steps, profile, f"{WITNESS}{self.name}")
+
+
+@dataclass(slots=True)
+class Fingerprint:
+    """What the witnesses have shown."""
+
+    profile: Profile
+    """The reference with the choices of the target."""
+    shown: dict[str, Case] = field(default_factory=dict)
+    """The witness of each choice, by field."""
+    unexplained: list[Case] = field(default_factory=list)
+    """Witnesses in which the target does what no choice explains."""
+
+
+def fingerprint(
+    cases: Sequence[tuple[str, Case]], profile: Profile, choices: Sequence[Choice], replay: Replay
+) -> Fingerprint:
+    """Carry out the witnesses, each with its field, until nothing new is shown."""
+    found = Fingerprint(profile)
+    while _singles(found, cases, choices, replay) or _together(found, cases, choices, replay):
+        pass
+    found.unexplained = [case for _, case in cases if not _agrees(case, found.profile, replay)]
+    return found
+
+
+def is_shown(
+    name: str, cases: Sequence[tuple[str, Case]], profile: Profile, other: Profile, replay: Replay
+) -> bool:
+    """Whether a witness of a choice is explained by one reference and not by the other."""
+    return any(
+        _agrees(case, profile, replay) and not _agrees(case, other, replay)
+        for field_name, case in cases
+        if field_name == name
+    )
+
+
+def _singles(
+    found: Fingerprint,
+    cases: Sequence[tuple[str, Case]],
+    choices: Sequence[Choice],
+    replay: Replay,
+) -> bool:
+    """Take over the choices whose witness they explain alone; whether there was one."""
+    before = len(found.shown)
+    for name, case in cases:
+        if name in found.shown or _agrees(case, found.profile, replay):
+            continue
+        own = [choice for choice in choices if choice.name == name]
+        single = next(single_explanations(case, found.profile, own, replay), None)
+        if single is not None:
+            found.profile = single[1]
+            found.shown[name] = case
+    return len(found.shown) > before
+
+
+def _together(
+    found: Fingerprint,
+    cases: Sequence[tuple[str, Case]],
+    choices: Sequence[Choice],
+    replay: Replay,
+) -> bool:
+    """Take over choices that show in every packet, and therefore only together."""
+    for _, case in cases:
+        if _agrees(case, found.profile, replay):
+            continue
+        open_choices = [choice for choice in choices if choice.name not in found.shown]
+        other = explanation(case, found.profile, open_choices, replay)
+        if other is None:
+            continue
+        accepted = [
+            choice
+            for choice in changed(found.profile, other, open_choices)
+            if _is_needed(case, choice, other, found.profile, replay)
+            and (
+                choice.allowed
+                or is_shown(
+                    choice.name, cases, other, with_values(other, found.profile, [choice]), replay
+                )
+            )
+        ]
+        both = with_values(found.profile, other, accepted)
+        if accepted and _agrees(case, both, replay):
+            found.profile = both
+            for choice in accepted:
+                found.shown[choice.name] = next(one for name, one in cases if name == choice.name)
+            return True
+    return False
+
+
+def _is_needed(
+    case: Case, choice: Choice, profile: Profile, usual: Profile, replay: Replay
+) -> bool:
+    return not _agrees(case, with_values(profile, usual, [choice]), replay)
+
+
+def _agrees(case: Case, profile: Profile, replay: Replay) -> bool:
+    try:
+        return replay(case, profile) is None
+    except RunsAway:
+        return False
+    except CaseError:
+        return True  # this device cannot have such a case

@@ -1,0 +1,467 @@
+"""A witness of each choice: a short case that shows it and no other choice.
+
+`tests/fuzz/make_witnesses.py` finds them. The choices without one are those that no case can
+show: the hop limit, which is the same on the first hop; the faults of receive requests that
+right applications do not post; P_Keys that the table of the device has anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ibwire.fuzz.case import Command, Connection, Mad, Packet, Post, Receive, Wait
+from ibwire.fuzz.judge.witness import Witness
+from ibwire.rc.work import WROpcode
+from ibwire_layers.opcodes import OpCode
+
+WITNESSES: Sequence[Witness] = (
+    Witness("live_credits", Connection(timeout=0), (Packet(int(OpCode.RC_SEND_ONLY)),)),
+    Witness(
+        "counts_identification",
+        Connection(timeout=0),
+        (
+            Packet(int(OpCode.RC_SEND_ONLY), length=8),
+            Packet(int(OpCode.RC_SEND_ONLY)),
+        ),
+    ),
+    Witness(
+        "coalesces_acks",
+        Connection(mtu=512, timeout=0),
+        (
+            Packet(
+                int(OpCode.RC_RDMA_WRITE_FIRST),
+                length=512,
+                fields={"bth.ack_req": 0, "reth.dma_len": 1578},
+            ),
+            Receive(2),
+        ),
+    ),
+    Witness(
+        "answers_in_turn",
+        Connection(timeout=0),
+        (
+            Packet(int(OpCode.RC_SEND_ONLY), held=True),
+            Packet(int(OpCode.RC_FLUSH)),
+        ),
+    ),
+    Witness(
+        "duplicate_ack",
+        Connection(timeout=0),
+        (Packet(int(OpCode.RC_SEND_ONLY), psn=("expected", -1), fields={"bth.ack_req": 0}),),
+    ),
+    Witness(
+        "read_replay",
+        Connection(timeout=0),
+        (
+            Packet(
+                int(OpCode.RC_RDMA_READ_REQUEST),
+                fields={"reth.va": ("va", 5527), "reth.dma_len": 769},
+            ),
+            Packet(
+                int(OpCode.RC_RDMA_READ_REQUEST),
+                psn=("expected", -3),
+                fields={"reth.va": ("va", 5783)},
+            ),
+        ),
+    ),
+    Witness(
+        "read_replay",
+        Connection(timeout=0),
+        (
+            Packet(int(OpCode.RC_RDMA_READ_REQUEST), fields={"reth.dma_len": 769}),
+            Packet(
+                int(OpCode.RC_RDMA_READ_REQUEST),
+                psn=("expected", -1),
+                fields={"reth.va": ("va", 768), "reth.dma_len": 1},
+            ),
+            Packet(
+                int(OpCode.RC_RDMA_READ_REQUEST), psn=("expected", -4), fields={"reth.dma_len": 769}
+            ),
+        ),
+    ),
+    Witness(
+        "atomic_alignment_first",
+        Connection(timeout=0),
+        (Packet(int(OpCode.RC_FETCH_ADD), fields={"atomiceth.va": ("end", -4)}),),
+    ),
+    Witness(
+        "invalid_request_status",
+        Connection(timeout=0),
+        (
+            Packet(int(OpCode.RC_SEND_FIRST), length=256),
+            Packet(int(OpCode.RC_SEND_ONLY)),
+        ),
+    ),
+    Witness("invalid_request_status", Connection(timeout=0), (Packet(int(OpCode.RC_SEND_FIRST)),)),
+    Witness(
+        "marks_grh", Connection(timeout=0), (Packet(int(OpCode.RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE)),)
+    ),
+    Witness(
+        "timeout_sends_one",
+        Connection(),
+        (
+            Post(int(WROpcode.RDMA_WRITE), 600),
+            Wait(67108864001),
+        ),
+    ),
+    Witness(
+        "nak_is_progress",
+        Connection(timeout=0),
+        (
+            Post(int(WROpcode.RDMA_WRITE), 600),
+            Packet(int(OpCode.RC_ACKNOWLEDGE), psn=("una", 1), fields={"aeth.syndrome": 33}),
+            Wait(1000000000),
+        ),
+    ),
+    Witness(
+        "waits_for_recovery",
+        Connection(timeout=8),
+        (
+            Post(int(WROpcode.ATOMIC_CMP_AND_SWP), 8),
+            Post(int(WROpcode.RDMA_WRITE), 8),
+            Wait(8120000000),
+            Packet(int(OpCode.RC_ACKNOWLEDGE), psn=("una", 1)),
+        ),
+    ),
+    Witness(
+        "bad_response_length",
+        Connection(timeout=0),
+        (
+            Post(int(WROpcode.ATOMIC_CMP_AND_SWP), 8),
+            Post(int(WROpcode.RDMA_READ), 8),
+            Packet(int(OpCode.RC_ATOMIC_ACKNOWLEDGE), psn=("una", 0)),
+            Packet(int(OpCode.RC_RDMA_READ_RESPONSE_FIRST), psn=("una", 0)),
+        ),
+    ),
+    Witness("source_port", Connection(timeout=0), (Packet(int(OpCode.RC_SEND_ONLY)),)),
+    Witness(
+        "max_unacked_psns",
+        Connection(timeout=0),
+        (
+            Post(int(WROpcode.RDMA_WRITE), 600),
+            Post(int(WROpcode.RDMA_WRITE), 4096),
+            Post(int(WROpcode.RDMA_WRITE), 4096),
+            Post(int(WROpcode.RDMA_WRITE), 4096),
+            Post(int(WROpcode.RDMA_WRITE), 4096),
+            Post(int(WROpcode.RDMA_WRITE), 4096),
+            Post(int(WROpcode.RDMA_WRITE), 4096),
+            Post(int(WROpcode.RDMA_WRITE), 4096),
+            Post(int(WROpcode.RDMA_WRITE), 4096),
+        ),
+    ),
+    Witness(
+        "counts_every_rnr_nak",
+        Connection(timeout=0),
+        (
+            Post(int(WROpcode.RDMA_WRITE), 8),
+            Packet(int(OpCode.RC_ACKNOWLEDGE), psn=("una", 0), fields={"aeth.syndrome": 63}),
+            Wait(300000000000),
+            Packet(int(OpCode.RC_ACKNOWLEDGE), psn=("una", 0), fields={"aeth.syndrome": 63}),
+            Wait(300000000000),
+        ),
+    ),
+    Witness(
+        "refuses_annex_a19",
+        Connection(timeout=0),
+        (Packet(int(OpCode.RC_FLUSH), fields={"reth.dma_len": 8}),),
+    ),
+    Witness(
+        "rnr_granularity",
+        Connection(timeout=0),
+        (
+            Post(int(WROpcode.RDMA_WRITE), 8),
+            Packet(int(OpCode.RC_ACKNOWLEDGE), psn=("una", 0), fields={"aeth.syndrome": 37}),
+            Wait(8120000000),
+        ),
+    ),
+    Witness("request_reserved", Connection(timeout=0), (Post(int(WROpcode.RDMA_WRITE), 8),)),
+    Witness(
+        "naks_after_rnr",
+        Connection(timeout=0, receives=0),
+        (
+            Packet(int(OpCode.RC_SEND_ONLY)),
+            Packet(int(OpCode.RC_SEND_ONLY), psn=("expected", 1)),
+        ),
+    ),
+    Witness(
+        "duplicate_clears_nak",
+        Connection(timeout=0),
+        (
+            Packet(int(OpCode.RC_SEND_ONLY), psn=("expected", 1)),
+            Packet(int(OpCode.RC_SEND_ONLY), psn=("expected", 8388608)),
+            Packet(int(OpCode.RC_SEND_ONLY), psn=("expected", 1)),
+        ),
+    ),
+    Witness(
+        "oversized_send_status",
+        Connection(timeout=0, room=0),
+        (Packet(int(OpCode.RC_SEND_ONLY), length=8),),
+    ),
+    Witness("limited_message", Connection(timeout=0), (Post(int(WROpcode.SEND), 600),)),
+    Witness(
+        "bad_response",
+        Connection(timeout=0),
+        (
+            Post(int(WROpcode.SEND), 8),
+            Packet(int(OpCode.RC_RDMA_READ_RESPONSE_ONLY), psn=("una", 0), length=8),
+        ),
+    ),
+    Witness(
+        "misplaced_response",
+        Connection(timeout=0),
+        (
+            Post(int(WROpcode.RDMA_WRITE), 8),
+            Packet(int(OpCode.RC_RDMA_READ_RESPONSE_MIDDLE), psn=("una", 0), length=256),
+        ),
+    ),
+    Witness(
+        "checks_response_length",
+        Connection(timeout=0),
+        (
+            Post(int(WROpcode.RDMA_READ), 8),
+            Packet(int(OpCode.RC_RDMA_READ_RESPONSE_ONLY), psn=("una", 0), length=4),
+        ),
+    ),
+    Witness(
+        "acks_answer",
+        Connection(timeout=0),
+        (
+            Post(int(WROpcode.RDMA_READ), 8),
+            Packet(int(OpCode.RC_ACKNOWLEDGE), psn=("una", 0)),
+        ),
+    ),
+    Witness(
+        "acks_unsent",
+        Connection(timeout=0),
+        (
+            Post(int(WROpcode.SEND), 8),
+            Packet(int(OpCode.RC_ACKNOWLEDGE), psn=("next", 1)),
+        ),
+    ),
+    Witness(
+        "asks_on_qp1",
+        Connection(timeout=0),
+        (
+            Mad(exchange=2),
+            Command(what="accept", exchange=2),
+        ),
+    ),
+    Witness("mig_req", Connection(timeout=0), (Packet(int(OpCode.RC_SEND_ONLY)),)),
+    Witness(
+        "duplicate_ack_psn",
+        Connection(timeout=0),
+        (Packet(int(OpCode.RC_SEND_ONLY), psn=("expected", -1)),),
+    ),
+    Witness(
+        "timer_granularity",
+        Connection(),
+        (
+            Post(int(WROpcode.RDMA_WRITE), 8),
+            Wait(67108864001),
+        ),
+    ),
+    Witness(
+        "keeps_pending_timer",
+        Connection(),
+        (
+            Post(int(WROpcode.RDMA_WRITE), 8),
+            Wait(4194304001),
+            Packet(int(OpCode.RC_ACKNOWLEDGE), psn=("una", 0)),
+            Post(int(WROpcode.RDMA_WRITE), 8),
+            Wait(67108864001),
+        ),
+    ),
+    Witness(
+        "rnr_timer_us",
+        Connection(timeout=0),
+        (
+            Post(int(WROpcode.RDMA_WRITE), 8),
+            Packet(int(OpCode.RC_ACKNOWLEDGE), psn=("una", 0), fields={"aeth.syndrome": 57}),
+            Wait(61439999999),
+        ),
+    ),
+    Witness(
+        "replays_mid_read",
+        Connection(timeout=0),
+        (
+            Packet(
+                int(OpCode.RC_RDMA_READ_REQUEST),
+                fields={"reth.va": ("va", 4690), "reth.dma_len": 697},
+            ),
+            Packet(
+                int(OpCode.RC_RDMA_READ_REQUEST),
+                psn=("expected", -1),
+                fields={"reth.va": ("va", 5202)},
+            ),
+        ),
+    ),
+    Witness(
+        "excess_reads",
+        Connection(max_dest_rd_atomic=1, timeout=0),
+        (
+            Packet(int(OpCode.RC_RDMA_READ_REQUEST), held=True),
+            Packet(int(OpCode.RC_RDMA_READ_REQUEST)),
+        ),
+    ),
+    Witness(
+        "rounds_read_depth",
+        Connection(max_rd_atomic=3, timeout=0),
+        (
+            Post(int(WROpcode.RDMA_READ), 8),
+            Post(int(WROpcode.RDMA_READ), 8),
+            Post(int(WROpcode.RDMA_READ), 8),
+            Post(int(WROpcode.RDMA_READ), 8),
+        ),
+    ),
+    Witness("checks_payload_size", Connection(timeout=0), (Packet(int(OpCode.RC_SEND_FIRST)),)),
+    Witness("discards_unpadded", Connection(timeout=0), (Packet(int(OpCode.RC_SEND_ONLY), pad=1),)),
+    Witness(
+        "checks_request_payload",
+        Connection(timeout=0),
+        (Packet(int(OpCode.RC_RDMA_READ_REQUEST), length=4, fields={"reth.dma_len": 8}),),
+    ),
+    Witness(
+        "checks_write_position",
+        Connection(timeout=0),
+        (Packet(int(OpCode.RC_RDMA_WRITE_FIRST), length=8),),
+    ),
+    Witness(
+        "checks_message_length",
+        Connection(timeout=0),
+        (Packet(int(OpCode.RC_RDMA_READ_REQUEST), fields={"reth.dma_len": 2147483649}),),
+    ),
+    Witness(
+        "bounds_windows",
+        Connection(timeout=0),
+        (
+            Packet(
+                int(OpCode.RC_RDMA_READ_REQUEST),
+                fields={"reth.dma_len": 8, "reth.rkey": ("mw.rkey", 0), "reth.va": ("mw.va", -1)},
+            ),
+        ),
+    ),
+    Witness(
+        "acknowledges_bad_invalidate",
+        Connection(timeout=0),
+        (Packet(int(OpCode.RC_SEND_ONLY_WITH_INVALIDATE), length=8, fields={"ieth.rkey": 1}),),
+    ),
+    Witness(
+        "takes_receive_early",
+        Connection(timeout=0),
+        (
+            Packet(
+                int(OpCode.RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE), length=8, fields={"reth.dma_len": 4}
+            ),
+        ),
+    ),
+    Witness(
+        "replays_by_psn",
+        Connection(timeout=0),
+        (
+            Packet(int(OpCode.RC_RDMA_READ_REQUEST), fields={"reth.dma_len": 8}),
+            Packet(int(OpCode.RC_FETCH_ADD), psn=("expected", -1)),
+        ),
+    ),
+    Witness(
+        "rechecks_empty_reads",
+        Connection(timeout=0),
+        (
+            Packet(int(OpCode.RC_RDMA_READ_REQUEST), fields={"reth.dma_len": 0, "reth.rkey": 0}),
+            Packet(
+                int(OpCode.RC_RDMA_READ_REQUEST),
+                psn=("expected", -1),
+                fields={"reth.dma_len": 0, "reth.rkey": 0},
+            ),
+        ),
+    ),
+    Witness(
+        "invalidate_flag",
+        Connection(timeout=0),
+        (
+            Packet(
+                int(OpCode.RC_SEND_ONLY_WITH_INVALIDATE),
+                length=8,
+                fields={"ieth.rkey": ("mw.rkey", 0)},
+            ),
+        ),
+    ),
+    Witness(
+        "reports_refusals", Connection(timeout=0), (Packet(int(OpCode.RC_SEND_LAST), length=8),)
+    ),
+    Witness(
+        "reports_first_request",
+        Connection(timeout=0),
+        (
+            Mad(exchange=4),
+            Command(what="accept", exchange=4),
+            Packet(int(OpCode.RC_SEND_ONLY)),
+        ),
+    ),
+    Witness(
+        "flushes_late_receives",
+        Connection(timeout=0),
+        (
+            Packet(int(OpCode.RC_RDMA_READ_REQUEST), fields={"reth.dma_len": 8, "reth.rkey": 0}),
+            Receive(1),
+        ),
+    ),
+    Witness(
+        "naks_reserved_opcode",
+        Connection(timeout=0),
+        (Packet(int(OpCode.RC_SEND_ONLY), fields={"bth.opcode": 31}),),
+    ),
+    Witness(
+        "discards_annex_a19",
+        Connection(timeout=0),
+        (Packet(int(OpCode.RC_FLUSH), fields={"reth.dma_len": 8}),),
+    ),
+    Witness(
+        "oversized_send",
+        Connection(timeout=0, room=0),
+        (Packet(int(OpCode.RC_SEND_ONLY), length=8),),
+    ),
+    Witness(
+        "restarts_on_read_gap",
+        Connection(timeout=0),
+        (
+            Post(int(WROpcode.RDMA_READ), 600),
+            Packet(int(OpCode.RC_RDMA_READ_RESPONSE_MIDDLE), psn=("una", 1)),
+        ),
+    ),
+    Witness(
+        "reserved_syndrome_fails",
+        Connection(timeout=0),
+        (
+            Post(int(WROpcode.FLUSH), 0),
+            Post(int(WROpcode.SEND), 600),
+            Packet(int(OpCode.RC_RDMA_READ_RESPONSE_ONLY), psn=("una", 0)),
+            Packet(int(OpCode.RC_ACKNOWLEDGE), psn=("una", 1), fields={"aeth.syndrome": 103}),
+        ),
+    ),
+    Witness(
+        "reserved_bit_fails",
+        Connection(timeout=0),
+        (
+            Post(int(WROpcode.RDMA_WRITE), 8),
+            Packet(int(OpCode.RC_ACKNOWLEDGE), psn=("una", 0), fields={"aeth.syndrome": 159}),
+        ),
+    ),
+    Witness(
+        "retry_7_is_infinite",
+        Connection(timeout=8),
+        (
+            Post(int(WROpcode.RDMA_READ), 600),
+            Wait(8120000000),
+            Packet(int(OpCode.RC_RDMA_READ_RESPONSE_MIDDLE), psn=("una", 1)),
+        ),
+    ),
+    Witness(
+        "sends_during_rnr_wait",
+        Connection(timeout=0),
+        (
+            Post(int(WROpcode.RDMA_WRITE), 8),
+            Packet(int(OpCode.RC_ACKNOWLEDGE), psn=("una", 0), fields={"aeth.syndrome": 63}),
+            Post(int(WROpcode.RDMA_WRITE), 8),
+        ),
+    ),
+)

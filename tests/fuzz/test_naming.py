@@ -1,0 +1,108 @@
+"""Names, rules and groups of findings: true for the planted fault, and one for each cause."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from ibwire.fuzz.case import BAD, Case, Connection, Packet, Post, Step, Wait
+from ibwire.fuzz.judge.naming import Name, name_of
+from ibwire.fuzz.targets.emulated_device import Emulation
+from ibwire.fuzz.targets.emulator import EmulatorTestbed
+from ibwire.rc.profile import SPEC
+from ibwire.rc.work import WROpcode
+from ibwire_layers.opcodes import OpCode
+from mutants.engine import copied
+from mutants.table import FUZZED
+
+SEND = Packet(int(OpCode.RC_SEND_ONLY))
+WRITE = Packet(int(OpCode.RC_RDMA_WRITE_ONLY), length=8)
+WRITE_FIRST = Packet(int(OpCode.RC_RDMA_WRITE_FIRST), length=256, fields={"reth.dma_len": 512})
+READ = Packet(int(OpCode.RC_RDMA_READ_REQUEST), fields={"reth.dma_len": 8})
+ADD = Packet(int(OpCode.RC_FETCH_ADD))
+
+
+USUAL = Connection()
+
+
+def named(fault: str, *steps: Step, connection: Connection = USUAL) -> Name:
+    """The name of what a case shows on a device with a planted fault."""
+    device = copied(FUZZED[fault])[Emulation.__module__].Emulation
+    case = Case(connection, steps)
+    difference = EmulatorTestbed(device).replay(case, SPEC)
+    assert difference is not None
+    assert difference.step == len(steps) - 1
+    return name_of(case, difference, SPEC)
+
+
+def wrong(packet: Packet, **fields: object) -> Packet:
+    given = {name.replace("__", "."): value for name, value in fields.items()}
+    return packet.altered(fields={**packet.fields, **given})
+
+
+CASES: Sequence[tuple[str, Sequence[Step], str]] = (
+    ("icrc-ignored", [SEND.altered(icrc=BAD)], "SEND_ONLY (a wrong ICRC): ACK instead of nothing"),
+    (
+        "pkey-ignored",
+        [wrong(READ, bth__pkey=0x1234)],
+        "READ_REQUEST (a wrong P_Key): READ_RESPONSE_ONLY instead of nothing",
+    ),
+    (
+        "atomic-unaligned",
+        [wrong(ADD, atomiceth__va=("va", 4))],
+        "FETCH_ADD (an atomic at an unaligned address): "
+        "ATOMIC_ACKNOWLEDGE instead of NAK INVALID_REQUEST",
+    ),
+    (
+        "atomic-inside-a-write",
+        [WRITE_FIRST, ADD],
+        "FETCH_ADD (an atomic inside a WRITE): ATOMIC_ACKNOWLEDGE instead of NAK INVALID_REQUEST",
+    ),
+    (
+        "rnr-nak-names-the-psn-before",
+        [SEND],
+        "SEND_ONLY (no receive request): RNR NAK wait=0.64ms with another bth.psn",
+    ),
+    (
+        "retries-never-run-out",
+        [Post(int(WROpcode.RDMA_WRITE), 8), Wait(2_000_000_000), Wait(2_000_000_000)],
+        "a wait (the ACK timer): WRITE_ONLY instead of nothing",
+    ),
+)
+
+CONNECTIONS = {
+    "rnr-nak-names-the-psn-before": Connection(receives=0),
+    "retries-never-run-out": Connection(timeout=8, retry_cnt=1),
+}
+
+
+@pytest.mark.parametrize(("fault", "steps", "text"), CASES, ids=[each[0] for each in CASES])
+def test_name_and_rule_are_those_of_the_planted_fault(
+    fault: str, steps: Sequence[Step], text: str
+) -> None:
+    """The rule is the one that the table of mutants names."""
+    name = named(fault, *steps, connection=CONNECTIONS.get(fault, Connection()))
+
+    planted = FUZZED[fault].fuzz
+    assert planted is not None
+    assert name.text == text
+    assert name.rule.rpartition("#")[2] == planted.rule.rpartition("#")[2]
+
+
+def test_one_cause_is_one_group_in_every_operation() -> None:
+    groups = {named("icrc-ignored", each.altered(icrc=BAD)).group for each in (SEND, WRITE, READ)}
+
+    assert len(groups) == 1
+
+
+def test_different_faults_of_keys_are_different_groups() -> None:
+    behind = named("region-ends-one-byte-late", wrong(WRITE, reth__va=("end", -7)))
+    foreign = named(
+        "foreign-domain-open",
+        wrong(WRITE, reth__rkey=("foreign.rkey", 0), reth__va=("foreign.va", 0)),
+    )
+
+    assert behind.group != foreign.group
+    assert "behind its region" in behind.text
+    assert "another protection domain" in foreign.text
