@@ -211,11 +211,12 @@ class Simulator:
             line.free_at = NEVER
             if line.pause is not None:
                 line.pause.clear(self.now)
-            before = len(self._heap)
+            lost = [event[5] for event in self._heap if event[4] is line and event[5] is not None]
             self._heap[:] = [
                 event for event in self._heap if event[4] is not line or event[5] is None
             ]
-            line.lost += before - len(self._heap)
+            # Runs have been divided: what they have left in the heap is obsolete.
+            line.lost += sum(not isinstance(each, Flight) for each in lost)
         heapify(self._heap)
 
     def mend(self, wire: Wire) -> None:
@@ -258,7 +259,8 @@ class Simulator:
     ) -> Outcome:
         """Process all events up to and including the time `until`; kicks every node first.
 
-        stop: called before the first and after each event; ends the run when true.
+        stop: called before the first and after each event; ends the run when true. Frames that
+        travel together are one event, so what it looks at may change by more than one frame.
         max_frames: ends the run when this many more frames have arrived.
 
         Afterwards `now` is the time of the last event; it is `until` if the run got

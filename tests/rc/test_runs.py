@@ -19,7 +19,7 @@ from examples import scaled
 from ibwire.base.node import OPEN, Frame, Grant, Stage
 from ibwire.base.run import FrameRun
 from ibwire.base.unbuilt import UnbuiltFrame
-from ibwire.base.units import US, Time
+from ibwire.base.units import US, S, Time
 from ibwire.fabric.sim import Outcome
 from ibwire.rc.device import gid_of
 from ibwire.rc.packet import FORMS, TransportPacket, encode
@@ -293,3 +293,59 @@ def test_any_wrong_bit_of_a_run_is_found(number: int) -> None:
         wrong[at] ^= 0x10
         assert run_data([*frames[:2], bytes(wrong), *frames[3:]], arrival) is None
     assert run_data([frames[0], *frames[2:]], arrival) is None
+
+
+class Cut(Framewise):
+    """The wire is cut in the middle of a message, and mended."""
+
+    def _carry_out(self) -> Outcome:
+        self.sim.flights.enabled = self.with_runs
+        wire = self.sim.wires[0]
+        self._post(self.flows[0], 0)
+        self.sim.run(until=3 * US)
+        self.sim.cut(wire)
+        self.lost_frames = wire.a_to_b.lost
+        self.sim.run(until=400 * US)
+        self.sim.mend(wire)
+        return self.sim.run(until=self.sim.now + 1000 * S)
+
+
+class CutInRuns(Cut):
+    with_runs = True
+
+
+def test_a_cut_loses_the_frames_of_a_run_that_are_on_their_way() -> None:
+    """A frame of 338 bytes takes 27 ns, so 36 or 37 are on their way for 1 us."""
+    schedule = Schedule((Work(WROpcode.RDMA_WRITE, 200 * 256),))
+    by_frame, in_runs = Cut(schedule, LossyStation), CutInRuns(schedule, LossyStation)
+
+    assert in_runs.lost_frames == by_frame.lost_frames
+    assert 35 <= in_runs.lost_frames <= 38
+    assert in_runs.sim.flights.delivered > 20
+    assert in_runs.seen() == by_frame.seen()
+
+
+class Counted(Framewise):
+    """The network stops after every seven frames."""
+
+    def _carry_out(self) -> Outcome:
+        self.sim.flights.enabled = self.with_runs
+        self._post(self.flows[0], 0)
+        self.stops: list[tuple[Time, int, int]] = []
+        while (outcome := self.sim.run(until=S, max_frames=7)) is Outcome.FRAMES:
+            received = self.ends["b"].qp.counters.packets_received
+            self.stops.append((self.sim.now, self.sim.frames, received))
+        return outcome
+
+
+class CountedInRuns(Counted):
+    with_runs = True
+
+
+def test_a_limit_of_frames_ends_within_a_run() -> None:
+    schedule = Schedule((Work(WROpcode.RDMA_WRITE, 50 * 256),))
+    by_frame, in_runs = Counted(schedule, LossyStation), CountedInRuns(schedule, LossyStation)
+
+    assert in_runs.stops == by_frame.stops
+    assert [frames for _, frames, _ in in_runs.stops] == [7, 14, 21, 28, 35, 42, 49]
+    assert in_runs.seen() == by_frame.seen()
