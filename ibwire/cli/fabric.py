@@ -19,6 +19,7 @@ from ibwire.cli.groups import Group
 from ibwire.cli.paths import InputPath, OutputPath
 from ibwire.cli.tables import table_options
 from ibwire.fabric.infiniband.routing import Engine
+from ibwire.fabric.infiniband.subnet import Subnet
 from ibwire.link import umad_client
 from ibwire.link.ibsim_client import IbsimClient
 from ibwire.link.umad_client import DEFAULT_NAME, NotRunning, ask, fabric_folder
@@ -194,15 +195,7 @@ def run(
         management = Management(subnet)
         server = UmadServer(management, folder)
         server.control = control = Control(management, server.environment)
-        adapters = [node for node in subnet.nodes.values() if not node.is_switch]
-        # A subnet manager on a host without a link would see nothing.
-        hosts = [node.name for node in sorted(adapters, key=lambda node: not has_link(node))]
-        switches = len(subnet.nodes) - len(hosts)
-        links = sum(1 for _ in subnet.links())
-        click.echo(
-            f"{name}: {_count(len(hosts), 'host')}, {_count(switches, 'switch')}, "
-            f"{_count(links, 'link')}"
-        )
+        hosts = _greet(subnet, name)
         if ibsim is not None:
             with reported_errors():
                 server.add_ibsim(ibsim)
@@ -221,6 +214,20 @@ def run(
         if server is not None:
             server.close()
         remove_folder(folder)
+
+
+def _greet(subnet: Subnet, name: str) -> list[str]:
+    """Say what the fabric has; the names of its hosts."""
+    adapters = [node for node in subnet.nodes.values() if not node.is_switch]
+    # A subnet manager on a host without a link would see nothing.
+    hosts = [node.name for node in sorted(adapters, key=lambda node: not has_link(node))]
+    switches = len(subnet.nodes) - len(hosts)
+    links = sum(1 for _ in subnet.links())
+    click.echo(
+        f"{name}: {_count(len(hosts), 'host')}, {_count(switches, 'switch')}, "
+        f"{_count(links, 'link')}"
+    )
+    return hosts
 
 
 def _refuse_manager_options() -> None:

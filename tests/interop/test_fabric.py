@@ -13,13 +13,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
 
-from ibwire.fabric.infiniband import read_topology
 from ibwire.fabric.infiniband.netfile import parse_topology
-from ibwire.fabric.infiniband.shipped import topology_names, topology_path
+from ibwire.fabric.infiniband.shipped import find_topology, topology_names
 
 PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
 NEEDED = ("opensm", "osmtest", "ibnetdiscover", "saquery", "cc")
@@ -91,7 +91,7 @@ def place() -> Iterator[Path]:
 
 
 def hosts(topology: str) -> list[str]:
-    subnet = read_topology(topology_path(topology))
+    subnet = find_topology(topology)
     return [node.name for node in subnet.nodes.values() if not node.is_switch]
 
 
@@ -102,8 +102,14 @@ def ring(place: Path) -> Iterator[Fabric]:
     fabric.close()
 
 
-@pytest.mark.parametrize("engine", ["minhop", "updn", "dor", "lash"])
-@pytest.mark.parametrize("topology", topology_names())
+@pytest.mark.parametrize(
+    ("topology", "engine"),
+    [
+        *product(topology_names(), ("minhop", "updn", "dor", "lash")),
+        ("fattree32", "ftree"),
+        ("fattree:ports=4,levels=3", "ftree"),
+    ],
+)
 def test_opensm_brings_the_subnet_up(topology: str, engine: str, place: Path) -> None:
     fabric = Fabric(topology, place)
     try:
@@ -114,7 +120,7 @@ def test_opensm_brings_the_subnet_up(topology: str, engine: str, place: Path) ->
         assert "SUBNET UP" in text
         assert " ERR " not in text
         found = parse_topology(fabric.on(last, "ibnetdiscover", *TIMEOUT))
-        subnet = read_topology(topology_path(topology))
+        subnet = find_topology(topology)
         guids = {
             frozenset(((a.node.guid, a.number), (b.node.guid, b.number))) for a, b in subnet.links()
         }
