@@ -294,7 +294,7 @@ def test_run_reports_and_saves_the_same(tmp_path: Path) -> None:
 
     assert told[0] == told[1]
     assert kept[0] == kept[1]
-    assert "F0003/case.json" in kept[0]
+    assert "F0003/case.drill" in kept[0]
 
 
 def test_a_device_on_a_link_has_no_processes_that_work_ahead() -> None:
