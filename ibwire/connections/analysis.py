@@ -32,6 +32,8 @@ SETTLE_EVERY = 1 << 14
 same, whether packets are followed one by one or many at once."""
 WINDOW = 1 << 10
 """Packets of a connection among which regular ones are looked for first."""
+ALONE = 12
+"""Packets that are taken one by one behind a run; more, where no run follows them."""
 SHORT = 1024
 """With fewer packets in a block a connection is followed together with others."""
 MANY = 8
@@ -462,7 +464,7 @@ def _take(tracker: ConnectionTracker, rows: Rows, direction: npt.NDArray[np.uint
     Runs are looked for in windows that grow as long as they are regular to their end: else
     each run between two losses would cost a look at all packets.
     """
-    at, window = 0, WINDOW
+    at, window, alone = 0, WINDOW, ALONE
     while at < len(rows):
         ahead = slice(at, at + window)
         took = steady.advance(tracker, rows.take(ahead), direction[ahead])
@@ -471,7 +473,8 @@ def _take(tracker: ConnectionTracker, rows: Rows, direction: npt.NDArray[np.uint
             window *= 4
         elif at < len(rows):
             window = WINDOW
-            part = rows.take(slice(at, at + steady.LEAST))
+            alone = ALONE if took else min(2 * alone, steady.LEAST)
+            part = rows.take(slice(at, at + alone))
             for each, packet in zip(direction[at:].tolist(), part.packets(), strict=False):
                 tracker.take(each, packet)
             at += len(part)

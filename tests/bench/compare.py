@@ -41,7 +41,7 @@ def column_jobs(capture: Path, folder: Path) -> Jobs:
     """The same 8 fields, as columns and as text."""
     ours = [*IBWIRE, str(capture), "--fields"]
     fields = ",".join(OURS)
-    out = str(folder / "out.parquet")
+    out, page = str(folder / "out.parquet"), str(folder / "out.html")
     return {
         "tshark -T fields, 8 fields": [*TSHARK, str(capture), "-T", "fields", *NAMED],
         "ibwire, 8 fields to Parquet": [*ours, fields, "-o", out],
@@ -49,6 +49,9 @@ def column_jobs(capture: Path, folder: Path) -> Jobs:
         "ibwire, 8 fields as text": [*ours, fields],
         "ibwire, listing with every ICRC": [*IBWIRE, str(capture)],
         "ibwire flows, every ICRC": [sys.executable, "-m", "ibwire", "flows", str(capture)],
+        "ibwire check": [sys.executable, "-m", "ibwire", "check", str(capture)],
+        "ibwire explain": [sys.executable, "-m", "ibwire", "explain", str(capture)],
+        "ibwire report": [sys.executable, "-m", "ibwire", "report", "-o", page, str(capture)],
     }
 
 
