@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from connections.talk import Talk
 from emulated_traffic import Acts, Stamped, Work, feed, pcap, run
 from examples import scaled
 from ibwire.capture import open_capture
@@ -22,6 +23,7 @@ from ibwire.report.html import Closer
 from ibwire.report.page_survey import Survey
 from ibwire.rules.conformance import Conformance
 from ibwire.rules.findings import SPEC
+from ibwire_layers.opcodes import OpCode
 
 OPCODES = (
     WROpcode.SEND,
@@ -146,3 +148,50 @@ def test_steady_traffic_is_checked_as_arrays(profile: str) -> None:
         took = assert_the_same_as_one_by_one(frames)
 
     assert took > 2 * len(frames)  # four times, and more than half of them each time
+
+
+def messages_counted(talk: Talk) -> None:
+    """An MSN that counts one message less than the 251 that were sent."""
+    talk.ask(OpCode.RC_SEND_ONLY, 250, 64, ack_req=1)
+    talk.answer(250, 250)
+
+
+def psn_behind(talk: Talk) -> None:
+    """An ACK of an older PSN, sent later, as its IP identification shows."""
+    talk.answer(240, 250)
+
+
+def atomic_answered_by_ack(talk: Talk) -> None:
+    """An ACK is the first response to an atomic."""
+    talk.ask(OpCode.RC_FETCH_ADD, 250)
+    talk.answer(250, 251)
+
+
+def changed_when_retransmitted(talk: Talk) -> None:
+    """A SEND comes again with another length."""
+    talk.ask(OpCode.RC_SEND_ONLY, 250, 64)
+    talk.ask(OpCode.RC_SEND_ONLY, 251, 64)
+    talk.answer(250, 250, 0x60)
+    talk.ask(OpCode.RC_SEND_ONLY, 250, 60)
+    talk.ask(OpCode.RC_SEND_ONLY, 251, 64, ack_req=1)
+    talk.answer(251, 252)
+
+
+@pytest.mark.parametrize(
+    ("breaks", "rule"),
+    [
+        (messages_counted, "psn_acks.msn"),
+        (psn_behind, "psn_acks.stale"),
+        (atomic_answered_by_ack, "psn_acks.kind"),
+        (changed_when_retransmitted, "repeat.same"),
+    ],
+)
+def test_a_rule_broken_after_a_run_is_found(breaks: Callable[[Talk], None], rule: str) -> None:
+    talk = Talk()
+    for psn in range(250):
+        talk.ask(OpCode.RC_SEND_ONLY, psn, 64, ack_req=1)
+        talk.answer(psn, psn + 1)
+    breaks(talk)
+
+    assert [each["rule"] for each in checked(talk.frames)] == [rule]
+    assert assert_the_same_as_one_by_one(talk.frames) > 0
