@@ -1,10 +1,12 @@
 """ibwire beside tshark, Scapy and Construct, in one run: CPU time and ratios.
 
-    python tests/bench/compare.py [--packets N] [--rounds N]
+    python tests/bench/compare.py [--packets N] [--rounds N] [--only flows]
 
 Whole processes are measured by their user and system time, all jobs in turn in
 every round; the tables show the median. `generate.py` makes the same capture
 every time; JSON is compared on a tenth of it, because tshark takes minutes.
+`emulated.py` makes the captures of many connections with losses. What tshark takes
+for a capture of one packet, its start, is taken off its time in all ratios.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import emulated
 from generate import generate
 
 OURS = ("frame.time_ns", "ip.src", "ip.dst", "bth.opcode", "bth.destqp", "bth.psn", "bth.a")
@@ -99,9 +102,45 @@ def table(packets: int, rounds: int, make: Callable[[Path, Path], Jobs]) -> None
     print("| job | CPU s | peak MB | times tshark |")
     print("|---|---|---|---|")
     base = statistics.median(cpu for cpu, _ in found.get(peer, [(0.0, 0)]))
+    base -= tshark_start() if peer in found else 0.0
     for job, runs in found.items():
         cpu = statistics.median(seconds for seconds, _ in runs)
         print(f"| {job} | {cpu:.2f} | {max(mb for _, mb in runs)} | {base / cpu:.1f} |")
+
+
+def tshark_start() -> float:
+    """CPU seconds of tshark for a capture of one packet, the median of three."""
+    with tempfile.TemporaryDirectory() as name:
+        capture = Path(name) / "one.pcap"
+        with capture.open("wb") as out:
+            generate(out, 1, seed=1)
+        command = [*TSHARK, str(capture), "-T", "fields", *NAMED]
+        return statistics.median(measure(command)[0] for _ in range(3))
+
+
+def many_connections(packets: int, rounds: int) -> None:
+    """`flows` on captures of the emulator, by connections and losses, beside tshark's 8 fields."""
+    has_tshark = shutil.which("tshark") is not None
+    start = tshark_start() if has_tshark else 0.0
+    print(f"\n{packets:,} packets of the emulator, {rounds} rounds, median CPU time\n")
+    print("| connections | loss | flows, CPU s | peak MB | tshark, CPU s | times tshark |")
+    print("|---|---|---|---|---|---|")
+    for connections in (1, 256, 2000, 20_000):
+        for loss in (0.0, 0.01):
+            with tempfile.TemporaryDirectory() as name:
+                capture = Path(name) / "emulated.pcap"
+                emulated.generate(capture, packets, connections, loss)
+                flows = [sys.executable, "-m", "ibwire", "flows", str(capture)]
+                fields = [*TSHARK, str(capture), "-T", "fields", *NAMED]
+                ours, peers, peaks = [], [], []
+                for _ in range(rounds):
+                    seconds, peak = measure(flows)
+                    ours.append(seconds)
+                    peaks.append(peak)
+                    peers.append(measure(fields)[0] - start if has_tshark else 0.0)
+            cpu, peer = statistics.median(ours), statistics.median(peers)
+            row = f"| {connections:,} | {loss:.0%} | {cpu:.2f} | {max(peaks)} | {peer:.2f} |"
+            print(f"{row} {peer / cpu:.1f} |")
 
 
 def one_packet() -> None:
@@ -146,8 +185,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--packets", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", choices=["flows"], help="the table of many connections")
     given = parser.parse_args()
-    table(given.packets, given.rounds, column_jobs)
-    table(given.packets // 10, given.rounds, json_jobs)
-    table(given.packets // 10, given.rounds, whole_json_jobs)
-    one_packet()
+    if given.only is None:
+        table(given.packets, given.rounds, column_jobs)
+        table(given.packets // 10, given.rounds, json_jobs)
+        table(given.packets // 10, given.rounds, whole_json_jobs)
+        one_packet()
+    many_connections(given.packets, given.rounds)
