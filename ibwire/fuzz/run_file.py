@@ -72,7 +72,7 @@ class Settings:
 
     @property
     def combines(self) -> bool:
-        """Whether every second case is a combined one."""
+        """Whether some cases are combined ones."""
         return not self.capture and not self.target.startswith("live:") and self.role is not Role.CM
 
     @property

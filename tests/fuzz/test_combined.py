@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import cache
 from itertools import islice
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -41,10 +40,9 @@ from ibwire.rc.work import WROpcode
 from ibwire_layers.opcodes import OpCode
 from ibwire_layers.packet import Packet as WholePacket
 from mutants.engine import _patched_sources, copied
-from mutants.table import read_mutants
+from mutants.table import INTERACTIONS, read_mutants
 
-TABLE = Path(__file__).parents[1] / "mutants" / "interactions.toml"
-MUTANTS = read_mutants(TABLE)
+MUTANTS = read_mutants(INTERACTIONS)
 BINDING = Binding(PEER_ADDRESS, ADDRESS)
 
 SEND, WRITE, READ = OpCode.RC_SEND_ONLY, OpCode.RC_RDMA_WRITE_ONLY, OpCode.RC_RDMA_READ_REQUEST

@@ -10,6 +10,9 @@ from typing import Any
 
 TABLE = Path(__file__).with_name("table.toml")
 
+INTERACTIONS = Path(__file__).with_name("interactions.toml")
+"""Mutants that show only where several things meet; for the fuzzer alone."""
+
 ROLES = ("responder", "requester", "cm")
 """The side of a device that a mutant of the fuzzer is in."""
 

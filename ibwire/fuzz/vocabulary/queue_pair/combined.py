@@ -42,13 +42,20 @@ class CombinedGenerator:
         self.role = role
         self._guide = guide
         plain = Generator(rng, role, menu)
-        self.connection = connection = _combined(rng, plain.connection, role)
+        self._holds = rng.random() < 0.2
+        """Whether many packets come before the device has answered those before."""
+        connection = _combined(rng, plain.connection, role)
+        if self._holds:  # so that few READs are as many as may wait
+            connection = replace(connection, max_dest_rd_atomic=rng.choice((1, 2, 3, 16)))
+        self.connection = connection
         """The connection that the case begins with."""
         self._streams = [
             Stream(pair, Generator(rng, kind, menu, connection))
             for pair in range(connection.pairs)
             for kind in _roles(rng, role, connection)
         ]
+        for stream in self._streams if connection.pairs > 1 else ():
+            stream.generator.fatal_below = 0.55  # another queue pair goes on
         self._current = self._streams[0]
         self._stays = rng.choice((0.3, 0.6, 0.6, 0.9))
         """How likely the next step is of the same stream."""
@@ -133,6 +140,8 @@ class CombinedGenerator:
                 packet = self._unreliable(step, reference)
             if packet is not None and self.rng.random() < 0.2 and "bth.se" not in packet.fields:
                 packet = packet.altered(fields={**packet.fields, "bth.se": 1})
+            if packet is not None and self._holds and not packet.held and self.rng.random() < 0.6:
+                packet = packet.altered(held=True)
             return packet
         return step
 

@@ -63,6 +63,8 @@ class Generator:
         self._after = rng.choice((0, 1, 1, 2))
         """Packets that are sent when the connection has ended."""
         self._menu = menu
+        self.fatal_below = 0.47
+        """The draw below which an error that ends the connection is made; from 0.40 on."""
 
     def next(self, reference: Emulation) -> Step | None:
         """The next step, `None` at the end of the case."""
@@ -96,7 +98,7 @@ class Generator:
             return [Receive(traffic.one_of((1, 2, 4)))]
         if draw < 0.40 and menu.gentle:
             chosen = traffic.one_of(menu.gentle)
-        elif draw < 0.47 and menu.fatal:
+        elif draw < self.fatal_below and menu.fatal:
             chosen = traffic.one_of(menu.fatal)
         else:
             if reference.under_way is not None:
