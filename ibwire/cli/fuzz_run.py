@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -30,7 +31,7 @@ from ibwire.cli.paths import InputPath, OutputDirectory, OutputPath
 from ibwire.cli.sources import Unreadable as UnreadableCapture
 from ibwire.cli.terminal import console
 from ibwire.cli.values import IPAddress, QueuePairNumber
-from ibwire.fuzz.artefacts import checked_script, save, write_junit
+from ibwire.fuzz.artefacts import checked_script, save, write_junit, write_sarif
 from ibwire.fuzz.campaign import ENDLESS, Campaign
 from ibwire.fuzz.case import Role, step_text, to_json
 from ibwire.fuzz.judge.findings import Finding
@@ -123,7 +124,14 @@ def _names(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
     type=OutputDirectory(exists=True, path_type=Path),
     help="Continue the run in DIR with another budget.",
 )
+@click.option(
+    "--known",
+    metavar="DIR",
+    type=OutputDirectory(exists=True, path_type=Path),
+    help="Do not report what the run in DIR has found.",
+)
 @click.option("--junit", metavar="FILE", type=OutputPath(), help="Write the findings as JUnit XML.")
+@click.option("--sarif", metavar="FILE", type=OutputPath(), help="Write the findings as SARIF.")
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one object per finding, and one for the run."
 )
@@ -142,7 +150,9 @@ def command(  # long: one parameter and help line for each option
     stop_after: int | None,
     directory: Path | None,
     resume: Path | None,
+    known: Path | None,
     junit: str | None,
+    sarif: str | None,
     as_json: bool,
     live: FuzzTargetOptions,
 ) -> None:
@@ -182,10 +192,13 @@ def command(  # long: one parameter and help line for each option
         session = _session(given, directory, resume)
         tested = on_link or saved_target(session.settings.target, is_named=name is not None)
         run = _Run(session, tested, resume or directory, as_json=as_json)
-        if junit is not None:
-            require_writable(junit)
+        if known is not None:
+            session.report.accepted = Counter({each.group: 0 for each in load(known).known})
+        for path in (junit, sarif):
+            if path is not None:
+                require_writable(path)
         interrupted = run.carry_out(budget, stop_after, jobs or 1)
-        run.end(junit)
+        run.end(junit, sarif)
         if run.failure is not None:
             raise run.failure
     if interrupted:
@@ -344,7 +357,7 @@ class _Run:
         except OutputError as error:
             self.failure = error
 
-    def end(self, junit: str | None) -> None:
+    def end(self, junit: str | None, sarif: str | None = None) -> None:
         """Write and sum up what there is."""
         self._save()
         if self._as_json:
@@ -353,6 +366,11 @@ class _Run:
             click.echo("\n".join(self._lines()))
         if junit is not None:
             write_junit(junit, self._session.settings.target, self._all_failures())
+        if sarif is not None:
+            found = [
+                (each.name, each.rule, each.group, each.bucket) for each in self._session.known
+            ]
+            write_sarif(sarif, self._session.settings.target, found)
 
     def _all_failures(self) -> list[tuple[str, str, str]]:
         """Those of this run, and those that were there before it went on."""
@@ -378,6 +396,7 @@ class _Run:
             "next_case": self._campaign.next_case,
             "seconds": round(self._seconds, 3),
             "findings": {known.bucket: report.seen[known.bucket] for known in self._session.known},
+            "known": dict(report.accepted),
             "choices": report.choices,
             "lost": self._campaign.lost or None,
             "unstable": dict(report.unstable),
@@ -399,6 +418,10 @@ class _Run:
         again = sum(report.seen.values()) - len(report.seen)
         found = f"{len(report.seen):,}, seen {again:,} times more" if report.seen else "none"
         yield f"findings  {found}"
+        if report.accepted:
+            again = sum(report.accepted.values())
+            seen = sum(count > 0 for count in report.accepted.values())
+            yield f"known     {seen} of {len(report.accepted)}, seen {counted(again, 'time')}"
         tried, pairs, answers = report.coverage.tried()
         yield f"coverage  {tried} of {pairs} pairs of opcode and state, {answers} different answers"
         if report.coverage.cells:
@@ -474,6 +497,7 @@ def _progress(budget: Budget) -> Iterator[_Bar]:
         shown.TextColumn("{task.description}"),
         shown.BarColumn(),
         shown.TimeElapsedColumn(),
+        shown.TimeRemainingColumn(),
         console=console(stderr=True),
         transient=True,
         redirect_stdout=False,

@@ -8,6 +8,7 @@ words for is in `case.json` and `original.json`.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -110,6 +111,47 @@ def write_capture(path: Path, case: Case, recording: Recording) -> None:
                 comments += [f"expected: {some(recording.expected)}", f"got: {some(recording.got)}"]
             comments = [comment[:MAXIMUM_COMMENT] for comment in comments]
             writer.write(entry.frame, entry.time // NS, comments=comments)
+
+
+def write_sarif(path: str, name: str, findings: Sequence[tuple[str, str, str, str]]) -> None:
+    """Write findings as SARIF 2.1.0, for programs that show the results of analyses.
+
+    name: of the target. findings: number, rule, group and name of each. Raises `OutputError`.
+    """
+    rules = dict.fromkeys(rule for _, rule, _, _ in findings)
+    document = {
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [
+            {
+                "tool": {
+                    "driver": {
+                        "name": "ibwire fuzz",
+                        "rules": [
+                            {"id": _rule_id(rule), "shortDescription": {"text": rule}}
+                            for rule in rules
+                        ],
+                    }
+                },
+                "results": [
+                    {
+                        "ruleId": _rule_id(rule),
+                        "level": "error",
+                        "message": {"text": f"{number} {text}"},
+                        "locations": [{"logicalLocations": [{"name": name, "kind": "module"}]}],
+                        "partialFingerprints": {"ibwireGroup/v1": group},
+                    }
+                    for number, rule, group, text in findings
+                ],
+            }
+        ],
+    }
+    write_text(Path(path), json.dumps(document, indent=2) + "\n")
+
+
+def _rule_id(rule: str) -> str:
+    """The entry of the reference that a rule names, else the section of the specification."""
+    return rule.rpartition("#")[2]
 
 
 def write_junit(path: str, name: str, failures: Sequence[tuple[str, str, str]]) -> None:

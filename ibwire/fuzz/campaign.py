@@ -263,6 +263,9 @@ class Campaign:
     def _deviation(self, case: Case, choice: Choice) -> Finding | None:
         """The finding of a known deviation that a case shows, if it is a new one."""
         name = Name(choice.about, choice.rule, choice.about)
+        if name.group in self.report.accepted:
+            self.report.accepted[name.group] += 1
+            return None
         finding = self._new(name, case, case, without=[choice])
         if finding is not None:
             finding.about = choice.about
@@ -296,6 +299,10 @@ class Campaign:
         if known is not None:
             return known
         name = self._testbed.name_of(state, shortest, difference, confirmed.bucket)
+        accepted = next((each for each in (name.group, name.wider) if each in report.accepted), "")
+        if accepted:
+            report.accepted[accepted] += 1
+            return None
         bucket = report.groups.get(name.group) or report.groups.get(name.wider)
         if confirmed.bucket:
             report.led_to[confirmed.bucket] = bucket or name.text

@@ -37,6 +37,8 @@ class Report:
     """How often each bucket was seen, also in runs that this one resumes."""
     groups: dict[str, str] = field(default_factory=dict)
     """The bucket of each group of findings."""
+    accepted: Counter[str] = field(default_factory=Counter)
+    """How often each group was seen that the user knows already, 0 for none."""
     led_to: dict[str, str] = field(default_factory=dict)
     """The bucket that a difference, before its case is minimised, belongs to."""
     examined: Counter[str] = field(default_factory=Counter)

@@ -268,6 +268,30 @@ def test_resumed_run_keeps_its_settings(done: Path) -> None:
     assert f"--seed 9: the run in {done} has 0" in result.output.replace("\n", " ")
 
 
+def test_known_findings_are_not_reported_and_new_ones_are(tmp_path: Path) -> None:
+    """hns has two known deviations; the fault of the other device is a new one."""
+    known = tmp_path / "known"
+    first = fuzz("--target", "emu:hns", "--budget", 1, "-o", known)
+    again = fuzz("--target", "emu:hns", "--budget", 1, "--known", known, "--json")
+    other = fuzz("--target", PLANTED, "--stop-after", 1, "--known", known, "--json")
+
+    assert first.exit_code == 1
+    assert again.exit_code == 0, again.output
+    assert sorted(json.loads(again.stdout)["known"].values()) == [1, 1]
+    assert other.exit_code == 1
+    assert "ICRC" in json.loads(other.stdout.splitlines()[0])["bucket"]
+
+
+def test_sarif_has_each_finding_with_its_rule(tmp_path: Path) -> None:
+    path = tmp_path / "found.sarif"
+    fuzz("--target", "emu:hns", "--budget", 1, "--sarif", path)
+    run = json.loads(path.read_text())["runs"][0]
+
+    assert {each["ruleId"] for each in run["results"]} == {"reserved-bits", "limited-message"}
+    assert len(run["tool"]["driver"]["rules"]) == 2
+    assert all(each["level"] == "error" for each in run["results"])
+
+
 def test_a_damaged_run_does_not_go_on(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text('{"ibwire-fuzz-run": 3}')
     result = fuzz("--resume", tmp_path)
