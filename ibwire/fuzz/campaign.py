@@ -404,6 +404,12 @@ class Campaign:
     def _needed(self, case: Case, difference: Difference, profile: Profile) -> Profile:
         """The reference with only those choices that a difference would not be the same without."""
         usual, wanted = PROFILES[self.state.base], _nature(difference)
+        try:
+            found = self.replay(case, usual)
+        except RunsAway:
+            found = None
+        if found is not None and _nature(found) == wanted:
+            return usual
         for name in choices_of(profile, self.state.base):
             changes: dict[str, Any] = {name: getattr(usual, name)}
             plainer = replace(profile, **changes)

@@ -88,7 +88,7 @@ class QueuePairTestbed(LinkTestbed):
         super().__init__(link)
         self._link = link
         self._role = role
-        self.witnesses = [each for each in WITNESSES if fits_device(each)]
+        self.witnesses = [each for each in WITNESSES if fits_device(each, role)]
         self._kept: _Kept | None = None
         self._kept_witnesses: list[_Kept] = []
         self._about: About | None = None
@@ -448,10 +448,13 @@ class _Kept:
         return case.connection == self._case.connection and case.steps[:count] == done[:count]
 
 
-def fits_device(witness: Witness) -> bool:
-    """Whether a device on a link can be given a witness: it waits for nothing."""
+def fits_device(witness: Witness, role: Role) -> bool:
+    """Whether a device on a link can be given a witness: of its role, and it waits for nothing."""
     case = witness.case("spec")
     if role_of(case) is Role.CM or not fits_link(case):
+        return False
+    posts = any(isinstance(step, Post) for step in case.steps)
+    if role is not Role.BOTH and posts != (role is Role.REQUESTER):
         return False
     for step in case.steps:
         if isinstance(step, Wait) or (isinstance(step, Packet) and step.held):
