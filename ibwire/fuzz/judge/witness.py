@@ -84,10 +84,17 @@ def _singles(
         if name in found.shown or _agrees(case, found.profile, replay):
             continue
         own = [choice for choice in choices if choice.name == name]
-        single = next(single_explanations(case, found.profile, own, replay), None)
-        if single is not None:
-            found.profile = single[1]
-            found.shown[name] = case
+        # The other witnesses of the choice, with other values, must not speak against it.
+        right = [
+            each
+            for field_name, each in cases
+            if field_name == name and _agrees(each, found.profile, replay)
+        ]
+        for _, variant in single_explanations(case, found.profile, own, replay):
+            if all(_agrees(each, variant, replay) for each in right):
+                found.profile = variant
+                found.shown[name] = case
+                break
     return len(found.shown) > before
 
 
