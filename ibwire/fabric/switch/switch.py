@@ -202,8 +202,9 @@ class Switch:
             target.first_sizes[lane] = size
             target.waiting |= 1 << lane
         leaving.queue.append((frame, size, port))
-        leaving.queued += size
-        leaving.largest_queue = max(leaving.largest_queue, leaving.queued)
+        queued = leaving.queued = leaving.queued + size
+        if queued > leaving.largest_queue:  # a call of max would cost more
+            leaving.largest_queue = queued
         self.ready_ports.append(out)
 
     def way_of(self, frame: Frame, now: Time) -> tuple[int, int] | None:
@@ -250,7 +251,7 @@ class Switch:
         waiting = target.waiting
         if not waiting:
             return None
-        blocked = _blocked(grant, target)
+        blocked = grant.paused if isinstance(grant, PauseGrant) else _blocked(grant, target)
         if target.has_watches:
             blocked = self._watched(target, port, grant, blocked, now)
         number = target.scheduler.pick(target.first_sizes, blocked, waiting)
@@ -430,8 +431,6 @@ class Switch:
 
 def _blocked(grant: Grant, port: Port) -> int:
     """The priorities that may not send their first frame, as bits."""
-    if isinstance(grant, PauseGrant):
-        return grant.paused
     if grant is OPEN:
         return 0
     sizes = port.first_sizes
