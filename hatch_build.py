@@ -20,6 +20,9 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SWITCH = "IBWIRE_COMPILE"
+LEVEL = "IBWIRE_COMPILE_LEVEL"
+"""How much the C compiler optimises, 0 to 3: 0 takes least time, 2 is the default."""
+
 ROOT = Path(__file__).resolve().parent
 PACKAGES = {"ibwire": ROOT / "ibwire", "layers/ibwire_layers": ROOT / "layers/ibwire_layers"}
 
@@ -61,7 +64,8 @@ def compile_modules(target: Path) -> None:
     shutil.rmtree(target, ignore_errors=True)
     for name, package in PACKAGES.items():
         shutil.copytree(package, target / name, ignore=shutil.ignore_patterns("__pycache__"))
-    script = _SETUP.format(modules=[f"ibwire/{each}" for each in modules])
+    level = os.environ.get(LEVEL, "2")
+    script = _SETUP.format(modules=[f"ibwire/{each}" for each in modules], level=level)
     subprocess.run(
         [sys.executable, "-c", script, "build_ext", "--inplace"],
         cwd=target,
@@ -76,6 +80,6 @@ from mypyc.build import mypycify
 from setuptools import setup
 
 options = ["--explicit-package-bases", "--config-file=", "--ignore-missing-imports"]
-extensions = mypycify([*options, *{modules}], opt_level="2", debug_level="0")
+extensions = mypycify([*options, *{modules}], opt_level={level!r}, debug_level="0")
 setup(name="compiled", packages=[], ext_modules=extensions)
 """

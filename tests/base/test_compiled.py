@@ -1,5 +1,6 @@
 """What `ibwire --version` says of the build, and the list of modules that are compiled."""
 
+import re
 import tomllib
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -49,3 +50,27 @@ def test_modules_to_compile_exist() -> None:
 
     assert len(names) > 20
     assert [name for name in names if not (ROOT / "ibwire" / name).is_file()] == []
+
+
+def test_no_class_elsewhere_inherits_from_a_compiled_one() -> None:
+    """Objects of such a class cannot be made in a compiled build."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        names = set(tomllib.load(file)["tool"]["ibwire"]["compiled"])
+    plain = (name.removesuffix(".py").removesuffix("/__init__") for name in names)
+    modules = [name.replace("/", ".") for name in plain]
+    imports = re.compile(
+        rf"^from ibwire\.(?:{'|'.join(map(re.escape, modules))}) import (\([^)]*\)|.*)$",
+        re.MULTILINE,
+    )
+
+    heirs = []
+    for path in (ROOT / "ibwire").rglob("*.py"):
+        if str(path.relative_to(ROOT / "ibwire")) in names:
+            continue
+        text = path.read_text(encoding="utf-8")
+        imported = set(re.findall(r"\w+", " ".join(imports.findall(text))))
+        for name, bases in re.findall(r"^class (\w+)\(([^)]*)\)", text, re.MULTILINE):
+            if imported & set(re.findall(r"\w+", bases)):
+                heirs.append(f"{path.name}: {name}")
+
+    assert heirs == []

@@ -5,6 +5,7 @@
 Two devices on a simulated wire move verified data; every packet is made with its
 ICRC and checked on the other side. tshark reads the capture of the same run, taken
 once more with a tap. The rounds of all jobs take turns; the tables show the median.
+Packets inside a long message travel in runs; `one by one` is the same without them.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compare import NAMED, TSHARK
+from ibwire.base.compiled import describe_build
 from ibwire.capture import PcapWriter, Tap
 from ibwire.fabric.sim import Simulator
 from ibwire.rc.attributes import QPCap, QPType
@@ -67,7 +69,7 @@ class Side:
         return self.device.create_qp(QPInit(QPType.RC, self.pd, self.cq, self.cq, cap=cap))
 
 
-def transfer(job: Job, capture: Path | None = None) -> tuple[int, float]:
+def transfer(job: Job, capture: Path | None = None, *, with_runs: bool = True) -> tuple[int, float]:
     """Frames that arrived, and CPU seconds from the first post to the last completion."""
     there, back = (Side(address, job.profile, job.size) for address in ("10.0.0.1", "10.0.0.2"))
     data = random.Random(1).randbytes(job.size)
@@ -77,6 +79,7 @@ def transfer(job: Job, capture: Path | None = None) -> tuple[int, float]:
     for pair in qps:
         connect(*pair, mtu=MTU)
     sim = Simulator()
+    sim.flights.enabled = with_runs
     writer = None if capture is None else PcapWriter(capture)
     tap = None if writer is None else Tap(writer)
     wire = sim.connect(there.device, back.device, a_to_b=tap, b_to_a=tap)
@@ -136,6 +139,7 @@ def beside_tshark(packets: int, rounds: int) -> None:
     ]
     has_tshark = shutil.which("tshark") is not None
     ours: dict[str, list[float]] = {job.name: [] for job in jobs}
+    singles: dict[str, list[float]] = {job.name: [] for job in jobs}
     peers: dict[str, list[float]] = {job.name: [] for job in jobs}
     with tempfile.TemporaryDirectory() as folder:
         captures = {job.name: Path(folder) / f"{number}.pcap" for number, job in enumerate(jobs)}
@@ -144,16 +148,21 @@ def beside_tshark(packets: int, rounds: int) -> None:
             for job in jobs:
                 frames, seconds = transfer(job)
                 ours[job.name].append(frames / seconds)
+                frames, seconds = transfer(job, with_runs=False)
+                singles[job.name].append(frames / seconds)
                 if has_tshark:
                     peers[job.name].append(tshark_rate(captures[job.name], counts[job.name]))
     print(
         f"\nMTU {MTU}, {packets:,} packets with data, {rounds} rounds, median; all frames count\n"
     )
-    print("| transfer | frames | frames a CPU second | tshark -T fields | times tshark |")
-    print("|---|---|---|---|---|")
+    print(f"ibwire: {describe_build()}\n")
+    columns = "frames | frames a CPU second | one by one | tshark -T fields | times tshark"
+    print(f"| transfer | {columns} |")
+    print("|---|---|---|---|---|---|")
     for name, rates in ours.items():
         rate = statistics.median(rates)
-        row = f"| {name} | {counts[name]:,} | {rate:,.0f} |"
+        single = statistics.median(singles[name])
+        row = f"| {name} | {counts[name]:,} | {rate:,.0f} | {single:,.0f} |"
         if not has_tshark:
             print(f"{row} not installed | |")
             continue
