@@ -156,8 +156,7 @@ class Application:
         return None
 
     def _bind_again(self, step: Verb) -> str | None:
-        assert step.word is not None
-        name = step.word.text
+        name = self._existing(step)
         va = self._number(step, "va", self._scope.symbols[f"{name}.va"])
         length = self._number(step, "len", self._scope.symbols[f"{name}.size"], 0, MAXIMUM_MEMORY)
         access = self._number(step, "access", ACCESS["REMOTE_WRITE"] | ACCESS["REMOTE_READ"])
@@ -204,9 +203,16 @@ class Application:
         return self._device.queue_pair(step.owner)
 
     def _deregister(self, step: Verb) -> str | None:
-        assert step.word is not None
-        self._device.deregister(step.word.text)
+        self._device.deregister(self._existing(step))
         return None
+
+    def _existing(self, step: Verb) -> str:
+        """The name of a region or window, which another profile's block may have made."""
+        assert step.word is not None
+        name = step.word.text
+        if name != "mr" and f"{name}.va" not in self._scope.symbols:
+            raise self._scope.error(step.word, f"{name} does not exist yet")
+        return name
 
     def _modify(self, step: Verb) -> str | None:
         given = {

@@ -176,7 +176,11 @@ class _Runner:
     # Steps.
 
     def _step(self, step: Step) -> None:
-        self._choose(_owner(step))
+        owner = _owner(step)
+        if owner and owner not in self._device.wires:
+            reason = f"{owner} does not exist yet: no 'qp {owner}' has been carried out"
+            raise ScriptError(self._scope.path, step.line.number, None, reason)
+        self._choose(owner)
         match step:
             case Inject():
                 self._inject(step)

@@ -315,17 +315,19 @@ class _Parser:
                 break
         cursor.end("'{' or ','")
         chosen = self._profile in profiles
-        before = self._regions, self._queue_pairs
-        named = set(self._regions), set(self._queue_pairs)
+        before = self._regions, self._queue_pairs, self._windows
+        named = tuple(set(names) for names in before)
         # Both are read, so that a mistake shows whatever the profile.
         for body, counts in ((block.body, chosen), (block.otherwise, not chosen)):
-            self._regions, self._queue_pairs = map(set, before)
+            self._regions, self._queue_pairs, self._windows = map(set, before)
             for step in self._steps(body, tokens):
                 if counts:
                     yield step
-            named[0].update(self._regions)
-            named[1].update(self._queue_pairs)
-        self._regions, self._queue_pairs = named
+            for names, new in zip(
+                named, (self._regions, self._queue_pairs, self._windows), strict=True
+            ):
+                names.update(new)
+        self._regions, self._queue_pairs, self._windows = named
 
     def _interleaved(
         self, block: _Block, tokens: Mapping[str, tuple[Token, ...]]
@@ -470,8 +472,8 @@ class _Parser:
             self._windows |= {word.text} if token.text == "mw" else set()
         elif token.text == "bind" and word.text not in self._windows:
             raise cursor.unknown(word, "window", self._windows)
-        elif token.text == "dereg" and word.text not in {*self._regions, "mr"}:
-            raise cursor.unknown(word, "region", [*self._regions, "mr"])
+        elif token.text == "dereg" and word.text not in (self._regions | {"mr"}) - self._windows:
+            raise cursor.unknown(word, "region", (self._regions | {"mr"}) - self._windows)
         return word
 
     def _name_of_queue_pair(self, cursor: Cursor) -> Token | None:

@@ -297,7 +297,9 @@ class Emulated:
 
     def window_request(self, name: str, va: int, length: int, access: int) -> SendWR:
         """The send request that binds a window again; of one of no bytes, that unbinds it."""
-        window = self.windows[name]
+        window = self.windows.get(name)
+        if window is None:
+            raise VerbsError(errno.EINVAL, f"{name} is a region, not a window")
         region = self._region_at(va, length) if length else self._region
         info = MWBindInfo(region, va, length, access)
         rkey = window.rkey & ~0xFF | window.rkey + 1 & 0xFF
@@ -305,7 +307,10 @@ class Emulated:
 
     def deregister(self, name: str) -> None:
         """Deregister memory."""
-        self.regions[name].deregister()
+        region = self.regions.get(name)
+        if region is None:
+            raise VerbsError(errno.EINVAL, f"{name} is a window, not a region")
+        region.deregister()
 
     def write(self, address: int, data: bytes) -> None:
         """Write to memory; raises EFAULT outside of every region."""
