@@ -209,11 +209,12 @@ def run(
             click.echo(f"  ibwire fabric exec {given}{hosts[0]} -- opensm")
         server.run()
     finally:
-        if control is not None:
-            control.close()
         if server is not None:
             server.close()
         remove_folder(folder)
+        if control is not None:
+            with reported_errors():
+                control.close()
 
 
 def _greet(subnet: Subnet, name: str) -> list[str]:

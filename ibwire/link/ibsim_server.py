@@ -223,8 +223,9 @@ class IbsimServer:
             mad,
             slid=0xFFFF if is_permissive else client.port.lid,
             dlid=int.from_bytes(dlid, "big"),
-            sqp=int.from_bytes(sqp, "big"),
-            dqp=int.from_bytes(dqp, "big"),
+            # A packet has no room for the other bits.
+            sqp=int.from_bytes(sqp, "big") & 0xFF_FFFF,
+            dqp=int.from_bytes(dqp, "big") & 0xFF_FFFF,
         )
         lost = self.management.lost
         self.management.send(datagram, client.port)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Collection
 from pathlib import Path
 
+from ibwire.base.errors import OutputError
 from ibwire.capture.erf import erf_record
 from ibwire.capture.writer import CaptureWriter
 from ibwire.fabric.infiniband.subnet import Port
@@ -22,17 +24,21 @@ MANAGEMENT_VL = 15
 LOCAL, GLOBAL = 2, 3
 """LNH."""
 
+log = logging.getLogger(__name__)
+
 
 class Recording:
     """Writes what ports send and receive to a capture file, as ERF records.
 
-    Each port is an interface of the file. Raises `CaptureError` for a file that cannot be written,
-    and `EncodeError` for several ports in a pcap.
+    Each port is an interface of a pcapng; a pcap has all of them in one. Raises `OutputError` for a
+    file that cannot be written.
     """
 
     def __init__(self, path: Path, ports: Collection[Port]) -> None:
         self.packets = 0
         """Packets on links; one between two of the ports is in the file twice."""
+        self._problem: OutputError | None = None
+        """Why the file ended early."""
         self._writer = CaptureWriter(path)
         self._interfaces: dict[Port, int] = {}
         for port in ports:
@@ -41,21 +47,32 @@ class Recording:
         self._writer.flush()
 
     def passes(self, leaving: Port, arriving: Port, datagram: Datagram) -> None:
-        """Take a MAD that goes over a link."""
+        """Take a MAD that goes over a link; a file that cannot be written ends there."""
+        if self._problem is not None:
+            return
         found = [self._interfaces[port] for port in (leaving, arriving) if port in self._interfaces]
         if not found:
             return
-        self.packets += 1
         now = time.time_ns()
         packet = packet_of(datagram, vl=_lane_of(leaving, datagram))
         record = erf_record(packet, now)
-        for interface in found:
-            self._writer.write(record, now, interface=interface)
-        self._writer.flush()
+        try:
+            for interface in found:
+                self._writer.write(record, now, interface=interface)
+            self._writer.flush()
+        except OutputError as error:
+            log.warning("%s", error)
+            self._problem = error
+            return
+        self.packets += 1
 
     def close(self) -> None:
-        """Finish the file."""
-        self._writer.close()
+        """Finish the file; raises `OutputError` if it is incomplete."""
+        try:
+            self._writer.close()
+        finally:
+            if self._problem is not None:
+                raise self._problem
 
 
 def packet_of(datagram: Datagram, *, vl: int) -> bytes:

@@ -319,8 +319,9 @@ class UmadFile:
             slid=DIRECTED_LID if is_permissive else port.lid | fields[9],
             dlid=dlid,
             sqp=agent.qpn,
-            dqp=int.from_bytes(qpn, "big"),
-            sl=sl,
+            # A packet has no room for the other bits.
+            dqp=int.from_bytes(qpn, "big") & 0xFF_FFFF,
+            sl=sl & 0xF,
             qkey=int.from_bytes(qkey, "big"),
         )
         self.door.management.send(datagram, port)

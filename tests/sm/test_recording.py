@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from ibwire.base.errors import CaptureError, EncodeError
+from ibwire.base.errors import CaptureError, EncodeError, OutputError
 from ibwire.capture.reader import open_capture
+from ibwire.capture.writer import CaptureWriter
 from ibwire.sm.configuration import Settings
 from ibwire.sm.control import Control
+from ibwire.sm.umad import HEADER, Agent, Door
 from ibwire_layers import crc
 from ibwire_layers.headers import DETH
 from ibwire_layers.mad import MAD, MgmtClass
@@ -88,3 +90,49 @@ def test_a_capture_that_cannot_be_is_refused(tmp_path: Path) -> None:
     control({"command": "capture", "file": str(tmp_path / "e.pcap"), "taps": [("sw0", 1)]})
     control.close()
     assert packets(tmp_path / "e.pcap") == []
+
+
+def test_a_file_that_cannot_be_written_any_more_ends_the_capture_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fabric = Managed("star:hosts=2")
+    control = Control(fabric.management, lambda host: {})
+    control({"command": "capture", "file": str(tmp_path / "c.pcapng")})
+
+    def full(self: CaptureWriter) -> None:
+        raise OutputError(str(tmp_path / "c.pcapng"), "No space left on device")
+
+    monkeypatch.setattr(CaptureWriter, "flush", full)
+    manager = fabric.start(Settings())
+    fabric.run(1)
+
+    assert manager.sweeps > 0
+    with pytest.raises(OutputError, match="No space left"):
+        control({"command": "capture", "stop": True})
+    monkeypatch.undo()
+    control({"command": "capture", "file": str(tmp_path / "d.pcapng")})
+    control.close()
+
+
+def test_a_program_may_ask_for_a_service_level_and_a_queue_pair_that_no_packet_has(
+    tmp_path: Path,
+) -> None:
+    fabric = Managed("star:hosts=2")
+    fabric.start(Settings())
+    fabric.run(1)
+    control = Control(fabric.management, lambda host: {})
+    control({"command": "capture", "file": str(tmp_path / "c.pcapng"), "taps": [("sw0", 2)]})
+    port = fabric.adapters[1]
+    file = Door(fabric.management, port).open(lambda: None)
+    assert file.register(Agent(0, 1, MgmtClass.PERF, 1, 0, 0, is_rmpp=False)) == 0
+    lid = fabric.adapters[0].lid.to_bytes(2, "big")
+    addresses = (bytes.fromhex("ff000001"), bytes(4), lid, 0xF3, *(0,) * 5, bytes(16), bytes(4), 0)
+    mad = MAD(mgmt_class=MgmtClass.PERF, class_version=1, method=1, attribute_id=0x12).pack()
+
+    assert file.write(HEADER.pack(0, 0, 0, 0, 0, *addresses) + mad.ljust(256, b"\0"), 0) == 0
+    fabric.run(0)
+    control.close()
+
+    packet = Packet.parse(packets(tmp_path / "c.pcapng")[0][1], LinkType.INFINIBAND)
+    assert isinstance(packet.route, IBRoute)
+    assert (packet.route.lrh.sl, packet.bth.dest_qp) == (3, 1)
