@@ -203,10 +203,11 @@ class Management:
         node, arrived, returns = start.node, start, bool(mad[STATUS_BYTE] & DIRECTION)
         hops = mad[HOP_COUNT]
         path = RETURN_PATH if returns else INITIAL_PATH
+        first = hops if returns else 1
         for place in range(hops, 0, -1) if returns else range(1, hops + 1):
             out = mad[path + place]
             # An adapter sends by the port that the program has opened, and forwards nothing.
-            if not node.is_switch and (arrived is not start or out != start.number):
+            if not node.is_switch and (place != first or out != start.number):
                 return None
             if out == 0:
                 mad[HOP_POINTER] = place

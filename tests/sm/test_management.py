@@ -120,6 +120,16 @@ def test_a_path_that_does_not_exist_has_no_answer(fabric: Fabric, path: tuple[in
     assert fabric.ask(SMAttribute.NODE_INFO, path) is None
 
 
+def test_the_host_that_sends_forwards_nothing_that_comes_back_to_it(fabric: Fabric) -> None:
+    changes = PortInfo(port_state=PortState.ARMED).pack()
+
+    path = (1, 1, 1)  # to the switch, back, and to the switch once more
+    fabric.ask(SMAttribute.PORT_INFO, path, method=Method.SET, modifier=2, data=changes)
+
+    assert fabric.subnet.nodes["sw0"].ports[2].state == PortState.INIT
+    assert fabric.a.counters.port_xmit_pkts == 1
+
+
 def test_unknown_attributes_and_methods_are_answered(fabric: Fabric) -> None:
     assert status(fabric.ask(0x7777, (1,))) == 0x000C
     assert status(fabric.ask(SMAttribute.SWITCH_INFO, ())) == 0x000C
