@@ -59,6 +59,8 @@ def _base(top: Table, find: Callable[[str], Subnet]) -> Subnet:
         return Subnet()
     if name.endswith(SUFFIX):
         raise top.error("topology", f"{shown(name)} is a TOML file; a key, a net file or a name")
+    if "\0" in name:
+        raise top.error("topology", f"{shown(name)} is not a name")
     try:
         return find(name)
     except OSError as error:
