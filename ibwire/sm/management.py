@@ -164,6 +164,7 @@ class Management:
         )
         words = PACKET_WORDS + (GRH_WORDS if datagram.grh is not None else 0)
         least = PortState.INIT if mad[MGMT_CLASS] in SMP_CLASSES else PortState.ACTIVE
+        taken_from = min(least, PortState.ARMED)
         for _ in range(MAXIMUM_LID_HOPS):
             if by_path:
                 out = directed(mad, node, None if arrived is None else arrived.number)
@@ -185,13 +186,15 @@ class Management:
                 return None
             leaving = node.ports[out]
             peer = leaving.peer
-            if peer is None or not (leaving.carries(least) and peer.carries(least)):
+            if peer is None or not (leaving.carries(least) and peer.carries(taken_from)):
                 leaving.counters.port_xmit_discards += 1
                 return None
             leaving.counters.port_xmit_pkts += 1
             leaving.counters.port_xmit_data += words
             peer.counters.port_rcv_pkts += 1
             peer.counters.port_rcv_data += words
+            if peer.state < least:  # Armed, and this is data
+                peer.state = PortState.ACTIVE
             if self.on_packet is not None:
                 self.on_packet(leaving, peer, datagram)
             node, arrived = peer.node, peer

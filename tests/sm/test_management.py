@@ -151,6 +151,28 @@ def test_a_link_goes_from_initialize_over_armed_to_active(fabric: Fabric) -> Non
     assert (port.state, port.peer.state) == (PortState.INIT, PortState.INIT)
 
 
+def test_data_makes_an_armed_port_active(fabric: Fabric) -> None:
+    """IBA 7.2.7. Subnet management packets do not, and what is Armed sends no data."""
+    bring_up(fabric.subnet)
+    arriving = fabric.subnet.nodes["sw0"].ports[1]
+    arriving.state = PortState.ARMED
+    assert fabric.ask(SMAttribute.NODE_INFO, (1,)) is not None
+    assert arriving.state == PortState.ARMED
+    header = MAD(mgmt_class=MgmtClass.PERF, class_version=1, method=1, attribute_id=0x12).pack()
+
+    def ask() -> None:
+        mad = bytearray(header.ljust(256, b"\0"))
+        fabric.management.send(Datagram(mad, fabric.a.lid, fabric.b.lid, 1, 1), fabric.a)
+        fabric.management.run(0)
+
+    fabric.a.state = PortState.ARMED
+    ask()
+    assert (fabric.received[1:], arriving.state) == ([], PortState.ARMED)
+    fabric.a.state = PortState.ACTIVE
+    ask()
+    assert (len(fabric.received[1:]), arriving.state) == (1, PortState.ACTIVE)
+
+
 @pytest.mark.parametrize(
     "changes",
     [

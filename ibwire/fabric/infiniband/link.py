@@ -228,6 +228,8 @@ class LinkEnd:
         if not self.buffer.take(vl, blocks_of(len(frame))):
             counters.excessive_buffer_overrun_errors += 1
             return False
+        if self.state == PortState.ARMED and type(frame) is not DamagedFrame:
+            self.state = self.port.state = PortState.ACTIVE
         return True
 
     def is_bad(self, frame: Frame) -> bool:

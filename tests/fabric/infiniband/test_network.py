@@ -21,6 +21,7 @@ from ibwire.scenario.infiniband import FabricTraffic, Operation
 from ibwire.sm.mads import Datagram
 from ibwire.sm.pma import PMA
 from ibwire_layers import crc
+from ibwire_layers.attributes import PortState
 from ibwire_layers.opcodes import OpCode
 from ibwire_layers.outer import LinkType
 from ibwire_layers.packet import Packet
@@ -66,6 +67,21 @@ def assert_nothing_lost(traffic: FabricTraffic) -> None:
         assert counters.port_rcv_errors == counters.port_rcv_switch_relay_errors == 0
         assert link.buffer.most <= link.buffer.size
         assert min(link.buffer.held) >= 0
+
+
+def test_data_makes_an_armed_port_active_which_then_sends() -> None:
+    """IBA 7.2.7: without it the second host could not acknowledge."""
+    subnet = generate("star:hosts=2")
+    bring_up(subnet)
+    a, b = hosts_of(subnet)
+    b.state = port_at(a).state = PortState.ARMED
+    traffic = FabricTraffic(subnet)
+    transfer = traffic.add(a, b, 30_000)
+
+    traffic.run(5 * MS)
+
+    assert transfer.status is WCStatus.SUCCESS
+    assert {port.state for link in subnet.links() for port in link} == {PortState.ACTIVE}
 
 
 @pytest.mark.parametrize("operation", list(Operation))
