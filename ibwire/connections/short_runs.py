@@ -398,6 +398,8 @@ class _Exchanges:
         # No ACK acknowledges beyond a READ that is not answered in full.
         following = wanted.psn(key, given)
         odd |= (following >= 0) & (following <= answer)
+        # A response after a message that was left unfinished completes that as well.
+        odd |= np.array([each.has_broken_message for each in self.states.requests])[key]
         return odd
 
     def _asked(self) -> Index:
@@ -632,7 +634,7 @@ class _Messages:
             self._count(key[done], last[done], by[done], first_ns[done], size[done])
         for number, count in enumerate(np.bincount(before[is_done[: len(old)], 0]).tolist()):
             del trackers[number].messages[:count]
-        for number in active.tolist():
+        for number in np.unique(x.key[self._responses]).tolist():
             for message in trackers[number].messages:
                 if message.next_response >= 0 and message.first <= trackers[number].acked:
                     message.next_response = trackers[number].acked + 1

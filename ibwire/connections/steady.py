@@ -235,6 +235,8 @@ def _regular(exchange: Exchange, rows: Rows) -> int:
     odd |= is_answer & (answers != expected)
     # No ACK acknowledges beyond a READ that is not answered in full.
     odd |= np.searchsorted(wanted, answers, side="right") > given
+    # A response after a message that was left unfinished completes that as well.
+    odd |= tracker.has_broken_message
     return min(end, _or(_first(odd, responses), end))
 
 
@@ -348,7 +350,8 @@ def _complete(exchange: Exchange, rows: Rows, first: int, pair: ConnectionTracke
     acknowledged = int(answers[-1]) if len(answers) else tracker.acked
     old = []
     while (
-        tracker.messages
+        len(answers)
+        and tracker.messages
         and tracker.messages[0].is_whole
         and tracker.messages[0].last <= acknowledged
     ):
@@ -370,7 +373,7 @@ def _complete(exchange: Exchange, rows: Rows, first: int, pair: ConnectionTracke
         counts.message_bytes += int(new.sizes()[:done].sum())
         if tracker.has_observer:
             _report_messages(pair, tracker, old, new, rows.take(by))
-    for message in tracker.messages:
+    for message in tracker.messages if len(answers) else ():
         if message.next_response >= 0 and message.first <= acknowledged:
             message.next_response = acknowledged + 1
     for index in range(max(done, len(new.starts) - LIMIT), len(new.starts)):

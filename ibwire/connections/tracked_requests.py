@@ -186,6 +186,11 @@ class TrackedRequests:
         )
 
     @property
+    def has_broken_message(self) -> bool:
+        """Whether a message before the newest lacks its last packet."""
+        return not all(message.is_whole for message in self.messages[:-1])
+
+    @property
     def reads(self) -> list[OpenMessage]:
         """READs and atomics that have not been answered in full, oldest first."""
         return [message for message in self.messages if message.next_response >= 0]

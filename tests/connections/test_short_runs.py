@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import merge
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from connections.talk import Talk
-from connections.test_steady import MTU, ODDITIES, Watcher, odd, reads, sends, told
+from connections.test_steady import MTU, ODDITIES, UNFINISHED, Watcher, odd, reads, sends, told
 from emulated_traffic import Stamped, feed
 from ibwire.connections import analysis, short_runs
 from ibwire.connections.analysis import Analysis
@@ -144,3 +144,15 @@ def test_a_read_is_taken_together_once_the_mtu_is_known(monkeypatch: pytest.Monk
 
     assert took == len(talk.frames)
     assert found.connections[0].directions[0].completed == 30
+
+
+@pytest.mark.parametrize("leave", UNFINISHED)
+def test_what_was_left_unfinished_stays_open_in_the_next_block(
+    leave: Callable[[Talk], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk = Talk()
+    leave(talk)
+
+    _, took = both_ways(talk.frames, 30, monkeypatch)
+
+    assert took

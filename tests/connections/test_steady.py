@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -262,3 +263,40 @@ def test_packets_of_sub_slices_share_the_arrays() -> None:
     assert len(rows.take(slice(1, 3))) == 2
     with pytest.raises(AttributeError, match="colour"):
         _ = rows.colour
+
+
+def read_left_unanswered(talk: Talk) -> None:
+    """Later requests are acknowledged, and one that was lost is retransmitted: not the READ."""
+    sends(talk, 0, 10)
+    talk.ask(OpCode.RC_RDMA_READ_REQUEST, 20, length=2 * MTU)
+    talk.sends(22, 1, 12)
+    talk.ask(OpCode.RC_SEND_ONLY, 24, 64, ack_req=1)
+    talk.answer(24, 13)
+    talk.ask(OpCode.RC_SEND_ONLY, 23, 64, ack_req=1)
+    for psn in range(25, 230):
+        talk.ask(OpCode.RC_SEND_ONLY, psn, 64, ack_req=1)
+
+
+def message_left_unfinished(talk: Talk) -> None:
+    """After SEND FIRST other messages begin, and are acknowledged later."""
+    sends(talk, 0, 10)
+    talk.ask(OpCode.RC_SEND_FIRST, 20, MTU)
+    for psn in range(21, 230):
+        talk.ask(OpCode.RC_SEND_ONLY, psn, 64, ack_req=1)
+    for psn in range(21, 230):
+        talk.answer(psn, psn - 8)
+
+
+UNFINISHED = (read_left_unanswered, message_left_unfinished)
+
+
+@pytest.mark.parametrize("leave", UNFINISHED)
+def test_what_was_left_unfinished_stays_open_in_a_run(
+    leave: Callable[[Talk], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk = Talk()
+    leave(talk)
+
+    _, took = both_ways(talk.frames, monkeypatch)
+
+    assert took
