@@ -156,6 +156,16 @@ int stat64(const char *restrict path, struct stat64 *restrict found) {
 int lstat64(const char *restrict path, struct stat64 *restrict found) {
     MOVED(path); REAL(int, "lstat64", const char *, struct stat64 *); return real(to, found);
 }
+int fstatat(int at, const char *restrict path, struct stat *restrict found, int flags) {
+    MOVED(path);
+    REAL(int, "fstatat", int, const char *, struct stat *, int);
+    return real(at, to, found, flags);
+}
+int fstatat64(int at, const char *restrict path, struct stat64 *restrict found, int flags) {
+    MOVED(path);
+    REAL(int, "fstatat64", int, const char *, struct stat64 *, int);
+    return real(at, to, found, flags);
+}
 #ifdef STATX_TYPE
 int statx(int at, const char *restrict path, int flags, unsigned mask, struct statx *restrict found) {
     MOVED(path);
@@ -163,6 +173,30 @@ int statx(int at, const char *restrict path, int flags, unsigned mask, struct st
     return real(at, to, flags, mask, found);
 }
 #endif
+/* ls -l asks for these, and says so of a file that is not there. */
+#define ATTRIBUTE(function) \
+    ssize_t function(const char *path, const char *name, void *value, size_t size) { \
+        MOVED(path); \
+        REAL(ssize_t, #function, const char *, const char *, void *, size_t); \
+        return real(to, name, value, size); \
+    }
+ATTRIBUTE(getxattr)
+ATTRIBUTE(lgetxattr)
+
+#define ATTRIBUTES(function) \
+    ssize_t function(const char *path, char *names, size_t size) { \
+        MOVED(path); \
+        REAL(ssize_t, #function, const char *, char *, size_t); \
+        return real(to, names, size); \
+    }
+ATTRIBUTES(listxattr)
+ATTRIBUTES(llistxattr)
+
+ssize_t readlink(const char *restrict path, char *restrict target, size_t size) {
+    MOVED(path);
+    REAL(ssize_t, "readlink", const char *, char *, size_t);
+    return real(to, target, size);
+}
 int chdir(const char *path) {
     MOVED(path); REAL(int, "chdir", const char *); return real(to);
 }

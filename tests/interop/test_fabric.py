@@ -164,6 +164,10 @@ def test_tools_see_the_whole_fabric(ring: Fabric) -> None:
         assert re.search(r"state:\s+4: ACTIVE", ports)
         assert re.search(r"rate:\s+100 Gb/sec \(4X EDR\)", ports)
         assert ring.on(last, "ls", "/sys/class/infiniband") == "ibwire0\n"
+        listed = "ls -l /sys/class/infiniband/ibwire0 2>&1"
+        assert "No such file" not in ring.on(last, "sh", "-c", listed)
+        found = ring.on(last, "find", "/sys/class/infiniband", "-name", "rate")
+        assert found == "/sys/class/infiniband/ibwire0/ports/1/rate\n"
         before = ring.run("counters", last, "--json")
         data = ring.on(last, "perfquery", *TIMEOUT, "-x")
         assert '"port_xmit_pkts"' in before
