@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ibwire.base.errors import EncodeError
+from ibwire.base.errors import EncodeError, LinkError
 from ibwire.fabric.infiniband.routing import Engine
 from ibwire.fabric.infiniband.subnet import IS_SM, NO_PORT, Node, Port, Subnet, rate_name
 from ibwire.sm.configuration import Settings
@@ -32,7 +32,7 @@ class Control:
         self._failed: dict[tuple[str, int], tuple[Port, Port]] = {}
 
     def __call__(self, command: dict[str, Any]) -> Answer:
-        """The answer to a command; raises `EncodeError`."""
+        """The answer to a command; raises `EncodeError`, and for a capture `LinkError` too."""
         handlers: dict[str, Callable[[dict[str, Any]], Answer]] = {
             "attach": self._attached,
             "show": self._show,
@@ -100,11 +100,11 @@ class Control:
         running = self._recording
         if command.get("stop"):
             if running is None:
-                raise EncodeError("capture", "none", "running")
+                raise LinkError("capture", "none is running")
             self.close()
             return {"packets": running.packets}
         if running is not None:
-            raise EncodeError("capture", str(command["file"]), "the first: one is running")
+            raise LinkError("capture", "one is running; --stop ends it")
         taps = command.get("taps") or ()
         ports = [self.subnet.port(str(name), int(number)) for name, number in taps]
         self._recording = Recording(Path(str(command["file"])), ports or self._host_ports())

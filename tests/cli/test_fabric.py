@@ -161,7 +161,7 @@ def test_mads_are_captured_until_stop(subnet: Subnet, tmp_path: Path) -> None:
         (("capture", "c.pcapng", "--tap", "sw0"), "is not NODE[PORT]"),
         (("capture", "c.pcapng", "--tap", "sw9[1]"), "the name of a node"),
         (("capture", "no/c.pcapng"), "no/c.pcapng"),
-        (("capture", "--stop"), "'none' is not running"),
+        (("capture", "--stop"), "capture: none is running"),
         (("fail", "sw0"), "is not NODE[PORT]"),
         (("fail", "sw0[99]"), "1 to 8"),
         (("fail", f"sw0[{'9' * 5000}]"), "is not NODE[PORT]"),

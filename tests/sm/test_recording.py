@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ibwire.base.errors import CaptureError, EncodeError, OutputError
+from ibwire.base.errors import CaptureError, LinkError, OutputError
 from ibwire.capture.reader import open_capture
 from ibwire.capture.writer import CaptureWriter
 from ibwire.sm.configuration import Settings
@@ -81,10 +81,10 @@ def test_a_capture_that_cannot_be_is_refused(tmp_path: Path) -> None:
         control({"command": "capture", "file": str(tmp_path / "no" / "c.pcapng")})
     with pytest.raises(CaptureError):
         control({"command": "capture", "file": str(tmp_path / "c.txt")})
-    with pytest.raises(EncodeError):
+    with pytest.raises(LinkError, match="none is running"):
         control({"command": "capture", "stop": True})
     control({"command": "capture", "file": str(tmp_path / "c.pcapng")})
-    with pytest.raises(EncodeError, match="one is running"):
+    with pytest.raises(LinkError, match="one is running"):
         control({"command": "capture", "file": str(tmp_path / "d.pcapng")})
     control.close()
     control({"command": "capture", "file": str(tmp_path / "e.pcap"), "taps": [("sw0", 1)]})
