@@ -23,6 +23,9 @@ NOT_RUN = {
 }
 """Pages whose Python is not run here, and why."""
 
+SLOW = {"docs/tutorials/first-finding.md"}
+"""Pages whose commands take seconds."""
+
 
 def blocks(path: Path) -> list[tuple[str, str, str]]:
     """Language, title and text of each block of a page."""
@@ -58,7 +61,11 @@ RUN = [
 ]
 
 
-@pytest.mark.parametrize("path", RUN, ids=name)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=[pytest.mark.slow] * (name(path) in SLOW)) for path in RUN],
+    ids=name,
+)
 def test_page_is_true(path: Path, workplace: Path) -> None:
     names: dict[str, object] = {}
 
@@ -86,8 +93,8 @@ def test_python_of_the_emulators_page_delivers_and_captures(
     assert (workplace / "lossy.pcapng").stat().st_size > 8192
 
 
-def test_pages_that_are_not_run_exist() -> None:
-    assert set(NOT_RUN) <= {name(path) for path in RUN}
+def test_pages_with_exceptions_exist() -> None:
+    assert NOT_RUN.keys() | SLOW <= {name(path) for path in RUN}
 
 
 @pytest.mark.parametrize(

@@ -48,18 +48,21 @@ from ibwire.drill.packets import (
 from ibwire.drill.targets.emulated import Emulated
 from ibwire.drill.targets.target import LONGEST, Target, TooBusy, Unable
 from ibwire.drill.verdict import APPLICATION, INTO, OUT_OF, Entry, Failure, Verdict
+from ibwire.rc.profile import Profile
 from ibwire_layers.packet import Packet
 
 TOLERANCE: Time = 1 * US
 """Greatest difference of a packet from its time, unless the script sets another."""
 
 
-def run(script: Script, case: Case, profile: str = "spec") -> Verdict:
+def run(script: Script, case: Case, profile: Profile | str = "spec") -> Verdict:
     """Run a case on the emulator.
 
+    profile: how it behaves, itself or by name.
     Raises `ScriptError` for a number that does not fit its field.
     """
-    verdict = Verdict(script.path, case.name, script.rule, script.section, profile)
+    name = profile if isinstance(profile, str) else profile.name
+    verdict = Verdict(script.path, case.name, script.rule, script.section, name)
     scope = Scope(script.path, {})
     steps = list(case.steps)
     device = _connect(steps, scope, profile)
@@ -538,7 +541,7 @@ def _line_of(step: Step, error: ScriptError) -> Line:
     return next(lines, step.line)
 
 
-def _connect(steps: list[Step], scope: Scope, profile: str) -> Emulated:
+def _connect(steps: list[Step], scope: Scope, profile: Profile | str) -> Emulated:
     """Make the connection by the first step if it is a `qp`, which is removed, or by default."""
     token, given = asked_for(steps, scope)
     try:

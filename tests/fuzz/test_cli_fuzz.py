@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from ibwire.fuzz.case import Case
 from ibwire.fuzz.judge.choices import CHOICES
 from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.saved import parse_case
+from ibwire.fuzz.targets.emulator import target
 from ibwire.fuzz.watchdog import watchdog
 
 PLANTED = "py:mutants.target:icrc-ignored"
@@ -38,6 +40,43 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     result = fuzz("--target", "emu:rxe", "--budget", "200", "-o", directory)
     assert result.exit_code == 1, result.output
     return directory
+
+
+# Targets.
+
+OWN = """
+from dataclasses import replace
+
+from ibwire.fuzz.targets.emulator import emulator
+from ibwire.rc.profile import SPEC
+
+
+def open_target(name, argument):
+    times = list(SPEC.rnr_timer_us)
+    times[12] = int(argument)
+    return emulator(name, replace(SPEC, rnr_timer_us=tuple(times)))
+"""
+
+RNR_WAIT = """
+  post_send RDMA_WRITE wr_id=1 len=64
+  > WRITE_ONLY psn len=64
+  < ACKNOWLEDGE psn rnr=12
+  +640us > WRITE_ONLY psn len=64
+"""
+"""A script that passes if the wait of timer code 12 is 0.64 ms (IBA 9.7.5.2.8, table 45)."""
+
+
+@pytest.mark.parametrize(("wait", "passes"), [(640, True), (64, False)])
+def test_own_target_is_found_in_the_current_directory_and_has_its_own_profile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait: int, passes: bool
+) -> None:
+    (tmp_path / "own_rnr_timer.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if each])
+
+    tested = target(f"py:own_rnr_timer:{wait}")
+
+    assert tested.fulfils(RNR_WAIT) is passes
 
 
 # Runs.

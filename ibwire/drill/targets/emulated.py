@@ -31,6 +31,7 @@ from ibwire.rc.connect import ALL_ACCESS
 from ibwire.rc.cq import CompletionQueue
 from ibwire.rc.device import Device, gid_of, mac_of
 from ibwire.rc.memory import Access, MemoryRegion, MemoryWindow
+from ibwire.rc.profile import Profile
 from ibwire.rc.srq import SharedReceiveQueue
 from ibwire.rc.work import WC, MWBindInfo, SendWR, WROpcode
 from ibwire.rc.xrc import XRCDomain
@@ -119,7 +120,7 @@ class Emulated:
     slack: Time = 0
     end = LONGEST
 
-    def __init__(self, profile: str, given: Mapping[str, int]) -> None:
+    def __init__(self, profile: Profile | str, given: Mapping[str, int]) -> None:
         settings = {**DEFAULTS, **given}
         own, peer = ADDRESSES[settings["version"]]
         self.now: Time = 0

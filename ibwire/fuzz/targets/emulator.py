@@ -173,7 +173,8 @@ class Emulator:
 def target(name: str) -> Emulator:
     """The target of a name: `emu`, `emu:PROFILE`, or `py:MODULE:ARGUMENT`.
 
-    For the last one, `open_target(name, ARGUMENT)` of the Python module makes the target.
+    For the last one, `open_target(name, ARGUMENT)` of the Python module, which may be in the
+    current directory, makes the target.
     Raises `CaseError` for an unknown name.
     """
     kind, _, rest = name.partition(":")
@@ -194,12 +195,12 @@ def is_python(name: str) -> bool:
 
 
 def emulator(
-    name: str, profile: str = "spec", modules: Mapping[str, ModuleType] = sys.modules
+    name: str, profile: Profile | str = "spec", modules: Mapping[str, ModuleType] = sys.modules
 ) -> Emulator:
     """The emulator as a target.
 
-    modules: by name, those of the emulator and of drill; a changed copy of them makes a
-    changed device.
+    profile: how it behaves, itself or by name. modules: by name, those of the emulator and of
+    drill; a changed copy of them makes a changed device.
     """
     device, managed = modules[Emulation.__module__], modules[managed_emulation.__module__]
     devices: dict[str, Open] = {
@@ -213,6 +214,8 @@ def emulator(
 
 def _made_in_python(name: str, place: str) -> Emulator:
     module_name, _, argument = place.partition(":")
+    if "" not in sys.path:
+        sys.path.append("")  # the current directory, which the command itself does not search
     try:
         make = import_module(module_name).open_target
     except (ImportError, ValueError, AttributeError) as error:
@@ -223,7 +226,7 @@ def _made_in_python(name: str, place: str) -> Emulator:
     return made
 
 
-def _opened(device: Callable[..., Any], connection: Connection, profile: str) -> Any:
+def _opened(device: Callable[..., Any], connection: Connection, profile: Profile | str) -> Any:
     """A device under test, with no step in which it could fail yet; raises `CaseError`."""
     try:
         return supervised(partial(device, connection, profile))
@@ -232,9 +235,11 @@ def _opened(device: Callable[..., Any], connection: Connection, profile: str) ->
         raise CaseError(f"the target makes no connection: {reason}") from None
 
 
-def _fulfils(drill: ModuleType, profile: str) -> Callable[[str], bool]:
+def _fulfils(drill: ModuleType, profile: Profile | str) -> Callable[[str], bool]:
+    name = profile if isinstance(profile, str) else profile.name
+
     def fulfils(text: str) -> bool:
-        script = drill.parse(text.encode(), "case.drill", profile)
+        script = drill.parse(text.encode(), "case.drill", name)
         try:
             return all(
                 supervised(partial(drill.run, script, case, profile)).passed
