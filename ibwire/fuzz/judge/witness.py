@@ -127,7 +127,8 @@ def _together(
         if accepted and _agrees(case, both, replay):
             found.profile = both
             for choice in accepted:
-                found.shown[choice.name] = next(one for name, one in cases if name == choice.name)
+                own = (one for name, one in cases if name == choice.name)
+                found.shown[choice.name] = next(own, case)  # some show in other witnesses only
             return True
     return False
 

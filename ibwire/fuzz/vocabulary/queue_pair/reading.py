@@ -24,6 +24,7 @@ from ibwire.drill.targets.emulated import DEFAULTS
 from ibwire.drill.targets.emulated import PKEYS as PKEY_NAMES
 from ibwire.fuzz.case import (
     MAXIMUM_PAIRS,
+    MAXIMUM_SGES,
     MAXIMUM_STEPS,
     MAXIMUM_TEXT,
     MAXIMUM_TIME,
@@ -42,9 +43,18 @@ from ibwire.fuzz.case import (
     check_connection,
 )
 from ibwire.fuzz.judge.profiles import profile_of
-from ibwire.fuzz.targets.emulated_device import PEER_RKEY, PEER_VA, PKEYS
+from ibwire.fuzz.targets.emulated_device import (
+    INBOX,
+    OUTBOX,
+    OWN_QKEY,
+    PEER_RKEY,
+    PEER_VA,
+    PKEYS,
+)
+from ibwire.fuzz.vocabulary.queue_pair.common_memory import wrong_memory
 from ibwire.fuzz.vocabulary.queue_pair.encoding import Symbols
 from ibwire.fuzz.vocabulary.queue_pair.execution import Execution
+from ibwire.peer import QKEY
 from ibwire.rc.attributes import QPType
 from ibwire.rc.work import SendFlags, WROpcode
 from ibwire_layers.opcodes import INFO
@@ -65,7 +75,10 @@ def read_script(content: bytes, path: str) -> Case:
     script = parse(content, path, size=MAXIMUM_SIZE, steps=MAXIMUM_STEPS)
     name = script.reference or "spec"
     choices = dict(each.split("=", 1) for each in script.choices)
-    profile_of(name, choices)
+    try:
+        profile_of(name, choices)
+    except CaseError as error:
+        raise CaseError(f"{path}: {error}") from None
     if script.reference not in ("", "spec"):
         script = parse(content, path, name, size=MAXIMUM_SIZE, steps=MAXIMUM_STEPS)
     if len(script.cases) != 1:
@@ -94,6 +107,10 @@ class _Reader:
         """Queue pairs of the script, by their number in the case."""
         self._receives = [0]
         """Receive requests that each has at the beginning."""
+        self._left: set[str] = set()
+        """Queue pairs that are not connected again yet, as the first one is."""
+        self._again: Line | None = None
+        """The line that connects the first one again."""
         self._waited: Time = 0
         self._packet: Packet | None = None
         """The last one, as long as it is open whether the device answers before the next step."""
@@ -103,7 +120,9 @@ class _Reader:
         if room is not None:
             size, sges, wrong = room
             self._connection = replace(self._connection, room=size, sges=sges, wrong_lkey=wrong)
-        for step in steps:
+        for number, step in enumerate(steps):
+            if number and isinstance(step, drill.Verb) and step.token.text == "qp":
+                self._check_order(step)
             self._step(step)
         self._settle(is_held=False)
         self._connect()
@@ -112,6 +131,14 @@ class _Reader:
         if not others:
             raise CaseError(f"{self._path}: the device receives nothing, and does nothing")
         return replace(self._case, connection=first.connection, steps=tuple(others))
+
+    def _check_order(self, step: drill.Verb) -> None:
+        """Refuse a queue pair that comes when the first ones are connected already."""
+        if step.word is None:
+            self._refuse(step.line, "qp comes first, or not at all; another one has a name")
+        if not self._is_connecting or self._reference is not None:
+            reason = "queue pairs of a case come before what the device receives and does"
+            self._refuse(step.line, reason)
 
     def _rooms(self, steps: Sequence[drill.Step]) -> Iterator[tuple[int, int, int]]:
         """The memory of the receive requests."""
@@ -125,7 +152,11 @@ class _Reader:
         lengths, keys = (self._numbers(step, name) for name in ("len", "lkey"))
         right = [number for name, number in self._symbols().items() if name.endswith("lkey")]
         wrong = next((i for i, key in enumerate(keys, 1) if key not in right), 0)
-        return sum(lengths or [256]), max(len(lengths), 1), wrong
+        size, most = sum(lengths or [256]), OUTBOX if step.token.text == "post_send" else INBOX
+        if size > most or len(lengths) > MAXIMUM_SGES:
+            reason = f"at most {most} bytes in {MAXIMUM_SGES} pieces"
+            self._refuse(step.line, f"a request of a case has {reason}")
+        return size, max(len(lengths), 1), wrong
 
     def _numbers(self, step: drill.Verb, name: str) -> list[int]:
         if name not in step.args:
@@ -143,7 +174,7 @@ class _Reader:
             is_action = step.token.text in _ACTIONS
             if not is_action and step.token.text not in _CHECKS:
                 self._refuse(step.line, f"{step.token.text} is not for cases of the fuzzer")
-        time = self._time(step.when)
+        time = self._time(step)
         if not is_action:
             if step.when.low is None or not time:
                 self._settle(is_held=False)
@@ -156,14 +187,15 @@ class _Reader:
         elif isinstance(step, drill.Verb):
             self._verb(step)
 
-    def _time(self, when: drill.When) -> Time:
+    def _time(self, step: drill.Step) -> Time:
+        when = step.when
         end = when.low if when.high is None else when.high
         if end is None:
             return 0
         self._scope.symbols = self._symbols()
         time = end.evaluate(self._scope)
         if not 0 <= time + self._waited <= MAXIMUM_TIME:
-            raise CaseError(f"{self._path}: a wait of {time} ps, not from 0 to {MAXIMUM_TIME}")
+            self._refuse(step.line, f"a wait of {time} ps, not from 0 to {MAXIMUM_TIME}")
         return time
 
     def _settle(self, *, is_held: bool) -> None:
@@ -187,6 +219,9 @@ class _Reader:
         """Connect as the lines so far say, unless that is done."""
         if not self._is_connecting:
             return
+        if self._left and self._again is not None:
+            names = ", ".join(sorted(self._left))
+            self._refuse(self._again, f"all queue pairs connect again together: not {names}")
         self._is_connecting = False
         least = min(self._receives)
         self._connection = replace(self._connection, receives=least, pairs=len(self._names))
@@ -202,8 +237,11 @@ class _Reader:
             if count > least:
                 self._carry_out(Receive(count - least, number))
 
-    def _pair(self, owner: str) -> int:
-        return self._names.index(owner)
+    def _pair(self, step: Stimulus) -> int:
+        if step.owner not in self._names:
+            reason = f"{step.owner} does not exist yet: no 'qp {step.owner}' has been carried out"
+            self._refuse(step.line, reason)
+        return self._names.index(step.owner)
 
     # Actions.
 
@@ -232,6 +270,7 @@ class _Reader:
             self._connect()
             self._is_connecting = True
             self._receives = [0] * len(self._names)
+            self._left, self._again = set(self._names[1:]), step.line
         own: dict[str, Any] = {name: given[name] for name in given if name in names}
         if "type" in given:
             own["service"] = QPType(given["type"]).name
@@ -247,6 +286,10 @@ class _Reader:
 
     def _check_alike(self, step: drill.Verb, given: Mapping[str, int]) -> None:
         """Take another queue pair, whose attributes have to be those of the first one."""
+        if step.token.text == "reconnect":
+            if not self._pair(step) or step.owner not in self._left:
+                self._refuse(step.line, "the first queue pair connects again before the others")
+            self._left.discard(step.owner)
         usual = {} if step.token.text == "reconnect" else {"rq_psn": 0, "sq_psn": 0}
         for name in {**usual, **given}:
             number = given.get(name, -1)
@@ -259,7 +302,7 @@ class _Reader:
             self._receives.append(0)
 
     def _receive(self, step: drill.Verb) -> None:
-        connection, pair = self._connection, self._pair(step.owner)
+        connection, pair = self._connection, self._pair(step)
         if self._memory(step) != (connection.room, connection.sges, connection.wrong_lkey):
             self._refuse(step.line, "all receive requests of a case have the same pieces of memory")
         if self._is_connecting:
@@ -280,6 +323,7 @@ class _Reader:
         if not 0 <= remote < 1 << 20 or self._number(step, "rkey", PEER_RKEY) != PEER_RKEY:
             place = f"at {PEER_VA:#x}, with R_Key {PEER_RKEY:#x}"
             self._refuse(step.line, f"the peer's memory is {place}")
+        self._check_values(step, remote)
         flags = self._number(step, "flags", _SIGNALED)
         if flags & SendFlags.INLINE:
             self._refuse(step.line, "requests of a case are not inline")
@@ -289,7 +333,7 @@ class _Reader:
             length,
             remote,
             signaled=bool(flags & SendFlags.SIGNALED),
-            pair=self._pair(step.owner),
+            pair=self._pair(step),
             sges=sges,
             wrong_lkey=wrong,
             fence=bool(flags & SendFlags.FENCE),
@@ -305,13 +349,25 @@ class _Reader:
         self._scope.symbols = self._symbols()
         return single(value).evaluate(self._scope)
 
+    def _check_values(self, step: drill.Verb, remote: int) -> None:
+        """Refuse what no request of a case carries: that is the same in every case."""
+        qkey = OWN_QKEY if remote & 8 else QKEY + remote
+        for name in step.args:
+            if name in _SAID:
+                continue
+            number = qkey if name == "remote_qkey" else _CARRIED.get(name)
+            if number is None:
+                self._refuse(step.line, f"post_send {name}= is not for cases of the fuzzer")
+            if self._number(step, name, number) != number:
+                self._refuse(step.line, f"{name} of a request of a case is {number:#x}")
+
     def _check_memory(self, step: drill.Verb) -> None:
-        """Every case has the same regions, with the test pattern in them."""
-        name = step.token.text
-        if name == "store" and "at" not in step.args:
-            self._refuse(step.line, "memory of a case of the fuzzer has the test pattern")
-        if name != "store" and (step.word is None or step.word.text not in _REGIONS):
-            self._refuse(step.line, f"a case of the fuzzer has the regions {', '.join(_REGIONS)}")
+        """Every case has the same memory, with the test pattern in it at the beginning."""
+        reason = wrong_memory(step, self._path)
+        if not reason and step.token.text == "store" and not self._is_connecting:
+            reason = "memory of a case is written before the device receives or does anything"
+        if reason:
+            self._refuse(step.line, reason)
 
     # Packets.
 
@@ -323,7 +379,7 @@ class _Reader:
             self._refuse(step.line, "the payload of a case is the test pattern, padded with zeros")
         self._connect()
         assert self._reference is not None
-        device, pair = self._reference.device, self._pair(step.owner)
+        device, pair = self._reference.device, self._pair(step)
         device.focus(pair)
         symbols = device.symbols
         first = self._connection.sq_psn if literal.is_response else self._connection.rq_psn
@@ -334,6 +390,8 @@ class _Reader:
         psn = first
         for place, (_, value) in literal.fields.items():
             name = f"{place.part}.{place.field.name}"
+            if place.part == "vlan":
+                self._refuse(step.line, "packets of a case have no VLAN tag")
             if name == "bth.psn":
                 psn = single(value).evaluate(self._scope)
             else:
@@ -421,7 +479,18 @@ _ABOUT_MEMORY = frozenset({"mr", "mw", "store"})
 _ACTIONS = frozenset({"qp", "reconnect", "post_recv", "post_send", "pfc"})
 _CHECKS = frozenset({"poll", "event", "cq_event", "memory", "state"})
 _OF_QUEUES = frozenset({"size", "max_send_wr", "max_recv_wr", "send_cqe", "recv_cqe"})
-_REGIONS = ("readable", "foreign", "outbox", "inbox", "mw")
+_SAID = frozenset({"wr_id", "len", "addr", "lkey", "remote_addr", "rkey", "flags", "fails"})
+"""Arguments of `post_send` that a step has, or that the fuzzer chooses."""
+
+_CARRIED = {
+    "imm_data": 0x1A2B3C4D,
+    "invalidate_rkey": PEER_RKEY,
+    "compare_add": 3,
+    "swap": 5,
+    "u64": int.from_bytes(bytes(range(8)), "little"),
+}
+"""What the requests of every case carry (`send_request`)."""
+
 _NAME = re.compile(r"[a-z_]+(?:\.[a-z_]+)?")
 _SYNDROMES = {"nak": AckKind.NAK, "rnr": AckKind.RNR_NAK, "credits": AckKind.ACK}
 _UNKNOWN = {"inbox.lkey": 0, "outbox.lkey": 0, "outbox.va": 0, "lkey": 0, "inbox.va": 0}
