@@ -11,6 +11,7 @@ from ibwire.connections import packets, pairing, short_runs, steady
 from ibwire.connections.cm_exchanges import CMExchanges
 from ibwire.connections.connection import Connection, End, Negotiated
 from ibwire.connections.connection_tracker import HORIZON, ConnectionTracker, FirstPackets
+from ibwire.connections.copies import copies
 from ibwire.connections.events import Observer
 from ibwire.connections.flow import FlowKey, Flows
 from ibwire.connections.handshakes import Handshake, Handshakes
@@ -113,6 +114,7 @@ class Analysis:
         if not len(rows):
             return
         seen = packets.read(columns, rows, flow)
+        summary.copies += copies(seen, columns.frames.batch.interface[rows])
         self._judge_icrcs(seen)
         self._sort_out(seen)
         self._unsettled += len(seen)

@@ -16,6 +16,11 @@ CUT_PROBLEM = (
     "{:,} packets were cut before the end of their transport headers, and are left out: what "
     "looks lost may be one of them"
 )
+COPIES_PROBLEM = (
+    "{:,} packets were captured again at another interface, and are counted again: losses, "
+    "retransmissions and duplicates are wrong. Write each interface to a file of its own: "
+    "tshark -r CAPTURE -Y 'frame.interface_id == 0' -w FILE"
+)
 CLOCK_PROBLEM = (
     "the captures overlap in time: {} begins {:.6f} s before the captures that come first have "
     "ended. Two points of one path are compared with --other; read as one, their clocks disagree "
@@ -41,6 +46,8 @@ class Summary:
         self.problems: list[str] = []
         self.cut = 0
         """Packets whose transport headers were not captured completely."""
+        self.copies = 0
+        """Packets that were also captured at another interface."""
         self.short_frames = 0
         """Frames of which not all bytes were captured."""
         self.snap_length = 0
@@ -75,6 +82,8 @@ class Summary:
             found.append(BACK_PROBLEM.format(self.back_ns / 1e9))
         if self.cut:
             found.append(CUT_PROBLEM.format(self.cut))
+        if self.copies:
+            found.append(COPIES_PROBLEM.format(self.copies))
         return found
 
     def why_none(self) -> list[str]:
@@ -104,6 +113,7 @@ class Summary:
         self.stray_damaged += later.stray_damaged
         self.problems += later.problems
         self.cut += later.cut
+        self.copies += later.copies
         self.short_frames += later.short_frames
         self.iwarp = list(dict.fromkeys([*self.iwarp, *later.iwarp]))
         self.snap_length = max(self.snap_length, later.snap_length)

@@ -8,9 +8,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from connections.talk import Talk
+from ibwire.capture import CaptureWriter
 from ibwire.cli.flows import command
+from ibwire.cli.run import command as run
 from ibwire_layers import crc, headers, outer
 from ibwire_layers.opcodes import OpCode
+from ibwire_layers.outer import LinkType
 
 CAPTURES = Path(__file__).parents[2] / "captures"
 
@@ -227,3 +231,29 @@ def test_credits_are_the_fewest_and_the_most_that_were_given(tmp_path: Path) -> 
 
     assert there["credits"] == [6, 8]
     assert back["credits"] is None
+
+
+def test_packets_that_were_captured_at_two_interfaces_are_counted_in_a_warning(
+    tmp_path: Path,
+) -> None:
+    # a sends 14 requests (8, and 6 again), of which 1 is dropped; b sends a NAK and an ACK.
+    one, both = tmp_path / "one.pcapng", tmp_path / "both.pcapng"
+    CliRunner().invoke(run, ["one-lost-packet", "-o", str(one), "--tap", "a"])
+    CliRunner().invoke(run, ["one-lost-packet", "-o", str(both), "--tap", "a", "--tap", "b"])
+    assert "interface" not in flows(one).stderr
+    assert "15 packets were captured again at another interface" in flows(both).stderr
+
+
+def test_connections_at_two_interfaces_are_no_copies(tmp_path: Path) -> None:
+    # As on a bond of two ports: each connection, and each packet, uses one of them.
+    path = tmp_path / "bond.pcapng"
+    with CaptureWriter(path) as writer:
+        for number in range(2):
+            writer.interface(f"eth{number}", LinkType.ETHERNET, f"eth{number}")
+            talk = Talk(number=number)
+            for psn in range(4):
+                talk.put(0, OpCode.RC_SEND_ONLY, psn, 64)
+            for ns, data in talk.frames:
+                writer.write(data, ns, interface=number)
+    assert [each["packets"] for each in directions(path)] == [4, 4]
+    assert "interface" not in flows(path).stderr
