@@ -272,6 +272,9 @@ def _pairs(subnet: Subnet, given: dict[str, Any]) -> list[tuple[Port, Port]]:
         pairs += [(host, hosts[(number + shift) % count]) for number, host in enumerate(hosts)]
     if not pairs:
         raise click.UsageError("no transfer: the topology has no hosts with links")
+    for source, destination in pairs:
+        if source is destination:
+            raise click.UsageError(f"{_name(source)} would send to itself, over no link")
     return pairs
 
 

@@ -181,3 +181,12 @@ def test_wrong_arguments_are_sentences(
     assert result.exit_code in (1, 2)
     assert message in result.stderr
     assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("arguments", [["--flow", "node-1:node-1"], ["--shift", "2"]])
+def test_a_host_that_would_send_to_itself_is_refused(arguments: list[str]) -> None:
+    """star2 has two hosts, so the second further is the same one."""
+    result = traffic("star2", *arguments)
+
+    assert result.exit_code == 2
+    assert "would send to itself" in result.stderr
