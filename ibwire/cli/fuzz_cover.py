@@ -41,8 +41,8 @@ def command(directory: Path, as_json: bool, verbose: bool) -> None:
     cells, met = summary(coverage.cells)
     if cells:
         packets = session.report.packets
-        lines = unreached(coverage.cells, settings.role, settings.combines, packets)
-        missing = list(lines)
+        combines, ops = settings.combines, settings.ops
+        missing = list(unreached(coverage.cells, settings.role, combines, packets, ops))
     if as_json:
         document = {"tried": tried, "pairs": pairs, "answers": answers, "cells": cells}
         click.echo(json.dumps({**document, "unreached": missing, "table": table}))

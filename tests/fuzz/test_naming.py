@@ -7,9 +7,11 @@ from collections.abc import Sequence
 import pytest
 
 from ibwire.fuzz.case import BAD, Case, Connection, Packet, Post, Step, Wait
+from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.naming import Name, name_of
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.targets.emulator import EmulatorTestbed
+from ibwire.fuzz.vocabulary.queue_pair.execution import moments
 from ibwire.rc.profile import SPEC
 from ibwire.rc.work import WROpcode
 from ibwire_layers.opcodes import OpCode
@@ -106,3 +108,16 @@ def test_different_faults_of_keys_are_different_groups() -> None:
     assert behind.group != foreign.group
     assert "behind its region" in behind.text
     assert "another protection domain" in foreign.text
+
+
+def test_another_source_port_of_a_right_response_has_its_own_rule() -> None:
+    case = Case(steps=(WRITE,))
+    (moment,) = moments(case, SPEC)
+    ((_, frame),) = moment.answers
+    port = slice(34, 36)  # behind 14 bytes of Ethernet and 20 of IPv4
+    other = bytes([*frame[: port.start], 0x12, 0x34, *frame[port.stop :]])
+
+    name = name_of(case, Difference(0, Kind.ANSWER, [frame], [other]), SPEC)
+
+    assert "with another udp.src_port" in name.text
+    assert name.rule.endswith("#udp-source-port")

@@ -336,7 +336,7 @@ _OF_FIELD = {
     "reth.va": f"IBA 9.4.3; {_TRANSPORT}reth",
     "reth.dma_len": f"IBA 9.4.3; {_TRANSPORT}reth",
     "reth.rkey": f"IBA 9.4.3; {_TRANSPORT}reth",
-    "udp.source_port": f"IBA A17.9.1; {_WIRE}udp-source-port",
+    "udp.src_port": f"IBA A17.9.1; {_WIRE}udp-source-port",
 }
 
 DUPLICATE_WRITE = f"IBA 9.7.5.1.5; {_TRANSPORT}duplicate-write"

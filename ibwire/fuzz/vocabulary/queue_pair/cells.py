@@ -109,14 +109,17 @@ def summary(cells: Counter[Cell]) -> tuple[int, int]:
     return len(cells), len(met)
 
 
-def unreached(cells: Counter[Cell], role: Role, combines: bool, packets: int) -> Iterator[str]:
+def unreached(
+    cells: Counter[Cell], role: Role, combines: bool, packets: int, ops: Sequence[str] = ()
+) -> Iterator[str]:
     """What no packet met although it could, with the reason; a line for a value of a dimension.
 
-    combines: whether there were combined cases. packets: how many there were.
+    combines: whether there were combined cases. packets: how many there were. ops: the only groups
+    of operators, if not all were used.
     """
     met = {(cell[0], place, cell[place]) for cell in cells for place in DIMENSIONS}
     sent = {cell[0] for cell in cells} & _KNOWN
-    more = f"not in {packets:,} packets"
+    more = f"not in {packets:,} packets" + f" of --ops {','.join(ops)}" * bool(ops)
     for opcode in _OPCODES:
         if opcode not in sent:
             why = _reason(INFO[opcode], role) if not combines else ""
