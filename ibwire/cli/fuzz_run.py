@@ -127,7 +127,7 @@ def _names(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
 @click.option(
     "--known",
     metavar="DIR",
-    type=OutputDirectory(exists=True, path_type=Path),
+    type=InputPath(exists=True, file_okay=False, path_type=Path),
     help="Do not report what the run in DIR has found.",
 )
 @click.option("--junit", metavar="FILE", type=OutputPath(), help="Write the findings as JUnit XML.")
