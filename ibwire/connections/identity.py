@@ -83,7 +83,7 @@ class Identity:
 
     def remember(self, ip_id: npt.NDArray[np.int32], icrc: npt.NDArray[np.uint32]) -> None:
         """Remember the ICRCs of packets: all identifications the same, or each ahead."""
-        last = -1 if ip_id[0] == ip_id[-1] else -KEEP
+        last = -KEEP if len(ip_id) > 1 and ip_id[0] != ip_id[1] else -1
         ip_id, icrc = ip_id[last:], icrc[last:]
         if self._waiting is not None and len(ip_id) < KEEP:
             before, values = self._waiting

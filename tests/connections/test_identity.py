@@ -113,6 +113,15 @@ def test_many_at_once_are_as_one_by_one(start: int, steps: list[int], cut: int, 
     assert len(alone.newest) <= KEEP
 
 
+def test_identifications_that_come_round_to_the_first_are_all_remembered() -> None:
+    ids = np.array([5, 40000, 5], np.int32)
+    identity = Identity()
+
+    identity.note_many(ids, np.array([1, 2, 3], np.uint32))
+
+    assert list(identity.newest.items()) == [(40000, 2), (5, 3)]
+
+
 @given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 80)), max_size=300))
 def test_the_newest_packets_are_kept_by_psn_however_they_come(puts: list[tuple[int, int]]) -> None:
     """Some one by one, in any order, some as arrays, whose PSNs go on."""
