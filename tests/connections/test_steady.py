@@ -10,7 +10,7 @@ import pytest
 
 from connections.talk import Talk
 from emulated_traffic import Stamped, analysed, feed
-from ibwire.connections import steady
+from ibwire.connections import analysis, steady
 from ibwire.connections.analysis import Analysis
 from ibwire.connections.connection_tracker import ConnectionTracker
 from ibwire.connections.events import FlowEvent, Message
@@ -300,3 +300,23 @@ def test_what_was_left_unfinished_stays_open_in_a_run(
     _, took = both_ways(talk.frames, monkeypatch)
 
     assert took
+
+
+def test_a_response_that_was_damaged_before_is_counted_in_a_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    talk = Talk()
+    sends(talk, 0, 10)
+    reads(talk, 20, 10)
+    talk.ask(OpCode.RC_RDMA_READ_REQUEST, 50, length=MTU)
+    talk.answer(50, 1, opcode=OpCode.RC_RDMA_READ_RESPONSE_ONLY, size=MTU)
+    time_ns, frame = talk.frames[-1]
+    damaged = time_ns, frame[:-1] + bytes([frame[-1] ^ 1])
+    talk.frames[-1:] = [damaged, (time_ns, frame)]
+    reads(talk, 51, 40)
+    monkeypatch.setattr(steady, "LEAST", 1)
+    monkeypatch.setattr(analysis, "ALONE", 1)
+
+    found, _ = both_ways(talk.frames, monkeypatch)
+
+    assert found.connections[0].directions[1].retransmitted == 1
