@@ -643,6 +643,8 @@ class _Messages:
         for index in np.flatnonzero(is_open).tolist():
             number = int(x.key[self._starts[index]])
             trackers[number].messages.append(self._message(index, trackers[number].acked))
+        for number in np.unique(x.key[self._requests]).tolist():
+            trackers[number].limit()
 
     def _answered(self, key: Index, last: Index) -> tuple[Index, Flags]:
         """(n,) position of the first response that acknowledges these PSNs, and where one does."""

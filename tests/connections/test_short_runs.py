@@ -12,7 +12,7 @@ import pytest
 from connections.talk import Talk
 from connections.test_steady import MTU, ODDITIES, UNFINISHED, Watcher, odd, reads, sends, told
 from emulated_traffic import Stamped, feed
-from ibwire.connections import analysis, short_runs
+from ibwire.connections import analysis, short_runs, tracker
 from ibwire.connections.analysis import Analysis
 from ibwire.connections.connection_tracker import ConnectionTracker
 from ibwire.connections.packets import Rows
@@ -156,3 +156,19 @@ def test_what_was_left_unfinished_stays_open_in_the_next_block(
     _, took = both_ways(talk.frames, 30, monkeypatch)
 
     assert took
+
+
+def test_of_requests_that_nobody_answers_only_the_newest_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in (("PARKED", 20), ("BLOCK", 20), ("SETTLE_EVERY", 20), ("MANY", 1)):
+        monkeypatch.setattr(analysis, name, value)
+    monkeypatch.setattr(short_runs, "FEWEST", 1)
+    monkeypatch.setattr(tracker, "LIMIT", 50)
+    talk = Talk()
+    for psn in range(200):
+        talk.ask(OpCode.RC_SEND_ONLY, psn, 64)
+
+    found = feed(Analysis(), talk.frames, chunk=20)
+
+    assert len(found.trackers[0].requests[0].messages) == 50
