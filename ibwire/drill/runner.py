@@ -49,6 +49,7 @@ from ibwire.drill.targets.emulated import Emulated
 from ibwire.drill.targets.target import LONGEST, Target, TooBusy, Unable
 from ibwire.drill.verdict import APPLICATION, INTO, OUT_OF, Entry, Failure, Verdict
 from ibwire.rc.profile import Profile
+from ibwire_layers.headers import DETH
 from ibwire_layers.packet import Packet
 
 TOLERANCE: Time = 1 * US
@@ -171,10 +172,18 @@ class _Runner:
         if not wires:
             return ""
         try:
-            number = Packet.parse(frame, strict=False).bth.dest_qp
+            packet = Packet.parse(frame, strict=False)
         except DecodeError:
             return ""
-        return next((name for name, wire in wires.items() if wire.peer_qpn == number), "")
+        deth = packet.extension(DETH)
+        for name, wire in wires.items():
+            if deth is not None and wire.is_datagram:  # to any queue pair
+                is_sender = deth.src_qp == wire.qpn
+            else:
+                is_sender = packet.bth.dest_qp == wire.peer_qpn
+            if is_sender:
+                return name
+        return ""
 
     # Steps.
 
@@ -451,6 +460,7 @@ class _Runner:
         """What fits, with the numbers that this means for the frame that came."""
         parsed = None if frame is None else parse(frame)
         packet = parsed if isinstance(parsed, Packet) else None
+        self._choose(step.owner)
         texts = []
         for literal in step.alternatives:
             self._aim(literal, to_device=False, packet=packet)

@@ -225,6 +225,12 @@ SCRIPTS = {
       < WRITE_ONLY psn len=8 ack
       > ACK psn
     """,
+    "a datagram to any queue pair is of its sender": """
+      qp b type=UD
+      b post_send SEND len=8 wr_id=1 remote_qpn=0xABC remote_qkey=5
+      b > UD_SEND_ONLY psn len=8 dest_qp=0xABC qkey=5
+      b poll send wr_id=1
+    """,
     "a queue pair is connected again with other numbers": """
       < READ_REQUEST psn dma_len=8 va=end
       > ACK psn nak=REMOTE_ACCESS_ERROR
@@ -256,6 +262,10 @@ FAILURES = {
     "qp b\nb < WRITE_ONLY psn len=8 ack\nsilence": ("silence", "ACKNOWLEDGE psn (1100) "),
     "qp b\nb < WRITE_ONLY psn len=8 ack\nb > ACK psn+1": (" of b", "ACKNOWLEDGE psn (1100) "),
     "qp b\nb < WRITE_ONLY psn len=8 ack\nunordered {\n> ACK psn\n}": ("in any order", " of b"),
+    "qp b\nqp c\nb < WRITE_ONLY psn len=8 ack\nunordered {\nb > ACK psn\nc > ACK psn\n}": (
+        "ACKNOWLEDGE psn=psn (2100) of c",
+        "nothing",
+    ),
     "qp b\nb post_recv\nb modify state=ERR": ("nothing", "a completion of the recv queue of b"),
     "notify recv\npost_recv\n< SEND_ONLY psn\npoll recv": ("nothing", "event of the completion"),
     "qp type=UD\npost_send SEND len=8 remote_qkey=5\n> UD_SEND_ONLY psn": ("UD_SEND", "qkey 0x5"),
@@ -288,6 +298,7 @@ ERRORS = {
     "post_recv len={1, 2": "1:20: expected '}', found the end of the line",
     "post_send SEND wr_id={1, 2}": "1:22: expected a number, a symbol or a bracket, found {",
     "bind w": "1:6: w is not a window; expected nothing more",
+    "notify recv solicited=2": "1:23: solicited is 2, not from 0 to 1",
     "qp pkey_index=4": "1:4: pkey_index is 4, not from 0 to 3",
     "mw w len=8\ndereg w": "2:7: w is not a region; expected mr",
     # What only other profiles make, or a line that comes later in turn.

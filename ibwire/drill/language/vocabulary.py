@@ -241,7 +241,7 @@ RANGES: Mapping[str, tuple[int, int]] = {
     **dict.fromkeys(("timeout", "min_rnr_timer"), (0, 31)),
     **dict.fromkeys(("retry_cnt", "rnr_retry"), (0, 7)),
     **dict.fromkeys(("max_rd_atomic", "max_dest_rd_atomic"), (0, 255)),
-    **dict.fromkeys(("srq", "sqd_event", "pd", "rearm"), (0, 1)),
+    **dict.fromkeys(("srq", "sqd_event", "pd", "rearm", "solicited"), (0, 1)),
     **dict.fromkeys(("lkey", "rkey", "imm_data", "invalidate_rkey", "byte_len"), _WORD),
     **dict.fromkeys(("qkey", "remote_qkey"), _WORD),
     **dict.fromkeys(("remote_qpn", "remote_srqn", "src_qp"), (0, (1 << 24) - 1)),
