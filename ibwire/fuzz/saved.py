@@ -61,10 +61,13 @@ def file_name(stem: str, text: str) -> str:
 def case_file(directory: Path, stem: str) -> Path:
     """The file of a case in the directory of a finding.
 
-    A case about connection management has a script beside its JSON.
+    A case about connection management has a script beside its JSON. Raises `CaseError` for
+    another directory, such as that of a run.
     """
-    path = directory / f"{stem}.json"
-    return path if path.exists() else directory / f"{stem}.drill"
+    for name in (f"{stem}.json", f"{stem}.drill"):
+        if (directory / name).exists():
+            return directory / name
+    raise CaseError(f"{directory}: no {stem}.drill; expected a finding of a run, such as DIR/F0001")
 
 
 def _results(case: Case) -> tuple[list[Frame], list[Completion], list[int]]:

@@ -568,6 +568,15 @@ def test_a_finding_replays_on_its_target_and_not_on_the_reference(done: Path) ->
         assert "no difference between emu and the reference" in right.stdout
 
 
+@pytest.mark.parametrize("command", ["replay", "min"])
+def test_a_run_is_no_case(command: str, done: Path) -> None:
+    result = fuzz(command, done, "--target", "emu")
+
+    assert result.exit_code == 2
+    assert f"{done}: no " in result.output.replace("\n", " ")
+    assert "expected a finding of a run, such as DIR/F0001" in result.output.replace("\n", " ")
+
+
 def test_a_replay_is_also_an_object(done: Path) -> None:
     told = json.loads(fuzz("replay", done / "F0001" / "case.drill", "--json").stdout)
 
