@@ -130,8 +130,9 @@ class _Runner:
 
     def run(self, steps: Sequence[Step]) -> None:
         """Run all steps, and check that nothing is left over."""
-        if self._application is None and any(map(_owner, steps)):
-            raise Unable("needs several queue pairs: a recording has one")
+        if self._application is None and any(map(_owners, steps)):
+            what = "a recording has" if self._device.is_recorded else "without an agent there is"
+            raise Unable(f"needs several queue pairs: {what} one")
         for step in steps:
             try:
                 self._step(step)
@@ -188,11 +189,11 @@ class _Runner:
     # Steps.
 
     def _step(self, step: Step) -> None:
-        owner = _owner(step)
-        if owner and owner not in self._device.wires:
-            reason = f"{owner} does not exist yet: no 'qp {owner}' has been carried out"
-            raise ScriptError(self._scope.path, step.line.number, None, reason)
-        self._choose(owner)
+        for owner, line in _owners(step):
+            if owner not in self._device.wires:
+                reason = f"{owner} does not exist yet: no 'qp {owner}' has been carried out"
+                raise ScriptError(self._scope.path, line.number, None, reason)
+        self._choose(_owner(step))
         match step:
             case Inject():
                 self._inject(step)
@@ -542,6 +543,12 @@ class _Runner:
 def _owner(step: Step) -> str:
     """The queue pair that a step is about; empty for the first one, and for all."""
     return step.owner if isinstance(step, Inject | Expect | Verb) else ""
+
+
+def _owners(step: Step) -> list[tuple[str, Line]]:
+    """The queue pairs beside the first one that a step is about, each with its line."""
+    lines = step.members if isinstance(step, Unordered) else (step,)
+    return [(owner, each.line) for each in lines if (owner := _owner(each))]
 
 
 def _line_of(step: Step, error: ScriptError) -> Line:

@@ -303,6 +303,7 @@ ERRORS = {
     "mw w len=8\ndereg w": "2:7: w is not a region; expected mr",
     # What only other profiles make, or a line that comes later in turn.
     "on rxe {\nqp b\n}\nb poll send nothing": "4: b does not exist yet: no 'qp b' has been",
+    "on rxe {\nqp b\n}\nunordered {\nb > ACK\n}": "5: b does not exist yet: no 'qp b' has been",
     "on rxe {\nmr r len=8\n}\ndereg r": "4:7: r does not exist yet",
     "on rxe {\nmw w len=8\n}\nbind w": "4:6: w does not exist yet",
     "on rxe {\nmw w\n} otherwise {\nbind w\n}": "4:6: w is not a window; expected nothing more",

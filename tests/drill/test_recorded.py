@@ -224,3 +224,13 @@ def test_what_a_recording_cannot_show_is_left_out(
 
     assert result.exit_code == 0
     assert result.stdout.startswith(f"skip  {tmp_path}/s.drill: {reason}")
+
+
+@pytest.mark.parametrize("line", ["b > ACK", "unordered {\nb > ACK\n}"])
+def test_scripts_with_several_queue_pairs_are_left_out(
+    tmp_path: Path, captures: Path, line: str
+) -> None:
+    result = drill(tmp_path, f"qp b\n{line}\n", captures / "drop-one-middle.b.pcap")
+
+    assert "needs several queue pairs: a recording has one" in result.stdout
+    assert result.exit_code == 0
