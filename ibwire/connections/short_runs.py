@@ -420,14 +420,18 @@ class _Exchanges:
         if len(responses):
             self._take_responses(responses)
         self._note_last(np.flatnonzero(here & (self._is_request | self._is_response)))
+        groups = _Groups(self.key[responses])
+        answers = self.answer[responses]
+        disturbed = []
+        for key, start, end in zip(
+            groups.keys.tolist(), groups.starts.tolist(), groups.ends.tolist(), strict=True
+        ):
+            if trackers[key].disturbed_end:
+                at = np.searchsorted(answers[start : end - 1], trackers[key].last_disturbed)
+                disturbed.append((trackers[key], int(answers[start + at])))
         messages.complete()
-        if len(responses):
-            groups = _Groups(self.key[responses])
-            for key, answer in zip(
-                groups.keys.tolist(), self.answer[responses[groups.ends - 1]].tolist(), strict=True
-            ):
-                if trackers[key].disturbed_end:
-                    trackers[key].note_answered(answer)
+        for tracker, answer in disturbed:
+            tracker.note_answered(answer)
 
     def _take_requests(self, requests: Index) -> None:
         key, trackers = self.key[requests], self.states.requests

@@ -322,9 +322,11 @@ def _follow(exchange: Exchange, rows: Rows, pair: ConnectionTracker) -> None:
         tracker.acked = int(exchange.answers[-1])
         tracker.attempts = 0
         tracker.recent_responses.add_many(exchange.answers, rows.take(responses[-KEEP:]))
+    last_disturbed = tracker.last_disturbed
     _complete(exchange, rows, started, pair)
     if tracker.disturbed_end and len(responses):
-        tracker.note_answered(int(exchange.answers[-1]))
+        at = np.searchsorted(exchange.answers[:-1], last_disturbed)
+        tracker.note_answered(int(exchange.answers[at]))
     tracker.limit()
 
 

@@ -283,6 +283,12 @@ class TrackedRequests:
         if not waits and not any(gap.first < psn for gap in self.unseen.responses):
             self.disturbed_end = 0
 
+    @property
+    def last_disturbed(self) -> int:
+        """PSN from which on a response answers all of the disturbed requests."""
+        reads = (each for each in self.reads if each.first < self.disturbed_end)
+        return max([self.disturbed_end - 1, *(each.last for each in reads if self.is_open(each))])
+
     def move_requester(self, moved_by: RequesterInput) -> None:
         """Move the state of the requester."""
         self.requester = REQUESTER_MOVES[self.requester][moved_by]

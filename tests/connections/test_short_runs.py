@@ -172,3 +172,18 @@ def test_of_requests_that_nobody_answers_only_the_newest_are_kept(
     found = feed(Analysis(), talk.frames, chunk=20)
 
     assert len(found.trackers[0].requests[0].messages) == 50
+
+
+def test_the_first_response_after_a_retransmission_ends_the_disturbance(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    talk = Talk()
+    talk.sends(0, 20)
+    for psn in (21, 20, *range(22, 130)):
+        talk.ask(OpCode.RC_SEND_ONLY, psn, 64)
+    for psn in range(20, 130):
+        talk.answer(psn, psn + 1)
+
+    _, took = both_ways(talk.frames, 30, monkeypatch)
+
+    assert took
