@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 from ibwire.base.node import OPEN, Frame, Grant, Stage
-from ibwire.base.units import GBPS, S, Time
+from ibwire.base.units import GBPS, US, S, Time
 from ibwire.fabric.sim import Outcome, Simulator
 from ibwire.rc.attributes import QPType
 from ibwire.rc.connect import connect
@@ -136,6 +136,8 @@ class Schedule:
     max_dest_rd_atomic: int = 4
     rates_gbps: tuple[int, int] = (100, 100)
     """Of the line from `a` and of the one from `b`: on a slow one things queue up."""
+    delay: Time = 1 * US
+    """Of the wire."""
     credits_say_zero: bool = False
     """Whether every ACK that arrives says credit code 0, whatever was meant."""
 
@@ -323,6 +325,7 @@ class Run:
             self.stations["a"],
             self.stations["b"],
             rate_bps=(schedule.rates_gbps[0] * GBPS, schedule.rates_gbps[1] * GBPS),
+            delay=schedule.delay,
             a_to_b=self._stage("a"),
             b_to_a=self._stage("b"),
         )

@@ -8,8 +8,10 @@ from frames that travel one by one, because a run ends or is divided whenever th
   is asked for them again when the line is free.
 - Before any event at the far end, the frames that have arrived by then are given to it.
 - After any event at the far end, it is asked whether it takes the rest without an answer. If not,
-  each frame gets its own event.
+  or if they change memory from which it sends a run, each frame gets its own event.
 - A line with a stage, a tap or pause frames, or between other nodes than devices, has no runs.
+- Nor has a wire without delay: frames of both directions may begin and end at the same instants
+  there, in an order that depends on all frames before.
 
 Events at the same instant take place in the order in which they were scheduled. For the frames of
 a run that is when they began to leave.
@@ -85,7 +87,11 @@ class Flights:
             if line.far is not station or not flight.taken:
                 continue
             assert line.takes_runs is not None
-            if not line.takes_runs.expects_run(flight.run, flight.taken):
+            if not line.takes_runs.expects_run(flight.run, flight.taken) or any(
+                line.takes_runs.overwrites(flight.run, flight.taken, other.run)
+                for other in station.flights
+                if other.line.near is station
+            ):
                 self.divide(flight, now, since)
             elif not flight.order:
                 self._await_last(flight)

@@ -217,6 +217,10 @@ class RunNode(Protocol):
         """Whether it takes the frames of a run from `first` on without an answer."""
         ...
 
+    def overwrites(self, run: FrameRun, first: int, other: FrameRun) -> bool:
+        """Whether frames that it expects, from `first` on, change what `other` is read from."""
+        ...
+
     def receive_run(self, run: FrameRun, first: int, last: int, now: Time, port: int = 0) -> None:
         """Take frames of a run whose bytes were not made."""
         ...

@@ -81,6 +81,8 @@ class Wire:
         self.name = name
         self.a_to_b = a_to_b
         self.b_to_a = b_to_a
+        if not min(a_to_b.delay, b_to_a.delay):  # see `ibwire.fabric.flights`
+            a_to_b.sends_runs = b_to_a.sends_runs = None
 
 
 class Simulator:

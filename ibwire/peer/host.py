@@ -95,6 +95,10 @@ class Host:
         """Whether the device takes the frames of a run from `first` on without an answer."""
         return self.device.expects_run(run, first)
 
+    def overwrites(self, run: FrameRun, first: int, other: FrameRun) -> bool:
+        """Whether frames that it expects, from `first` on, change what `other` is read from."""
+        return self.device.overwrites(run, first, other)
+
     def receive_run(self, run: FrameRun, first: int, last: int, now: Time, port: int = 0) -> None:
         """Take frames of a run whose bytes were not made."""
         self.device.receive_run(run, first, last, now)

@@ -15,7 +15,7 @@ from ibwire.rc.early import EarlyPackets
 from ibwire.rc.packet import TransportPacket
 from ibwire.rc.send_queue import SendQueue
 from ibwire.rc.send_state import SendWQE
-from ibwire.rc.sge import is_writable, scatter
+from ibwire.rc.sge import scatter, writable_pieces
 from ibwire.rc.work import WCStatus
 from ibwire_layers import syndrome as aeth
 from ibwire_layers.opcodes import Operation
@@ -121,8 +121,13 @@ class Completer:
         return (
             (packet.psn - wqe.first_psn & MASK) + count < wqe.packets
             and size < wqe.length - wqe.received
-            and is_writable(qp.keys, qp.pd, wqe.wr.sg_list, wqe.received, size)
+            and self.room_for(size) is not None
         )
+
+    def room_for(self, size: int) -> list[memoryview] | None:
+        """Where the next bytes of the oldest READ are stored; `None` if they cannot be."""
+        wqe = self.sends.wqes[0]
+        return writable_pieces(self.qp.keys, self.qp.pd, wqe.wr.sg_list, wqe.received, size)
 
     def take_run(self, packet: TransportPacket, data: bytes, count: int, now: Time) -> bool:
         """Store MIDDLE responses with this data, of which `packet` is the first.

@@ -364,6 +364,12 @@ class Device:
         qp = self.qps.get(run.packet.dest_qp)
         return qp is not None and qp.expects(run.frame(first), run.count - first)
 
+    def overwrites(self, run: FrameRun, first: int, other: FrameRun) -> bool:
+        """Whether frames that it expects, from `first` on, change what `other` is read from."""
+        assert isinstance(run, PacketRun)
+        assert isinstance(other, PacketRun)
+        return self.qps[run.packet.dest_qp].overwrites(run, first, other)
+
     def receive_run(self, run: FrameRun, first: int, last: int, now: Time, port: int = 0) -> None:
         """Process frames of a run whose bytes were not made; `now` is when the last arrived."""
         assert isinstance(run, PacketRun)

@@ -372,8 +372,8 @@ class QueuePair:
         if packet.form.is_response:
             data = self.responder.extend(packet)
         else:
-            data = b"" if self.responder.replies else self.requester.extend(packet)
-        if not data:
+            data = None if self.responder.replies else self.requester.extend(packet)
+        if data is None:
             return None
         run = PacketRun(packet, data, self.number)
         self._count_sent(run, run.count - 1)
@@ -405,6 +405,12 @@ class QueuePair:
         if form.is_response:
             return self._accepts_responses and self.completer.expects(packet, count)
         return self.accepts_requests and self.responder.expects(packet, count)
+
+    def overwrites(self, run: PacketRun, first: int, other: PacketRun) -> bool:
+        """Whether expected packets, from `first` on, are stored where another run is read from."""
+        part = self.completer if run.packet.form.is_response else self.responder
+        found = part.room_for((run.count - first) * run.mtu) or ()
+        return any(other.is_read_from(piece) for piece in found)
 
     def take_run(self, packet: TransportPacket, data: bytes, count: int, now: Time) -> bool:
         """Process MIDDLE packets with this data at once, of which `packet` is the first.

@@ -15,7 +15,7 @@ from ibwire.rc.context import QPContext
 from ibwire.rc.cq import CompletionQueue
 from ibwire.rc.memory import ProtectionDomain
 from ibwire.rc.packet import TransportPacket
-from ibwire.rc.sge import is_writable, scatter
+from ibwire.rc.sge import scatter, writable_pieces
 from ibwire.rc.srq import SharedReceiveQueue
 from ibwire.rc.work import WC, RecvWR, WCFlags, WCOpcode, WCStatus
 
@@ -73,12 +73,12 @@ class ReceiveQueue:
         """Whether that many more bytes fit."""
         return self.filled + size <= self.room
 
-    def can_fill(self, size: int) -> bool:
-        """Whether `fill` would store so many bytes, and they fit."""
+    def room_for(self, size: int) -> list[memoryview] | None:
+        """Where `fill` would store so many bytes; `None` if it would not, or they do not fit."""
         current, pd = self.current, self._pd
         if current is None or pd is None or not self.fits(size):
-            return False
-        return is_writable(self.qp.keys, pd, current.sg_list, self.filled, size)
+            return None
+        return writable_pieces(self.qp.keys, pd, current.sg_list, self.filled, size)
 
     def fill(self, data: bytes) -> bool:
         """Store the next bytes; `False` if the memory of the request is not accessible."""

@@ -98,14 +98,14 @@ class Requester:
             return packet
         return self._blocked()
 
-    def extend(self, packet: TransportPacket) -> bytes:
+    def extend(self, packet: TransportPacket) -> memoryview | None:
         """Data of the MIDDLE packets that follow one that was just sent; they count as sent.
 
-        They end before one that asks for an ACK. Empty where each has to be asked for.
+        They end before one that asks for an ACK. `None` where each has to be asked for.
         """
         sends, qp = self.sends, self.qp
         if sends.cursor >= len(sends.wqes) or packet.ack_req:
-            return b""
+            return None
         wqe, psn = sends.wqes[sends.cursor], sends.psn
         if (
             (packet.psn + 1 - psn) & MASK
@@ -117,7 +117,7 @@ class Requester:
             or sends.timers.rnr is not None
             or wqe.status is not None
         ):
-            return b""
+            return None
         profile, mtu = qp.profile, qp.mtu
         index = (psn - wqe.first_psn) & MASK
         count = min(
@@ -126,10 +126,10 @@ class Requester:
             profile.max_unacked_psns - ((psn - sends.una) & MASK) + 1,
         )
         if count < SHORTEST or wqe.view is None or wqe.generation != qp.keys.generation:
-            return b""
+            return None
         start = index * mtu
         self._skip(count)
-        return wqe.view[start : start + count * mtu].tobytes()
+        return wqe.view[start : start + count * mtu]
 
     def take_back(self, packet: TransportPacket, sent: int, count: int) -> bool:
         """Undo `extend` for the last packets; `False` if the queue has gone on since.

@@ -258,32 +258,32 @@ class Responder:
             self.qp.enter_error()
         return packet
 
-    def extend(self, packet: TransportPacket) -> bytes:
+    def extend(self, packet: TransportPacket) -> memoryview | None:
         """Data of the MIDDLE responses to a READ that follow one that was just sent.
 
-        They count as sent. Empty where each has to be asked for.
+        They count as sent. `None` where each has to be asked for.
         """
         if self.failed or not self.replies:
-            return b""
+            return None
         qp, reply = self.qp, self.replies[0]
         resource = reply.resource
         if resource is None or resource.form.operation is not Operation.READ:
-            return b""
+            return None
         if (resource.psn + reply.position - 1 - packet.psn) & MASK:
-            return b""
+            return None
         start = reply.position * qp.mtu
         count = -(-(reply.length - start) // qp.mtu) - 1
         if count < SHORTEST:
-            return b""
+            return None
         size = count * qp.mtu
         found = qp.keys.find_remote(
             resource.pd, qp.number, resource.rkey, resource.va + start, size, _REMOTE_READ
         )
         if found is None:
-            return b""
+            return None
         region, offset = found
         reply.position += count
-        return region.buffer[offset : offset + size].tobytes()
+        return region.buffer[offset : offset + size]
 
     def take_back(self, packet: TransportPacket, sent: int, count: int) -> bool:
         """Undo `extend` for the last packets; `False` if the response has ended since.
@@ -313,7 +313,14 @@ class Responder:
             return False
         if self._message is Operation.WRITE:
             return self._generation == qp.keys.generation and count * size < self._rest
-        return self.receives.can_fill(count * size)
+        return self.receives.room_for(count * size) is not None
+
+    def room_for(self, size: int) -> list[memoryview] | None:
+        """Where the next bytes of the current SEND or WRITE are stored; `None` if nowhere."""
+        if self._message is not Operation.WRITE:
+            return self.receives.room_for(size)
+        start = self._view_rest - self._rest
+        return [self._view[start : start + size]]
 
     def take_run(self, packet: TransportPacket, data: bytes, count: int) -> bool:
         """Execute MIDDLE packets with this data, of which `packet` is the first.

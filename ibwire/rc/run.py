@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from ibwire.base.node import Frame
 from ibwire.base.run import FrameRun
 from ibwire.rc.packet import TransportPacket, encode
@@ -16,18 +18,27 @@ _COMMON = 8
 class PacketRun(FrameRun):
     """MIDDLE packets of one message that ask for no ACK, with their data in one piece.
 
-    packet: the first, which is sent already. data: of those after it, each of the path MTU.
+    packet: the first, which is sent already. memory: from which those after it are read, each of
+    the path MTU.
     sender: the number of the queue pair that sends them.
     """
 
-    __slots__ = ("_data", "mtu", "packet", "sender")
+    __slots__ = ("_data", "_end", "_start", "mtu", "packet", "sender")
 
-    def __init__(self, packet: TransportPacket, data: bytes, sender: int) -> None:
+    def __init__(self, packet: TransportPacket, memory: memoryview, sender: int) -> None:
         self.packet = packet
         self.sender = sender
         self.mtu = len(packet.payload)
-        self.count = 1 + len(data) // self.mtu
-        self._data = data
+        self.count = 1 + len(memory) // self.mtu
+        self._data = memory.tobytes()
+        # Not the view itself: it would keep its owner from resizing the memory.
+        self._start = _address(memory)
+        self._end = self._start + len(memory)
+
+    def is_read_from(self, memory: memoryview) -> bool:
+        """Whether some of its data is read from this memory."""
+        start = _address(memory)
+        return start < self._end and self._start < start + len(memory)
 
     def frame(self, index: int) -> TransportPacket:
         """One of its packets, as a frame that is not built."""
@@ -57,3 +68,9 @@ class PacketRun(FrameRun):
         bth = encode(packet)[:_COMMON]
         psn = packet.psn + first & MASK
         return path.frames(bth, psn, self.data(first, last), self.mtu, number)
+
+
+def _address(memory: memoryview) -> int:
+    """Where memory begins, in this process."""
+    address: int = np.frombuffer(memory, np.uint8).__array_interface__["data"][0]
+    return address

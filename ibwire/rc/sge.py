@@ -64,11 +64,11 @@ def scatter(
     return True
 
 
-def is_writable(
+def writable_pieces(
     keys: KeyTable, pd: ProtectionDomain, sges: Sequence[SGE], offset: int, size: int
-) -> bool:
-    """Whether `scatter` would write so many bytes at `offset`."""
-    return _pieces(keys, pd, sges, offset, size, _LOCAL_WRITE) is not None
+) -> list[memoryview] | None:
+    """Where `scatter` would write so many bytes at `offset`; `None` if it would not."""
+    return _pieces(keys, pd, sges, offset, size, _LOCAL_WRITE)
 
 
 def _pieces(

@@ -19,7 +19,7 @@ from examples import scaled
 from ibwire.base.node import OPEN, Frame, Grant, Stage
 from ibwire.base.run import FrameRun
 from ibwire.base.unbuilt import UnbuiltFrame
-from ibwire.base.units import US, S, Time
+from ibwire.base.units import NS, US, S, Time
 from ibwire.fabric.sim import Outcome
 from ibwire.rc.device import gid_of
 from ibwire.rc.packet import FORMS, TransportPacket, encode
@@ -74,6 +74,9 @@ class LossyStation(Station):
 
     def expects_run(self, run: FrameRun, first: int) -> bool:
         return self.end.device.expects_run(run, first) and not self._lost(run.count - first)
+
+    def overwrites(self, run: FrameRun, first: int, other: FrameRun) -> bool:
+        return self.end.device.overwrites(run, first, other)
 
     def receive_run(self, run: FrameRun, first: int, last: int, now: Time, port: int = 0) -> None:
         raise AssertionError("the bytes are made")
@@ -209,6 +212,7 @@ def long_schedules(draw: st.DrawFn, /, most_faults: int = 5) -> Schedule:
         profiles=(draw(st.sampled_from(sorted(PROFILES))), draw(st.sampled_from(sorted(PROFILES)))),
         psns=(draw(st.sampled_from(PSNS)), draw(st.sampled_from(PSNS))),
         rates_gbps=draw(st.sampled_from(((100, 100), (100, 1), (1, 100), (25, 100)))),
+        delay=draw(st.sampled_from((100 * NS, 1 * US, 7 * US))),
         timeout=draw(st.sampled_from((4, 8, 12))),
     )
 
@@ -236,7 +240,58 @@ def test_history_is_the_same_for_frames_that_are_not_built(schedule: Schedule) -
     check(schedule, UnbuiltStation)
 
 
-@pytest.mark.parametrize("station", [LossyStation, UnbuiltStation])
+STATIONS = pytest.mark.parametrize("station", [LossyStation, UnbuiltStation])
+
+
+@STATIONS
+def test_a_run_that_overwrites_what_another_is_read_from_travels_frame_by_frame(
+    station: type[Station],
+) -> None:
+    """A READ, and a WRITE to the same memory that arrives while its response is under way."""
+    read, write = Work(WROpcode.RDMA_READ, 150 * 256), Work(WROpcode.RDMA_WRITE, 150 * 256)
+
+    run = check(Schedule((read, write), rates_gbps=(100, 25)), station)
+
+    own, slot = run.own(0), run.slot(0)
+    found = run.ends["a"].mr.buffer[own : own + read.length]
+    before = run.initial["b"][slot : slot + read.length]
+    after = run.initial["a"][run.own(1) : run.own(1) + read.length]
+    assert found[:256] == before[:256]
+    assert found[-256:] == after[-256:]
+
+
+def test_a_wire_without_delay_has_no_runs() -> None:
+    """Frames of both directions begin and end together, in an order that no run can know."""
+    work = Work(WROpcode.RDMA_WRITE, 60 * 256)
+
+    run = check(Schedule((work,), back=(work,), delay=0))
+
+    assert run.sim.flights.delivered == 0
+
+
+class InPlace(Framewise):
+    """The peer writes to where messages are sent from."""
+
+    def own(self, index: int) -> int:
+        return self.slot(0)
+
+
+class InPlaceInRuns(InPlace):
+    with_runs = True
+
+
+@STATIONS
+def test_a_message_is_sent_with_what_the_peer_writes_meanwhile(station: type[Station]) -> None:
+    forth = Work(WROpcode.RDMA_WRITE, 150 * 256, place=1)
+    back = Work(WROpcode.RDMA_WRITE, 150 * 256, after=100)
+    schedule = Schedule((forth,), back=(back,), rates_gbps=(25, 100))
+    by_frame, in_runs = InPlace(schedule, station), InPlaceInRuns(schedule, station)
+
+    assert in_runs.seen() == by_frame.seen()
+    assert in_runs.sim.flights.delivered > 50
+
+
+@STATIONS
 @pytest.mark.parametrize("opcode", [WROpcode.RDMA_WRITE, WROpcode.SEND, WROpcode.RDMA_READ])
 def test_most_packets_of_a_long_message_travel_in_runs(
     opcode: WROpcode, station: type[Station]
