@@ -11,7 +11,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from ibwire.base.errors import IbwireError
+from ibwire.base.errors import EncodeError, IbwireError, ScriptError
 from ibwire.base.output import STANDARD_OUTPUT, Output
 from ibwire.cli.tables import format_of, write_rows
 from ibwire.cli.terminal import console
@@ -44,11 +44,17 @@ def port_named(text: str) -> tuple[str, int] | None:
 
 @contextmanager
 def reported_errors() -> Iterator[None]:
-    """Errors of ibwire in this block end the command with their message."""
+    """Errors of ibwire in this block end the command with their message.
+
+    Exit status: 2 for a topology or a value that cannot be, 1 for anything else.
+    """
     try:
         yield
     except IbwireError as error:
-        raise click.ClickException(str(error)) from None
+        reported = click.ClickException(str(error))
+        if isinstance(error, ScriptError | EncodeError):
+            reported.exit_code = 2
+        raise reported from None
 
 
 def write_table(

@@ -122,7 +122,7 @@ def test_the_subnet_manager_runs_where_there_is_a_link(
 
     assert "the subnet manager runs on a\n" in result.output
     assert [(port.node.name, port.number) for port in seen] == [("a", 2)]
-    assert asked.exit_code == 1
+    assert asked.exit_code == 2
     assert "one with a link" in asked.output
 
 
@@ -258,5 +258,5 @@ def test_an_unknown_topology_says_what_there_is() -> None:
 def test_a_wrong_value_of_a_key_is_an_error() -> None:
     result = run("run", "ring:switches=none")
 
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "'none' is not a number from 1 on" in result.output

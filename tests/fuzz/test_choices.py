@@ -29,6 +29,7 @@ from ibwire.fuzz.judge.witnesses import WITNESSES
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.targets.emulated_manager import managed_emulation
 from ibwire.fuzz.targets.emulator import EmulatorTestbed
+from ibwire.fuzz.targets.link.queue_pair_testbed import fits_device
 from ibwire.fuzz.vocabulary.vocabularies import (
     CONNECTION_MANAGER,
     manager_generators,
@@ -284,6 +285,14 @@ def test_every_choice_has_a_witness_or_a_reason() -> None:
 
     assert names | set(WITHOUT_WITNESS) == {choice.name for choice in CHOICES}
     assert not names & set(WITHOUT_WITNESS)
+
+
+@pytest.mark.parametrize("role", [Role.REQUESTER, Role.RESPONDER])
+def test_what_every_packet_shows_has_a_witness_in_each_role_of_a_device_on_a_link(
+    role: Role,
+) -> None:
+    """Else each packet of that role would be another finding."""
+    assert "mig_req" in {each.name for each in WITNESSES if fits_device(each, role)}
 
 
 @pytest.mark.parametrize(

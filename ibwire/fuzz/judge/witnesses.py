@@ -247,6 +247,7 @@ WITNESSES: Sequence[Witness] = (
         ),
     ),
     Witness("mig_req", Connection(timeout=0), (Packet(int(OpCode.RC_SEND_ONLY)),)),
+    Witness("mig_req", Connection(timeout=0), (Post(int(WROpcode.RDMA_WRITE), 8),)),
     Witness(
         "duplicate_ack_psn",
         Connection(timeout=0),
