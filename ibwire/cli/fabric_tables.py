@@ -42,6 +42,10 @@ def port_named(text: str) -> tuple[str, int] | None:
     return None if matched is None else (matched["node"], int(matched["port"]))
 
 
+class _WrongUsage(click.ClickException):
+    exit_code = 2
+
+
 @contextmanager
 def reported_errors() -> Iterator[None]:
     """Errors of ibwire in this block end the command with their message.
@@ -51,10 +55,8 @@ def reported_errors() -> Iterator[None]:
     try:
         yield
     except IbwireError as error:
-        reported = click.ClickException(str(error))
-        if isinstance(error, ScriptError | EncodeError):
-            reported.exit_code = 2
-        raise reported from None
+        is_wrong = isinstance(error, ScriptError | EncodeError)
+        raise (_WrongUsage if is_wrong else click.ClickException)(str(error)) from None
 
 
 def write_table(
