@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ibwire.base.errors import CaptureError, OutputError
-from ibwire.base.output import make_directory
+from ibwire.base.output import Output, make_directory
 from ibwire.cli.fuzz_live import FuzzTargetOptions, target_options
 from ibwire.cli.fuzzing import (
     FOUND,
@@ -132,6 +132,7 @@ def _names(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
 )
 @click.option("--junit", metavar="FILE", type=OutputPath(), help="Write the findings as JUnit XML.")
 @click.option("--sarif", metavar="FILE", type=OutputPath(), help="Write the findings as SARIF.")
+@click.option("--html", metavar="FILE", type=OutputPath(), help="Write the findings as a page.")
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one object per finding, and one for the run."
 )
@@ -153,6 +154,7 @@ def command(  # long: one parameter and help line for each option
     known: Path | None,
     junit: str | None,
     sarif: str | None,
+    html: str | None,
     as_json: bool,
     live: FuzzTargetOptions,
 ) -> None:
@@ -192,13 +194,14 @@ def command(  # long: one parameter and help line for each option
         session = _session(given, directory, resume)
         tested = on_link or saved_target(session.settings.target, is_named=name is not None)
         run = _Run(session, tested, resume or directory, as_json=as_json)
+        run.makes_page = html is not None
         if known is not None:
             session.report.accepted = Counter({each.group: 0 for each in load(known).known})
-        for path in (junit, sarif):
+        for path in (junit, sarif, html):
             if path is not None:
                 require_writable(path)
         interrupted = run.carry_out(budget, stop_after, jobs or 1)
-        run.end(junit, sarif)
+        run.end(junit, sarif, html)
         if run.failure is not None:
             raise run.failure
     if interrupted:
@@ -255,6 +258,10 @@ class _Run:
         self._directory = directory
         self._as_json = as_json
         self._failures: list[tuple[str, str, str]] = []
+        self.makes_page = False
+        """Whether findings are kept for a page."""
+        self._parts: dict[str, str] = {}
+        """Of that page, by the name of the finding."""
         self._seconds = 0.0
         self.failure: CaptureError | None = None
         """Why nothing more can be written, which ends the run."""
@@ -326,6 +333,10 @@ class _Run:
     def _tell(self, finding: Finding, recording: Recording, reason: str) -> None:
         lines = list(finding_lines(finding, recording))
         self._failures.append((f"F{finding.number:04}", finding.bucket, "\n".join(lines)))
+        if self.makes_page:
+            from ibwire.report.fuzz_page import finding_part
+
+            self._parts[f"F{finding.number:04}"] = finding_part(finding, recording)
         if self._as_json:
             click.echo(json.dumps(_as_object(finding, recording, reason)))
             return
@@ -357,7 +368,7 @@ class _Run:
         except OutputError as error:
             self.failure = error
 
-    def end(self, junit: str | None, sarif: str | None = None) -> None:
+    def end(self, junit: str | None, sarif: str | None, html: str | None) -> None:
         """Write and sum up what there is."""
         self._save()
         if self._as_json:
@@ -371,6 +382,21 @@ class _Run:
                 (each.name, each.rule, each.group, each.bucket) for each in self._session.known
             ]
             write_sarif(sarif, self._session.settings.target, found)
+        if html is not None:
+            with Output(html) as output:
+                output.text.writelines(self._page())
+
+    def _page(self) -> Iterator[str]:
+        """Findings by rule, in the order of the first of each."""
+        from ibwire.report.fuzz_page import brief_part, fuzz_page
+
+        by_rule: dict[str, list[str]] = {}
+        for known in self._session.known:
+            part = self._parts.get(known.name)
+            if part is None:
+                part = brief_part(known.name, known.bucket, known.origin)
+            by_rule.setdefault(known.rule, []).append(part)
+        return fuzz_page(self._tested.name, list(self._lines()), by_rule)
 
     def _all_failures(self) -> list[tuple[str, str, str]]:
         """Those of this run, and those that were there before it went on."""

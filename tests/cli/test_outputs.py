@@ -45,6 +45,7 @@ WRITERS: dict[tuple[str, str], str] = {
     ("drill", "--junit"): "drill tests/acks --junit {}",
     ("fuzz run", "--junit"): "fuzz run --budget 50 --junit {}",
     ("fuzz run", "--sarif"): "fuzz run --budget 50 --sarif {}",
+    ("fuzz run", "--html"): "fuzz run --budget 50 --html {}.html",
     ("fuzz min", "-o"): "fuzz min case.drill --target emu:rxe -o {}",
     ("flows", "-o"): "flows in.pcap -o {}.csv",
     ("extcap", "--fifo"): "extcap --extcap-interface ibwire-run --capture --fifo {}",

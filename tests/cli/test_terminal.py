@@ -129,7 +129,12 @@ CASES: dict[str, list[tuple[object, ...]]] = {
         ("s.drill", "--capture", NAMED, "--device", "10.77.0.9"),
         ("s.drill", *DEV, "--peer", "10.0.0.2", "--token", "x"),
     ],
-    "fuzz run": [("--target", EVIL), ("--resume", MISSING), ("--ops", EVIL)],
+    "fuzz run": [
+        ("--target", EVIL),
+        ("--resume", MISSING),
+        ("--ops", EVIL),
+        ("--html", f"no {EVIL}/x.html"),
+    ],
     "fuzz replay": [(f"{EVIL}.json",), (MISSING,)],
     "fuzz min": [(f"{EVIL}.json",), (MISSING,)],
     "fuzz cover": [(f"{EVIL}.findings",), (MISSING,)],
