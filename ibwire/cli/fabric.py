@@ -185,6 +185,7 @@ def run(
     """
     if manager != "own":
         _refuse_manager_options()
+    _check_key(settings)
     with reported_errors():
         subnet = read_subnet(topology)
         folder = fabric_folder(name)
@@ -233,12 +234,20 @@ def _greet(subnet: Subnet, name: str) -> list[str]:
 
 def _refuse_manager_options() -> None:
     """Raise `UsageError` if an option of the subnet manager is given and none is to run."""
-    context = click.get_current_context()
-    for parameter in context.command.params:
-        if parameter.name in _OF_A_MANAGER:
-            source = context.get_parameter_source(parameter.name)
-            if source not in (None, ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP):
-                raise click.UsageError(f"{parameter.opts[0]} needs --sm own")
+    for parameter in click.get_current_context().command.params:
+        if parameter.name in _OF_A_MANAGER and _is_given(parameter.name):
+            raise click.UsageError(f"{parameter.opts[0]} needs --sm own")
+
+
+def _check_key(settings: dict[str, Any]) -> None:
+    """Raise `UsageError` for M_KeyProtectBits without a key, which would protect nothing."""
+    if _is_given("mkey_protect") and not settings["mkey"]:
+        raise click.UsageError("--mkey-protect needs --mkey")
+
+
+def _is_given(parameter: str) -> bool:
+    source = click.get_current_context().get_parameter_source(parameter)
+    return source not in (None, ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
 
 
 def _start_manager(control: Control, asked: dict[str, Any], hosts: list[str]) -> str:
@@ -265,6 +274,7 @@ def manage(name: str, host: str, stop: bool, ibsim: str | None, **settings: Any)
 
     Where another is master, opensm or ibwire, the two agree by priority and GUID.
     """
+    _check_key(settings)
     if ibsim is not None:
         if stop:
             raise click.UsageError("--stop does not go with --ibsim: Ctrl-C ends it")

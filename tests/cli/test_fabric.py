@@ -140,7 +140,9 @@ def test_mads_are_captured_until_stop(subnet: Subnet, tmp_path: Path) -> None:
     file = tmp_path / "c.pcapng"
     started = run("capture", str(file), "--tap", "sw0[1]", "--tap", "sw0[2]")
     assert run("manage", "node-0").exit_code == 0
-    while "init" in run("show").output:
+    for _ in range(3000):
+        if "init" not in run("show").output:
+            break
         time.sleep(0.01)
 
     stopped = run("capture", "--stop")
@@ -245,7 +247,21 @@ def test_options_of_the_manager_need_one(
 
     assert result.exit_code == 2
     assert f"{option} needs --sm own" in result.output
-    assert run("run", "star2", "--sm", "own", option, value).exit_code == 0
+    key = ("--mkey", "5") if option == "--mkey-protect" else ()
+    assert run("run", "star2", "--sm", "own", option, value, *key).exit_code == 0
+
+
+@pytest.mark.parametrize("arguments", [("run", "star2", "--sm", "own"), ("manage", "node-0")])
+def test_protect_bits_without_a_key_are_refused(
+    place: str, arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would protect nothing (IBA 14.2.4)."""
+    monkeypatch.setattr(UmadServer, "run", lambda server: None)
+    for key in ((), ("--mkey", "0")):
+        result = run(*arguments, "--mkey-protect", "2", *key)
+
+        assert result.exit_code == 2
+        assert "--mkey-protect needs --mkey" in result.output
 
 
 def test_an_unknown_topology_says_what_there_is() -> None:
