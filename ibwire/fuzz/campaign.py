@@ -330,11 +330,17 @@ class Campaign:
         return self.replay(case, right) is not None
 
     def _witnessed(self, case: Case) -> Finding | None:
-        """The finding of the known deviation that explains a case and that its witness shows."""
+        """The finding of the known deviation that explains a case and that its witness shows.
+
+        Of a choice whose witnesses this target cannot be given, the case itself is the witness.
+        """
         state, replay = self.state, self._testbed.replay
         cases = [(each.name, each.case(state.base)) for each in self._testbed.witnesses]
         for choice, profile in single_explanations(case, state.profile, self._choices, replay):
-            if choice.allowed or not is_shown(choice.name, cases, profile, state.profile, replay):
+            is_known = choice.name in self._testbed.without_witness or is_shown(
+                choice.name, cases, profile, state.profile, replay
+            )
+            if choice.allowed or not is_known:
                 continue
             state.profile = profile
             self.report.taken = choices_of(profile, state.base)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -54,6 +54,8 @@ class Testbed(ABC):
     """Those that the target may make otherwise than the reference."""
     witnesses: Sequence[Witness] = ()
     """The cases that show the choices of the target."""
+    without_witness: Collection[str] = ()
+    """Choices whose witnesses the target cannot be given."""
     failures: tuple[type[Exception], ...] = ()
     """What is raised when the device does not do its part."""
 

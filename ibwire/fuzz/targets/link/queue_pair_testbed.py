@@ -89,6 +89,9 @@ class QueuePairTestbed(LinkTestbed):
         self._link = link
         self._role = role
         self.witnesses = [each for each in WITNESSES if fits_device(each, role)]
+        self.without_witness = {each.name for each in WITNESSES} - {
+            each.name for each in self.witnesses
+        }
         self._kept: _Kept | None = None
         self._kept_witnesses: list[_Kept] = []
         self._about: About | None = None
