@@ -396,6 +396,7 @@ class Campaign:
             difference=crash.difference,
             packet=report.packets,
             rule=crash.rule,
+            group=crash.bucket,
         )
         self._testbed.note_crash(finding, is_new=is_new)
         if not is_new:

@@ -214,7 +214,8 @@ def _session(document: _Object) -> Session:
         )
         known.append(finding)
         report.seen[finding.bucket] = each.number("seen")
-        report.groups[finding.group] = finding.bucket
+        if finding.group:
+            report.groups[finding.group] = finding.bucket
     taken = document.object("taken")
     report.taken = {name: taken.text(name) for name in taken.document}
     report.left_out = [parse_exclusion(text) for text in document.texts("left_out")]

@@ -290,6 +290,16 @@ def test_a_run_is_read_as_it_was_written(done: Campaign, tmp_path: Path) -> None
     assert read.report.coverage.cells == report.coverage.cells
 
 
+def test_findings_without_a_group_take_no_others_in(done: Campaign, tmp_path: Path) -> None:
+    session_of(done).save(tmp_path, done)
+    file = tmp_path / "run.json"
+    written = json.loads(file.read_text())
+    written["findings"][0]["group"] = ""
+    file.write_text(json.dumps(written))
+
+    assert "" not in load_session(tmp_path).report.groups
+
+
 @pytest.mark.parametrize(
     ("member", "value", "reason"),
     [
