@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from ibwire.base.node import Frame
 from ibwire.base.run import FrameRun
 from ibwire.rc.packet import TransportPacket, encode
@@ -72,5 +70,7 @@ class PacketRun(FrameRun):
 
 def _address(memory: memoryview) -> int:
     """Where memory begins, in this process."""
+    import numpy as np  # only programs that have runs need it
+
     address: int = np.frombuffer(memory, np.uint8).__array_interface__["data"][0]
     return address
