@@ -276,7 +276,20 @@ class Campaign:
         return bool(getattr(self.state.profile, choice.name) != getattr(usual, choice.name))
 
     def _judged(self, confirmed: Confirmed) -> Finding | None:
-        """A finding, if a difference is neither allowed nor known already."""
+        """A finding, if a difference is neither allowed nor known already.
+
+        It would not occur again in a run that is resumed: what is interrupted is done once more,
+        without a search for a shorter case.
+        """
+        try:
+            return self._judge(confirmed)
+        except (KeyboardInterrupt, Interrupted):
+            if self.is_interrupted:
+                raise
+            self.state.search.is_interrupted = True
+            return self._judge(confirmed)
+
+    def _judge(self, confirmed: Confirmed) -> Finding | None:
         report, state = self.report, self.state
         case = confirmed.case
         difference = self.replay(case)

@@ -339,7 +339,6 @@ def test_bucket_is_reported_once_and_counted() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(reason="the origin of a witness has no number of a case")
 def test_run_resumes_where_another_has_stopped() -> None:
     """With the next case, with the adopted choices, and without earlier reports."""
     first = Campaign(
@@ -350,6 +349,7 @@ def test_run_resumes_where_another_has_stopped() -> None:
         Coverage(QUEUE_PAIR.coverage),
         packets=first.report.packets,
         seen=first.report.seen,
+        groups=first.report.groups,
         taken=first.report.taken,
     )
     second = Campaign(
@@ -429,7 +429,6 @@ def test_a_finding_that_is_being_made_shorter_is_kept_when_that_is_interrupted()
 
 @pytest.mark.slow
 @pytest.mark.parametrize("opening", range(4, 40))
-@pytest.mark.xfail(reason="some interrupted runs lose what leaks, since witnesses come first")
 def test_what_leaks_is_kept_whenever_the_run_is_interrupted(opening: int) -> None:
     """It would not occur again in a resumed run, which has another device."""
     opened = 0
