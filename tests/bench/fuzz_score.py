@@ -125,6 +125,9 @@ def command(
     wanted = _wanted(tables or (TABLE, INTERACTIONS), only)
     try:
         scores: list[Score] = []
+        if not as_json:
+            heads = "".join(f"{name:>10}" for name in chosen)
+            click.echo(f"{'fault':42}{'role':11}{heads}  shortest case")
         for table, names in wanted.items():
             results = score(names, chosen, table=table, seeds=seeds, cap=cap, jobs=processes)
             scores += _print_scores(results, chosen, as_json)
@@ -164,9 +167,6 @@ def _wanted(tables: Sequence[Path], only: Sequence[str]) -> dict[Path, list[str]
 def _print_scores(results: Iterable[Score], chosen: Sequence[str], as_json: bool) -> list[Score]:
     """One row per fault, as soon as it is known."""
     scores: list[Score] = []
-    if not as_json:
-        heads = "".join(f"{name:>10}" for name in chosen)
-        click.echo(f"{'fault':42}{'role':11}{heads}  shortest case")
     for each in results:
         scores.append(each)
         if as_json:

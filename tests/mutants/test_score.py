@@ -214,7 +214,6 @@ def invoke(*arguments: str) -> Result:
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(reason="expects the words of an earlier score")
 def test_the_command_says_when_each_generator_found_a_fault() -> None:
     result = invoke("--only", EASY, "--cap", "2000", "--clean-packets", "0")
 
