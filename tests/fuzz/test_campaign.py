@@ -368,7 +368,7 @@ def test_run_resumes_where_another_has_stopped() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(reason="a case can show an answer before the completion it was found for")
+@pytest.mark.xfail(reason="replayed alone, a case shows a wrong NAK before the completion")
 def test_what_was_found_shows_by_itself_what_it_was_found_for() -> None:
     """Whatever other deviations the target has, which the run reported before."""
     findings = list(

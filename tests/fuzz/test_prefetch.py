@@ -144,7 +144,7 @@ def test_a_mutant_is_found_by_the_same_packets(fault: str, role: str, packets: i
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(reason="witnesses take choices over before the first case")
+@pytest.mark.xfail(reason="with --jobs 2 findings of witnesses come behind the first cases")
 def test_a_choice_that_is_taken_over_makes_a_new_plan() -> None:
     """hns: allowed choices only, so histories are whole again when they are taken."""
     settings = Settings(target="emu:hns", role=Role.RESPONDER)
