@@ -16,7 +16,12 @@ from ibwire.fuzz.coverage import Answer, Cell, Coverage
 from ibwire.fuzz.guidance import Guided
 from ibwire.fuzz.judge.choices import Choice
 from ibwire.fuzz.judge.comparison import Difference, Kind
-from ibwire.fuzz.judge.explanation import explanation, single_explanations, with_values
+from ibwire.fuzz.judge.explanation import (
+    explained,
+    explanation,
+    single_explanations,
+    with_values,
+)
 from ibwire.fuzz.judge.findings import Finding, signature, wrong_fields
 from ibwire.fuzz.judge.naming import Name
 from ibwire.fuzz.judge.profiles import choices_of, profile_of
@@ -450,12 +455,15 @@ class Campaign:
         testbed.begin_case(state)
         try:
             if testbed.shows_only_crashes(case):
-                return state.profile, testbed.crash_after(state, case)
-            judged = self._judged_alone(case)
-            testbed.check(judged[1])
+                return state.profile, testbed.crash_in(state, case)
+            profile, difference = self._judged_alone(case)
+            testbed.check(difference)
+            if difference is not None and difference.step + 1 < len(case.steps):
+                # What the device does not survive may come behind the first difference.
+                difference = testbed.crash_in(state, case) or difference
         except testbed.failures as error:
             return state.profile, testbed.crash_after(state, case, str(error))
-        return judged
+        return profile, difference
 
     def _judged_alone(self, case: Case) -> tuple[Profile, Difference | None]:
         """A case with the allowed choices of the target, starting without and with its own."""
@@ -465,12 +473,10 @@ class Campaign:
         allowed = [choice for choice in self._choices if choice.allowed]
         judged: list[tuple[Profile, Difference]] = []
         for taken in ({}, dict(case.choices)):
-            state.profile = profile_of(state.base, taken)
-            profile = explanation(case, state.profile, allowed, self._testbed.replay)
-            if profile is not None:
-                return profile, None
-            difference = self.replay(case)
-            assert difference is not None
+            start = profile_of(state.base, taken)
+            state.profile, difference = explained(case, start, allowed, self._testbed.replay)
+            if difference is None:
+                return state.profile, None
             judged.append((state.profile, difference))
         return max(judged, key=lambda each: each[1].step)
 

@@ -31,10 +31,10 @@ from ibwire.fuzz.case import (
 )
 from ibwire.fuzz.coverage import Coverage
 from ibwire.fuzz.judge.choices import CHOICES
-from ibwire.fuzz.judge.comparison import Difference
+from ibwire.fuzz.judge.comparison import Difference, Kind, crash
 from ibwire.fuzz.judge.findings import Finding, signature
 from ibwire.fuzz.judge.profiles import profile_of
-from ibwire.fuzz.report import Report, Search
+from ibwire.fuzz.report import Report, RunState, Search
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
 from ibwire.fuzz.targets.emulator import EmulatorTestbed
 from ibwire.fuzz.targets.emulator import target as emulator
@@ -494,6 +494,40 @@ def test_a_case_by_itself_differs_only_in_what_is_not_allowed() -> None:
         )[1]
         is None
     )
+
+
+def test_a_case_by_itself_shows_the_fault_behind_what_is_allowed() -> None:
+    """That AETHs carry no credits is allowed; that a reserved opcode is not refused is a fault."""
+    fault = not SPEC.naks_reserved_opcode
+    tested = target(replace(SPEC, live_credits=False, naks_reserved_opcode=fault))
+    campaign = Campaign(EmulatorTestbed(tested), queue_pair_generators(1, Role.BOTH))
+    reserved = Packet(int(OpCode.RC_SEND_ONLY), fields={"bth.opcode": 31})
+
+    profile, difference = campaign.judge(Case(Connection(), (WRITE, WRITE, reserved)))
+
+    assert not profile.live_credits
+    assert difference is not None
+    assert difference.step == 2
+
+
+def test_a_crash_counts_more_than_what_differs_before_it() -> None:
+    class Fragile(EmulatorTestbed):
+        def crash_in(self, state: RunState, case: Case) -> Difference | None:
+            if Packet(0x1F) not in case.steps:
+                return None
+            return crash(case, "gone")
+
+    tested = target(replace(SPEC, mig_req=not SPEC.mig_req))
+    campaign = Campaign(Fragile(tested), queue_pair_generators(1, Role.BOTH))
+    case = Case(Connection(), (WRITE, WRITE, Packet(0x1F)))
+
+    _, crashed = campaign.judge(case)
+    _, outlived = campaign.judge(case.with_steps((WRITE, WRITE)))
+
+    assert crashed is not None
+    assert (crashed.step, crashed.kind) == (2, Kind.CRASH)
+    assert outlived is not None
+    assert (outlived.step, outlived.kind) == (0, Kind.ANSWER)
 
 
 @settings(max_examples=scaled(60))

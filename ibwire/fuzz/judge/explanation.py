@@ -24,14 +24,28 @@ def explanation(
     case: Case, profile: Profile, choices: Sequence[Choice], replay: Replay
 ) -> Profile | None:
     """The reference with other choices that does what the target does; `None` if none does."""
-    while (difference := _replayed(case, profile, replay)) is not None:
-        if isinstance(difference, _Endless) or difference.kind in FATAL:
-            return None  # the reference stops where the target does
+    try:
+        nearest, difference = explained(case, profile, choices, replay)
+    except RunsAway:
+        return None
+    return nearest if difference is None else None
+
+
+def explained(
+    case: Case, profile: Profile, choices: Sequence[Choice], replay: Replay
+) -> tuple[Profile, Difference | None]:
+    """The reference with those choices that explain the most of a case, and what is left.
+
+    Raises `RunsAway` when the reference does not come to rest.
+    """
+    while (difference := replay(case, profile)) is not None:
+        if difference.kind in FATAL:
+            break  # the reference stops where the target does
         nearer = _nearer(case, profile, distance(difference), choices, replay)
         if nearer is None:
-            return None
+            break
         profile = nearer
-    return profile
+    return profile, difference
 
 
 def single_explanations(

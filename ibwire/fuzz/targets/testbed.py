@@ -133,8 +133,12 @@ class Testbed(ABC):
         """Whether of a case only a crash can be seen."""
         return False
 
-    def crash_after(self, state: RunState, case: Case, reason: str = "") -> Difference | None:
-        """How a case has crashed the device; without a reason it is carried out for that."""
+    def crash_after(self, state: RunState, case: Case, reason: str) -> Difference | None:
+        """How a case has crashed the device, when one of `failures` was raised in it."""
+        return None
+
+    def crash_in(self, state: RunState, case: Case) -> Difference | None:
+        """How a case crashes the device, carried out to its end whatever the device answers."""
         return None
 
     def check(self, difference: Difference | None) -> None:  # noqa: B027

@@ -296,7 +296,7 @@ class ManagerTestbed(LinkTestbed):
 
     # A single case.
 
-    def crash_after(self, state: RunState, case: Case, reason: str = "") -> Difference | None:
+    def crash_after(self, state: RunState, case: Case, reason: str) -> Difference | None:
         """How a case has crashed the device."""
         self._link.dead = reason
         self._give_up()

@@ -349,13 +349,16 @@ class QueuePairTestbed(LinkTestbed):
         """Whether a case has several connections: of those only a crash is looked for."""
         return any(isinstance(step, Connect) for step in case.steps)
 
-    def crash_after(self, state: RunState, case: Case, reason: str = "") -> Difference | None:
-        """How a case has crashed the device; without a reason it is carried out for that."""
-        if reason:
-            death = self._death(reason)
-        else:
-            begin = partial(self.connect, profile=state.profile)
-            death = carry_out(self._link, begin, case)
+    def crash_after(self, state: RunState, case: Case, reason: str) -> Difference | None:
+        """How a case has crashed the device."""
+        return self._crash(case, self._death(reason))
+
+    def crash_in(self, state: RunState, case: Case) -> Difference | None:
+        """How a case crashes the device, carried out to its end whatever the device answers."""
+        begin = partial(self.connect, profile=state.profile)
+        return self._crash(case, carry_out(self._link, begin, case))
+
+    def _crash(self, case: Case, death: Death) -> Difference | None:
         if not death.what:
             return None
         self._link.death = death
