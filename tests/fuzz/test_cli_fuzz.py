@@ -432,7 +432,7 @@ def test_finding_that_cannot_be_written_is_reported_and_ends_the_run(
         return found
 
     monkeypatch.setattr(Campaign, "one_case", losing)
-    result = fuzz("--target", "emu:rxe", "-o", tmp_path / "out", "--junit", tmp_path / "out.xml")
+    result = fuzz("--target", "emu:hns", "-o", tmp_path / "out", "--junit", tmp_path / "out.xml")
 
     assert result.exit_code == 1
     assert (

@@ -149,6 +149,7 @@ def test_what_was_never_reached_is_named_with_its_reason() -> None:
 # Guidance.
 
 
+@pytest.mark.slow
 def test_guided_steps_meet_more_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """On the same cases by number, with as many packets, on both sides of a queue pair."""
 
