@@ -21,15 +21,11 @@ import errno
 import io
 import os
 import re
-import secrets
-import shutil
 import stat
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from contextvars import ContextVar
-from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self, TextIO
 
@@ -278,6 +274,8 @@ def incomplete(path: FileName) -> str:
 def make_directory(path: FileName, *, parents: bool = True) -> None:
     """Create a directory for outputs, unless it is there; raises `OutputError`."""
     with _failures(os.fspath(path)):
+        from pathlib import Path
+
         Path(path).mkdir(parents=parents, exist_ok=True)
 
 
@@ -305,11 +303,14 @@ def temporary_directory(parent: str | None = None) -> Iterator[str]:
 
     parent: where; by default the system's place for temporary files. Raises `OutputError`.
     """
-    parent = tempfile.gettempdir() if parent is None else parent
+    if parent is None:
+        import tempfile
+
+        parent = tempfile.gettempdir()
     remove_leftovers(parent)
     with _failures(parent):
         while True:
-            path = os.path.join(parent, f"{_PREFIX}{secrets.token_hex(4)}{_DIRECTORY}")
+            path = os.path.join(parent, f"{_PREFIX}{os.urandom(4).hex()}{_DIRECTORY}")
             _UNFINISHED[path] = os.getpid()
             os.mkdir(path, 0o700)
             with suppress(FileNotFoundError):
@@ -399,8 +400,12 @@ def _copy_over(source: str, target: str) -> None:
             except OSError:
                 old.truncate(before)
                 raise
-            shutil.copyfileobj(new, old)
+            while part := new.read(_PIECE):
+                old.write(part)
             old.truncate(size)
+
+
+_PIECE = 1 << 20
 
 
 def _open_target(path: str) -> int:
@@ -477,7 +482,7 @@ def _status(path: str) -> os.stat_result | None:
 
 def _unfinished(name: str) -> str:
     """A name beside that of a result, not longer than file systems allow."""
-    ending = f".{secrets.token_hex(4)}{_PART}"
+    ending = f".{os.urandom(4).hex()}{_PART}"
     kept = os.fsencode(name)[: _LONGEST_NAME - len(ending) - 1]
     return f".{os.fsdecode(kept)}{ending}"
 
@@ -498,6 +503,8 @@ def _remove(path: str) -> None:
     """Remove an unfinished file or a temporary directory."""
     with suppress(OSError):
         if os.path.isdir(path):
+            import shutil
+
             shutil.rmtree(path, ignore_errors=True)
         else:
             os.unlink(path)
@@ -513,6 +520,8 @@ def _remove_leftover(entry: os.DirEntry[str]) -> None:
     try:
         if lock(descriptor):
             if is_directory:
+                import shutil
+
                 shutil.rmtree(entry.path, ignore_errors=True)
             else:
                 os.unlink(entry.path)

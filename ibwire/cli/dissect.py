@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import IO, Protocol
+from typing import IO, TYPE_CHECKING, Protocol
 
 import click
 import numpy as np
@@ -18,11 +17,13 @@ from ibwire.cli.paths import captures_argument
 from ibwire.cli.sources import UNREADABLE, Sources
 from ibwire.cli.tables import format_of, table_options
 from ibwire.cli.terminal import style as styled
+from ibwire.cli.terminal import terminal_width
 from ibwire.cli.values import FieldNames, did_you_mean
 from ibwire.dissect import FIELDS, Columns, export
 from ibwire.dissect.fields import FieldSpec, spec_of
-from ibwire.dissect.filters import parse_filter
-from ibwire.dissect.where import Expression
+
+if TYPE_CHECKING:
+    from ibwire.dissect.where import Expression
 
 Rows = npt.NDArray[np.int64]
 
@@ -104,6 +105,8 @@ def _chosen(names: str | None, several: bool) -> list[FieldSpec]:
 def _condition(text: str | None) -> Expression | None:
     if text is None:
         return None
+    from ibwire.dissect.filters import parse_filter
+
     try:
         return parse_filter(text)
     except ExpressionError as error:
@@ -141,7 +144,7 @@ def _open(
     stream = file.text
     if fields is None:
         on_terminal = file.path == STANDARD_OUTPUT and sys.stdout.isatty()
-        return _Listed(stream, several, shutil.get_terminal_size().columns if on_terminal else None)
+        return _Listed(stream, several, terminal_width() if on_terminal else None)
     return _Lines(stream, style, fields)
 
 

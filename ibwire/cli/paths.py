@@ -9,8 +9,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -22,11 +21,16 @@ from ibwire.base.output import (
 )
 from ibwire.cli.sources import expand
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def home_directory() -> Path:
     """The user's home directory, which must be there: what is installed below it is the user's."""
+    from pathlib import Path
+
     try:
         path = Path.home()
     except RuntimeError:

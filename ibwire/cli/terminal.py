@@ -7,9 +7,8 @@ a terminal; in a file or a pipe data keep their values.
 from __future__ import annotations
 
 import io
+import os
 import re
-import secrets
-import shutil
 import sys
 from collections.abc import Iterable
 from typing import IO, TYPE_CHECKING, Any, NoReturn, cast
@@ -72,9 +71,16 @@ def hanging(line: str, indent: int) -> str:
     """A line that continues behind `indent` spaces where a terminal is too narrow for it."""
     if not sys.stdout.isatty():
         return line
-    width = shutil.get_terminal_size().columns
+    width = terminal_width()
     whole = line.replace("-", "\1")  # names with hyphens stay whole
     return click.wrap_text(whole, width, subsequent_indent=" " * indent).replace("\1", "-")
+
+
+def terminal_width() -> int:
+    """Columns of the terminal."""
+    import shutil
+
+    return shutil.get_terminal_size().columns
 
 
 def console(*, stderr: bool = False, **options: Any) -> Console:
@@ -121,7 +127,7 @@ class _NoBytes(io.RawIOBase):
         return True
 
 
-_KEY = str(10**17 + secrets.randbelow(10**17))
+_KEY = str(10**17 + int.from_bytes(os.urandom(7)))
 """Parameter of our own styles, which text from outside cannot know."""
 
 _STYLE = re.compile(r"\x1b\[([0-9;]*)m")

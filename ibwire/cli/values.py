@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import ipaddress
 import re
@@ -21,6 +20,8 @@ MOST_JOBS = 1024
 
 def did_you_mean(text: str, names: Iterable[str]) -> str:
     """`; did you mean NAME?` for a misspelled name, else nothing."""
+    import difflib
+
     close = difflib.get_close_matches(text, names, 1) if len(text) <= _LONGEST else []
     return f"; did you mean {close[0]}?" if close else ""
 

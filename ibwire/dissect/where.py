@@ -29,7 +29,6 @@ expression without regard to case. Seconds have decimals, and may be negative.
 
 from __future__ import annotations
 
-import difflib
 import ipaddress
 import operator
 import re
@@ -643,4 +642,6 @@ def _kind_of_value(field: FieldType, text: str) -> str:
 
 def _close(text: str, names: Iterable[str]) -> list[str]:
     """Names similar to `text`; none for a very long one, since comparing takes quadratic time."""
+    import difflib
+
     return difflib.get_close_matches(text, names) if len(text) <= 64 else []

@@ -22,7 +22,6 @@ and most adapters send. All other fields have the default of their header class.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Literal
@@ -208,6 +207,8 @@ def _encode_icrc(right: bytes, icrc: Icrc) -> bytes:
 
 def _unknown_field(name: str, owner: str, values: Values) -> EncodeError:
     """The error for a name that a packet does not have."""
+    import difflib
+
     possible = [each for each, targets in NAMES.items() if any(t[0] in values for t in targets)]
     possible += [each.name for kind in values for each in kind.FIELDS]
     close = difflib.get_close_matches(name, possible, 1)

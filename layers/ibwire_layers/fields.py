@@ -7,7 +7,6 @@ name (`infiniband.bth.destqp`). `ip` is the IP header of either version. `vlan` 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -31,6 +30,8 @@ def changes_of(fields: Mapping[str, int]) -> Changes:
     changes: dict[type[Header], dict[str, int]] = {}
     for name, value in fields.items():
         if name not in NAMES:
+            import difflib
+
             close = difflib.get_close_matches(str(name), NAMES, 1)
             hint = f"; did you mean {close[0]}?" if close else ", such as bth.psn or ip.ttl"
             raise EncodeError(str(name), name, f"the name of a header field{hint}")

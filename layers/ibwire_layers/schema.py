@@ -5,9 +5,9 @@
         opcode: int = bits(8, "OpCode")
         psn: int = bits(24, "PSN", default=0, wireshark="infiniband.bth.psn")
 
-The class is a frozen, slotted dataclass for editors and type checkers, and has a table of its
-fields (`FIELDS`, `SIZE`), `pack` and `unpack`. The Construct, Scapy and NumPy readers and the
-field reference are derived from that table.
+The class is a frozen, slotted dataclass for editors, type checkers and `dataclasses.replace`, and
+has a table of its fields (`FIELDS`, `SIZE`), `pack` and `unpack`. The Construct, Scapy and NumPy
+readers and the field reference are derived from that table.
 
 A field is a number (`bits`), opaque bytes (`octets`) or a row of equal numbers
 (`array`). Everything is big-endian, first field first, as on the wire.
@@ -19,7 +19,7 @@ import dataclasses
 import struct
 from collections.abc import Callable, Iterator
 from enum import Enum
-from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Self, TypeVar, cast, dataclass_transform
 
 from ibwire_layers.errors import DecodeError, EncodeError, Fault
 
@@ -41,22 +41,22 @@ class Show(Enum):
     BYTES = "bytes"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(slots=True, eq=False)
 class Field:
-    """One field of a header."""
+    """One field of a header; it does not change once the header is described.
 
-    name: str
-    """Attribute name."""
+    There are hundreds, and frozen objects take three times as long to make.
+    """
+
     label: str
     """The specification's spelling."""
-    offset: int
-    """Bits from the start of the header to the field's first bit."""
     width: int
     """Bits of one element."""
     count: int
     """Elements: 1 for a number or for opaque bytes, more for an array."""
     show: Show
     default: Any
+    """`None` where there is none."""
     key: str
     """Column name: Wireshark's without `infiniband.`, or our own if it has none."""
     wireshark: str | None
@@ -64,6 +64,10 @@ class Field:
     names: type[Enum] | None
     """Enumeration that gives values a name."""
     doc: str
+    name: str = ""
+    """Attribute name."""
+    offset: int = 0
+    """Bits from the start of the header to the field's first bit."""
 
     @property
     def size(self) -> int:
@@ -85,7 +89,7 @@ def bits(
     width: int,
     label: str,
     *,
-    default: int = dataclasses.MISSING,  # type: ignore[assignment]
+    default: int | None = None,
     show: Show | None = None,
     wireshark: str | None = None,
     key: str | None = None,
@@ -187,8 +191,8 @@ def header(title: str, *, key: str, section: str) -> Callable[[type[H]], type[H]
     """
 
     def decorate(cls: type[H]) -> type[H]:
-        made = dataclasses.dataclass(frozen=True, slots=True)(cls)
-        table = _lay_out(made, key)
+        table = _lay_out(cls, key)
+        made = _with_slots(cls, table)
         total = sum(entry.size for entry in table)
         assert total % 8 == 0, f"{cls.__name__} has {total} bits"
         made.FIELDS, made.SIZE = table, total // 8
@@ -211,31 +215,101 @@ def _field(
 ) -> Any:
     if show is None:
         show = Show.FLAG if width == 1 else Show.DEC
-    facts = {
-        "width": width,
-        "count": count,
-        "label": label,
-        "show": show,
-        "wireshark": wireshark,
-        "key": key,
-        "names": names,
-        "doc": doc,
-    }
-    return dataclasses.field(default=default, metadata=facts)
+    return Field(label, width, count, show, default, key or "", wireshark, names, doc)
+
+
+def _with_slots(cls: type[H], table: tuple[Field, ...]) -> type[H]:
+    """The class again, with slots for its fields and the methods of a frozen dataclass.
+
+    `dataclasses` writes such methods as source text when a module is imported, which takes a
+    millisecond for each header.
+    """
+    names = tuple(entry.name for entry in table)
+    left_out = {*names, "__dict__", "__weakref__"}
+    scope = {name: value for name, value in cls.__dict__.items() if name not in left_out}
+    scope |= _METHODS
+    scope |= {"__slots__": names, "__match_args__": names, "__qualname__": cls.__qualname__}
+    made: Any = type(cls.__name__, cls.__bases__, scope)
+    return cast(type[H], made)
+
+
+class _DataclassFields:
+    """The fields as `dataclasses.replace` and others need them, made when they are asked for."""
+
+    def __get__(self, instance: object, owner: type[Header]) -> dict[str, Any]:
+        fields = [
+            (
+                entry.name,
+                owner.__annotations__[entry.name],
+                dataclasses.field()
+                if entry.default is None
+                else dataclasses.field(default=entry.default),
+            )
+            for entry in owner.FIELDS
+        ]
+        like: Any = dataclasses.make_dataclass(owner.__name__, fields, frozen=True)
+        owner.__dataclass_params__ = like.__dataclass_params__  # type: ignore[attr-defined]
+        owner.__dataclass_fields__ = like.__dataclass_fields__  # type: ignore[attr-defined]
+        found: dict[str, Any] = like.__dataclass_fields__
+        return found
+
+
+def _init(self: Header, *values: Any, **named: Any) -> None:
+    _compile_init(type(self))  # replaces this method
+    type(self).__init__(self, *values, **named)
+
+
+def _equal(self: Header, other: object) -> bool:
+    _compile_comparison(type(self))
+    return bool(self == other)
+
+
+def _hash(self: Header) -> int:
+    _compile_comparison(type(self))
+    return hash(self)
+
+
+def _repr(self: Header) -> str:
+    values = (f"{entry.name}={value!r}" for entry, value in self.items())
+    return f"{type(self).__qualname__}({', '.join(values)})"
+
+
+def _forbid_change(self: Header, name: str, value: object) -> None:
+    raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+
+
+def _forbid_removal(self: Header, name: str) -> None:
+    raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+
+
+def _reduce(self: Header) -> tuple[type[Header], tuple[Any, ...]]:
+    return type(self), tuple(value for _, value in self.items())
+
+
+_METHODS = {
+    "__init__": _init,
+    "__eq__": _equal,
+    "__hash__": _hash,
+    "__repr__": _repr,
+    "__setattr__": _forbid_change,
+    "__delattr__": _forbid_removal,
+    "__reduce__": _reduce,
+    "__dataclass_fields__": _DataclassFields(),
+}
+"""Methods of every described header. The first three are replaced when they are first used."""
 
 
 def _lay_out(cls: type[Header], prefix: str) -> tuple[Field, ...]:
-    table: list[Field] = []
+    """The fields in their order, with their names and places."""
+    table = []
     offset = 0
-    for described in dataclasses.fields(cls):  # type: ignore[arg-type]
-        facts = dict(described.metadata)
-        wireshark = facts["wireshark"]
-        if facts["key"] is None:
-            named = wireshark.removeprefix(WIRESHARK_PREFIX) if wireshark else None
-            facts["key"] = named or f"{prefix}.{described.name}"
-        default = None if described.default is dataclasses.MISSING else described.default
-        table.append(Field(name=described.name, offset=offset, default=default, **facts))
-        offset += table[-1].size
+    for name, entry in cls.__dict__.items():
+        if isinstance(entry, Field):
+            entry.name, entry.offset = name, offset
+            named = entry.wireshark.removeprefix(WIRESHARK_PREFIX) if entry.wireshark else None
+            entry.key = entry.key or named or f"{prefix}.{name}"
+            table.append(entry)
+            offset += entry.size
     return tuple(table)
 
 
@@ -357,6 +431,42 @@ def _compile(cls: type[Header]) -> None:
     cls.unpack = classmethod(scope["unpack"])  # type: ignore[assignment,method-assign]
     cls.pack = scope["pack"]  # type: ignore[method-assign]
     cls.altered = scope["altered"]  # type: ignore[method-assign]
+
+
+def _compile_init(cls: type[Header]) -> None:
+    """Give `cls` its `__init__`."""
+    parameters = [
+        f"{entry.name}=default_{entry.name}" if entry.default is not None else entry.name
+        for entry in cls.FIELDS
+    ]
+    lines = [
+        f"def __init__(self, {', '.join(parameters)}):",
+        *(f"    set_{entry.name}(self, {entry.name})" for entry in cls.FIELDS),
+    ]
+    scope: dict[str, Any] = {f"default_{entry.name}": entry.default for entry in cls.FIELDS}
+    scope |= {f"set_{entry.name}": getattr(cls, entry.name).__set__ for entry in cls.FIELDS}
+    exec("\n".join(lines), scope)
+    scope["__init__"].__qualname__ = f"{cls.__qualname__}.__init__"  # for messages
+    cls.__init__ = scope["__init__"]  # type: ignore[method-assign]
+
+
+def _compile_comparison(cls: type[Header]) -> None:
+    """Give `cls` its `__eq__` and `__hash__`, as `dataclasses` would."""
+    mine, others = (
+        "".join(f"{name}.{entry.name}, " for entry in cls.FIELDS) for name in ("self", "other")
+    )
+    lines = [
+        "def __eq__(self, other):",
+        "    if other.__class__ is not self.__class__:",
+        "        return NotImplemented",
+        f"    return ({mine}) == ({others})",
+        "def __hash__(self):",
+        f"    return hash(({mine}))",
+    ]
+    scope: dict[str, Any] = {}
+    exec("\n".join(lines), scope)
+    cls.__eq__ = scope["__eq__"]  # type: ignore[method-assign]
+    cls.__hash__ = scope["__hash__"]  # type: ignore[method-assign]
 
 
 def _is_sequence(entry: Field) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import pickle
 from typing import Any
 
 import pytest
@@ -160,6 +162,31 @@ def test_a_header_is_a_frozen_value() -> None:
         bth.psn = 1  # type: ignore[misc]
     assert bth == headers.BTH(opcode=4)
     assert hash(bth) == hash(headers.BTH(opcode=4))
+
+
+def test_a_header_is_a_dataclass_for_others() -> None:
+    eth = headers.XRCETH(xrc_srq=5)
+
+    assert dataclasses.is_dataclass(eth)
+    names = [field.name for field in headers.XRCETH.FIELDS]
+    assert [field.name for field in dataclasses.fields(eth)] == names
+    assert dataclasses.asdict(eth)["xrc_srq"] == 5
+    assert copy.deepcopy(eth) == pickle.loads(pickle.dumps(eth)) == eth
+    assert repr(eth) == "XRCETH(reserved=0, xrc_srq=5)"
+    match eth:
+        case headers.XRCETH(xrc_srq=5):
+            pass
+        case _:
+            pytest.fail("fields cannot be matched by name")
+
+
+def test_wrong_arguments_of_a_header_are_an_error_as_of_any_function() -> None:
+    with pytest.raises(TypeError, match=r"missing 1 required positional argument: 'opcode'"):
+        headers.BTH()  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'prn'"):
+        headers.BTH(opcode=4, prn=1)  # type: ignore[call-arg]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        del headers.BTH(opcode=4).psn
 
 
 def test_what_was_unpacked_or_altered_is_as_frozen_as_what_was_made() -> None:
