@@ -4,33 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from ibwire.base.errors import EncodeError
 from ibwire.base.node import Frame
 from ibwire.base.quantities import parse_duration
-from ibwire.base.units import MS, NS, S, Time
+from ibwire.base.toml import read_content
+from ibwire.base.units import MS, NS, US, S, Time
 from ibwire.capture.erf import erf_record
 from ibwire.capture.writer import CaptureWriter
 from ibwire.cli.fabric_tables import port_named, read_subnet, reported_errors, write_table
+from ibwire.cli.messages import print_note, print_warning
 from ibwire.cli.paths import InputPath, OutputPath
 from ibwire.cli.tables import table_options
 from ibwire.cli.tool_options import MessageSize
-from ibwire.fabric.infiniband.network import FOREVER, set_limits
+from ibwire.fabric.infiniband.network import FOREVER, limit_lanes, set_limits
 from ibwire.fabric.infiniband.routing import Engine, bring_up
 from ibwire.fabric.infiniband.settings import FabricSettings
 from ibwire.fabric.infiniband.subnet import Port, Subnet
 from ibwire.fabric.infiniband.tap import tap
+from ibwire.fabric.infiniband.tomlfile import SUFFIX
 from ibwire.fabric.infiniband.waiting import explain
 from ibwire.fabric.llr import LLR
 from ibwire.rc.work import WCStatus
-from ibwire.scenario.infiniband import FabricTraffic, Operation, Transfer
+from ibwire.report.amounts import metric_text
+from ibwire.scenario.infiniband import LARGEST, FabricTraffic, Operation, Transfer, message_size
+from ibwire.scenario.infiniband_plan import Plan, has_plan, read_plan
+from ibwire.scenario.infiniband_plan import check as checked
+from ibwire.sm.configuration import Settings
 from ibwire_layers.outer import LinkType
 
-LARGEST = 1 << 26
-"""Bytes of a transfer."""
 MOST_MEMORY = 1 << 30
 """Bytes of the messages of all transfers."""
 
@@ -117,6 +124,19 @@ class Interrupt(click.ParamType[tuple[str, Time, Time]]):
     help="How the forwarding tables are made.",
 )
 @click.option(
+    "--sm",
+    "manager",
+    type=click.Choice(["none", "own"]),
+    default="none",
+    show_default=True,
+    help="Let the subnet manager of ibwire give LIDs and tables, by SMPs beside the data.",
+)
+@click.option(
+    "--sm-host",
+    metavar="HOST",
+    help="Where it runs, with --sm own; without, the first host with a link.",
+)
+@click.option(
     "--lanes", type=click.Choice(_LANES), default="1", show_default=True, help="Data lanes."
 )
 @click.option(
@@ -151,7 +171,8 @@ class Interrupt(click.ParamType[tuple[str, Time, Time]]):
     "interrupts",
     type=Interrupt(),
     multiple=True,
-    help="Lose the signal of a link: port, when, and for how long. Repeatable.",
+    help="Lose the signal of a link: port, time from the first transfer, and for how long. "
+    "Repeatable.",
 )
 @click.option(
     "--time",
@@ -190,73 +211,190 @@ def command(topology: str, style: str | None, output: str | None, **given: Any) 
     ibwire fabric traffic fattree32 --to node-0 --counters
     ibwire fabric traffic star2 --capture c.pcapng --tap sw0[1]
     ibwire fabric traffic star2 --errors 1e-7 --retry --interrupt sw0[1]:20us:5us
+    ibwire fabric traffic ring6 --sm own --interrupt sw0[7]:20us:1s
     """
     if given["taps"] and not given["capture"]:
         raise click.UsageError("--tap needs --capture FILE")
     with reported_errors(), ExitStack() as stack:
         subnet = read_subnet(topology)
-        bring_up(subnet, Engine(given["routing"]))
-        set_limits(subnet, lanes=int(given["lanes"]), hoq_life=given["hoq_life"])
-        settings = FabricSettings(
-            buffer=given["buffer"],
-            adaptive=given["adaptive"],
-            # Longer than a link stays in ActiveDefer: nothing is lost while it does.
-            retry=LLR(pcs_lost_timeout=1 * S) if given["retry"] else None,
-        )
-        traffic = FabricTraffic(subnet, settings, seed=given["seed"])
-        _disturb(traffic, given)
+        plan = _plan(topology, subnet)
+        given |= _not_given(plan.options)
+        _check_manager(given)
+        traffic = _traffic(subnet, given)
+        for name, _, _ in given["interrupts"]:
+            _port(subnet, name)
         taps = [_port(subnet, name) for name in given["taps"]]
-        pairs = _pairs(subnet, given)
-        if len(pairs) * (given["message"] or given["size"]) > MOST_MEMORY:
+        jobs = _jobs(subnet, given, plan)
+        if sum(job["message"] for _, _, job in jobs) > MOST_MEMORY:
             raise click.UsageError(
-                f"{len(pairs):,} transfers need too much memory: give a smaller --message"
-            )
-        for source, destination in pairs:
-            traffic.add(
-                source,
-                destination,
-                given["size"],
-                message=given["message"],
-                operation=Operation(given["operation"]),
-                sl=given["sl"],
+                f"{len(jobs):,} transfers need too much memory: give a smaller --message"
             )
         if given["capture"]:  # opened last: a wrong argument leaves an existing file as it is
             writer = stack.enter_context(CaptureWriter(given["capture"]))
             _record(traffic, writer, taps)
+        if given["manager"] == "own":
+            _manage(traffic, given)
+        for source, destination, job in jobs:
+            traffic.add(source, destination, **job)
+        _disturb(traffic, given, plan)
         traffic.run(given["limit"])
     if given["counters"]:
         rows = _counters(subnet)
     else:
         rows = [_row(transfer) for transfer in traffic.transfers]
     write_table(rows, list(rows[0]) if rows else [], style, output)
-    if traffic.deadlock:
-        click.echo(explain(traffic.deadlock), err=True)
-    elif problem := _unfinished(traffic, given["limit"]):
-        click.echo(problem, err=True)
-    if not all(_has_arrived(transfer) for transfer in traffic.transfers):
+    _print_problems(traffic, given["limit"])
+    if not _is_as_expected(traffic, plan):
         raise click.exceptions.Exit(1)
 
 
-def _disturb(traffic: FabricTraffic, given: dict[str, Any]) -> None:
-    """Plan what damages packets on links."""
+def _traffic(subnet: Subnet, given: dict[str, Any]) -> FabricTraffic:
+    """The fabric, with LIDs and tables if no subnet manager is to give them."""
+    if given["manager"] == "own":
+        limit_lanes(subnet, int(given["lanes"]))
+    else:
+        bring_up(subnet, Engine(given["routing"]))
+        set_limits(subnet, lanes=int(given["lanes"]), hoq_life=given["hoq_life"])
+    settings = FabricSettings(
+        buffer=given["buffer"],
+        adaptive=given["adaptive"],
+        # Longer than a link stays in ActiveDefer: nothing is lost while it does.
+        retry=LLR(pcs_lost_timeout=1 * S) if given["retry"] else None,
+    )
+    return FabricTraffic(subnet, settings, seed=given["seed"])
+
+
+def _print_problems(traffic: FabricTraffic, limit: Time) -> None:
+    """Say what did not go as it should."""
+    for port, at in traffic.fabric.not_interrupted:
+        when = (at - traffic.transfers[0].begin) / US
+        print_warning(f"{_name(port)} was not interrupted at {when:g} us: its link is not Active")
+    if traffic.deadlock:
+        click.echo(explain(traffic.deadlock), err=True)
+    elif problem := _unfinished(traffic, limit):
+        click.echo(problem, err=True)
+
+
+def _plan(topology: str, subnet: Subnet) -> Plan:
+    """Traffic, faults and expectations of a topology in TOML."""
+    path = Path(topology)
+    if path.suffix != SUFFIX or not path.is_file():
+        return Plan()
+    content = read_content(path)
+    return read_plan(content, topology, subnet) if has_plan(content, topology) else Plan()
+
+
+def _not_given(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a file that the command line does not give."""
+    source = click.get_current_context().get_parameter_source
+    return {
+        name: value
+        for name, value in options.items()
+        if source(name) in (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
+    }
+
+
+def _jobs(
+    subnet: Subnet, given: dict[str, Any], plan: Plan
+) -> list[tuple[Port, Port, dict[str, Any]]]:
+    """All transfers: source, destination, and the arguments of `FabricTraffic.add`."""
+    usual = {name: given[name] for name in ("size", "message", "operation", "sl")}
+    jobs = []
+    if not given["flows"]:
+        for flow in plan.flows:
+            ends = _host(subnet, flow.source), _host(subnet, flow.destination)
+            if "size" in flow.options:
+                options = usual | {"message": None} | flow.options
+            else:
+                options = usual | flow.options
+            jobs.append((*ends, options))
+    has_others = given["flows"] or given["target"] or given["shift"]
+    if has_others or not jobs:
+        jobs += [(*pair, dict(usual)) for pair in _pairs(subnet, given)]
+    for source, destination, options in jobs:
+        if source is destination:
+            raise click.UsageError(f"{_name(source)} would send to itself, over no link")
+        options["message"] = message_size(options["size"], options["message"])
+        options["operation"] = Operation(options["operation"])
+    return jobs
+
+
+def _is_as_expected(traffic: FabricTraffic, plan: Plan) -> bool:
+    """Whether the run went as the file expects, or else whether all transfers have arrived."""
+    if not plan.expectations:
+        return all(_has_arrived(transfer) for transfer in traffic.transfers)
+    is_good = True
+    for check in checked(traffic, plan.expectations):
+        actual = metric_text(check.expectation.metric, check.actual)
+        word = "pass" if check.passed else "FAIL"
+        click.echo(f"{word}  {check.expectation.text}  (is {actual})", err=True)
+        is_good &= check.passed
+    if plan.expects_deadlock is not None:
+        passed = plan.expects_deadlock == bool(traffic.deadlock)
+        word = "pass" if passed else "FAIL"
+        wanted, found = str(plan.expects_deadlock).lower(), str(bool(traffic.deadlock)).lower()
+        click.echo(f"{word}  deadlock == {wanted}  (is {found})", err=True)
+        is_good &= passed
+    return is_good
+
+
+def _check_manager(given: dict[str, Any]) -> None:
+    """Raise `UsageError` for options that do not go together."""
+    if given["manager"] == "none":
+        if given["sm_host"]:
+            raise click.UsageError("--sm-host needs --sm own")
+        return
+    context = click.get_current_context()
+    if context.get_parameter_source("hoq_life") is ParameterSource.COMMANDLINE:
+        raise click.UsageError("--hoq-life does not go with --sm own: the manager writes HOQLife")
+
+
+def _manage(traffic: FabricTraffic, given: dict[str, Any]) -> None:
+    """Let a subnet manager bring the fabric up."""
+    subnet = traffic.subnet
+    hosts = _hosts(subnet)
+    port = _host(subnet, given["sm_host"]) if given["sm_host"] else hosts[0]
+    lanes = int(given["lanes"])
+    settings = Settings(engine=Engine(given["routing"]), lanes=lanes if lanes > 1 else 0)
+    manager = traffic.manage(port, settings, given["limit"])
+    for problem in manager.view.problems:
+        print_warning(problem)
+    now = traffic.simulator.now
+    if not manager.is_up:
+        raise click.ClickException(
+            f"the subnet manager has not brought the fabric up in {now / MS:g} ms; "
+            "--time gives more"
+        )
+    assert traffic.management is not None
+    mads = traffic.management.delivered
+    print_note(f"{_name(port)} has brought the fabric up in {now / MS:g} ms, with {mads:,} MADs")
+
+
+def _disturb(traffic: FabricTraffic, given: dict[str, Any], plan: Plan) -> None:
+    """Plan what damages packets on links, and what takes links down."""
     fabric = traffic.fabric
     if given["errors"]:
         for link in fabric.links():
             fabric.damage(link.port, given["errors"])
+    now = traffic.simulator.now
     for name, at, duration in given["interrupts"]:
         port = _port(traffic.subnet, name)
-        fabric.plan_interrupt(port, at, duration)
+        fabric.plan_interrupt(port, now + at, duration)
+    for fault in plan.faults:
+        port = _port(traffic.subnet, fault.link)
+        if fault.errors:
+            for end in (port, port.peer):
+                assert end is not None
+                fabric.damage(end, fault.errors)
+        elif fault.duration is None:
+            fabric.plan_failure(port, now + fault.at)
+        else:
+            fabric.plan_interrupt(port, now + fault.at, fault.duration)
 
 
 def _pairs(subnet: Subnet, given: dict[str, Any]) -> list[tuple[Port, Port]]:
     """Source and destination of each transfer."""
-    hosts = [
-        port
-        for node in subnet.nodes.values()
-        if not node.is_switch
-        for port in node.external_ports()
-        if port.peer is not None
-    ]
+    hosts = _hosts(subnet)
     pairs = []
     for flow in given["flows"]:
         names = flow.split(":")
@@ -272,10 +410,18 @@ def _pairs(subnet: Subnet, given: dict[str, Any]) -> list[tuple[Port, Port]]:
         pairs += [(host, hosts[(number + shift) % count]) for number, host in enumerate(hosts)]
     if not pairs:
         raise click.UsageError("no transfer: the topology has no hosts with links")
-    for source, destination in pairs:
-        if source is destination:
-            raise click.UsageError(f"{_name(source)} would send to itself, over no link")
     return pairs
+
+
+def _hosts(subnet: Subnet) -> list[Port]:
+    """The ports of adapters that have a link."""
+    return [
+        port
+        for node in subnet.nodes.values()
+        if not node.is_switch
+        for port in node.external_ports()
+        if port.peer is not None
+    ]
 
 
 def _host(subnet: Subnet, name: str) -> Port:
@@ -326,8 +472,8 @@ def _row(transfer: Transfer) -> dict[str, Any]:
         "to": _name(transfer.destination),
         "status": status,
         "bytes": transfer.size,
-        "time_us": None if end is None else round(end / 1e6, 3),
-        "gbps": None if not end else round(8000 * transfer.size / end, 2),
+        "time_us": None if end is None else round((end - transfer.begin) / 1e6, 3),
+        "gbps": None if not end else round(8000 * transfer.size / (end - transfer.begin), 2),
         "retransmitted": transfer.qp.counters.retransmitted,
     }
 

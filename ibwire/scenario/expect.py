@@ -228,13 +228,20 @@ def says_how_sends_complete(expectations: Iterable[Expectation]) -> bool:
 
 
 def read_expectations(
-    table: Table | None, known: frozenset[str] = frozenset(METRICS)
+    table: Table | None,
+    known: frozenset[str] = frozenset(METRICS),
+    besides: frozenset[str] = frozenset(),
 ) -> tuple[Expectation, ...]:
-    """The expectations of a table; raises `ScriptError`."""
+    """The expectations of a table; raises `ScriptError`.
+
+    besides: keys of the table that are no metrics.
+    """
     if table is None:
         return ()
     found = []
     for path, name, value in table.leaves():
+        if name in besides:
+            continue
         if name not in known:
             if name in METRICS:
                 reason = "is of the whole run, not of a connection"

@@ -25,11 +25,17 @@ from ibwire.rc.memory import MemoryRegion
 from ibwire.rc.profile import SPEC, Profile
 from ibwire.rc.qp import QPInit, QueuePair
 from ibwire.rc.work import SGE, RecvWR, SendWR, WCStatus, WROpcode
+from ibwire.sm.configuration import Settings
+from ibwire.sm.control import start_manager
+from ibwire.sm.manager import SubnetManager
+from ibwire.sm.packets import PacketManagement
 
 GRH_SIZE = 40
 """Bytes before a datagram in the memory of its receiver."""
 QKEY = 0x11111111
 """Q_Key of the datagram queue pairs."""
+LARGEST = 1 << 26
+"""Bytes of a transfer."""
 MOST_MESSAGES = 4096
 """Messages of a transfer: all of them are posted at its beginning."""
 CHECK: Time = 20 * US
@@ -74,6 +80,7 @@ class Transfer:
     """Messages without completion."""
     status: WCStatus | None = None
     """The first that is not success, or success once all messages have ended."""
+    begin: Time = 0
     end: Time | None = None
 
     @property
@@ -105,6 +112,9 @@ class FabricTraffic:
                     if port.lid:
                         self.devices[port] = _device(port, profile)
         self.fabric = PacketFabric(self.simulator, subnet, self.devices, settings)
+        self.management: PacketManagement | None = None
+        """What carries MADs beside the data, once a subnet manager has been started."""
+        self._profile = profile
         self.transfers: list[Transfer] = []
         self.deadlock: list[Wait] = []
         """The queues that wait for each other in a circle, the first time that some do."""
@@ -118,6 +128,21 @@ class FabricTraffic:
         self._moved = (-1, 0)
         """Packets that all ports have sent and received, and since when so many."""
         self._longest_silence = CHECK + self._longest_quiet_link()
+
+    def manage(self, port: Port, settings: Settings, limit: Time | None = None) -> SubnetManager:
+        """Let a subnet manager on a port of an adapter bring the fabric up, and keep it up.
+
+        Its SMPs go over the links on VL15. Runs until it is done, or up to a time, and gives each
+        adapter port that then has a LID a device.
+        """
+        management = self.management = PacketManagement(self.fabric)
+        manager = start_manager(management, port, settings)
+        self.simulator.run(limit, stop=lambda: manager.is_up)
+        for key, adapter in self.fabric.adapters.items():
+            end = self.subnet.port(*key)
+            if end.lid:
+                adapter.device = self.devices[end] = _device(end, self._profile)
+        return manager
 
     def add(
         self,
@@ -139,8 +164,8 @@ class FabricTraffic:
         NeighborMTU of both ports. timeout, retry_cnt: as in `QPAttr`. Raises `EncodeError` for
         what cannot be.
         """
-        message = size if message is None else message
-        self._check(source, destination, size, message)
+        message = message_size(size, message)
+        self._check(source, destination)
         count = size // message
         data = self.simulator.random(f"{len(self.transfers)}").randbytes(message)
         near, far = self.devices[source], self.devices[destination]
@@ -167,6 +192,7 @@ class FabricTraffic:
         transfer = Transfer(
             source, destination, operation, size, message, qp, peer, queue, sent, received, count
         )
+        transfer.begin = self.simulator.now
         _post(transfer, mine, theirs, count, sl)
         queue.arm()
         self._by_queue[id(queue)] = transfer
@@ -232,6 +258,7 @@ class FabricTraffic:
             return False
         return (
             self.fabric.timetable.poll_timeout() is None
+            and (self.management is None or self.management.is_idle)
             and all(device.poll_timeout() is None for device in self.devices.values())
             and not any(
                 output.waiting and switch.discards(number)
@@ -264,20 +291,26 @@ class FabricTraffic:
             transfer.end = self.simulator.now
             self._left -= 1
 
-    def _check(self, source: Port, destination: Port, size: int, message: int) -> None:
+    def _check(self, source: Port, destination: Port) -> None:
         for name, port in (("source", source), ("destination", destination)):
             if port not in self.devices:
                 shown = f"{port.node.name}[{port.number}]"
                 raise EncodeError(name, shown, "a port of an adapter that has a LID")
         if (source.node.name, source.number) not in self.fabric.adapters:
             raise EncodeError("source", source.node.name, "a port with a link")
-        if message < 1 or size < 1 or size % message:
-            raise EncodeError("message", message, f"a divisor of the size {size}")
-        if size // message > MOST_MESSAGES:
-            raise EncodeError(
-                "message", message, f"{size / MOST_MESSAGES:.0f} bytes or more: at most "
-                f"{MOST_MESSAGES} messages of a transfer",
-            )  # fmt: skip
+
+
+def message_size(size: int, message: int | None = None) -> int:
+    """Bytes of each message of a transfer; raises `EncodeError` if it cannot have such messages."""
+    message = size if message is None else message
+    if message < 1 or size < 1 or size % message:
+        raise EncodeError("message", message, f"a divisor of the size {size}")
+    if size // message > MOST_MESSAGES:
+        raise EncodeError(
+            "message", message, f"{size / MOST_MESSAGES:.0f} bytes or more: at most "
+            f"{MOST_MESSAGES} messages of a transfer",
+        )  # fmt: skip
+    return message
 
 
 def _post(

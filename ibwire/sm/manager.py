@@ -83,6 +83,11 @@ class SubnetManager:
         """Whether it is master, and has brought up what it knows of."""
         return self.state is SMState.MASTER and self._steps is None and not self._is_changed
 
+    @property
+    def is_asking(self) -> bool:
+        """Whether it is in the middle of a sweep or a poll, or will sweep for a change."""
+        return self._steps is not None or self._is_changed
+
     def deliver(self, datagram: Datagram, now: Time) -> bool:
         """Take a MAD that has come to the port; `False` if it is not for a manager."""
         mad = datagram.mad

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -190,3 +191,140 @@ def test_a_host_that_would_send_to_itself_is_refused(arguments: list[str]) -> No
 
     assert result.exit_code == 2
     assert "would send to itself" in result.stderr
+
+
+def test_the_subnet_manager_brings_the_fabric_up_before_data_are_sent(tmp_path: Path) -> None:
+    """6 packets of 4096 bytes at 96.97 Gb/s need 2.1 us, plus the way; the manager took longer."""
+    file = tmp_path / "c.pcapng"
+
+    result = traffic(
+        "star2", "--sm", "own", "--sm-host", "node-1", "--size", "24K", "--json",
+        "--flow", "node-0:node-1", "--capture", str(file), "--tap", "node-0[1]",
+    )  # fmt: skip
+
+    assert result.exit_code == 0
+    assert re.fullmatch(
+        r"note: node-1\[1\] has brought the fabric up in 0\.\d+ ms, with \d+ MADs\n", result.stderr
+    )
+    (row,) = map(json.loads, result.stdout.splitlines())
+    assert 2 < row["time_us"] < 4
+    (columns,) = list(read(str(file)))
+    lanes = columns["lrh.vl"][columns.valid("lrh.vl")]
+    assert {0, 15} <= set(lanes.tolist())
+
+
+def test_an_interruption_of_a_link_that_is_not_active_is_reported() -> None:
+    twice = ("--interrupt", "sw0[1]:1us:1us")
+
+    result = traffic("star2", "--size", "100K", *twice, *twice)
+
+    assert result.exit_code == 0
+    assert result.stderr == (
+        "warning: sw0[1] was not interrupted at 1 us: its link is not Active\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--sm-host", "node-0"), "--sm-host needs --sm own"),
+        (("--sm", "own", "--hoq-life", "3"), "--hoq-life does not go with --sm own"),
+        (("--sm", "own", "--time", "1us"), "has not brought the fabric up in 0.001 ms"),
+        (("--sm", "own", "--sm-host", "sw0"), "'sw0' is not an adapter with a link"),
+    ],
+)
+def test_what_the_subnet_manager_needs_is_named(arguments: tuple[str, ...], message: str) -> None:
+    result = traffic("star2", *arguments)
+
+    assert result.exit_code > 0
+    assert message in result.output
+
+
+SCENARIO = """\
+topology = "star2"
+
+[traffic]
+size = "20 KiB"
+retry = true
+
+[[flow]]
+from = "node-0"
+to = "node-1"
+operation = "send"
+message = "4 KiB"
+
+[[flow]]
+from = "node-1"
+to = "node-0"
+
+[[fault]]
+link = "sw0[2]"
+at = "1us"
+for = "2us"
+
+[expect]
+success = "all"
+retransmitted = 0
+time = "< 3us"
+deadlock = false
+"""
+
+
+def test_a_topology_in_toml_may_have_flows_faults_and_expectations(tmp_path: Path) -> None:
+    """20 KiB need 1.7 us and the way; the link has no signal for 2 us and repeats what was lost."""
+    file = tmp_path / "x.toml"
+    file.write_text(SCENARIO)
+
+    result = traffic(str(file), "--seed", "3", "--json")
+    without = traffic(str(file), "--flow", "node-0:node-1", "--json")
+
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [(row["node"], row["to"], row["bytes"]) for row in rows] == [
+        ("node-0[1]", "node-1[1]", 20480), ("node-1[1]", "node-0[1]", 20480),
+    ]  # fmt: skip
+    assert result.exit_code == 1
+    words = [line.split("  ")[:2] for line in result.stderr.splitlines()]
+    assert words == [
+        ["pass", "wrong == 0"], ["pass", "unfinished == 0"], ["pass", "success == all"],
+        ["pass", "retransmitted == 0"], ["FAIL", "time < 3us"], ["pass", "deadlock == false"],
+    ]  # fmt: skip
+    assert len(without.stdout.splitlines()) == 1
+
+
+def test_a_deadlock_may_be_expected(tmp_path: Path) -> None:
+    file = tmp_path / "x.toml"
+    file.write_text(
+        'topology = "ring:switches=5,hosts=1"\n'
+        '[traffic]\nshift = 2\nbuffer = 132\nsize = "50 KiB"\n[expect]\ndeadlock = true\n'
+    )
+
+    result = traffic(str(file))
+
+    assert result.exit_code == 0
+    assert "pass  deadlock == true  (is true)" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[traffic]\nsize = 0", "x.toml:3:8: traffic.size"),
+        ("[traffic]\nsise = 5", "unknown"),
+        ('[[flow]]\nfrom = "node-0"', "a flow needs to"),
+        ('[[fault]]\nlink = "sw0[9]"\nat = "1us"', "x.toml:3:8"),
+        ('[[fault]]\nlink = "sw0[1]"', "either at"),
+        ('[[fault]]\nlink = "sw0[1]"\nerrors = 0.1\nfor = "1us"', "for"),
+        ("[expect]\ndeadlock = 1", "is true or false"),
+        ("[expect]\npauses = 1", "pauses"),
+    ],
+)
+def test_a_mistake_in_the_traffic_of_a_file_has_its_place(
+    text: str, message: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "x.toml"
+    file.write_text(f'topology = "star2"\n{text}\n')
+
+    result = traffic(str(file))
+
+    assert result.exit_code == 2
+    assert "x.toml:" in result.output
+    assert message in result.output

@@ -6,6 +6,7 @@ arbitration and credits allow. What arrives is given to the device at once.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 from ibwire.base.node import OPEN, Frame, Grant, Node
@@ -16,6 +17,7 @@ from ibwire.fabric.infiniband.lrh import (
     MANAGEMENT_VL,
     VCRC_SIZE,
     dlid_of,
+    is_management,
     on_lane,
     sl_of,
     vl_of,
@@ -51,6 +53,12 @@ class AdapterPort:
         self.name = f"{port.node.name}[{port.number}]"
         self.link = LinkEnd(port, settings)
         self.device = device
+        self.to_management: Callable[[Frame, int, Time], None] | None = None
+        """Takes MADs, with the number of the port and the time; without, the device does."""
+        self.vl15: deque[Frame] = deque()
+        """Packets of subnet management that wait, which need no credits."""
+        self.mads: deque[Frame] = deque()
+        """Other packets with MADs that wait; they go before those of the device."""
         self.staged: list[Frame | None] = [None] * LANES
         """The next packet of each lane."""
         self._sizes = [0] * LANES
@@ -70,16 +78,24 @@ class AdapterPort:
             link.free(vl_of(frame), blocks_of(len(frame)))
         if link.is_bad(frame):
             return
-        if self.device is not None:
+        if self.to_management is not None and is_management(frame):
+            self.to_management(bytes(frame), link.port.number, now)
+        elif self.device is not None:
             self.device.receive(bytes(frame), now)
 
     def poll_transmit(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
         """The next packet of the link."""
         link = self.link
+        if self.vl15 and PortState.INIT <= link.state <= PortState.ACTIVE:
+            smp = self.vl15.popleft()
+            link.sent(smp, 0, now)
+            return smp
         if link.due:
             return link.poll_flow_control()
         if link.state != PortState.ACTIVE:
             return None
+        while self.mads and self._put(self.mads[0]):
+            self.mads.popleft()
         if self.device is not None:
             self._stage(self.device, now)
         sendable = waiting = 0
@@ -119,6 +135,8 @@ class AdapterPort:
     def link_down(self) -> None:
         """The link has gone down: packets that wait are lost."""
         self.staged[:] = [None] * LANES
+        self.vl15.clear()
+        self.mads.clear()
         self.link.stop()
 
     # Packets of the device.
@@ -128,7 +146,6 @@ class AdapterPort:
 
     def _stage(self, device: Node, now: Time) -> None:
         """Take the next packet of each lane that has none."""
-        largest = self.link.port.largest_packet + VCRC_SIZE
         while None in self.staged[: self.link.lanes]:
             frame = device.poll_transmit(now, 0, self._grant)
             if frame is None:
@@ -136,11 +153,22 @@ class AdapterPort:
             if self._is_own(frame):
                 device.receive(frame, now)
                 continue
-            vl = self._lane_of(sl_of(frame))
-            if vl == MANAGEMENT_VL or len(frame) > largest or self.staged[vl] is not None:
+            if not self._put(frame):
                 self.link.counters.port_xmit_discards += 1
-                continue
-            self.staged[vl] = on_lane(frame, vl)
+
+    def _put(self, frame: Frame) -> bool:
+        """Make a packet the next one of its lane; `False` if the lane holds one.
+
+        A packet that no lane is for, or that is too long, is discarded.
+        """
+        vl = self._lane_of(sl_of(frame))
+        if vl == MANAGEMENT_VL or len(frame) > self.link.port.largest_packet + VCRC_SIZE:
+            self.link.counters.port_xmit_discards += 1
+            return True
+        if self.staged[vl] is not None:
+            return False
+        self.staged[vl] = on_lane(frame, vl)
+        return True
 
     def _is_own(self, frame: Frame) -> bool:
         """Whether a packet is for this port itself, so that it does not leave it."""

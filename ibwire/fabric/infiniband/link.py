@@ -82,6 +82,7 @@ class LinkEnd:
         """From the other end."""
         self.verifies = False
         """Whether packets may be damaged on the way here, so that their VCRC is checked."""
+        self.lanes = LANES
         self.due = 0
         """Bits of the lanes whose limit is to be sent."""
         self.errors = 0
@@ -99,7 +100,9 @@ class LinkEnd:
         """Take over what a subnet manager has written into the tables of the port."""
         port = self.port
         self.state = port.state
-        self.lanes = LANES_OF_CODE.get(port.operational_vls, 1)
+        before, self.lanes = self.lanes, LANES_OF_CODE.get(port.operational_vls, 1)
+        if self.lanes > before and self.state >= PortState.INIT:
+            self.due |= (1 << self.lanes) - 1  # the new lanes have no limit yet
         parts = [port.arbitration.get(part, DEFAULT_ARBITRATION[part]) for part in (1, 2, 3, 4)]
         self.arbiter = Arbiter(read_table(*parts[2:]), read_table(*parts[:2]), port.vl_high_limit)
         self.sl2vl = {came: _nibbles(table) for came, table in port.sl2vl.items()}

@@ -50,6 +50,17 @@ def words_of(frame: Frame) -> int:
     return (frame[4] & 7) << 8 | frame[5]
 
 
+def is_management(frame: Frame) -> bool:
+    """Whether a packet carries a MAD: it is on VL15, or for queue pair 1."""
+    if vl_of(frame) == MANAGEMENT_VL:
+        return True
+    kind = frame[1] & 3
+    if kind < 2:
+        return False
+    at = LRH.SIZE + (GRH.SIZE if kind == _GLOBAL else 0) + 5
+    return frame[at] == frame[at + 1] == 0 and frame[at + 2] == 1
+
+
 def pkey_of(frame: Frame) -> int | None:
     """The P_Key of a packet; `None` for a raw one, which has none."""
     kind = frame[1] & 3

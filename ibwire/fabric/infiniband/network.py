@@ -65,6 +65,10 @@ class PacketFabric:
         self._alternatives = Alternatives() if self.settings.adaptive else None
         self.timetable = Timetable("fabric")
         """Functions that are called at times of the run."""
+        self.activates = True
+        """Whether links that come up again go to Active without a subnet manager."""
+        self.not_interrupted: list[tuple[Port, Time]] = []
+        """Links that were not Active when they were to be interrupted, and when."""
         for node in subnet.nodes.values():
             if node.is_switch:
                 self.switches[node.name] = CutThroughSwitch(
@@ -158,6 +162,25 @@ class PacketFabric:
         for adapter in self.adapters.values():
             adapter.link.read_tables()
 
+    def tables_changed(self, port: Port) -> None:
+        """Take over what a subnet manager has just written into the tables of a port."""
+        node = port.node
+        for end in (port, port.peer):
+            if end is None or key_of(end) not in self.wires:
+                continue
+            if end.node.is_switch:
+                self.switches[end.node.name].read_port(end.number)
+                self.simulator.kick(self.switches[end.node.name])
+            else:
+                self.adapters[key_of(end)].link.read_tables()
+                self.simulator.kick(self.adapters[key_of(end)])
+        if node.is_switch:
+            self.switches[node.name].read_life_time()
+
+    def routes_changed(self) -> None:
+        """Take over forwarding tables that a subnet manager has just written."""
+        self._changed()
+
     def fail(self, port: Port) -> None:
         """Take the link of a port down: what is on it and what waits for it is lost."""
         peer = port.peer
@@ -214,7 +237,7 @@ class PacketFabric:
             self.timetable.add(now + duration, lambda: self._recover(port))
         else:
             self.timetable.add(now + limit, lambda: self._give_up(port))
-            self.timetable.add(now + duration, lambda: self.restore(port))
+            self.timetable.add(now + duration, lambda: self.restore(port, activate=self.activates))
         self.simulator.kick(self.timetable)
 
     def plan_interrupt(self, port: Port, at: Time, duration: Time) -> None:
@@ -224,8 +247,15 @@ class PacketFabric:
         def interrupt() -> None:
             if port.state == PortState.ACTIVE:
                 self.interrupt(port, duration)
+            else:
+                self.not_interrupted.append((port, self.simulator.now))
 
         self.timetable.add(at, interrupt)
+        self.simulator.kick(self.timetable)
+
+    def plan_failure(self, port: Port, at: Time) -> None:
+        """Take a link down at a time of the run."""
+        self.timetable.add(at, lambda: self.fail(port))
         self.simulator.kick(self.timetable)
 
     def _recover(self, port: Port) -> None:
@@ -274,12 +304,10 @@ def set_limits(
     LifeTimeValue; above 19 packets live for ever. Raises `EncodeError` for other values, and for
     more lanes than a port has by its VLCap.
     """
-    if lanes not in LANES_OF_CODE.values():
-        raise EncodeError("lanes", lanes, "1, 2, 4, 8 or 15")
+    code = _code_of_lanes(lanes)
     for name, value in (("hoq_life", hoq_life), ("life_time", life_time)):
         if not 0 <= value <= 31:
             raise EncodeError(name, value, "0 to 31")
-    code = next(code for code, count in LANES_OF_CODE.items() if count == lanes)
     for node in subnet.nodes.values():
         for port in node.external_ports():
             if port.vl_cap < code:
@@ -292,6 +320,25 @@ def set_limits(
         for port in node.external_ports():
             port.operational_vls = code
             port.hoq_life = hoq_life
+
+
+def limit_lanes(subnet: Subnet, lanes: int) -> None:
+    """Let no port have more data lanes: VLCap, by which a subnet manager goes.
+
+    Raises `EncodeError` for a number of lanes that cannot be.
+    """
+    code = _code_of_lanes(lanes)
+    for node in subnet.nodes.values():
+        for port in node.external_ports():
+            port.vl_cap = min(port.vl_cap, code)
+            port.operational_vls = port.vl_cap
+
+
+def _code_of_lanes(lanes: int) -> int:
+    for code, count in LANES_OF_CODE.items():
+        if count == lanes:
+            return code
+    raise EncodeError("lanes", lanes, "1, 2, 4, 8 or 15")
 
 
 def _check_duration(duration: Time) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ibwire.base.errors import EncodeError
-from ibwire.base.units import MS, NS, Time
+from ibwire.base.units import MS, NS, US, Time
 from ibwire.fabric.infiniband.credits import LARGEST_GRANT
 from ibwire.fabric.llr import LLR
 
@@ -23,6 +23,8 @@ class FabricSettings:
     """Of each link: 2 m of cable."""
     latency: Time = 130 * NS
     """From the first bit in to the first bit out of a switch that has nothing else to send."""
+    agent_delay: Time = 10 * US
+    """From the end of a request for an agent of a node to its response."""
     update_symbols: int = UPDATE_SYMBOLS
     """Symbol times between flow-control packets that say nothing new; 0 for none."""
     update_step: int | None = None
@@ -42,6 +44,8 @@ class FabricSettings:
             raise EncodeError("delay", self.delay, "0 or above")
         if self.latency < 0:
             raise EncodeError("latency", self.latency, "0 or above")
+        if self.agent_delay < 0:
+            raise EncodeError("agent_delay", self.agent_delay, "0 or above")
         if self.update_symbols < 0:
             raise EncodeError("update_symbols", self.update_symbols, "0 or above")
         if self.defer_limit < 0:

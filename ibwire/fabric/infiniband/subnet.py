@@ -151,6 +151,7 @@ class Port:
     mkey_protect_bits = Stored(PortInfo, "mkey_protect_bits")
     mkey_lease_period = Stored(PortInfo, "mkey_lease_period")
     mkey_violations = Stored(PortInfo, "mkey_violations")
+    pkey_violations = Stored(PortInfo, "pkey_violations")
     master_sm_lid = Stored(PortInfo, "master_sm_lid")
     master_sm_sl = Stored(PortInfo, "master_sm_sl")
     capability_mask = Stored(PortInfo, "capability_mask")
@@ -206,6 +207,26 @@ class Port:
             if own & 0x7FFF == pkey & 0x7FFF and own & 0x7FFF and (own | pkey) & 0x8000:
                 return True
         return False
+
+    def pkey_like(self, pkey: int) -> int:
+        """The P_Key of its table for a partition; the first of the table if it has none."""
+        table = self.pkeys
+        for at in range(0, len(table), 2):
+            own = table[at] << 8 | table[at + 1]
+            if own & 0x7FFF == pkey & 0x7FFF and own & 0x7FFF:
+                return own
+        return self.pkey_at(0)
+
+    def pkey_at(self, index: int) -> int:
+        """An entry of its P_Key table; 0 behind the end."""
+        return int.from_bytes(self.pkeys[2 * index : 2 * index + 2], "big")
+
+    def pkey_index(self, pkey: int) -> int:
+        """The entry of its P_Key table for a partition; 0 if it has none."""
+        for index in range(len(self.pkeys) // 2):
+            if self.pkey_at(index) & 0x7FFF == pkey & 0x7FFF:
+                return index
+        return 0
 
     def has_lid(self, lid: int) -> bool:
         """Whether a LID is one of the port's 2^LMC."""
@@ -270,7 +291,10 @@ class Node:
             self.ports.append(Port(self, number, given.get(number, default)))
         if max(guid, self.ports[-1].guid) >> 64:
             most = (1 << 64) - 1 - (0 if is_switch else num_ports)
-            raise EncodeError(f"GUID of {name}", hex(guid), f"at most 0x{most:x} with its ports")
+            expected = f"a number of at most 0x{most:x}"
+            if not is_switch:
+                expected += ": its ports have the next ones"
+            raise EncodeError(f"GUID of {name}", hex(guid), expected)
         if is_switch:
             switch = SwitchInfo(
                 linear_fdb_cap=LINEAR_FDB_CAP,

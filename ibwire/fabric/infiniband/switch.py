@@ -36,6 +36,7 @@ LIFE_UNIT: Time = 4096 * US // 1000
 """Of HOQLife and LifeTimeValue: 4.096 us times a power of two."""
 LONGEST_LIFE = 19
 """The largest exponent; above it packets live for ever."""
+_DEFERRED = PortState.ACTIVE_DEFER
 STALL_LIVES = 8
 """Lifetimes for which a stalled lane discards (IBA 18.2.5.4)."""
 
@@ -132,8 +133,9 @@ class Output:
 
     def __init__(self) -> None:
         self.lanes = [Lane() for _ in range(LANES)]
-        self.vl15: deque[Frame] = deque()
-        """Packets of subnet management, which need no credits."""
+        self.vl15: deque[tuple[Time, Frame]] = deque()
+        """Packets of subnet management, which need no credits, with the time from which each may
+        leave."""
         self.waiting = 0
         """Bits of the lanes with packets."""
         self.sizes = [0] * LANES
@@ -145,15 +147,13 @@ class Output:
 class CutThroughSwitch:
     """The switch of a node of a subnet.
 
-    to_management: called with a packet for port 0 and the port by which it came. alternatives: the
-    ports it may choose from; without, it keeps to its forwarding table.
+    alternatives: the ports it may choose from; without, it keeps to its forwarding table.
     """
 
     def __init__(
         self,
         node: Node,
         settings: FabricSettings,
-        to_management: Callable[[Frame, int, Time], None] | None = None,
         alternatives: Alternatives | None = None,
     ) -> None:
         self.name = node.name
@@ -162,9 +162,11 @@ class CutThroughSwitch:
         self.links: dict[int, LinkEnd] = {}
         """By port, of those that have a link."""
         self.outputs: dict[int, Output] = {}
+        self.to_management: Callable[[Frame, int, Time], None] | None = None
+        """Takes packets for port 0 and SMPs by directed route, with the port by which they came
+        and the time at which they are there whole."""
         self.ready_ports: list[int] = []
         self._settings = settings
-        self._to_management = to_management
         self._alternatives = alternatives
         self._due: list[tuple[Time, int]] = []
         """Ports to ask, and when."""
@@ -181,10 +183,34 @@ class CutThroughSwitch:
 
     def read_tables(self) -> None:
         """Take over what a subnet manager has written, besides the forwarding tables."""
+        self.read_life_time()
+        for number in self.links:
+            self.read_port(number)
+
+    def read_life_time(self) -> None:
+        """Take over LifeTimeValue."""
         self._life = _life_of(self.node.life_time)
-        for number, link in self.links.items():
-            link.read_tables()
-            self._hoq[number] = _life_of(link.port.hoq_life)
+
+    def read_port(self, number: int) -> None:
+        """Take over the tables of a port that has a link."""
+        link = self.links[number]
+        link.read_tables()
+        self._hoq[number] = _life_of(link.port.hoq_life)
+        self.ready_ports.append(number)
+
+    # What the node itself sends.
+
+    def send_smp(self, frame: Frame, number: int, ready: Time) -> None:
+        """Send a packet on VL15 by a port with a link, from a time on."""
+        self.outputs[number].vl15.append((ready, frame))
+        heappush(self._due, (ready, number))
+
+    def send(self, frame: Frame, number: int, now: Time) -> None:
+        """Send another packet of port 0 by a port with a link."""
+        transit = Transit(frame, 0, now, now)
+        transit.copies = 1
+        self._enqueue(transit, number, pkey_of(frame), now)
+        self._release(transit)
 
     def link_up(self, number: int, now: Time) -> None:
         """A link has come up."""
@@ -248,18 +274,17 @@ class CutThroughSwitch:
             tail += line.time_of(len(frame) + line.overhead - line.head)
         transit = Transit(frame, port, now, tail)
         transit.is_bad = link.is_bad(frame)
-        outputs = self._route(transit)
         if transit.vl == MANAGEMENT_VL:
-            self._forward_management(frame, outputs, now)
+            self._forward_management(transit)
             return
+        outputs = self._route(transit)
         pkey = pkey_of(frame)
         if outputs and not self._admits(link, pkey, inbound=True):
             outputs = []
         transit.copies = 1
         for out in outputs:
             if out == 0:
-                if self._to_management is not None and not transit.is_bad:
-                    self._to_management(frame, port, now)
+                self._take_own(transit)
             else:
                 self._enqueue(transit, out, pkey, now)
         self._release(transit)
@@ -268,9 +293,9 @@ class CutThroughSwitch:
         """The next packet of a port."""
         link, output = self.links[port], self.outputs[port]
         self._finish(output)
-        if output.vl15 and link.state >= PortState.INIT:
+        if output.vl15 and output.vl15[0][0] <= now and PortState.INIT <= link.state < _DEFERRED:
             self.ready_ports.append(port)
-            frame = output.vl15.popleft()
+            _, frame = output.vl15.popleft()
             link.sent(frame, 0, now)
             return frame
         if link.due:
@@ -366,7 +391,8 @@ class CutThroughSwitch:
             return
         vl = link.vl_for(transit.came, sl_of(transit.frame))
         if vl == MANAGEMENT_VL:
-            self.links[transit.came].counters.port_rcv_switch_relay_errors += 1
+            if transit.came:
+                self.links[transit.came].counters.port_rcv_switch_relay_errors += 1
             return
         if not self._admits(link, pkey, inbound=False):
             return
@@ -385,19 +411,28 @@ class CutThroughSwitch:
 
     def _ready(self, transit: Transit, link: LinkEnd) -> Time:
         """From when a packet may leave: its last byte must be there when it is sent."""
+        if not transit.came:
+            return transit.arrived
         came = self.links[transit.came].incoming
         start = transit.arrived - came.time_of(came.head) + self.latency
         size = len(transit.frame) + came.overhead
         return max(start, transit.tail + self.latency - link.line.time_of(size), transit.arrived)
 
-    def _forward_management(self, frame: Frame, outputs: list[int], now: Time) -> None:
-        for out in outputs:
+    def _forward_management(self, transit: Transit) -> None:
+        """Forward a packet on VL15: by its LID, or as the management says by directed route."""
+        if dlid_of(transit.frame) == PERMISSIVE_LID:
+            self._take_own(transit)
+            return
+        for out in self._route(transit):
             if out == 0:
-                if self._to_management is not None:
-                    self._to_management(frame, 0, now)
+                self._take_own(transit)
             else:
-                self.outputs[out].vl15.append(frame)
-                self.ready_ports.append(out)
+                frame = aborted(transit.frame) if transit.is_bad else transit.frame
+                self.send_smp(frame, out, self._ready(transit, self.links[out]))
+
+    def _take_own(self, transit: Transit) -> None:
+        if self.to_management is not None and not transit.is_bad:
+            self.to_management(transit.frame, transit.came, transit.tail)
 
     # What leaves.
 
@@ -472,7 +507,7 @@ class CutThroughSwitch:
     def _release(self, transit: Transit) -> None:
         """Free the buffer of a packet, if this was its last copy."""
         transit.copies -= 1
-        if transit.copies:
+        if transit.copies or not transit.came:
             return
         if self.links[transit.came].free(transit.vl, transit.cost):
             self.ready_ports.append(transit.came)

@@ -24,6 +24,8 @@ from ibwire.fabric.infiniband.subnet import Counters, Node, Port, Subnet, rate_o
 
 SUFFIX = ".toml"
 
+OF_TRAFFIC = ("traffic", "flow", "fault", "expect")
+"""Keys of the file that are not about the topology: `ibwire fabric traffic` reads them."""
 _GUID_STEP = 0x100
 """Between two GUIDs that the file does not give; those of the ports of an adapter lie in it."""
 _FIRST_GUID = {True: 0x3000_0000, False: 0x4000_0000}
@@ -47,6 +49,8 @@ def read_toml(path: Path, find: Callable[[str], Subnet]) -> Subnet:
             _add(table, subnet, is_switch=kind == "switch")
     for table in top.tables("link"):
         _connect(table, subnet, rate)
+    for key in OF_TRAFFIC:
+        top.take(key)
     top.end()
     if not subnet.nodes:
         raise top.error(None, "no node: [[switch]] and [[host]], or topology, give them")
@@ -111,6 +115,8 @@ def _add(table: Table, subnet: Subnet, *, is_switch: bool) -> None:
     name = table.take_text("name", None)
     if name is None:
         raise table.error(None, "a node needs a name")
+    if not name.isprintable():
+        raise table.error("name", f"{shown(name)} has characters that cannot be printed")
     ports = table.take_int("ports", 36 if is_switch else 1, 1, 254)
     settings: dict[str, Any] = {
         "guid": _guid(table, "guid") or _free_guid(subnet, is_switch=is_switch),

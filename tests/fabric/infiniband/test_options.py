@@ -80,6 +80,7 @@ def spread(*, adaptive: bool) -> tuple[int, int, list[int]]:
     return end, arrived, [leaf.ports[port].counters.port_xmit_pkts for port in (5, 6, 7, 8)]
 
 
+@pytest.mark.slow
 def test_adaptive_routing_uses_uplinks_that_are_free() -> None:
     fixed, adaptive = spread(adaptive=False), spread(adaptive=True)
 

@@ -133,7 +133,7 @@ def test_a_net_file_is_found_beside_the_file(tmp_path: Path) -> None:
         (
             '[[host]]\nname = "a"\nguid = "0xffffffffffffffff"',
             ":1:1",
-            "is not at most 0xfffffffffffffffe",
+            "is not a number of at most 0xfffffffffffffffe: its ports have the next ones",
         ),
         ('[[host]]\nname = "a"\nguids = 5', ":3:1", "unknown; did you mean guid?"),
         ('[[host]]\nname = "a"\n[[link]]\nbetween = ["a[1]"]', ":3:1", "a link needs between"),

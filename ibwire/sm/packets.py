@@ -1,0 +1,208 @@
+"""MADs as packets of a fabric in virtual time: SMPs on VL15, others on the lanes of data.
+
+`Management` delivers MADs at once; here they share the links with data. Their agents, traps and
+subnet managers are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from ibwire.base.node import OPEN, Frame, Grant
+from ibwire.base.units import Time
+from ibwire.fabric.infiniband.lrh import MANAGEMENT_VL
+from ibwire.fabric.infiniband.network import PacketFabric, key_of
+from ibwire.fabric.infiniband.subnet import PERMISSIVE_LID, Node, Port
+from ibwire.sm.mads import (
+    METHOD,
+    MGMT_CLASS,
+    MODIFIER,
+    SMP_CLASSES,
+    Datagram,
+    attribute_of,
+)
+from ibwire.sm.management import Management
+from ibwire.sm.recording import GLOBAL, packet_of
+from ibwire.sm.routes import BY_LID, DELIVER, DISCARD, by_lid, directed
+from ibwire_layers.attributes import SMAttribute
+from ibwire_layers.headers import BTH, DETH, GRH, LRH
+from ibwire_layers.mad import MAD_SIZE, Method
+
+_SET = int(Method.SET)
+
+
+class PacketManagement(Management):
+    """The management of a packet fabric: a node of its simulator, without ports.
+
+    An agent answers after `agent_delay` of the settings. A directed-route SMP is forwarded by each
+    switch when it is there whole.
+    """
+
+    name = "management"
+
+    def __init__(self, fabric: PacketFabric) -> None:
+        super().__init__(fabric.subnet)
+        self.fabric = fabric
+        fabric.activates = False
+        for switch in fabric.switches.values():
+            switch.to_management = partial(self._arrive, switch.node)
+        for adapter in fabric.adapters.values():
+            adapter.to_management = partial(self._arrive, adapter.link.port.node)
+        fabric.subnet.on_change = self._link_changed
+        fabric.simulator.kick(self)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no trap is repeated, and no subnet manager waits for an answer."""
+        return self.traps.poll_timeout() is None and not any(
+            getattr(manager, "is_asking", False) for manager in self.managers.values()
+        )
+
+    # As a node of the simulator.
+
+    def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
+        """Does nothing: it has no ports."""
+
+    def poll_transmit(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
+        """`None`: it has no ports."""
+        return None
+
+    def run(self, now: Time, most: int | None = None) -> None:
+        """Let all MADs leave that agents and managers have sent."""
+        while self._waiting:
+            datagram, port = self._waiting.popleft()
+            self._leave(datagram, port, now)
+        self.fabric.simulator.kick(self)
+
+    # What leaves a node.
+
+    def _leave(self, datagram: Datagram, port: Port, now: Time) -> None:
+        """Send a MAD from the port of an adapter, or from port 0 of a switch."""
+        node = port.node
+        if _is_by_path(datagram):
+            out = directed(datagram.mad, node, None)
+            if out == BY_LID:
+                out = by_lid(datagram, node, None) if node.is_switch else port.number
+            elif out != DELIVER and not node.is_switch:
+                # A channel adapter sends by the port that the program has opened.
+                out = out if out == port.number else DISCARD
+        elif node.is_switch:
+            out = by_lid(datagram, node, None)
+        else:
+            out = DELIVER if port.has_lid(datagram.dlid) else port.number
+        if out == DELIVER or (out == 0 and node.is_switch):
+            self._hand_over(datagram, port, now)
+        else:
+            self._send(datagram, node, out, now)
+
+    def _send(self, datagram: Datagram, node: Node, out: int, now: Time) -> None:
+        """Put a packet into the queue of a port."""
+        fabric = self.fabric
+        port = node.ports[out] if 0 < out < len(node.ports) else None
+        if port is None or port.peer is None or key_of(port) not in fabric.wires:
+            self.lost += 1
+            return
+        is_smp = datagram.mad[MGMT_CLASS] in SMP_CLASSES
+        packet = packet_of(datagram, vl=MANAGEMENT_VL if is_smp else 0)
+        if node.is_switch:
+            switch = fabric.switches[node.name]
+            if is_smp:
+                switch.send_smp(packet, out, now)
+            else:
+                switch.send(packet, out, now)
+            fabric.simulator.kick(switch)
+            return
+        adapter = fabric.adapters[key_of(port)]
+        (adapter.vl15 if is_smp else adapter.mads).append(packet)
+        fabric.simulator.kick(adapter)
+
+    # What arrives at a node.
+
+    def _arrive(self, node: Node, frame: Frame, came: int, whole: Time) -> None:
+        """Take a packet for the management of a node; it is there whole at a time."""
+        datagram = datagram_of(frame)
+        if datagram is None:
+            self.lost += 1
+            return
+        port, settings = node.ports[came], self.fabric.settings
+        out = DELIVER
+        if _is_by_path(datagram):
+            out = directed(datagram.mad, node, came)
+            if out == BY_LID:
+                out = by_lid(datagram, node, port)
+        elif not node.is_switch:
+            out = by_lid(datagram, node, port)
+        if out == DELIVER or (out == 0 and node.is_switch):
+            delay = 0 if datagram.is_response else settings.agent_delay
+            self._later(whole + delay, partial(self._hand_over, datagram, port))
+        elif out == DISCARD:
+            self.lost += 1
+        else:
+            self._later(whole + settings.latency, partial(self._send, datagram, node, out))
+
+    def _later(self, time: Time, action: Callable[[Time], None]) -> None:
+        timetable = self.fabric.timetable
+        timetable.add(time, lambda: action(time))
+        self.fabric.simulator.kick(timetable)
+
+    def _hand_over(self, datagram: Datagram, arrived: Port, now: Time) -> None:
+        """Give a MAD to the agent or the programs of a node."""
+        self.delivered += 1
+        mad = datagram.mad
+        is_written = mad[MGMT_CLASS] in SMP_CLASSES and mad[METHOD] == _SET
+        attribute = attribute_of(mad)
+        modifier = int.from_bytes(mad[MODIFIER], "big")
+        self._deliver(datagram, arrived, now)
+        if is_written:
+            self._take_over(arrived, attribute, modifier)
+        self.run(now)
+
+    def _take_over(self, arrived: Port, attribute: int, modifier: int) -> None:
+        """Let the fabric go by what a Set may have changed."""
+        node = arrived.node
+        if attribute == SMAttribute.LINEAR_FORWARDING_TABLE:
+            self.fabric.routes_changed()
+        elif attribute in _OF_PORTS:
+            number = modifier & 0xFF if node.is_switch else arrived.number
+            if number < len(node.ports):
+                self.fabric.tables_changed(node.ports[number])
+
+    def _link_changed(self, node: Node) -> None:
+        self.traps.link_changed(node)
+        self.fabric.simulator.kick(self)
+
+
+_OF_PORTS = (
+    SMAttribute.PORT_INFO,
+    SMAttribute.SWITCH_INFO,
+    SMAttribute.SL_TO_VL_MAPPING_TABLE,
+    SMAttribute.VL_ARBITRATION_TABLE,
+)
+"""Attributes that change how packets move by a port; the low byte of the modifier is the port."""
+
+
+def _is_by_path(datagram: Datagram) -> bool:
+    return datagram.is_directed and datagram.dlid == PERMISSIVE_LID
+
+
+def datagram_of(frame: Frame) -> Datagram | None:
+    """The MAD in a packet; `None` if the packet is too short for one."""
+    lrh = LRH.unpack(frame)
+    at = LRH.SIZE + (GRH.SIZE if lrh.lnh == GLOBAL else 0)
+    end = at + BTH.SIZE + DETH.SIZE
+    if len(frame) < end + MAD_SIZE:
+        return None
+    bth, deth = BTH.unpack(frame[at:]), DETH.unpack(frame[at + BTH.SIZE :])
+    return Datagram(
+        bytearray(frame[end : end + MAD_SIZE]),
+        slid=lrh.slid,
+        dlid=lrh.dlid,
+        sqp=deth.src_qp,
+        dqp=bth.dest_qp,
+        sl=lrh.sl,
+        qkey=deth.qkey,
+        pkey=bth.pkey,
+        grh=bytes(frame[LRH.SIZE : at]) or None,
+        psn=bth.psn,
+    )

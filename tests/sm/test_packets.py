@@ -1,0 +1,162 @@
+"""MADs as packets in virtual time: SMPs on VL15 beside data, other MADs on the lanes of data."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from ibwire.base.node import Frame
+from ibwire.base.units import MS, US, S, Time
+from ibwire.fabric.infiniband.lrh import MANAGEMENT_VL, dlid_of, vl_of
+from ibwire.fabric.infiniband.settings import FabricSettings
+from ibwire.fabric.infiniband.shipped import find_topology
+from ibwire.fabric.infiniband.subnet import Port, Subnet
+from ibwire.fabric.infiniband.tap import tap
+from ibwire.scenario.infiniband import FabricTraffic
+from ibwire.sm.configuration import Settings
+from ibwire.sm.mads import Datagram
+from ibwire_layers.attributes import PortState
+from ibwire_layers.mad import MAD, Method, MgmtClass
+from ibwire_layers.performance import PerfAttribute, PortCounters
+from sm.managed import Managed
+
+FCP = 8
+"""Bytes of a flow-control packet."""
+
+
+class Brought:
+    """A fabric that a subnet manager on its first adapter has brought up by packets."""
+
+    def __init__(self, topology: str, settings: FabricSettings | None = None) -> None:
+        self.subnet: Subnet = find_topology(topology)
+        self.traffic = FabricTraffic(self.subnet, settings)
+        self.adapters = [
+            port
+            for node in self.subnet.nodes.values()
+            if not node.is_switch
+            for port in node.external_ports()
+        ]
+        self.seen: list[tuple[Frame, Time]] = []
+        """What passes the link of the first adapter."""
+        tap(self.traffic.fabric, self.adapters[0], lambda *seen: self.seen.append(seen))
+        self.manager = self.traffic.manage(self.adapters[0], Settings(), 1 * S)
+        assert self.traffic.management is not None
+        self.management = self.traffic.management
+
+    def run(self, duration: Time) -> None:
+        simulator = self.traffic.simulator
+        simulator.run(simulator.now + duration)
+
+    def ask(self, port: Port, lid: int, mad: bytes, queue_pair: int) -> list[Datagram]:
+        """Send a MAD from an adapter to a LID; what comes back to the program there."""
+        asker = Asker()
+        self.management.programs[port] = asker
+        self.management.send(
+            Datagram(bytearray(mad.ljust(256, b"\0")), port.lid, lid, queue_pair, queue_pair), port
+        )
+        self.management.run(self.traffic.simulator.now)
+        self.run(1 * MS)
+        return asker.received
+
+
+class Asker:
+    def __init__(self) -> None:
+        self.received: list[Datagram] = []
+
+    def deliver(self, datagram: Datagram, now: Time) -> bool:
+        self.received.append(datagram)
+        return True
+
+
+@pytest.mark.parametrize("topology", ["star2", "ring:switches=4,hosts=1"])
+def test_a_fabric_comes_up_as_if_mads_took_no_time(topology: str) -> None:
+    """Tables, LIDs and states are those of the manager whose MADs are delivered at once."""
+    at_once = Managed(topology)
+    at_once.start(Settings())
+    at_once.run(1)
+    brought = Brought(topology)
+
+    assert brought.manager.is_up
+    assert brought.traffic.simulator.now > 50 * US
+    for name, node in brought.subnet.nodes.items():
+        other = at_once.subnet.nodes[name]
+        assert node.lft == other.lft
+        assert [port.lid for port in node.ports] == [port.lid for port in other.ports]
+        assert all(port.state == PortState.ACTIVE for port in node.ports if port.peer)
+    lanes = Counter(vl_of(frame) for frame, _ in brought.seen if len(frame) > FCP)
+    assert set(lanes) == {MANAGEMENT_VL}
+    # Each packet is 8 + 12 + 8 + 256 + 4 + 2 bytes: LRH, BTH, DETH, MAD, ICRC, VCRC.
+    assert {len(frame) for frame, _ in brought.seen if vl_of(frame) == MANAGEMENT_VL} == {290}
+
+
+def test_an_agent_answers_after_the_time_of_links_switches_and_its_own() -> None:
+    """A Get to the switch: 292 bytes with delimiters at 100 Gb/s, 10 ns of cable, each way."""
+    brought = Brought("star2", FabricSettings(agent_delay=3 * US))
+
+    own_first = [time for frame, time in brought.seen if vl_of(frame) == MANAGEMENT_VL][:2]
+
+    packet = 292 * 8 * S // (4 * 25_781_250_000 * 64 // 66)
+    assert own_first[1] - own_first[0] == pytest.approx(3 * US + 2 * packet + 20_000, abs=5_000)
+
+
+def test_a_link_that_fails_is_routed_around_while_data_flow() -> None:
+    """The switches send trap 128; the transfer goes the other way round the ring."""
+    brought = Brought("ring:switches=4,hosts=1", FabricSettings(update_symbols=0))
+    fabric, subnet = brought.traffic.fabric, brought.subnet
+    source, destination = brought.adapters[1], brought.adapters[2]
+    near = subnet.nodes["sw1"]
+    before = near.route(destination.lid)
+    start = brought.traffic.simulator.now
+    brought.seen.clear()
+    transfer = brought.traffic.add(source, destination, 400_000, message=50_000, timeout=9)
+    fabric.plan_failure(near.ports[before], start + 5 * US)
+
+    brought.traffic.run(start + 1 * S)
+
+    assert transfer.arrived
+    assert transfer.qp.counters.retransmitted > 0
+    assert near.route(destination.lid) not in (before, 0xFF)
+    assert brought.manager.sweeps == 2
+    assert {vl_of(frame) for frame, _ in brought.seen if len(frame) > FCP} == {MANAGEMENT_VL}
+
+
+def test_a_request_for_counters_takes_credits_of_a_lane_of_data() -> None:
+    brought = Brought("ring:switches=4,hosts=1")
+    asker, target = brought.adapters[0], brought.adapters[2]
+    head = MAD(
+        mgmt_class=MgmtClass.PERF, class_version=1, method=Method.GET, transaction_id=5,
+        attribute_id=PerfAttribute.PORT_COUNTERS,
+    ).pack()  # fmt: skip
+    mad = head + bytes(40) + PortCounters(port_select=1).pack()
+    link = brought.traffic.fabric.link(asker)
+    brought.seen.clear()
+
+    answers = {
+        port: brought.ask(asker, port.lid, mad, 1)
+        for port in (target, brought.subnet.nodes["sw2"].ports[0])
+    }
+
+    assert [len(each) for each in answers.values()] == [1, 1]
+    counted = PortCounters.unpack(bytes(answers[target][0].mad[64:]))
+    assert counted.port_xmit_pkts == target.counters.port_xmit_pkts - 1  # the answer itself
+    assert link.credits.sent[0] == 2 * 5  # 290 bytes are 5 blocks of 64
+    assert [dlid_of(frame) for frame, _ in brought.seen if len(frame) > FCP] == [
+        target.lid, asker.lid, brought.subnet.nodes["sw2"].ports[0].lid, asker.lid,
+    ]  # fmt: skip
+
+
+def test_smps_by_lid_are_answered_too() -> None:
+    brought = Brought("star2")
+    asker, switch = brought.adapters[1], brought.subnet.nodes["sw0"]
+    mad = MAD(
+        mgmt_class=MgmtClass.SUBN_LID_ROUTED, class_version=1, method=Method.GET,
+        transaction_id=5, attribute_id=0x11,
+    ).pack()  # fmt: skip
+
+    (answer,) = brought.ask(asker, switch.ports[0].lid, mad, 0)
+    (own,) = brought.ask(asker, asker.lid, mad, 0)
+
+    # NodeInfo: node type 2 is a switch; it was asked by its port 2.
+    assert (answer.mad[66], answer.mad[64 + 36]) == (2, 2)
+    assert own.mad[66] == 1
