@@ -30,7 +30,18 @@ from ibwire_layers.attributes import SMState
 
 Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
-_OF_A_MANAGER = ("engine", "roots", "lmc", "lanes", "priority", "mkey", "mkey_protect", "sm_host")
+_OF_A_MANAGER = (
+    "engine",
+    "roots",
+    "lmc",
+    "lanes",
+    "priority",
+    "mkey",
+    "mkey_protect",
+    "mkey_lease",
+    "partitions",
+    "sm_host",
+)
 """Arguments of `fabric run` that are for its subnet manager."""
 
 
@@ -85,6 +96,38 @@ def _named(function: Decorated) -> Decorated:
     return option(function)
 
 
+_PROTECTION = (
+    click.option(
+        "--mkey",
+        type=Key(),
+        default=0,
+        help="M_Key of all ports, such as 0x1234: others cannot change them.",
+    ),
+    click.option(
+        "--mkey-protect",
+        type=click.IntRange(0, 3),
+        default=1,
+        show_default=True,
+        help="M_KeyProtectBits beside --mkey; with 2 and 3 others cannot read ports either.",
+    ),
+    click.option(
+        "--mkey-lease",
+        type=click.IntRange(0, 0xFFFF),
+        default=0,
+        help="Seconds after a wrong M_Key, without the right one, until the protection ends; "
+        "0 for never.",
+    ),
+    click.option(
+        "--partition",
+        "partitions",
+        metavar="NAME=PKEY:HOST,...",
+        multiple=True,
+        help="A partition and its members, such as storage=0x10:node-0,node-1=limited. Repeatable.",
+    ),
+)
+"""Options of a subnet manager that say who may do what."""
+
+
 def _manager_options(function: Decorated) -> Decorated:
     """Options of a subnet manager of our own; the command gets them as `settings`."""
     options = (
@@ -121,19 +164,7 @@ def _manager_options(function: Decorated) -> Decorated:
             default=0,
             help="The manager with the highest is master.",
         ),
-        click.option(
-            "--mkey",
-            type=Key(),
-            default=0,
-            help="M_Key of all ports, such as 0x1234: others cannot change them.",
-        ),
-        click.option(
-            "--mkey-protect",
-            type=click.IntRange(0, 3),
-            default=1,
-            show_default=True,
-            help="M_KeyProtectBits beside --mkey; with 2 and 3 others cannot read ports either.",
-        ),
+        *_PROTECTION,
     )
     for option in reversed(options):
         function = option(function)
@@ -241,8 +272,9 @@ def _refuse_manager_options() -> None:
 
 def _check_key(settings: dict[str, Any]) -> None:
     """Raise `UsageError` for M_KeyProtectBits without a key, which would protect nothing."""
-    if _is_given("mkey_protect") and not settings["mkey"]:
-        raise click.UsageError("--mkey-protect needs --mkey")
+    for name in ("mkey_protect", "mkey_lease"):
+        if _is_given(name) and not settings["mkey"]:
+            raise click.UsageError(f"--{name.replace('_', '-')} needs --mkey")
 
 
 def _is_given(parameter: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ibwire.base.errors import EncodeError
@@ -53,6 +53,41 @@ class Partition:
         return self.pkey if names & set(self.limited) else 0
 
 
+def read_partition(text: str) -> Partition:
+    """A partition such as `storage=0x10:node-0,node-1=limited`; raises `EncodeError`.
+
+    A member is the name or the GUID of an adapter, or ALL.
+    """
+    name, equals, rest = text.partition("=")
+    number, colon, members = rest.partition(":")
+    full: list[str] = []
+    limited: list[str] = []
+    for each in members.split(","):
+        member, _, kind = each.strip().partition("=")
+        if not member or kind not in ("", "full", "limited"):
+            raise EncodeError("partition", text, _PARTITION)
+        (limited if kind == "limited" else full).append(member)
+    try:
+        pkey = int(number, 0)
+    except ValueError:
+        pkey = 0
+    if not (name and equals and colon) or not 1 <= pkey & 0x7FFF == pkey & ~FULL:
+        raise EncodeError("partition", text, _PARTITION)
+    return Partition(name, pkey & 0x7FFF, tuple(full), tuple(limited))
+
+
+_PARTITION = (
+    "NAME=PKEY:HOST,... with a P_Key of 0x1 to 0x7fff, such as storage=0x10:node-0,node-1=limited"
+)
+
+
+def with_default(partitions: Sequence[Partition]) -> tuple[Partition, ...]:
+    """Partitions with the default one first, which has everybody as a full member if not given."""
+    if any(each.pkey == DEFAULT_PKEY for each in partitions):
+        return tuple(partitions)
+    return (Partition("Default", DEFAULT_PKEY), *partitions)
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What a subnet manager is told.
@@ -70,6 +105,9 @@ class Settings:
     lanes: int = 0
     mkey: int = 0
     mkey_protect: int = 1
+    mkey_lease: int = 0
+    """Seconds after a wrong M_Key, without the right one, until M_KeyProtectBits fall to 0; with 0
+    they stay."""
     sweep_interval: int = 10
     """Seconds from one light sweep to the next; 0 for none."""
 
@@ -80,6 +118,7 @@ class Settings:
             ("number of lanes", self.lanes, 0, 15),
             ("M_Key", self.mkey, 0, (1 << 64) - 1),
             ("M_KeyProtectBits", self.mkey_protect, 0, 3),
+            ("M_Key lease period", self.mkey_lease, 0, 0xFFFF),
         ):
             if not least <= value <= most:
                 raise EncodeError(name, value, f"{least} to {most}")
@@ -188,13 +227,13 @@ def _lids(view: View, settings: Settings, written: Written) -> Steps:
 
 
 def _key_fields(settings: Settings) -> dict[str, int]:
-    """PortInfo with the M_Key; its lease does not end."""
+    """PortInfo with the M_Key."""
     if not settings.mkey:
         return {}
     return {
         "mkey": settings.mkey,
         "mkey_protect_bits": settings.mkey_protect,
-        "mkey_lease_period": 0,
+        "mkey_lease_period": settings.mkey_lease,
     }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from ibwire.base.errors import EncodeError, LinkError
 from ibwire.fabric.infiniband.routing import Engine
 from ibwire.fabric.infiniband.subnet import IS_SM, NO_PORT, Node, Port, Subnet, rate_name
-from ibwire.sm.configuration import Settings
+from ibwire.sm.configuration import Settings, read_partition, with_default
 from ibwire.sm.management import Management
 from ibwire.sm.manager import SubnetManager
 from ibwire.sm.recording import Recording
@@ -92,8 +92,23 @@ class Control:
             raise EncodeError("host", node.name, "one without a subnet manager")
         if not has_link(node):
             raise EncodeError("host", node.name, "one with a link")
-        start_manager(self.management, _adapter(node), settings_of(command))
+        settings = settings_of(command)
+        self._check_members(settings)
+        start_manager(self.management, _adapter(node), settings)
         return {"host": node.name}
+
+    def _check_members(self, settings: Settings) -> None:
+        """Raise `EncodeError` for a member of a partition that the fabric has not."""
+        known = {"ALL"}
+        for node in self.subnet.nodes.values():
+            if not node.is_switch:
+                known |= {node.name, node.description}
+                known |= {f"0x{port.guid:x}" for port in node.external_ports()}
+        for partition in settings.partitions:
+            for member in (*partition.full, *partition.limited):
+                if member not in known:
+                    name = f"member of the partition {partition.name}"
+                    raise EncodeError(name, member, "a host of this fabric, or ALL")
 
     def _capture(self, command: dict[str, Any]) -> Answer:
         """Start or end a capture; the number of packets of the one that ends."""
@@ -192,14 +207,19 @@ def settings_of(command: dict[str, Any]) -> Settings:
     roots = command.get("roots", ())
     if not isinstance(roots, (list, tuple)):
         raise EncodeError("roots", roots, "a list of switches")
+    partitions = command.get("partitions", ())
+    if not isinstance(partitions, (list, tuple)):
+        raise EncodeError("partitions", partitions, "a list")
     return Settings(
         priority=_whole(command, "priority"),
         engine=Engine(engine),
         roots=tuple(map(str, roots)),
         lmc=_whole(command, "lmc"),
+        partitions=with_default([read_partition(str(each)) for each in partitions]),
         lanes=_whole(command, "lanes"),
         mkey=_whole(command, "mkey"),
         mkey_protect=_whole(command, "mkey_protect", 1),
+        mkey_lease=_whole(command, "mkey_lease"),
     )
 
 

@@ -86,8 +86,9 @@ class Management:
         """By port: of a channel adapter, or port 0 of a switch."""
         self.managers: dict[Port, Manager] = {}
         """Subnet managers of our own, which see MADs before the programs at the port."""
-        self.on_packet: Callable[[Port, Port, Datagram], None] | None = None
-        """Called for each link that a MAD passes, with the ports at its ends."""
+        self.on_packet: Callable[[Port, Port, Datagram, int], None] | None = None
+        """Called for each link that a MAD passes, with the ports at its ends, and the number of
+        the port by which it came into the first node: 0 if it comes from there."""
         self.delivered = 0
         """MADs that have reached their node."""
         self.lost = 0
@@ -99,6 +100,8 @@ class Management:
     def send(self, datagram: Datagram, port: Port) -> None:
         """Take a MAD that a program or an agent sends from a port; `run` delivers it."""
         self._psn = datagram.psn = self._psn + 1 & 0xFFFFFF
+        if datagram.dqp:  # a packet has a P_Key of its sender
+            datagram.pkey = port.management.pkey_like(datagram.pkey)
         self._waiting.append((datagram, port))
 
     @property
@@ -163,7 +166,8 @@ class Management:
             datagram.dlid == PERMISSIVE_LID
         )
         words = PACKET_WORDS + (GRH_WORDS if datagram.grh is not None else 0)
-        least = PortState.INIT if mad[MGMT_CLASS] in SMP_CLASSES else PortState.ACTIVE
+        is_data = mad[MGMT_CLASS] not in SMP_CLASSES
+        least = PortState.ACTIVE if is_data else PortState.INIT
         taken_from = min(least, PortState.ARMED)
         for _ in range(MAXIMUM_LID_HOPS):
             if by_path:
@@ -180,6 +184,8 @@ class Management:
                 out = by_lid(datagram, node, arrived)
                 if out == DISCARD and arrived is not None and node.is_switch:
                     arrived.counters.port_rcv_switch_relay_errors += 1
+            if is_data and arrived is not None and not _admits(datagram, arrived):
+                return None
             if out == DELIVER or (out == 0 and node.is_switch):
                 return start if arrived is None else arrived
             if not 0 < out < len(node.ports):
@@ -189,6 +195,14 @@ class Management:
             if peer is None or not (leaving.carries(least) and peer.carries(taken_from)):
                 leaving.counters.port_xmit_discards += 1
                 return None
+            if (
+                is_data
+                and leaving.enforces_pkeys_outbound
+                and node.is_switch
+                and not leaving.accepts_pkey(datagram.pkey)
+            ):
+                leaving.counters.port_xmit_constraint_errors += 1
+                return None
             leaving.counters.port_xmit_pkts += 1
             leaving.counters.port_xmit_data += words
             peer.counters.port_rcv_pkts += 1
@@ -196,7 +210,7 @@ class Management:
             if peer.state < least:  # Armed, and this is data
                 peer.state = PortState.ACTIVE
             if self.on_packet is not None:
-                self.on_packet(leaving, peer, datagram)
+                self.on_packet(leaving, peer, datagram, 0 if arrived is None else arrived.number)
             node, arrived = peer.node, peer
         return None
 
@@ -230,7 +244,7 @@ class Management:
             counters.port_rcv_data += PACKET_WORDS
             if self.on_packet is not None:
                 mad[HOP_POINTER] = place
-                self.on_packet(leaving, peer, datagram)
+                self.on_packet(leaving, peer, datagram, 0)
             node, arrived = peer.node, peer
             if not returns:
                 mad[RETURN_PATH + place] = peer.number
@@ -242,13 +256,16 @@ class Management:
         mad = datagram.mad
         node = arrived.node
         mgmt_class, method = mad[MGMT_CLASS], mad[METHOD]
+        if mgmt_class not in SMP_CLASSES and not _takes(datagram, arrived.management):
+            self.lost += 1
+            return
         is_request = method in (_GET, _SET)
         answer: Datagram | None = None
         if mgmt_class in SMP_CLASSES:
             if method == _TRAP_REPRESS and self.traps.repress(arrived.management, datagram):
                 return
             if is_request and attribute_of(mad) != _SM_INFO:
-                answer = self.sma.answer(node, arrived.number, datagram)
+                answer = self.sma.answer(node, arrived.number, datagram, now)
             elif not self._to_programs(datagram, arrived, now) and is_request:
                 answer = datagram.answer(status=int(Status.METHOD_ATTRIBUTE_NOT_SUPPORTED))
         elif mgmt_class == _PERFORMANCE and is_request:
@@ -264,3 +281,21 @@ class Management:
             return True
         programs = self.programs.get(arrived.management)
         return programs is not None and programs.deliver(datagram, now)
+
+
+def _admits(datagram: Datagram, arrived: Port) -> bool:
+    """Whether a port lets a packet in by its P_Key, if it is one of a switch that checks them."""
+    if not (arrived.node.is_switch and arrived.enforces_pkeys_inbound):
+        return True
+    if arrived.accepts_pkey(datagram.pkey):
+        return True
+    arrived.counters.port_rcv_constraint_errors += 1
+    return False
+
+
+def _takes(datagram: Datagram, port: Port) -> bool:
+    """Whether queue pair 1 of a port takes a packet by its P_Key; counts it if not."""
+    if port.accepts_pkey(datagram.pkey):
+        return True
+    port.pkey_violations = min(port.pkey_violations + 1, 0xFFFF)
+    return False

@@ -369,7 +369,9 @@ class SubnetManager:
             return
         notice = Notice.unpack(bytes(mad[SMP_DATA]))
         self.administration.report(bytes(mad[SMP_DATA])[: Notice.SIZE], now)
-        if notice.trap_number in (Trap.LINK_STATE_CHANGE, Trap.CAPABILITY_CHANGE):
+        # A sweep has the M_Key: it ends the lease that a wrong one has started.
+        is_lease = notice.trap_number == Trap.BAD_M_KEY and self.settings.mkey_lease
+        if notice.trap_number in (Trap.LINK_STATE_CHANGE, Trap.CAPABILITY_CHANGE) or is_lease:
             self._change(now)
 
     def _change(self, now: Time) -> None:

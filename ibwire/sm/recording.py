@@ -46,15 +46,18 @@ class Recording:
             self._interfaces[port] = self._writer.interface(name, LinkType.ERF, name)
         self._writer.flush()
 
-    def passes(self, leaving: Port, arriving: Port, datagram: Datagram) -> None:
-        """Take a MAD that goes over a link; a file that cannot be written ends there."""
+    def passes(self, leaving: Port, arriving: Port, datagram: Datagram, came: int) -> None:
+        """Take a MAD that goes over a link; a file that cannot be written ends there.
+
+        came: the port by which it came into the node that it leaves; 0 if it comes from there.
+        """
         if self._problem is not None:
             return
         found = [self._interfaces[port] for port in (leaving, arriving) if port in self._interfaces]
         if not found:
             return
         now = time.time_ns()
-        packet = packet_of(datagram, vl=_lane_of(leaving, datagram))
+        packet = packet_of(datagram, vl=_lane_of(leaving, datagram, came))
         record = erf_record(packet, now)
         try:
             for interface in found:
@@ -95,12 +98,12 @@ def packet_of(datagram: Datagram, *, vl: int) -> bytes:
     ).build()
 
 
-def _lane_of(leaving: Port, datagram: Datagram) -> int:
+def _lane_of(leaving: Port, datagram: Datagram, came: int) -> int:
     """The lane of a MAD: VL15 for subnet management, else that of its service level."""
     if datagram.mad[MGMT_CLASS] in SMP_CLASSES:
         return MANAGEMENT_VL
     if leaving.operational_vls <= 1:
         return 0
-    table = leaving.sl2vl.get(0, DEFAULT_SL_TO_VL)
+    table = leaving.sl2vl.get(came if leaving.node.is_switch else 0, DEFAULT_SL_TO_VL)
     byte = table[datagram.sl >> 1]
     return byte & 15 if datagram.sl & 1 else byte >> 4

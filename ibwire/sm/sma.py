@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ibwire.base.units import S, Time
 from ibwire.fabric.infiniband.stored import mask_of
 from ibwire.fabric.infiniband.subnet import (
     ATTRIBUTE_SIZE,
@@ -92,8 +93,12 @@ class SMA:
     ) -> None:
         self.subnet = subnet
         self.on_bad_mkey = on_bad_mkey
+        self._leases: dict[Port, Time] = {}
+        """Ports to which a wrong M_Key came, and when M_KeyProtectBits then fall to 0."""
 
-    def answer(self, node: Node, arrived: int, datagram: Datagram) -> Datagram | None:
+    def answer(
+        self, node: Node, arrived: int, datagram: Datagram, now: Time = 0
+    ) -> Datagram | None:
         """The response to a Get or Set that came in by a port; `None` for no answer."""
         mad = datagram.mad
         method = mad[METHOD]
@@ -101,7 +106,8 @@ class SMA:
             return datagram.answer(status=int(Status.METHOD_NOT_SUPPORTED))
         is_set = method == _SET
         port = node.ports[arrived] if not node.is_switch else node.ports[0]
-        if not self._has_key(port, datagram, is_set=is_set):
+        self._end_lease(port, now)
+        if not self._has_key(port, datagram, is_set=is_set, now=now):
             return None
         attribute = mad[ATTRIBUTE]
         handler = _HANDLERS.get(attribute[0] << 8 | attribute[1])
@@ -114,11 +120,21 @@ class SMA:
             found = bytes(_MKEY_SIZE) + found[_MKEY_SIZE:]
         return datagram.answer(status=status, data=found)
 
-    def _has_key(self, port: Port, datagram: Datagram, *, is_set: bool) -> bool:
+    def _end_lease(self, port: Port, now: Time) -> None:
+        """Let M_KeyProtectBits fall to 0 when no packet with the M_Key has come in time."""
+        end = self._leases.get(port)
+        if end is not None and end <= now:
+            del self._leases[port]
+            port.mkey_protect_bits = 0
+
+    def _has_key(self, port: Port, datagram: Datagram, *, is_set: bool, now: Time) -> bool:
         if _knows_key(port, datagram.mad):
+            self._leases.pop(port, None)
             return True
         if not is_set and port.mkey_protect_bits < 2:
             return True
+        if port.mkey_lease_period:
+            self._leases.setdefault(port, now + port.mkey_lease_period * S)
         port.mkey_violations = min(port.mkey_violations + 1, 0xFFFF)
         if self.on_bad_mkey is not None:
             self.on_bad_mkey(port, datagram)

@@ -25,8 +25,9 @@ HEADER = struct.Struct("<IIIII4s4s2sBBBBBB16s4sH6x")
 length, QPN, Q_Key, LID, SL, path bits, GRH present, GID index, hop limit, traffic class, GID, flow
 label, P_Key index. QPN, Q_Key, LID, GID and flow label are in network order."""
 
-_FIRST, _REST = struct.Struct("<IIIII"), struct.Struct(">IIHBB32x")
-"""The same for a message to a program, whose fields behind the path bits are all 0."""
+_FIRST, _REST, _LAST = struct.Struct("<IIIII"), struct.Struct(">IIHBB24x"), struct.Struct("<H6x")
+"""The same for a message to a program, whose fields from the path bits to the P_Key index are all
+0."""
 
 MAXIMUM_AGENTS = 32
 MAXIMUM_WAITING = 100_000
@@ -284,6 +285,7 @@ class UmadFile:
                 dqp=datagram.sqp,
                 sl=datagram.sl,
                 qkey=datagram.qkey,
+                pkey=datagram.pkey,
             )
             self.door.management.send(answer, self.door.port)
         if whole is None:
@@ -312,6 +314,7 @@ class UmadFile:
         fields = HEADER.unpack(header)
         qpn, qkey, lid, sl = fields[5], fields[6], fields[7], fields[8]
         port = self.door.port
+        pkey = port.pkey_at(fields[-1]) or port.pkey_at(0)
         dlid = int.from_bytes(lid, "big")
         is_permissive = dlid == DIRECTED_LID and mad[MGMT_CLASS] == _DIRECTED_ROUTE
         datagram = Datagram(
@@ -323,6 +326,7 @@ class UmadFile:
             dqp=int.from_bytes(qpn, "big") & 0xFF_FFFF,
             sl=sl & 0xF,
             qkey=int.from_bytes(qkey, "big"),
+            pkey=pkey if agent.qpn else 0xFFFF,
         )
         self.door.management.send(datagram, port)
 
@@ -330,7 +334,8 @@ class UmadFile:
         first = _FIRST.pack(agent.number, 0, 0, 0, HEADER.size + len(mad))
         bits = 0 if datagram.dlid == DIRECTED_LID else self._path_bits(datagram.dlid)
         rest = _REST.pack(datagram.sqp, datagram.qkey, datagram.slid, datagram.sl, bits)
-        self._put(first + rest + mad)
+        index = self.door.port.pkey_index(datagram.pkey) if datagram.dqp else 0
+        self._put(first + rest + _LAST.pack(index) + mad)
 
     def _path_bits(self, dlid: int) -> int:
         port = self.door.port

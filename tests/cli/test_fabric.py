@@ -235,6 +235,8 @@ def test_run_removes_the_folder_of_a_killed_fabric(
         ("--priority", "3"),
         ("--mkey", "0x1234"),
         ("--mkey-protect", "2"),
+        ("--mkey-lease", "60"),
+        ("--partition", "storage=0x10:node-0,node-1=limited"),
         ("--sm-host", "node-0"),
     ],
 )
@@ -247,7 +249,7 @@ def test_options_of_the_manager_need_one(
 
     assert result.exit_code == 2
     assert f"{option} needs --sm own" in result.output
-    key = ("--mkey", "5") if option == "--mkey-protect" else ()
+    key = ("--mkey", "5") if option in ("--mkey-protect", "--mkey-lease") else ()
     assert run("run", "star2", "--sm", "own", option, value, *key).exit_code == 0
 
 
@@ -276,3 +278,27 @@ def test_a_wrong_value_of_a_key_is_an_error() -> None:
 
     assert result.exit_code == 2
     assert "'none' is not a number from 1 on" in result.output
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("storage", "NAME=PKEY:HOST"),
+        ("storage=0x10", "NAME=PKEY:HOST"),
+        ("storage=0x10:", "NAME=PKEY:HOST"),
+        ("storage=ten:node-0", "NAME=PKEY:HOST"),
+        ("storage=0x8000:node-0", "NAME=PKEY:HOST"),
+        ("storage=0x10010:node-0", "NAME=PKEY:HOST"),
+        ("storage=0x10:node-0=half", "NAME=PKEY:HOST"),
+        ("storage=0x10:node-7", "'node-7' is not a host of this fabric, or ALL"),
+    ],
+)
+def test_a_partition_that_cannot_be_is_refused(
+    place: str, given: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(UmadServer, "run", lambda server: None)
+
+    result = run("run", "star2", "--sm", "own", "--partition", given)
+
+    assert result.exit_code == 2
+    assert message in result.output

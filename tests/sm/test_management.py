@@ -42,6 +42,7 @@ class Fabric:
         self.subnet: Subnet = parse_topology(LINE)
         self.management = Management(self.subnet)
         self.received: list[Datagram] = []
+        self.now = 0
         self.a = self.subnet.nodes["a"].ports[1]
         self.b = self.subnet.nodes["b"].ports[1]
         self.management.programs[self.a] = self
@@ -76,7 +77,7 @@ class Fabric:
         mad[129 : 129 + len(path)] = bytes(path)
         self.received.clear()
         self.management.send(Datagram(mad, 0xFFFF, 0xFFFF, 0, 0), self.a)
-        self.management.run(0)
+        self.management.run(self.now)
         return bytes(self.received[0].mad) if self.received else None
 
     def set_port(self, path: tuple[int, ...], number: int = 0, **changes: int) -> int:
@@ -374,3 +375,56 @@ def test_a_port_stands_for_its_lids(fabric: Fabric) -> None:
     port.lid, port.lmc = 8, 2
 
     assert [lid for lid in range(16) if port.has_lid(lid)] == [8, 9, 10, 11]
+
+
+def test_the_lease_of_an_m_key_ends_without_it(fabric: Fabric) -> None:
+    """IBA 14.2.4: a wrong key starts it, the right one stops it; ProtectBits then fall to 0."""
+    fabric.b.mkey, fabric.b.mkey_protect_bits, fabric.b.mkey_lease_period = 0x1234, 2, 5
+    path = (1, 2, 1)
+
+    def get(at: float, mkey: int = 0) -> bytes | None:
+        fabric.now = round(at * S)
+        return fabric.ask(SMAttribute.PORT_INFO, path, mkey=mkey)
+
+    found = [get(0), get(4), get(4.5, 0x1234), get(6), get(10.9)]
+
+    assert [each is not None for each in found] == [False, False, True, False, False]
+    assert fabric.b.mkey_protect_bits == 2
+    shown = get(11)
+    assert shown is not None
+    assert PortInfo.unpack(shown[64:]).mkey == 0x1234
+    assert fabric.b.mkey_protect_bits == 0
+
+
+def test_switches_and_agents_drop_data_of_another_partition(fabric: Fabric) -> None:
+    """IBA 10.9.3: the lower 15 bits are equal, and one of both is a full member."""
+    up(fabric)
+
+    def ask() -> bytes | None:
+        return by_lid(fabric, 2, PerfAttribute.PORT_COUNTERS, MgmtClass.PERF)
+
+    to_a, to_b = fabric.subnet.nodes["sw0"].ports[1], fabric.subnet.nodes["sw1"].ports[1]
+    limited, other = bytearray(b"\x7f\xff"), bytearray(b"\x80\x10")
+
+    assert ask() is not None
+    fabric.b.pkeys = limited
+    assert ask() is not None
+    fabric.a.pkeys = limited
+    assert ask() is None
+    assert fabric.b.pkey_violations == 1
+    fabric.a.pkeys = other
+    assert ask() is None
+    assert fabric.b.pkey_violations == 2
+    to_b.enforces_pkeys_outbound = 1
+    assert ask() is None
+    assert to_b.counters.port_xmit_constraint_errors == 1
+    to_a.enforces_pkeys_inbound = 1
+    assert ask() is None
+    assert to_a.counters.port_rcv_constraint_errors == 1
+    assert fabric.b.pkey_violations == 2
+    for port in (fabric.b, to_a, to_b):
+        port.pkeys = other
+    assert ask() is not None
+    # Subnet management is in no partition.
+    fabric.b.pkeys = limited
+    assert by_lid(fabric, 2, SMAttribute.NODE_INFO, MgmtClass.SUBN_LID_ROUTED) is not None

@@ -12,8 +12,9 @@ from ibwire.fabric.infiniband import routing
 from ibwire.fabric.infiniband.credit_loops import find_credit_loop
 from ibwire.fabric.infiniband.routing import Engine
 from ibwire.fabric.infiniband.subnet import IS_SM, Port
+from ibwire.sm.asking import Ask, packed
 from ibwire.sm.configuration import Partition, Settings
-from ibwire.sm.control import route
+from ibwire.sm.control import Control, route
 from ibwire.sm.mads import Datagram
 from ibwire_layers.attributes import PortInfo, PortState, SMAttribute, SMInfo, SMState
 from ibwire_layers.mad import MAD
@@ -448,3 +449,39 @@ def test_routing_gives_others_a_turn() -> None:
 
     assert turns > 6  # one for each switch as a destination
     assert problems(fabric) == []
+
+
+def test_partitions_of_the_options_reach_ports_and_keep_data_apart() -> None:
+    """node-0-0 and node-1-0 are full members of storage, node-2-0 is a limited one."""
+    fabric = Managed("ring:switches=4,hosts=1")
+    control = Control(fabric.management, lambda host: {})
+    given = ["storage=0x10:node-0-0,node-1-0,node-2-0=limited", "Default=0x7fff:ALL=limited"]
+    control({"command": "manage", "host": "node-0-0", "partitions": given})
+    fabric.run(1)
+
+    keys = [bytes(port.pkeys[:4]).hex() for port in fabric.adapters]
+    switch = fabric.subnet.nodes["sw2"].ports
+    link = next(port for port in switch if port.peer is fabric.adapters[2])
+
+    assert keys == ["7fff8010", "7fff8010", "7fff0010", "7fff0000"]
+    assert bytes(link.pkeys[:4]).hex() == "7fff0010"
+    assert (link.enforces_pkeys_inbound, link.enforces_pkeys_outbound) == (1, 1)
+
+
+def test_a_manager_with_a_lease_sweeps_when_somebody_tries_a_wrong_m_key() -> None:
+    """Trap 256 tells it; its sweep has the key, so that the protection stays."""
+    fabric = Managed("star2")
+    manager = fabric.start(Settings(mkey=5, mkey_protect=2, mkey_lease=3))
+    fabric.run(1)
+    port = fabric.adapters[1]
+    fabric.management.send(
+        Datagram(packed(Ask((1, 2), SMAttribute.PORT_INFO), 9), 0xFFFF, 0xFFFF, 0, 0),
+        fabric.adapters[0],
+    )
+
+    fabric.run(4)
+
+    assert (port.mkey_lease_period, port.mkey_violations) == (3, 1)
+    assert manager.sweeps == 2
+    fabric.run(10)
+    assert port.mkey_protect_bits == 2

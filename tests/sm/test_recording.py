@@ -11,6 +11,7 @@ from ibwire.capture.reader import open_capture
 from ibwire.capture.writer import CaptureWriter
 from ibwire.sm.configuration import Settings
 from ibwire.sm.control import Control
+from ibwire.sm.mads import Datagram
 from ibwire.sm.umad import HEADER, Agent, Door
 from ibwire_layers import crc
 from ibwire_layers.headers import DETH
@@ -136,3 +137,23 @@ def test_a_program_may_ask_for_a_service_level_and_a_queue_pair_that_no_packet_h
     packet = Packet.parse(packets(tmp_path / "c.pcapng")[0][1], LinkType.INFINIBAND)
     assert isinstance(packet.route, IBRoute)
     assert (packet.route.lrh.sl, packet.bth.dest_qp) == (3, 1)
+
+
+def test_the_lane_of_a_mad_is_that_of_the_port_by_which_it_came(tmp_path: Path) -> None:
+    """SLtoVLMappingTable has a row for each input port; 0 is the switch itself (IBA 14.2.5.9)."""
+    fabric = Managed("star2")
+    switch = fabric.subnet.nodes["sw0"]
+    control = Control(fabric.management, lambda host: {})
+    fabric.start(Settings())
+    fabric.run(1)
+    for number, lane in ((0, 1), (1, 2), (2, 3)):
+        switch.ports[2].sl2vl[number] = bytes((lane << 4 | lane,)) * 8
+    control({"command": "capture", "file": str(tmp_path / "c.pcapng"), "taps": [("sw0", 2)]})
+    first, second = fabric.adapters
+    for port in (first, switch.ports[0]):
+        mad = bytearray(MAD(mgmt_class=MgmtClass.PERF, method=0x81).pack().ljust(256, b"\0"))
+        fabric.management.send(Datagram(mad, port.lid, second.lid, 1, 1), port)
+    fabric.management.run(fabric.now)
+    control.close()
+
+    assert [frame[0] >> 4 for _, frame in packets(tmp_path / "c.pcapng")] == [2, 1]
