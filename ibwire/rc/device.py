@@ -346,8 +346,13 @@ class Device:
         """The run that a frame just polled begins, if no other queue pair waits; see `FrameRun`."""
         if self._cnps or not isinstance(packet, TransportPacket):
             return None
-        active = [qp for lane in self._lanes.values() for qp in lane]
-        return active[0].extend(packet) if len(active) == 1 else None
+        only: QueuePair | None = None
+        for active in self._lanes.values():
+            if active:
+                if only is not None or len(active) > 1:
+                    return None
+                only = active[0]
+        return None if only is None else only.extend(packet)
 
     def take_back(self, run: FrameRun, count: int) -> None:
         """Take back the last frames of a run, which have not left."""

@@ -687,7 +687,8 @@ class QueuePair:
             self.receives.flush()
             if self.receives.srq is not None:
                 self.emit(EventType.QP_LAST_WQE_REACHED)
-        self.wake()
+        if self.has_more:
+            self.wake()
 
 
 _RESPONDERS: dict[Service, type[Responder]] = {Service.UC: UCResponder, Service.UD: UDResponder}

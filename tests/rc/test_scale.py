@@ -11,8 +11,9 @@ import pytest
 from ibwire.base.units import MS, US
 from ibwire.fabric.sim import Simulator
 from ibwire.rc.attributes import QPCap
-from ibwire.rc.connect import connect
+from ibwire.rc.connect import ALL_ACCESS, connect
 from ibwire.rc.device import Device
+from ibwire.rc.packet import TransportPacket
 from ibwire.rc.profile import RXE, SPEC, Profile
 from ibwire.rc.qp import QueuePair
 from ibwire.rc.requester import Requester
@@ -160,3 +161,34 @@ def test_timers_of_idle_connections_are_never_looked_at() -> None:
     assert a.poll_timeout() is None
     assert b.poll_timeout() is None
     assert simulator.pending == 0
+
+
+def test_connecting_gives_no_turn_to_a_queue_pair_without_work() -> None:
+    """Otherwise each change of an address would look for it among all others."""
+    _, a, b = two_devices(SPEC)
+
+    pairs = list(connections(a, b, 10))
+
+    assert not any(qp.scheduled for pair in pairs for qp in pair)
+
+
+def test_a_frame_does_not_look_at_all_queue_pairs_that_wait() -> None:
+    """A packet inside a message might begin a run if no other queue pair waited."""
+    _, a, b = two_devices(SPEC)
+    pd = a.alloc_pd()
+    region = pd.register(8192, int(ALL_ACCESS))
+    for near, _ in connections(a, b, 300):
+        near.pd = pd
+        near.post_send(SendWR(WROpcode.RDMA_WRITE, [SGE(region.iova, 8192, region.lkey)]))
+    frames = [a.poll_unbuilt(0) for _ in range(301)]
+    middle = frames[-1]
+    assert isinstance(middle, TransportPacket)
+    assert middle.continues
+
+    tracemalloc.start()
+    run = a.extend_run(middle)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert run is None
+    assert peak < 1000  # a list of them takes eight bytes for each
