@@ -121,8 +121,8 @@ class _Queue(PyverbsCM):
         """Up to `count` completions; advances time while the queue is empty."""
         cq = self.queue()
         network = self.context.network
-        if not len(cq):
-            network.poll(lambda: len(cq) > 0)
+        if not cq.entries:
+            network.poll(lambda: bool(cq.entries))
         with network.lock:
             return [WC.from_device(wc) for wc in cq.poll(count)]
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import os
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
 from typing import NoReturn
@@ -199,19 +197,15 @@ class Context(PyverbsCM):
         """Not supported, an emulated device has no file: EOPNOTSUPP."""
         raise PyverbsRDMAError("An emulated device has no file descriptor", errno.EOPNOTSUPP)
 
-    @contextmanager
-    def verb(self, failure: str) -> Iterator[None]:
+    def verb(self, failure: str) -> pyverbs_errors:
         """Context manager of every verb: takes the lock and converts errors to pyverbs'."""
         if not self._open:
             raise PyverbsUserError(f"{failure}: the Context is closed")
-        with self.closing(failure):
-            yield
+        return pyverbs_errors(failure, self.network.lock)
 
-    @contextmanager
-    def closing(self, failure: str) -> Iterator[None]:
+    def closing(self, failure: str) -> pyverbs_errors:
         """As `verb`, for the release of resources, which may follow the end of the context."""
-        with self.network.lock, pyverbs_errors(failure):
-            yield
+        return pyverbs_errors(failure, self.network.lock)
 
     def new_handle(self) -> int:
         """The handle number of a new object of the context."""

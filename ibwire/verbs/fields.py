@@ -6,7 +6,8 @@ number that the C field cannot hold raises an error.
 
 from __future__ import annotations
 
-from typing import Self, SupportsInt, overload
+from operator import attrgetter
+from typing import TYPE_CHECKING, Self, SupportsInt, overload
 
 from ibwire.verbs.base import PyverbsObject
 from ibwire.verbs.pyverbs_error import PyverbsRangeError, PyverbsUserError
@@ -28,29 +29,37 @@ def unsigned(value: SupportsInt, bits: int, name: str) -> int:
 
 
 class Unsigned:
-    """An attribute of `bits` bits, 0 by default."""
+    """An attribute of `bits` bits, 0 by default.
+
+    In its class it is replaced by a property that reads without a call of Python: a message through
+    the verbs reads some thirty fields.
+    """
 
     def __init__(self, bits: int) -> None:
         self.bits = bits
         self.name = ""
         self.slot = ""
+        self._limit = 1 << bits
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
         self.slot = f"_{name}"
+        setattr(owner, self.slot, 0)
+        setattr(owner, name, property(attrgetter(self.slot), self._store))
 
-    @overload
-    def __get__(self, instance: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, instance: object, owner: type) -> int: ...
-    def __get__(self, instance: object | None, owner: type) -> Self | int:
-        if instance is None:
-            return self
-        value: int = instance.__dict__.get(self.slot, 0)
-        return value
+    def _store(self, instance: object, value: SupportsInt) -> None:
+        if type(value) is not int or not 0 <= value < self._limit:
+            value = unsigned(value, self.bits, self.name)
+        instance.__dict__[self.slot] = value
 
-    def __set__(self, instance: object, value: SupportsInt) -> None:
-        instance.__dict__[self.slot] = unsigned(value, self.bits, self.name)
+    if TYPE_CHECKING:
+
+        @overload
+        def __get__(self, instance: None, owner: type) -> Self: ...
+        @overload
+        def __get__(self, instance: object, owner: type) -> int: ...
+        def __get__(self, instance: object | None, owner: type) -> Self | int: ...
+        def __set__(self, instance: object, value: SupportsInt) -> None: ...
 
 
 class Structure(PyverbsObject):

@@ -27,7 +27,7 @@ def swapped(word: int) -> int:
     Verbs passes immediate data in network order without conversion, so on the little-endian hosts
     of pyverbs its number has the bytes reversed.
     """
-    return int.from_bytes(word.to_bytes(4, "little"), "big")
+    return int.from_bytes(word.to_bytes(4, "little"), "big") if word else 0
 
 
 class SGE(PyverbsCM):
@@ -208,7 +208,7 @@ class SendWR(_WR):
         """
         opcode = _opcode(self.opcode)
         inline = None
-        if self.send_flags & ibv_send_flags.IBV_SEND_INLINE:
+        if self.send_flags & _INLINE:
             inline = b"".join(bytes(memory.at(s.addr, s.length)) for s in self.elements())
         return work.SendWR(
             opcode=opcode,
@@ -245,16 +245,20 @@ class SendWR(_WR):
 
 
 def _opcode(value: int) -> work.WROpcode:
-    try:
-        return work.WROpcode(value)
-    except ValueError:
-        raise VerbsError(errno.EINVAL, f"opcode {value} is not supported") from None
+    opcode = _OPCODES.get(value)
+    if opcode is None:
+        raise VerbsError(errno.EINVAL, f"opcode {value} is not supported")
+    return opcode
 
 
 def send_flags_to_str(flags: int) -> str:
     """Names of send flags."""
     return names_of({flag.value: str(flag.name) for flag in ibv_send_flags}, flags)
 
+
+_INLINE = int(ibv_send_flags.IBV_SEND_INLINE)
+
+_OPCODES = {opcode.value: opcode for opcode in work.WROpcode}
 
 _WITHOUT_DATA = {
     ibv_wr_opcode.IBV_WR_LOCAL_INV,
