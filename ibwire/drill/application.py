@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
 from itertools import accumulate
 
 from ibwire.base.errors import VerbsError
@@ -22,7 +23,13 @@ from ibwire.drill.packets import byte_difference, pattern
 from ibwire.drill.targets.emulated import ADDRESSES, LIMITS, OF_DEVICE
 from ibwire.drill.targets.manager import described
 from ibwire.drill.targets.queue_pair import PEER_SRQN
-from ibwire.drill.targets.target import CommandedManager, QueuePairVerbs, Unable, Verbs
+from ibwire.drill.targets.target import (
+    CommandedManager,
+    ManagerEvent,
+    QueuePairVerbs,
+    Unable,
+    Verbs,
+)
 from ibwire.peer import QKEY
 from ibwire.rc.attributes import MTU_CODES, EventType, QPState
 from ibwire.rc.work import SGE, WC, RecvWR, SendFlags, SendWR, WCOpcode, WCStatus, WROpcode
@@ -72,7 +79,7 @@ class Application:
         if step.token.text == "event":
             return bool(self._events)
         if step.token.text == "cm_event":
-            return bool(self._manager.events)
+            return bool(self._manager.events.get(step.owner))
         if step.token.text == "cq_event":
             return bool(self._raised)
         return bool(self._completions.get((step.owner, step.word.text)))
@@ -88,9 +95,13 @@ class Application:
             return f"an event of the completion queue {self._raised[0]}"
         if self._events:
             return f"the event {self._events[0].name}"
-        if self._used_manager is not None and self._used_manager.events:
-            return f"the event {described(self._used_manager.events[0])}"
+        for owner, events in self._manager_events().items():
+            if events:
+                return f"the event {described(events[0])}" + f" of {owner}" * bool(owner)
         return None
+
+    def _manager_events(self) -> Mapping[str, deque[ManagerEvent]]:
+        return {} if self._used_manager is None else self._used_manager.events
 
     def wanted(self, step: Verb) -> str:
         """A verb as written, with the values of its symbols."""
@@ -196,8 +207,8 @@ class Application:
         self._completions.clear()
         self._raised.clear()
         self._events.clear()
-        if self._used_manager is not None:
-            self._used_manager.events.clear()
+        for events in self._manager_events().values():
+            events.clear()
 
     def _queue_pair(self, step: Verb) -> QueuePairVerbs:
         return self._device.queue_pair(step.owner)
@@ -365,12 +376,12 @@ class Application:
             for name in step.args
             if name != "fails"
         }
-        self._manager.do(step.token.text, given)
+        self._manager.do(step.token.text, given, step.owner)
         return None
 
     def _cm_event(self, step: Verb) -> str | None:
         assert step.word is not None
-        events = self._manager.events
+        events = self._manager.events.get(step.owner, deque())
         if step.word.text == "nothing":
             return described(events[0]) if events else None
         if not events:

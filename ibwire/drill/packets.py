@@ -319,12 +319,13 @@ def _relative(psn: int, base: int) -> str:
 
 
 def _payload(literal: Literal, given: Mapping[str, Mapping[str, int]], scope: Scope) -> bytes:
+    data = literal.data
+    if data is None:
+        length = _word(literal, scope, "len", 0)
+        data = pattern(_word(literal, scope, "at", 0), length)
     if literal.form is not None:
-        return management.build(literal.form, given, literal.data or b"", scope.symbols)
-    if literal.data is not None:
-        return literal.data
-    length = _word(literal, scope, "len", 0)
-    return pattern(_word(literal, scope, "at", 0), length)
+        return management.build(literal.form, given, data, scope.symbols)
+    return data
 
 
 def _word(
@@ -360,7 +361,8 @@ def _numbers(literal: Literal, scope: Scope) -> dict[str, dict[str, int]]:
     given: dict[str, dict[str, int]] = {}
     for place, (token, value) in literal.fields.items():
         number = single(value).evaluate(scope) & _mask(place.field.name)
-        _check_width(token, number, place.field.width, scope)
+        width = 64 if place.field.is_octets else place.field.width
+        _check_width(token, number, width, scope)
         given.setdefault(place.part, {})[place.field.name] = number
     return given
 

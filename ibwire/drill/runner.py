@@ -16,7 +16,7 @@ from ibwire.base.errors import DecodeError, LinkError, PeerError, ScriptError, V
 from ibwire.base.node import Frame
 from ibwire.base.units import MS, NS, US, S, Time
 from ibwire.drill.application import Application, attributes_of
-from ibwire.drill.language.cursor import OWNED
+from ibwire.drill.language.cursor import own_symbols
 from ibwire.drill.language.expressions import Expression, NoValue, Scope
 from ibwire.drill.language.literals import Literal
 from ibwire.drill.language.steps import (
@@ -49,6 +49,7 @@ from ibwire.drill.targets.emulated import Emulated
 from ibwire.drill.targets.target import LONGEST, Target, TooBusy, Unable
 from ibwire.drill.verdict import APPLICATION, INTO, OUT_OF, Entry, Failure, Verdict
 from ibwire.rc.profile import Profile
+from ibwire.rc.unreliable import QP1
 from ibwire_layers.headers import DETH
 from ibwire_layers.packet import Packet
 
@@ -149,10 +150,7 @@ class _Runner:
             self._nothing_left(steps[-1].line)
 
     def _refresh(self) -> None:
-        self._scope.symbols = self._device.symbols
-        if self._owner:
-            own = self._device.wires[self._owner]
-            self._scope.symbols |= {name: getattr(own, name) for name in OWNED}
+        self._scope.symbols = own_symbols(self._device.symbols, self._owner)
 
     def _choose(self, owner: str) -> None:
         """Let the symbols be those of a queue pair."""
@@ -176,6 +174,8 @@ class _Runner:
             packet = Packet.parse(frame, strict=False)
         except DecodeError:
             return ""
+        if packet.bth.dest_qp == QP1:
+            return self._device.manager_owner(frame)
         deth = packet.extension(DETH)
         for name, wire in wires.items():
             if deth is not None and wire.is_datagram:  # to any queue pair

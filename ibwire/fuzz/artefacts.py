@@ -51,7 +51,7 @@ def save(finding: Finding, directory: Path, tested: Target) -> tuple[Recording, 
     (directory / SCRIPT).unlink(missing_ok=True)
     if text:
         write_text(directory / SCRIPT, text)
-    if role_of(case) is Role.CM or not text or not says(text, case):
+    if not text or not says(text, case):
         text = case_text(case)
         write_text(directory / file_name("case", text), text)
     text = case_text(finding.original)
@@ -64,12 +64,10 @@ def save(finding: Finding, directory: Path, tested: Target) -> tuple[Recording, 
 def checked_script(finding: Finding, tested: Target) -> tuple[str, str]:
     """A drill script that the emulator passes and the target does not, or the reason why not."""
     case = finding.case
-    rule = [f"Found by ibwire fuzz: {finding.bucket}."]
-    is_managed = role_of(case) is Role.CM
-    rule += [f"From {case.origin}."] * bool(case.origin and is_managed)
+    rule = f"Found by ibwire fuzz: {finding.bucket}."
     try:
-        write = manager_script if is_managed else script
-        text = write(case, finding.difference, "\n".join(rule), finding.rule)
+        write = manager_script if role_of(case) is Role.CM else script
+        text = write(case, finding.difference, rule, finding.rule)
         if not target(f"emu:{case.profile}").fulfils(text):
             reason = "without the choices of the target the answers before it are others"
             return "", reason if case.choices else "the emulator does not do what it says"

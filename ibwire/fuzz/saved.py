@@ -12,9 +12,12 @@ from ibwire.base.node import Frame
 from ibwire.fuzz.case import Case, CaseError, Role, RunsAway, from_json, to_json
 from ibwire.fuzz.judge.profiles import profile_of
 from ibwire.fuzz.targets.emulated_device import Completion
+from ibwire.fuzz.vocabulary.cm.execution import managed_moments
+from ibwire.fuzz.vocabulary.cm.script import manager_script
 from ibwire.fuzz.vocabulary.queue_pair.execution import moments
-from ibwire.fuzz.vocabulary.queue_pair.reading import MAXIMUM_SIZE, read_script
+from ibwire.fuzz.vocabulary.queue_pair.reading import MAXIMUM_SIZE
 from ibwire.fuzz.vocabulary.queue_pair.script import CannotSay, script
+from ibwire.fuzz.vocabulary.reading import read_script
 from ibwire.fuzz.vocabulary.vocabularies import role_of
 
 HEADING = "A case of ibwire fuzz: what the device gets, and nothing of what it answers."
@@ -22,10 +25,9 @@ HEADING = "A case of ibwire fuzz: what the device gets, and nothing of what it a
 
 def case_text(case: Case) -> str:
     """A case as the text of a file, without what is expected."""
-    if role_of(case) is Role.CM:
-        return to_json(case)
     try:
-        text = script(case, None, HEADING)
+        write = manager_script if role_of(case) is Role.CM else script
+        text = write(case, None, HEADING)
         return text if says(text, case) else to_json(case)
     except (CannotSay, CaseError):
         return to_json(case)
@@ -75,7 +77,8 @@ def _results(case: Case) -> tuple[list[Frame], list[Completion], list[int]]:
     frames: list[Frame] = []
     completions: list[Completion] = []
     events: list[int] = []
-    for moment in moments(case, profile_of(case.profile, case.choices)):
+    carry_out = managed_moments if role_of(case) is Role.CM else moments
+    for moment in carry_out(case, profile_of(case.profile, case.choices)):
         frames += [frame for _, frame in moment.answers]
         completions += moment.completions
         events += moment.events

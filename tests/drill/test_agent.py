@@ -485,7 +485,7 @@ def test_a_manager_is_made_on_demand_and_closed_with_its_queue_pair(
 
 def test_events_of_a_manager_have_the_reason_of_a_rej(ask: Answer, managed: list[Managed]) -> None:
     """Other events have an errno there, which says nothing more (`cma_ib_handler`)."""
-    events = remote(ask).manager().events
+    events = remote(ask).manager().events[""]
 
     assert [(each.kind.name, each.reason) for each in events] == [
         ("REJECTED", 28),

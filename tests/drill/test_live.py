@@ -19,9 +19,9 @@ from ibwire.cm.messages import encode
 from ibwire.drill import parse
 from ibwire.drill.files import write_junit
 from ibwire.drill.language.expressions import Scope
-from ibwire.drill.language.steps import Impair
+from ibwire.drill.language.steps import Impair, is_about_management
 from ibwire.drill.packets import Wire
-from ibwire.drill.targets.live import Diverted, is_about_management, time_of
+from ibwire.drill.targets.live import Diverted, time_of
 from ibwire.drill.targets.manager import offered
 from ibwire.drill.targets.target import TooBusy, Unable
 from ibwire.drill.targets.ways import ByParameters, _Agent

@@ -13,6 +13,7 @@ from ibwire.base.units import MS
 from ibwire.drill import Verdict, parse, report, run
 from ibwire.drill.application import Application
 from ibwire.drill.language.expressions import Scope
+from ibwire.drill.language.steps import Inject
 from ibwire.drill.runner import carry_out
 from ibwire.drill.targets.emulated import Emulated
 from ibwire.drill.targets.target import ManagerEvent
@@ -202,6 +203,94 @@ def test_target_without_a_manager_to_command_leaves_the_case_out() -> None:
     assert verdict.skipped == "needs a connection manager that a script can command"
 
 
+def test_each_queue_pair_has_an_exchange_of_its_own() -> None:
+    """IDs, transactions and queue pairs are those of the connection that a line is about."""
+    verdict = drill("""
+        qp state=RESET
+        qp b
+        listen
+        < CM_REQ
+        b < CM_REQ
+        cm_event CONNECT_REQUEST
+        b cm_event CONNECT_REQUEST
+        b accept
+        b > CM_REP remote_comm_id=0xb0b0002 transaction_id=0x7700000000000002 local_qpn=b.qpn
+        accept
+        > CM_REP remote_comm_id=0xb0b0001 transaction_id=0x7700000000000001 local_qpn=qpn
+        b < CM_RTU remote_comm_id=b.cm_id
+        b cm_event ESTABLISHED
+        cm_event nothing
+        b state RTS
+        state RTR
+        b < WRITE_ONLY psn len=8 ack
+        b > ACKNOWLEDGE psn
+        < CM_REJ
+        cm_event REJECTED reason=CONSUMER_DEFINED
+        b disconnect
+        b > CM_DREQ
+        b < CM_DREP
+        b cm_event DISCONNECTED
+    """)
+
+    assert verdict.passed, report(verdict)
+
+
+@pytest.mark.parametrize(
+    ("line", "got"),
+    [
+        ("b > CM_REP", "nothing"),
+        ("> CM_REP remote_comm_id=0xb0b0002", "remote_comm_id 0xb0b0001, not"),
+    ],
+)
+def test_message_of_another_exchange_does_not_fit(line: str, got: str) -> None:
+    failure = drill(
+        "qp state=RESET\nqp b\nlisten\n< CM_REQ\nb < CM_REQ\ncm_event CONNECT_REQUEST\n"
+        f"b cm_event CONNECT_REQUEST\naccept\n{line}"
+    ).failure
+
+    assert failure is not None
+    assert got in " ".join([failure.got, *failure.details])
+
+
+def test_event_of_another_exchange_that_no_line_expects_is_named() -> None:
+    failure = drill("qp b\nlisten\nb < CM_REQ").failure
+
+    assert failure is not None
+    assert failure.got == "the event CONNECT_REQUEST of b"
+
+
+def test_datagram_services_are_resolved_both_ways() -> None:
+    """IBA 12.6.10 and 12.6.11; `cma_accept` answers with the Q_Key 0x01234567."""
+    verdict = drill("""
+        listen
+        < CM_SIDR_REQ len=4 at=0
+        cm_event RESOLVE_REQUEST
+        accept
+        > CM_SIDR_REP request_id=peer_cm_id qpn=qpn qkey=0x01234567 status=0
+        qp b
+        b resolve
+        b > CM_SIDR_REQ request_id=?id
+        b < CM_SIDR_REP request_id=$id qpn=0x123
+        b cm_event RESOLVED
+    """)
+
+    assert verdict.passed, report(verdict)
+
+
+def test_number_for_a_field_of_bytes_is_its_first_eight() -> None:
+    literal = "< CM_REJ ari=0x1122 reject_info_length=8 more=4 len=150 at=1"
+    script = parse(f"qp state=RESET\n{literal}".encode(), "s.drill")
+    device = Emulated("spec", {"state": QPState.RESET})
+    (step,) = script.cases[0].steps[1:]
+    assert isinstance(step, Inject)
+
+    _, frame, _ = device.inject(step.literal, Scope("s.drill", device.symbols))
+
+    mad = frame[14 + 20 + 8 + 12 + 8 : -4]  # between Ethernet, IPv4, UDP, BTH, DETH and the ICRC
+    assert mad[24 + 12 : 24 + 20] == bytes.fromhex("0000000000001122")
+    assert len(mad) == 256 + 2 + 2 + 4  # 148 bytes have room; padding; 4 more
+
+
 class Slow(Emulated):
     """A device whose manager needs 50 ms to do something, in which the clock is not read."""
 
@@ -212,11 +301,11 @@ class Slow(Emulated):
         self._passed = 0
 
     @property
-    def events(self) -> deque[ManagerEvent]:
+    def events(self) -> Mapping[str, deque[ManagerEvent]]:
         return self.manager.events
 
-    def do(self, verb: str, given: Mapping[str, int]) -> None:
-        self.manager.do(verb, given)
+    def do(self, verb: str, given: Mapping[str, int], owner: str = "") -> None:
+        self.manager.do(verb, given, owner)
         self._passed = 50 * MS
 
     def settle(self) -> None:
@@ -242,9 +331,11 @@ ERRORS = {
     "< CM_REX": "1:3: CM_REX is not a message of connection management; did you mean CM_REQ?",
     "< CM_REQ 7": "1:10: expected a field of the packet, found 7",
     "< CM_REQ remote_comm_id=3": "1:10: remote_comm_id is not a field of CM_REQ; did you mean ",
-    "< CM_REQ private_data=3": "1:10: private_data is not a field of CM_REQ; did you mean ",
+    "> CM_REQ private_data=3": "1:10: private_data is not a field of CM_REQ; did you mean ",
     "< CM_REJ reason=NOPE": "1:17: NOPE is not a number; did you mean NO_QP?",
-    "< CM_REQ len=4": "1:10: len is not a field of CM_REQ; ",
+    "> CM_REQ len=4": "1:10: len is not a field of CM_REQ; ",
+    '< CM_REQ len=4 data="01"': "1:3: data sets the payload, so len and at cannot",
+    "qp b\nb pfc": "2:3: b is a queue pair: expected '<', '>', ",
     "< CM_REQ retry_count=1 retry_count=2": "1:24: retry_count is given twice",
     '< CM_REQ data="' + "00" * 57 + '"': "1:3: CM_REQ has room for 56 bytes of private data",
     "listen port=3": "1:8: port is not an argument of listen; expected backlog, fails, service",

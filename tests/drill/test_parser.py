@@ -38,7 +38,8 @@ ERRORS = {
     "frobnicate": "1:1: frobnicate is not an event; expected accept, anything, bind, choice, "
     "cm_event, connect, cq_event, delay, dereg, disconnect, event, impair, listen, memory, "
     "modify, mr, mw, notify, origin, pfc, poll, post_recv, post_send, qp, ready, reconnect, "
-    "reference, reject, section, silence, srq_limit, state, store, tolerance, unlisten, virtual",
+    "reference, reject, resolve, section, silence, srq_limit, state, store, tolerance, unlisten, "
+    "virtual",
     "": "1:1: expected an event: nothing happens in this script",
     "// Nothing but words.": "1:1: expected an event: nothing happens in this script",
     "pol recv": "1:1: pol is not an event; did you mean poll?",
@@ -94,9 +95,9 @@ ERRORS = {
     "poll send status=SUCESS": "1:18: SUCESS is not a number; did you mean SUCCESS?",
     "memory va len=8": "1:1: expected one of at=, u64=, data= or zero",
     "memory va len=8 at=0 zero": "1:1: expected one of at=, u64=, data= or zero",
-    "memory nowhere zero": "1:8: nowhere is not a number; expected cm_id, end, gid, guid, lkey, "
-    "mtu, peer_cm_id, peer_gid, peer_guid, peer_qpn, pkey, psn, qpn, rkey, rq_psn, service, size, "
-    "sq_psn, srqn, transaction, va",
+    "memory nowhere zero": "1:8: nowhere is not a number; expected chosen_cm_id, cm_id, end, "
+    "gid, guid, lkey, mtu, peer_cm_id, peer_gid, peer_guid, peer_qpn, pkey, psn, qpn, rkey, "
+    "rq_psn, service, size, sq_psn, srqn, transaction, va",
     "dereg x": "1:7: x is not a region; expected mr",
     "mr x.y": "1:4: a name without a dot",
     "qp mtu=257": "1:4: mtu is 257, not one of [256, 512, 1024, 2048, 4096]",

@@ -289,7 +289,7 @@ ERRORS = {
     "qp b size=4096": "1:6: size is of the device: the first qp may give it",
     "qp b\nmr b": "2:4: b is the name of a queue pair",
     "b < SEND_ONLY psn": "1:1: b is not an event; expected accept, ",
-    "qp b\nb silence": "2:3: b is a queue pair: expected '<', '>', bind, cq_event, modify, ",
+    "qp b\nb silence": "2:3: b is a queue pair: expected '<', '>', bind, cm_event, cq_event, ",
     "qp b\nstate RTS\n< SEND_ONLY b.psn": "3:13: b.psn is not a number; did you mean b.qpn?",
     "state RTS\nqp": "2:1: qp comes first, or not at all; another one has a name",
     "interleaved {\nsilence\n}": "1:1: one block: the next begins with '} and {'",

@@ -19,7 +19,7 @@ from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.targets.emulator import EmulatorTestbed
 from ibwire.fuzz.vocabulary.operators import Group
 from ibwire.fuzz.vocabulary.queue_pair.execution import moments
-from ibwire.fuzz.vocabulary.queue_pair.reading import read_script
+from ibwire.fuzz.vocabulary.reading import read_script
 from ibwire.fuzz.vocabulary.vocabularies import queue_pair_generators
 from ibwire.rc.profile import SPEC
 from ibwire_layers.headers import AETH

@@ -33,8 +33,8 @@ from ibwire.fuzz.targets.link.verbs_link import VerbsLink
 from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire.fuzz.vocabulary.cm.script import manager_script
 from ibwire.fuzz.vocabulary.queue_pair.comparison import TolerantComparison
-from ibwire.fuzz.vocabulary.queue_pair.reading import read_script
 from ibwire.fuzz.vocabulary.queue_pair.script import script
+from ibwire.fuzz.vocabulary.reading import read_script
 from ibwire.fuzz.vocabulary.vocabularies import queue_pair_generators
 from ibwire.rc.path import Path
 from ibwire_layers.opcodes import OpCode

@@ -22,7 +22,7 @@ from ibwire.fuzz.case import (
     Wait,
 )
 from ibwire.fuzz.saved import case_text, parse_case, says
-from ibwire.fuzz.vocabulary.queue_pair.reading import read_script
+from ibwire.fuzz.vocabulary.reading import read_script
 from ibwire.rc.work import WROpcode
 from ibwire_layers.opcodes import OpCode
 
@@ -147,7 +147,6 @@ ERRORS = {
     "post_send SEND remote_addr=1": "1: the peer's memory is at 0x5000",
     "post_send SEND flags=INLINE": "1: requests of a case are not inline",
     "< WRITE_ONLY psn va=va+end": "1: va+end: not a number of the connection and an offset",
-    "< CM_REQ": "1: messages of connection management are cases of their own",
 }
 
 
@@ -162,6 +161,7 @@ def test_what_is_no_case_is_refused_with_its_line(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
+        ("< CM_REQ", "s.drill: a case about connections begins with qp state=RESET"),
         ("state RTS", "s.drill: the device receives nothing, and does nothing"),
         ("cases a {\n1\n2\n}\nstate RTS", "s.drill: a table of 2 cases, not one case"),
         ("qp max_rd_atomic=129\npost_send SEND", "s.drill: qp.max_rd_atomic: 129, not a number"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import select
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -121,7 +121,7 @@ class OwnManager:
             "rq_psn": endpoint.psn(),
             "mtu": USUAL_MTU,
         }
-        self._manager = Manager(self, endpoint.managed)
+        self._manager = Manager(self, endpoint.managed, datagrams=False)
         self._former = set(endpoint.manager.connections)
 
     @property
@@ -134,7 +134,19 @@ class OwnManager:
         """The state of the queue pair."""
         return self._qp.state
 
-    def join(self, connection: Connection, state: QPState) -> None:
+    def symbols_of(self, owner: str) -> Mapping[str, int]:
+        """Values of the symbols of a script; there is one queue pair."""
+        return self.symbols
+
+    def state_of(self, owner: str) -> QPState:
+        """The state of the queue pair."""
+        return self.state
+
+    def choose(self, connection: Connection, owner: str | None) -> str:
+        """Take every connection for the queue pair."""
+        return ""
+
+    def join(self, connection: Connection, state: QPState, owner: str = "") -> None:
         """Bring the queue pair to a state with the attributes of a connection."""
         address, attributes = connection.queue_pair_attributes()
         attr = QPAttr(ah_attr=address, min_rnr_timer=12, **attributes)
@@ -148,7 +160,7 @@ class OwnManager:
         (Linux `cma_ib_check_req_qp_type`). With too many unread events it gets no more: then the
         manager refuses requests, once it has too many itself.
         """
-        events = self._manager.events
+        events = self._manager.events[""]
         if len(events) >= MOST_EVENTS:
             return
         self._manager.settle()
@@ -164,8 +176,9 @@ class OwnManager:
     def cm_events(self) -> list[Answer]:
         """Events since the last call."""
         self.handle()
-        events = list(self._manager.events)
-        self._manager.events.clear()
+        queue = self._manager.events[""]
+        events = list(queue)
+        queue.clear()
         return [
             {"event": EVENTS[event.kind.name], "status": event.reason}
             for event in events

@@ -12,7 +12,7 @@ SYMBOLS = frozenset({
     "psn", "rq_psn", "sq_psn", "qpn", "peer_qpn", "mtu", "pkey",
     "va", "rkey", "lkey", "size", "end",
     "srqn",
-    "cm_id", "peer_cm_id", "transaction", "service",
+    "cm_id", "chosen_cm_id", "peer_cm_id", "transaction", "service",
     "gid", "peer_gid", "guid", "peer_guid",
 })  # fmt: skip
 """Values of the connection, of its first memory region, and of its connection management."""
@@ -22,6 +22,9 @@ PARTS = ("va", "rkey", "lkey", "size", "end")
 
 OWNED = ("rq_psn", "sq_psn", "qpn", "peer_qpn", "mtu", "pkey")
 """Attributes of a named queue pair."""
+
+IDENTIFIERS = ("cm_id", "chosen_cm_id", "peer_cm_id", "transaction")
+"""Those of its exchange with the connection manager."""
 
 
 class Cursor:
@@ -125,11 +128,21 @@ class Cursor:
         owner, _, part = token.text.partition(".")
         if token.text in SYMBOLS or (owner in self.regions and part in PARTS):
             return
-        if owner in self.queue_pairs and part in OWNED:
+        if owner in self.queue_pairs and part in (*OWNED, *IDENTIFIERS):
             return
         own = [f"{name}.{part}" for name in self.regions for part in PARTS]
-        own += [f"{name}.{part}" for name in self.queue_pairs for part in OWNED]
+        parts = (*OWNED, *IDENTIFIERS)
+        own += [f"{name}.{part}" for name in self.queue_pairs for part in parts]
         raise self.unknown(token, "number", [*(names or SYMBOLS), *own])
+
+
+def own_symbols(symbols: Mapping[str, int], owner: str) -> dict[str, int]:
+    """Symbols in a line of a queue pair: its own have no name before them there."""
+    if not owner:
+        return dict(symbols)
+    begin = f"{owner}."
+    own = {name[len(begin) :]: symbols[name] for name in symbols if name.startswith(begin)}
+    return {**symbols, **own}
 
 
 def unknown(name: str, what: str, known: Iterable[str]) -> str:

@@ -92,6 +92,9 @@ _MAC_SIZE = 6
 
 _SYNDROMES = ("nak", "rnr", "credits", "syndrome")
 _FLAGS = {"ack": "ack_req", "se": "se"}
+_PRIVATE = ("data",), ("data", "len", "at")
+"""Words for the private data of a message of connection management: from the device, and to it."""
+
 _OUTER: dict[str, type[Header]] = {"eth": Ethernet, "vlan": VLAN, "udp": UDP}
 
 
@@ -175,7 +178,7 @@ def _read(cursor: Cursor, *, is_inbound: bool) -> Literal:
     opcode = OpCode.UD_SEND_ONLY if form else _opcode_of(cursor, token, is_inbound=is_inbound)
     info = INFO.get(opcode)
     headers = form.headers if form else info.headers if info else ()
-    known = _fields_of(headers) if form is None else _fields_of_message(form)
+    known = _fields_of(headers) if form is None else _fields_of_message(form, octets=is_inbound)
     words: dict[str, tuple[Token, Value]] = {}
     fields: dict[Place, tuple[Token, Value]] = {}
     data: bytes | None = None
@@ -185,7 +188,7 @@ def _read(cursor: Cursor, *, is_inbound: bool) -> Literal:
         fields[known["psn"]] = here, value
         if not is_inbound:
             _check_possible(cursor, "psn", value, known["psn"])
-    own_words = WORDS if form is None else {"data": WORDS["data"]}
+    own_words = WORDS if form is None else {name: WORDS[name] for name in _PRIVATE[is_inbound]}
     vocabulary = {**own_words, **INBOUND_WORDS} if is_inbound else own_words
     while not cursor.at_end and cursor.here.text not in ("|", "{"):
         negated = cursor.takes("!")
@@ -400,15 +403,18 @@ def _fields_of(headers: tuple[type[Header], ...]) -> dict[str, Place]:
     return _KNOWN[headers]
 
 
-def _fields_of_message(form: Form) -> dict[str, Place]:
-    """The fields of a message of connection management by every name; its own take precedence."""
+def _fields_of_message(form: Form, *, octets: bool) -> dict[str, Place]:
+    """The fields of a message of connection management by every name; its own take precedence.
+
+    octets: also those of bytes, whose number is that of the first eight.
+    """
     headers = (*form.headers, h.BTH)
     if headers not in _KNOWN:
-        known = _places(headers)
-        _KNOWN[headers] = {
-            name: place for name, place in known.items() if not place.field.is_octets
-        }
-    return _KNOWN[headers]
+        _KNOWN[headers] = _places(headers)
+    known = _KNOWN[headers]
+    if octets:
+        return known
+    return {name: place for name, place in known.items() if not place.field.is_octets}
 
 
 def _places(headers: tuple[type[Header], ...]) -> dict[str, Place]:

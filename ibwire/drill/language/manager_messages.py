@@ -58,17 +58,23 @@ class Form:
 
     @property
     def first(self) -> int:
-        """Bytes of private data before the application's: a REQ has the IP addresses there."""
-        return IPCM.SIZE if self.kind is cm.REQ else 0
+        """Bytes of private data before the application's: requests have the IP addresses there."""
+        return IPCM.SIZE if self.kind in (cm.REQ, cm.SIDR_REQ) else 0
 
 
 def build(form: Form, given: Mapping[str, Mapping[str, int]], data: bytes, sym: Symbols) -> bytes:
-    """The MAD that a peer sends. given: numbers by the key of a header and the field's name."""
+    """The MAD that a peer sends. given: numbers by the key of a header and the field's name.
+
+    A number for a field of bytes is the first eight of them. Private data without room make the
+    MAD longer.
+    """
     right: dict[str, Any] = {name: sym[symbol] for name, symbol in form.inbound.items()}
-    right["private_data"] = padded(form.kind, data)
+    ends = endpoints(sym["peer_gid"], sym["gid"])
+    data = ends.private_data(data) if form.first else data
+    size = form.first + form.room
+    right["private_data"] = padded(form.kind, data[:size])
     message: Message
     if form.kind is cm.REQ:
-        ends = endpoints(sym["peer_gid"], sym["gid"])
         message = request(
             service_id=sym["service"],
             source=ends.source,
@@ -79,7 +85,6 @@ def build(form: Form, given: Mapping[str, Mapping[str, int]], data: bytes, sym: 
             flow_label=ends.flow_label,
             pkey=sym["pkey"],
         )
-        right["private_data"] = padded(cm.REQ, ends.private_data(data))
     elif form.kind is cm.REP:
         message = reply(qpn=sym["peer_qpn"], starting_psn=sym["sq_psn"])
     elif form.kind is cm.REJ:
@@ -88,10 +93,20 @@ def build(form: Form, given: Mapping[str, Mapping[str, int]], data: bytes, sym: 
         message = cm.MRA(service_timeout=LINUX.service_timeout)
     else:
         message = form.kind()
-    message = replace(message, **{**right, **given.get(form.kind.KEY, {})})
+    numbers = given.get(form.kind.KEY, {})
+    octets = {entry.name: entry.size // 8 for entry in form.kind.FIELDS if entry.is_octets}
+    said = {
+        name: _octets(value, octets[name]) if name in octets else value
+        for name, value in numbers.items()
+    }
+    message = replace(message, **{**right, **said})
     mad = encode(message, sym[form.transaction or "peer_transaction"])
     common = replace(MAD.unpack(mad), **given.get(MAD.KEY, {}))
-    return common.pack() + mad[MAD.SIZE :]
+    return common.pack() + mad[MAD.SIZE :] + data[size:]
+
+
+def _octets(number: int, size: int) -> bytes:
+    return (number & (1 << 64) - 1).to_bytes(8).ljust(size, b"\0")
 
 
 def endpoints(source: int, destination: int) -> Endpoints:
@@ -226,6 +241,23 @@ _FORMS = (
     Form(cm.RTU, _SAID, _HEARD, **_ASKS),
     Form(cm.DREQ, {**_SAID, "remote_qpn": "qpn"}, {**_HEARD, "remote_qpn": "peer_qpn"}),
     Form(cm.DREP, _SAID, _HEARD, "dreq_transaction"),
+    Form(
+        cm.SIDR_REQ,
+        {"request_id": "peer_cm_id", "service_id": "service", "pkey": "pkey"},
+        {"service_id": "service", "pkey": "pkey"},
+    ),
+    Form(
+        cm.SIDR_REP,
+        {"request_id": "cm_id", "service_id": "service", "qpn": "peer_qpn"},
+        {"request_id": "peer_cm_id", "service_id": "service"},
+        **_ASKS,
+    ),
+    Form(
+        cm.LAP,
+        {**_SAID, "remote_qpn": "qpn", "alternate_local_gid": "peer_gid"},
+        {**_HEARD, "remote_qpn": "peer_qpn"},
+    ),
+    Form(cm.APR, _SAID, _HEARD),
 )
 FORMS: Mapping[str, Form] = {form.name: form for form in _FORMS}
 """Messages by their names (IBA 12.6; reference/cm#messages)."""

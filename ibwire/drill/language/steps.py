@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ibwire.drill.language.expressions import Expression, Value
 from ibwire.drill.language.literals import Literal
 from ibwire.drill.language.tokens import Line, Token
+from ibwire.drill.language.vocabulary import MANAGER_VERBS
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,24 @@ class Impair:
 
 
 Step = Inject | Expect | Unordered | Silence | Anything | Verb | Impair
+
+
+def is_about_management(steps: Sequence[Step]) -> bool:
+    """Whether a script has messages of connection management, or commands of the manager."""
+    return any(_is_about_management(step) for step in steps)
+
+
+def _is_about_management(step: Step) -> bool:
+    match step:
+        case Inject():
+            return step.literal.form is not None
+        case Expect():
+            return any(literal.form is not None for literal in step.alternatives)
+        case Unordered():
+            return is_about_management(step.members)
+        case Verb():
+            return step.token.text in (*MANAGER_VERBS, "cm_event")
+    return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,6 +209,9 @@ VERBS: Mapping[str, VerbForm] = {
             **_FAILS,
         },
     ),
+    "resolve": VerbForm(
+        "Ask the peer for the queue pair of a datagram service.", {"service": NOTHING, **_FAILS}
+    ),
     "accept": VerbForm(
         "Answer a REQ with a REP, with the queue pair in RTR.", {**_DEPTHS, **_FAILS}
     ),
@@ -269,8 +272,22 @@ def impossible(name: str, names: Names, number: int) -> str:
     return "" if low <= number <= high else f"{name} is {number}, not from {low} to {high}"
 
 
+MANAGER_VERBS = (
+    "listen",
+    "unlisten",
+    "connect",
+    "resolve",
+    "accept",
+    "reject",
+    "delay",
+    "ready",
+    "disconnect",
+)
+"""Commands of the application to its connection manager."""
+
 OWNED_VERBS = (
     "bind",
+    "cm_event",
     "cq_event",
     "modify",
     "mw",
@@ -281,17 +298,6 @@ OWNED_VERBS = (
     "reconnect",
     "srq_limit",
     "state",
+    *MANAGER_VERBS,
 )
 """Verbs that may follow the name of a queue pair."""
-
-MANAGER_VERBS = (
-    "listen",
-    "unlisten",
-    "connect",
-    "accept",
-    "reject",
-    "delay",
-    "ready",
-    "disconnect",
-)
-"""Commands of the application to its connection manager."""

@@ -16,13 +16,13 @@ from ibwire.base.node import Frame
 from ibwire.base.units import Time
 from ibwire.cm.connection import Connection
 from ibwire.cm.node import ca_guid
-from ibwire.drill.language.cursor import OWNED
+from ibwire.drill.language.cursor import OWNED, own_symbols
 from ibwire.drill.language.expressions import Scope
 from ibwire.drill.language.impairments import Impaired
 from ibwire.drill.language.literals import Literal
 from ibwire.drill.language.steps import Impair
 from ibwire.drill.packets import Wire, build, pause_frame
-from ibwire.drill.targets.manager import Exchange, Manager
+from ibwire.drill.targets.manager import Exchange, Exchanges, Manager, message_in
 from ibwire.drill.targets.queue_pair import XRC, DeviceQueuePair
 from ibwire.drill.targets.target import LONGEST, Damage, TooBusy
 from ibwire.peer import events_of, frames_from, timeouts_until
@@ -135,7 +135,8 @@ class Emulated:
         self.way = Impaired(self.device)
         """To the device and back."""
         gids = gid_of(own), gid_of(peer)
-        self.exchange = Exchange(*gids, ca_guid(mac_of(gids[0])), ca_guid(mac_of(gids[1])))
+        guids = ca_guid(mac_of(gids[0])), ca_guid(mac_of(gids[1]))
+        self.exchanges = Exchanges(Exchange(*gids, *guids))
         self._manager: Manager | None = None
         self.regions: dict[str, MemoryRegion] = {"mr": self._region}
         self._registered: int = settings["size"]
@@ -175,10 +176,12 @@ class Emulated:
             "mtu": wire.mtu,
             "pkey": wire.pkey,
             "srqn": wire.srqn,
-            **self.exchange.symbols,
+            **self.exchanges[""].symbols,
         }
         for name, other in self.wires.items():
             found |= {f"{name}.{part}": getattr(other, part) for part in OWNED}
+            own = self.exchanges[name].symbols
+            found |= {f"{name}.{part}": number for part, number in own.items()}
         for name, region in self.regions.items():
             prefix = "" if name == "mr" else f"{name}."
             found |= {
@@ -206,7 +209,7 @@ class Emulated:
         frame = build(literal, self.queue_pairs[owner].wire, scope)
         manager = self._manager if literal.form is None else self.manager
         if manager is not None:
-            self.exchange.note(frame, from_device=False)
+            self.exchanges.choose(owner).note(frame, from_device=False)
         self.way.receive(frame, self.now)
         if manager is not None:
             manager.settle()
@@ -216,7 +219,7 @@ class Emulated:
         """Read the frames that the device sends now."""
         for frame in frames_from(self.way, self.now):
             if self._manager is not None:
-                self.exchange.note(frame, from_device=True)
+                self.exchanges.note(frame)
             self.outbound.append((self.now, frame))
             self._frames += 1
             if self._frames > MAXIMUM_FRAMES:
@@ -260,16 +263,41 @@ class Emulated:
             self.way.inner = self._manager.node
         return self._manager
 
-    def join(self, connection: Connection, state: QPState) -> None:
-        """Bring the queue pair to a state with the attributes of a connection."""
+    def symbols_of(self, owner: str) -> Mapping[str, int]:
+        """Values of the symbols in a line of a queue pair."""
+        return own_symbols(self.symbols, owner)
+
+    def manager_owner(self, frame: Frame) -> str:
+        """The queue pair of whose exchange a message of the connection manager is."""
+        found = message_in(frame)
+        return "" if found is None else self.exchanges.owner_of(found.message)
+
+    def state_of(self, owner: str) -> QPState:
+        """The state of a queue pair."""
+        return self.queue_pairs[owner].state
+
+    def choose(self, connection: Connection, owner: str | None) -> str:
+        """Take the connection that a queue pair is for; its exchange has the ID of the peer."""
+        if owner is None:
+            names = [each for each in self.exchanges if self._is_asked(each, connection)]
+            owner = names[-1] if names else ""
+        self.exchanges.choose(owner).chosen_cm_id = connection.local_id
+        return owner
+
+    def _is_asked(self, owner: str, connection: Connection) -> bool:
+        return self.exchanges[owner].peer_cm_id == connection.remote_id
+
+    def join(self, connection: Connection, state: QPState, owner: str) -> None:
+        """Bring a queue pair to a state with the attributes of a connection."""
         address, attributes = connection.queue_pair_attributes()
-        self.queue_pairs[""].join(state, address, attributes)
+        joined = self.queue_pairs[owner]
+        joined.join(state, address, attributes)
         request, answer = connection.request, connection.reply
         assert isinstance(request, REQ)
         assert isinstance(answer, REP)
         own, other = (request, answer) if connection.is_active else (answer, request)
-        self.wire = replace(
-            self.wire,
+        joined.wire = replace(
+            joined.wire,
             peer_qpn=other.local_qpn,
             mtu=MTU_BYTES[request.path_packet_payload_mtu],
             rq_psn=own.starting_psn,
@@ -334,6 +362,8 @@ class Emulated:
     def create(self, name: str, given: Mapping[str, int]) -> None:
         """Make a queue pair under a name; what is not given is as in the first one."""
         number = len(self.queue_pairs)
+        if name:
+            self.exchanges.add(name, number)
         base = dict(self._settings)
         if name:  # other PSNs, so that a packet for another queue pair is noticed
             base |= {"rq_psn": DEFAULTS["rq_psn"] + 1000 * number}

@@ -21,8 +21,15 @@ from ibwire.drill.application import Application
 from ibwire.drill.language.expressions import Expression, Scope
 from ibwire.drill.language.impairments import Impaired
 from ibwire.drill.language.literals import Literal
-from ibwire.drill.language.steps import Case, Expect, Impair, Inject, Script, Step, Unordered, Verb
-from ibwire.drill.language.vocabulary import MANAGER_VERBS
+from ibwire.drill.language.steps import (
+    Case,
+    Impair,
+    Inject,
+    Script,
+    Step,
+    Verb,
+    is_about_management,
+)
 from ibwire.drill.packets import Wire, build
 from ibwire.drill.runner import asked_for, carry_out
 from ibwire.drill.targets.emulated import DEFAULTS, MAXIMUM_FRAMES
@@ -215,6 +222,10 @@ class LiveDevice:
         self._frames = 0
         self._is_under_way = False
         """Whether a packet was sent after the last one of the device."""
+
+    def manager_owner(self, frame: Frame) -> str:
+        """The first queue pair: there is one."""
+        return ""
 
     @property
     def symbols(self) -> dict[str, int]:
@@ -524,24 +535,6 @@ def _check_timeout(steps: Sequence[Step], given: Mapping[str, int], slack: Time)
 def _round_trip(slack: Time) -> Time:
     """Time of a packet and its response, with a device that is not busy."""
     return slack // 4
-
-
-def is_about_management(steps: Sequence[Step]) -> bool:
-    """Whether a script has messages of connection management, or commands of the manager."""
-    return any(_is_about_management(step) for step in steps)
-
-
-def _is_about_management(step: Step) -> bool:
-    match step:
-        case Inject():
-            return step.literal.form is not None
-        case Expect():
-            return any(literal.form is not None for literal in step.alternatives)
-        case Unordered():
-            return is_about_management(step.members)
-        case Verb():
-            return step.token.text in (*MANAGER_VERBS, "cm_event")
-    return False
 
 
 _VLAN, _IPV4, _IPV6 = (

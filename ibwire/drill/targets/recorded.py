@@ -87,6 +87,10 @@ class _Recording:
             rkey=reth.rkey if reth else 0,
         )
 
+    def manager_owner(self, frame: Frame) -> str:
+        """The first queue pair: there is one."""
+        return ""
+
     @property
     def symbols(self) -> dict[str, int]:
         """Values of the symbols of a script; those of memory are in the first RETH."""

@@ -330,16 +330,18 @@ class RemoteManager:
         self._events: deque[ManagerEvent] = deque()
 
     @property
-    def events(self) -> deque[ManagerEvent]:
-        """Events that no line of the script has expected yet."""
+    def events(self) -> Mapping[str, deque[ManagerEvent]]:
+        """Events that no line of the script has expected yet; there is one queue pair."""
         found = self._ask("cm_events")
         if not isinstance(found, list):
             raise PeerError(f"the events of the agent are {found!r}, not a list")
         self._events += map(_remote_event, found)
-        return self._events
+        return {"": self._events}
 
-    def do(self, verb: str, given: Mapping[str, int]) -> None:
+    def do(self, verb: str, given: Mapping[str, int], owner: str = "") -> None:
         """Carry a command out; raises `VerbsError` and `Unable`."""
+        if verb == "resolve":
+            raise Unable("needs resolve at the device: the agent's rdma_cm makes connections")
         self._ask(
             verb, **{**MANAGER_DEFAULTS.get(verb, {}), **given, **self._addresses.get(verb, {})}
         )

@@ -66,6 +66,10 @@ class Target(Protocol):
         """Values of the symbols of a script."""
         ...
 
+    def manager_owner(self, frame: Frame) -> str:
+        """The queue pair of whose exchange a message of the connection manager is."""
+        ...
+
     def inject(
         self, literal: Literal, scope: Scope, owner: str = ""
     ) -> tuple[Time, Frame | None, list[str]]:
@@ -122,11 +126,11 @@ class CommandedManager(Protocol):
     """A connection manager that takes commands of the application."""
 
     @property
-    def events(self) -> deque[ManagerEvent]:
-        """Events that no line of the script has expected yet."""
+    def events(self) -> Mapping[str, deque[ManagerEvent]]:
+        """Events that no line of the script has expected yet, by queue pair."""
         ...
 
-    def do(self, verb: str, given: Mapping[str, int]) -> None:
+    def do(self, verb: str, given: Mapping[str, int], owner: str = "") -> None:
         """Carry a command out.
 
         Raises `VerbsError` for a refused command, `Unable` for one that the manager does not have.

@@ -161,6 +161,9 @@ FORMS: Mapping[str, Form] = {
 """Messages as the RDMA-CM of Linux 6.1 sends them, with fewer retries
 (reference/cm#linux-values)."""
 
+BEFORE_MAD = h.BTH.SIZE + h.DETH.SIZE
+"""Bytes from the BTH on."""
+
 _REQUESTS = ("REQ", "SIDR_REQ")
 _OUTER = ("eth", "ip", "udp")
 """Headers before the BTH, which belong to the frame."""

@@ -1,41 +1,49 @@
 """A case for a connection manager as a drill script.
 
-Drill makes one connection at a time and has its own names for its numbers. A line gives the
-fields of a message that differ from those that drill sends or expects.
+Each exchange of the case is that of a queue pair of the script. A line gives the fields of a
+message that differ from those that drill sends or expects.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from ibwire.base.node import Frame
-from ibwire.base.units import Time
 from ibwire.cm.messages import Message, decode
 from ibwire.cm.states import EventKind
 from ibwire.drill.language import manager_messages as drill
+from ibwire.drill.language.literals import MAXIMUM_PAYLOAD
+from ibwire.drill.language.parser import MAXIMUM_QUEUE_PAIRS
 from ibwire.drill.language.vocabulary import REASONS
-from ibwire.drill.packets import pattern
-from ibwire.drill.targets.manager import FIRST_ID, FIRST_TRANSACTION, Exchange
-from ibwire.fuzz.case import Case, Command, Mad, Packet, Pause, Step, Value, Wait
+from ibwire.drill.targets.manager import FIRST_ID, FIRST_TRANSACTION, message_in
+from ibwire.fuzz.case import (
+    Case,
+    Command,
+    Connect,
+    Connection,
+    Mad,
+    Packet,
+    Pause,
+    Step,
+    Value,
+    Wait,
+)
 from ibwire.fuzz.judge.comparison import Difference
 from ibwire.fuzz.judge.findings import part_of
 from ibwire.fuzz.judge.profiles import profile_of
-from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, SIZE, Completion
-from ibwire.fuzz.targets.emulated_manager import (
-    BACKLOG,
-    EVENT,
-    SERVICE,
-    Management,
-    managed_emulation,
-    management_of,
+from ibwire.fuzz.targets.emulated_device import SIZE, Completion
+from ibwire.fuzz.targets.emulated_manager import BACKLOG, EVENT
+from ibwire.fuzz.vocabulary.cm.encoding import BEFORE_MAD, PARTS, encode_message
+from ibwire.fuzz.vocabulary.cm.execution import (
+    NAMES,
+    DrillNumbers,
+    ManagedMoment,
+    managed_moments,
 )
-from ibwire.fuzz.vocabulary.binding import Binding
-from ibwire.fuzz.vocabulary.cm.encoding import PARTS, encode_message
-from ibwire.fuzz.vocabulary.queue_pair.encoding import Symbols, number_of
+from ibwire.fuzz.vocabulary.queue_pair.encoding import number_of
 from ibwire.fuzz.vocabulary.queue_pair.execution import Moment
-from ibwire.fuzz.vocabulary.queue_pair.script import CannotSay, Writer, odd_ends
-from ibwire.rc.profile import Profile
+from ibwire.fuzz.vocabulary.queue_pair.script import CannotSay, Writer, attributes, odd_ends
 from ibwire.rc.unreliable import QP1
 from ibwire_layers import cm
 from ibwire_layers import headers as h
@@ -46,121 +54,107 @@ from ibwire_layers.packet import Packet as WholePacket
 from ibwire_layers.psn import MASK
 
 
-@dataclass(frozen=True, slots=True)
-class ManagedMoment(Moment):
-    """The results of a step on a device with a connection manager; `symbols`: before it."""
-
-    frame: Frame | None
-    """The frame that it received."""
-    made: tuple[int, int, int] | None
-    """First PSNs of requests to the device and of its own, and the peer's queue pair; none
-    without a connection."""
-
-
-def manager_script(case: Case, difference: Difference, rule: str, section: str = "") -> str:
+def manager_script(case: Case, difference: Difference | None, rule: str, section: str = "") -> str:
     """The script; raises `CannotSay`. Arguments are those of `script`."""
-    exchanges = {step.exchange for step in case.steps if isinstance(step, Mad | Command)}
-    if len(exchanges) > 1:
-        raise CannotSay("it is about several connections at a time")
-    usual = list(moments(case, profile_of(case.profile, {})))
-    chosen = list(moments(case, profile_of(case.profile, case.choices)))
-    writer = _ManagerWriter(case, usual[0].symbols)
+    profile = profile_of(case.profile, {})
+    chosen = list(managed_moments(case, profile_of(case.profile, case.choices)))
+    usual = list(managed_moments(case, profile)) if difference is not None else chosen
+    writer = _ManagerWriter(case, usual)
     for number, step in enumerate(case.steps):
         is_last = number == len(case.steps) - 1
-        writer.step(step, usual[number], chosen[number], difference if is_last else None)
+        if difference is None:
+            writer.stimulus(step, chosen[number])
+        else:
+            writer.step(step, usual[number], chosen[number], difference if is_last else None)
     lines = [f"// {line}" for line in rule.split("\n")]
     lines += [f"section {section}"] * bool(section)
-    lines += ["", "  qp state=RESET" + f" size={SIZE}" * writer.has_data]
+    lines += [f"origin {case.origin}"] * bool(case.origin)
+    lines += [f"reference {case.profile}"]
+    lines += [f"choice {name}={value}" for name, value in case.choices.items()]
+    words = ["qp state=RESET"] + [f"size={SIZE}"] * writer.has_data
+    if case.connection != Connection():
+        words += attributes(case.connection, Connection())
+    lines += ["", "  " + " ".join(words)]
+    lines += [f"  qp {name}" for name in writer.names.values() if name]
     lines += [f"  store va len={SIZE} at=0"] * writer.has_data
     lines += [f"  listen backlog={BACKLOG}", "", *writer.lines]
     return "\n".join(lines) + "\n"
 
 
-def moments(case: Case, profile: Profile) -> Iterator[ManagedMoment]:
-    """A case carried out on one device."""
-    device = managed_emulation(case.connection, profile)
-    management = management_of(device)
-    binding = Binding(PEER_ADDRESS, ADDRESS)
-    for step in case.steps:
-        start, psn, accepted, frame = device.now, 0, True, None
-        answers: list[tuple[Time, Frame]] = []
-        exchange = step.exchange if isinstance(step, Mad | Command) else management.exchange
-        management.choose(exchange)
-        symbols, made = dict(device.symbols), _made(management)
-        if type(step) is Packet and symbols["qpn"] == device.qp.number:
-            raise CannotSay(_BESIDE)
-        if isinstance(step, Packet):
-            base = device.psn(step.psn[0])
-            psn = base + step.psn[1] & MASK
-            frame = binding.frame(step, base, symbols)
-            device.receive(frame)
-        elif isinstance(step, Command):
-            accepted = device.command(step)
-        elif isinstance(step, Wait):
-            answers = [(when - start, frame) for when, frame in device.wait(step.time)]
-        if isinstance(step, Packet) and step.held:
-            yield ManagedMoment(psn, symbols, accepted, (), (), (), frame, made)
-            continue
-        if not isinstance(step, Wait):
-            answers = [(0, frame) for frame in device.answers()]
-        found = device.completions(), device.raised()
-        yield ManagedMoment(psn, symbols, accepted, answers, *found, frame, made)
-
-
-def _made(management: Management) -> tuple[int, int, int] | None:
-    connection = management.exchanges.get(management.exchange)
-    if connection is None or not isinstance(connection.reply, cm.REP):
-        return None
-    request, reply = connection.request, connection.reply
-    assert isinstance(request, cm.REQ)
-    own, other = (request, reply) if connection.is_active else (reply, request)
-    return own.starting_psn, other.starting_psn, other.local_qpn
-
-
 class _ManagerWriter(Writer):
-    """The lines of a script about one connection."""
+    """The lines of a script about exchanges of connection management."""
 
-    def __init__(self, case: Case, symbols: Symbols) -> None:
+    def __init__(self, case: Case, moments: Sequence[ManagedMoment]) -> None:
         super().__init__(case.connection)
-        own_id, transaction = symbols["own.id"], symbols["transaction"]
-        self._first = {own_id: FIRST_ID, transaction: FIRST_TRANSACTION}
-        """First numbers of the fuzzer, and those of drill."""
+        pairs = zip(case.steps, moments, strict=True)
+        used = {each.exchange for step, each in pairs if isinstance(step, Packet | Command)}
+        if len(used) > MAXIMUM_QUEUE_PAIRS:
+            raise CannotSay(f"it has more than {MAXIMUM_QUEUE_PAIRS} exchanges")
+        self.names = {number: f"qp{number + 1}" for number in sorted(used)}
+        """The queue pair of each exchange; the first one, if exchange 0 is the only one."""
+        if used <= {0}:
+            self.names = {0: ""}
         self.has_data = any(type(step) is Packet for step in case.steps)
-        self._exchange = Exchange(
-            gid=symbols["gid"],
-            peer_gid=symbols["own.gid"],
-            guid=symbols["guid"],
-            peer_guid=symbols["own.guid"],
-            peer_cm_id=own_id,
-            transaction=transaction,
-        )
-        """What drill has learned of the connection so far, with the numbers of the fuzzer."""
+        self._numbers = DrillNumbers(moments[0].symbols, self._name)
         self._moment: ManagedMoment
-        self._is_connected = False
-        """Whether the only queue pair of the script has been used."""
+        self._connected: set[int] = set()
+        """Exchanges whose queue pair has been used."""
 
     def step(
         self, step: Step, usual: Moment, chosen: Moment, difference: Difference | None
     ) -> None:
         """A step and its results; difference: that of the last step."""
         assert isinstance(usual, ManagedMoment)
-        self._moment = usual
-        if isinstance(step, Command):
-            self._command(step, usual)
-        elif not isinstance(step, Packet | Wait | Pause):
+        if usual.is_beside or isinstance(step, Connect):
             raise CannotSay(_BESIDE)
         super().step(step, usual, chosen, difference)
 
-    def _command(self, step: Command, moment: Moment) -> None:
-        if step.what == "resolve":
-            raise CannotSay("drill does not resolve services")
+    def stimulus(self, step: Step, moment: Moment) -> None:
+        """A step, and whatever comes of it."""
+        super().stimulus(step, moment)
+        self._numbers.note(self._moment)
+
+    def _action(self, step: Step, moment: Moment) -> None:
+        assert isinstance(moment, ManagedMoment)
+        self._moment = moment
+        if isinstance(step, Command):
+            self._command(step, moment)
+        elif isinstance(step, Connect):
+            if step.connection != self._connection:
+                raise CannotSay("its connections differ")
+            self.lines += ["", "  reconnect"]
+            self._numbers = DrillNumbers(moment.symbols, self._name)
+            self._connected.clear()
+        elif isinstance(step, Packet | Wait | Pause):
+            super()._action(step, moment)
+        else:
+            raise CannotSay(_BESIDE)
+
+    def _name(self, exchange: int) -> str:
+        return self.names.get(exchange, "")
+
+    def _owner(self, pair: int) -> str:
+        name = self._name(self._moment.exchange)
+        return f"{name} " if name else ""
+
+    def _sender(self, frame: Frame) -> str:
+        found = message_in(frame)
+        owner = (
+            self._numbers.owner_of(found.message) if found else self._name(self._moment.exchange)
+        )
+        return f"{owner} " if owner else ""
+
+    def _command(self, step: Command, moment: ManagedMoment) -> None:
+        owner = self._owner(0)
         if step.what in ("accept", "connect") and moment.accepted:
-            self.lines += ["  modify state=RESET"] * self._is_connected
-            self._is_connected = True
-        words = step.what
-        words += f" backlog={BACKLOG}" * (step.what == "listen")
-        words += " service=service+1" * (step.what == "connect")
-        self.lines.append(f"  {words}" if moment.accepted else f"  // {words}: is not taken")
+            is_again = step.exchange in self._connected
+            self.lines += [f"  {owner}modify state=RESET"] * is_again
+            self._connected.add(step.exchange)
+        words = [step.what]
+        words += [f"backlog={BACKLOG}"] * (step.what == "listen")
+        words += ["service=service+1"] * (step.what in ("connect", "resolve"))
+        words += ["fails=EINVAL"] * (not moment.accepted)
+        self.lines.append(f"  {owner}{' '.join(words)}")
 
     # What the device receives.
 
@@ -175,41 +169,47 @@ class _ManagerWriter(Writer):
         words = [form.name]
         own = {name: value for name, value in given.items() if name.partition(".")[0] == part}
         plain = Mad(message=packet.message, fields=own)
-        ours = _message(encode_message(plain, 0, moment.symbols)[_BEFORE_MAD:])
+        ours = _message(encode_message(plain, 0, moment.symbols)[BEFORE_MAD:])
         theirs = _message(drill.build(form, {}, b"", symbols))
         for entry in form.kind.FIELDS:
-            value = getattr(ours, entry.name)
-            if not entry.is_octets and value != getattr(theirs, entry.name):
-                words.append(f"{entry.name}={self._number(entry.name, value)}")
-            elif entry.is_octets and f"{part}.{entry.name}" in given:
-                raise CannotSay(f"the bytes of {entry.name} in a {packet.message}")
+            name, said = entry.name, own.get(f"{part}.{entry.name}")
+            if entry.is_octets and said is not None:
+                words.append(f"{name}={self._value(name, said, (1 << 64) - 1)}")
+            elif not entry.is_octets and getattr(ours, name) != getattr(theirs, name):
+                value = getattr(ours, name) if said is None else said
+                words.append(f"{name}={self._value(name, value, (1 << entry.size) - 1)}")
         transaction = symbols[form.transaction or "peer_transaction"]
         if "mad.transaction_id" not in given and transaction != moment.symbols["transaction"]:
             given["mad.transaction_id"] = "transaction", 0
-        words += self._other_fields(given, own, moment.symbols)
+        words += [
+            f"{name}={self._value(name, value, (1 << _WIDTHS[name]) - 1)}"
+            for name, value in given.items()
+            if name not in own
+        ]
         if packet.opcode != OpCode.UD_SEND_ONLY and "bth.opcode" not in given:
             words.append(f"bth.opcode={packet.opcode:#x}")
-        if packet.length > min(form.room, _MAXIMUM_DATA):
+        if packet.length > MAXIMUM_PAYLOAD:
             raise CannotSay(f"{packet.length} bytes of private data")
         if packet.length:
-            words.append(f'data="{pattern(packet.at, packet.length).hex()}"')
+            words += [f"len={packet.length}", f"at={packet.at}"]
         words += odd_ends(packet, len(encode_message(replace(packet, cut=None), 0, moment.symbols)))
         return " ".join(words)
 
-    def _other_fields(
-        self, given: Mapping[str, Value], own: Mapping[str, Value], symbols: Symbols
-    ) -> Iterator[str]:
-        """Fields of the headers before the message."""
-        for name, value in given.items():
-            if name not in own:
-                number = number_of(value, symbols) & (1 << _WIDTHS[name]) - 1
-                yield f"{name}={self._number(name, number)}"
+    def _value(self, name: str, value: Value, mask: int) -> str:
+        """A value of a case as a script has it, cut to the bits that its field has."""
+        if isinstance(value, tuple):
+            number = number_of(value, self._moment.symbols)
+            symbols = self._symbols()
+            for symbol in (symbol for symbol, ours in NAMES.items() if ours == value[0]):
+                if symbols[symbol] == number - value[1] and 0 <= number <= mask:
+                    return symbol + f"{value[1]:+d}" * bool(value[1])
+            value = number
+        return self._number(name, value & mask)
 
     def _psn(self, psn: int, *, own: bool) -> str:
-        made = self._moment.made
-        if made is None:
-            raise CannotSay("it has data for a connection that is not made yet")
-        ahead = psn - made[own] & MASK
+        made, connection = self._moment.made, self._connection
+        first = made[own] if made else connection.sq_psn if own else connection.rq_psn
+        ahead = psn - first & MASK
         ahead -= (ahead >> 23) * (MASK + 1)
         return f"psn{ahead:+d}" if ahead else "psn"
 
@@ -218,10 +218,8 @@ class _ManagerWriter(Writer):
     def _answers(
         self, step: Step, usual: Moment, chosen: Moment, difference: Difference | None
     ) -> None:
-        if self._moment.frame is not None:
-            self._exchange.note(self._moment.frame, from_device=False)
-        for _, frame in usual.answers:
-            self._exchange.note(frame, from_device=True)
+        assert isinstance(usual, ManagedMoment)
+        self._numbers.note(usual)
         super()._answers(step, usual, chosen, difference)
 
     def _answer_line(self, frame: Frame, extra: Sequence[tuple[str, str]]) -> str:
@@ -232,7 +230,8 @@ class _ManagerWriter(Writer):
         form = drill.FORMS.get(drill.PREFIX + type(found.message).__name__) if found else None
         if found is None or form is None:
             raise CannotSay("an answer that drill does not know")
-        symbols, words = self._symbols(), {}
+        owner = self._numbers.owner_of(found.message)
+        symbols, words = {**self._symbols(), **self._numbers.identifiers(owner)}, {}
         for name, symbol in form.outbound.items():
             value = getattr(found.message, name)
             if value != symbols[symbol] and name not in _OWN_NUMBERS:
@@ -256,40 +255,47 @@ class _ManagerWriter(Writer):
         if usual.completions != chosen.completions:
             raise CannotSay("the events of the application depend on a choice of the device")
         for completion in usual.completions:
-            self.lines.append(f"  {_reported(completion)}")
+            self.lines.append(f"  {self._reporter(completion)}{_reported(completion)}")
             if completion[1] == EventKind.DISCONNECTED.value and self.has_data:
                 self.lines.append("  modify state=ERR")
+
+    def _reporter(self, completion: Completion) -> str:
+        """The queue pair that an event of the manager is about."""
+        name = self._name(self._moment.owners.get(completion[2], 0))
+        return f"{name} " if name else ""
 
     # Numbers.
 
     def _symbols(self) -> dict[str, int]:
         """What drill's names stand for, with the numbers of the fuzzer."""
-        symbols, made = self._moment.symbols, self._moment.made
-        return {
-            **self._exchange.symbols,
-            "mtu": 256,
-            "pkey": 0xFFFF,
-            "rq_psn": 0,
-            "qpn": symbols["qpn"],
-            "peer_qpn": made[2] if made else symbols["own.qpn"],
-            "sq_psn": symbols["own.psn"],
-            "service": SERVICE,
-        }
+        moment = self._moment
+        return self._numbers.symbols(moment.exchange, moment.symbols, moment.made)
 
     def _number(self, name: str, value: int) -> str:
         """The number in a field as a script has it: from one of the connection's numbers."""
         symbols, ours = self._symbols(), self._moment.symbols
         kind = name.rpartition("_")[2]
-        for symbol in _COUNTED.get(kind, ()):
+        known = list(_COUNTED.get(kind, ()))
+        if kind == "id":
+            known += [each for each in symbols if each.endswith(".chosen_cm_id")]
+        for symbol in known:
             ahead = value - symbols[symbol]
             if symbols[symbol] and abs(ahead) <= (_NEAR_QPN if kind == "qpn" else _NEAR):
                 return symbol + f"{ahead:+d}" * bool(ahead)
-        for own, first in self._first.items():
+        place = self._place
+        for own, first in (
+            (ours["own.id"], FIRST_ID + place),
+            (ours["transaction"], FIRST_TRANSACTION + place),
+        ):
             if kind == "id" and abs(value - own) <= _NEAR:
-                return hex(value - own + first)
-        if kind == "id" and ours["id"] and abs(value - ours["id"]) <= _NEAR:
-            raise CannotSay("it has an ID that the device has not sent yet")
+                return f"{value - own + first:#x}"
         return str(value) if value < 1 << 16 else hex(value)
+
+    @property
+    def _place(self) -> int:
+        """That of the exchange among the queue pairs of the script."""
+        number = self._moment.exchange
+        return list(self.names).index(number) + 1 if self.names.get(number) else 0
 
 
 def _message(mad: bytes) -> Message:
@@ -304,14 +310,11 @@ def _reported(completion: Completion) -> str:
     if queue != EVENT:
         raise CannotSay(_BESIDE)
     kind = EventKind(number)
-    if kind in (EventKind.RESOLVE_REQUEST, EventKind.RESOLVED):
-        raise CannotSay("drill does not resolve services")
     reason_text = f" reason={_NAMES.get(reason, reason)}" * (kind is EventKind.REJECTED)
     return f"cm_event {kind.name}{reason_text}"
 
 
 _BESIDE = "it is about the connection beside, too"
-_BEFORE_MAD = h.BTH.SIZE + h.DETH.SIZE
 _WIDTHS = {
     f"{part}.{entry.name}": entry.width
     for part, kind in {
@@ -323,14 +326,11 @@ _WIDTHS = {
     for entry in kind.FIELDS
 }
 _NAMES = {number: name for name, number in REASONS.items()}
-_MAXIMUM_DATA = 128
-"""Bytes of private data in a script, whose lines have 400 characters at most."""
-
 _OWN_NUMBERS = frozenset({"local_qpn", "starting_psn"})
 """Of the device's queue pair, which is another one in a script."""
 
 _COUNTED: Mapping[str, Sequence[str]] = {
-    "id": ("cm_id", "peer_cm_id", "transaction", "service"),
+    "id": ("cm_id", "chosen_cm_id", "peer_cm_id", "transaction", "service"),
     "qpn": ("qpn", "peer_qpn"),
     "gid": ("gid", "peer_gid"),
     "guid": ("guid", "peer_guid"),

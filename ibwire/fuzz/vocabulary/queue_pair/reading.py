@@ -8,7 +8,7 @@ earlier steps are removed.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, NoReturn
 
@@ -53,7 +53,7 @@ from ibwire.fuzz.targets.emulated_device import (
 )
 from ibwire.fuzz.vocabulary.queue_pair.common_memory import wrong_memory
 from ibwire.fuzz.vocabulary.queue_pair.encoding import Symbols
-from ibwire.fuzz.vocabulary.queue_pair.execution import Execution
+from ibwire.fuzz.vocabulary.queue_pair.execution import Execution, Moment
 from ibwire.peer import QKEY
 from ibwire.rc.attributes import QPType
 from ibwire.rc.work import SendFlags, WROpcode
@@ -70,8 +70,11 @@ NEAR = 1 << 10
 Stimulus = drill.Inject | drill.Verb
 
 
-def read_script(content: bytes, path: str) -> Case:
-    """The case in a drill script; raises `CaseError` or `ScriptError` with the line."""
+def read_steps(content: bytes, path: str) -> tuple[Case, Sequence[drill.Step]]:
+    """The steps of a drill script, and a case without steps that is about the same device.
+
+    Raises `CaseError` or `ScriptError` with the line.
+    """
     script = parse(content, path, size=MAXIMUM_SIZE, steps=MAXIMUM_STEPS)
     name = script.reference or "spec"
     choices = dict(each.split("=", 1) for each in script.choices)
@@ -88,15 +91,22 @@ def read_script(content: bytes, path: str) -> Case:
             short = f"{text[:40]!r}"
             raise CaseError(f"{path}: not a line of at most {MAXIMUM_TEXT} characters: {short}")
     case = Case(profile=name, origin=script.origin, choices=choices)
-    return _Reader(path, case).read(script.cases[0].steps)
+    return case, script.cases[0].steps
 
 
-class _Reader:
+class Reader:
     """Follows a script on the reference, one step after the other."""
+
+    ACTIONS = frozenset({"qp", "reconnect", "post_recv", "post_send", "pfc"})
+    """Verbs that do something."""
+
+    CHECKS = frozenset({"poll", "event", "cq_event", "memory", "state"})
+    """Verbs that check something, which the reference does here."""
 
     def __init__(self, path: str, case: Case) -> None:
         self._path = path
         self._case = case
+        self._profile = profile_of(case.profile, case.choices)
         self._scope = Scope(path, {})
         self._steps: list[Step] = []
         self._connection = Connection(timeout=DEFAULTS["timeout"], receives=0)
@@ -112,10 +122,13 @@ class _Reader:
         self._again: Line | None = None
         """The line that connects the first one again."""
         self._waited: Time = 0
+        self._moment: Moment | None = None
+        """What came of the last step."""
         self._packet: Packet | None = None
         """The last one, as long as it is open whether the device answers before the next step."""
 
     def read(self, steps: Sequence[drill.Step]) -> Case:
+        """The case; raises `CaseError` for a line that no case has."""
         room = next(self._rooms(steps), None)
         if room is not None:
             size, sges, wrong = room
@@ -171,8 +184,8 @@ class _Reader:
             if step.token.text in _ABOUT_MEMORY:
                 self._check_memory(step)
                 return
-            is_action = step.token.text in _ACTIONS
-            if not is_action and step.token.text not in _CHECKS:
+            is_action = step.token.text in self.ACTIONS
+            if not is_action and step.token.text not in self.CHECKS:
                 self._refuse(step.line, f"{step.token.text} is not for cases of the fuzzer")
         time = self._time(step)
         if not is_action:
@@ -213,7 +226,7 @@ class _Reader:
         if len(self._steps) > MAXIMUM_STEPS:
             raise CaseError(f"{self._path}: more than {MAXIMUM_STEPS} steps")
         self._steps.append(step)
-        self._reference.do(step)
+        self._moment = self._reference.do(step)
 
     def _connect(self) -> None:
         """Connect as the lines so far say, unless that is done."""
@@ -229,8 +242,7 @@ class _Reader:
         step = Connect(self._connection)
         self._steps.append(step)
         if self._reference is None:
-            profile = profile_of(self._case.profile, self._case.choices)
-            self._reference = Execution(self._connection, profile)
+            self._reference = Execution(self._connection, self._profile)
         else:
             self._reference.do(step)
         for number, count in enumerate(self._receives):
@@ -238,10 +250,13 @@ class _Reader:
                 self._carry_out(Receive(count - least, number))
 
     def _pair(self, step: Stimulus) -> int:
-        if step.owner not in self._names:
+        self._check_owner(step, self._names)
+        return self._names.index(step.owner)
+
+    def _check_owner(self, step: Stimulus, names: Collection[str]) -> None:
+        if step.owner not in names:
             reason = f"{step.owner} does not exist yet: no 'qp {step.owner}' has been carried out"
             self._refuse(step.line, reason)
-        return self._names.index(step.owner)
 
     # Actions.
 
@@ -382,9 +397,9 @@ class _Reader:
         device, pair = self._reference.device, self._pair(step)
         device.focus(pair)
         symbols = device.symbols
-        first = self._connection.sq_psn if literal.is_response else self._connection.rq_psn
+        first = self._first_psn(literal)
         self._scope.symbols = {**symbols, "psn": first, **self._first_psns()}
-        base = "una" if literal.is_response else "expected"
+        base = self._base(literal)
         words = {name: self._word(literal, name) for name in literal.words}
         given: dict[str, Value] = {}
         psn = first
@@ -412,6 +427,14 @@ class _Reader:
             why=comment_of(step.line),
             pair=pair,
         )
+
+    def _base(self, literal: Literal) -> str:
+        """What the PSN of a packet counts from in the case."""
+        return "una" if literal.is_response else "expected"
+
+    def _first_psn(self, literal: Literal) -> int:
+        """The first PSN of the requests that a packet belongs to."""
+        return self._connection.sq_psn if literal.is_response else self._connection.rq_psn
 
     def _word(self, literal: Literal, name: str) -> int:
         return single(literal.words[name][1]).evaluate(self._scope)
@@ -476,8 +499,6 @@ def comment_of(line: Line) -> str:
 
 _SIGNALED = int(SendFlags.SIGNALED)
 _ABOUT_MEMORY = frozenset({"mr", "mw", "store"})
-_ACTIONS = frozenset({"qp", "reconnect", "post_recv", "post_send", "pfc"})
-_CHECKS = frozenset({"poll", "event", "cq_event", "memory", "state"})
 _OF_QUEUES = frozenset({"size", "max_send_wr", "max_recv_wr", "send_cqe", "recv_cqe"})
 _SAID = frozenset({"wr_id", "len", "addr", "lkey", "remote_addr", "rkey", "flags", "fails"})
 """Arguments of `post_send` that a step has, or that the fuzzer chooses."""

@@ -101,7 +101,7 @@ def _head(case: Case, body: Sequence[str]) -> Iterator[str]:
     if connection.pkey_index:
         table = zip(("pkey", *PKEY_NAMES), PKEYS, strict=True)
         words += [f"{name}={number:#x}" for name, number in table]
-    yield f"  qp {' '.join([*words, *_attributes(connection, Connection())])}"
+    yield f"  qp {' '.join([*words, *attributes(connection, Connection())])}"
     for number in range(1, connection.pairs):
         yield f"  qp {_name(number)} rq_psn={connection.rq_psn} sq_psn={connection.sq_psn}"
     # Keys count up as regions are registered: one that is made from another needs them all.
@@ -123,7 +123,7 @@ def _head(case: Case, body: Sequence[str]) -> Iterator[str]:
     yield from stores
 
 
-def _attributes(connection: Connection, usual: Connection) -> Iterator[str]:
+def attributes(connection: Connection, usual: Connection) -> Iterator[str]:
     """What is not as usual about a connection, and what drill would have otherwise."""
     for entry in fields(Connection):
         value = getattr(connection, entry.name)
@@ -190,7 +190,7 @@ class Writer:
         """Another connection of the same device, whose memory is as at the beginning."""
         if any(getattr(connection, name) != getattr(self._connection, name) for name in _SHAPE):
             raise CannotSay("its connections have other queue pairs or receive requests")
-        words = " ".join(_attributes(connection, self._connection))
+        words = " ".join(attributes(connection, self._connection))
         owners = [self._owner(number) for number in range(connection.pairs)]
         self.lines += ["", *(f"  {owner}reconnect {words}" for owner in owners)]
         self.lines.append(f"  store va len={SIZE} at=0")
