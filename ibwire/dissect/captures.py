@@ -6,9 +6,16 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from ibwire.base.errors import CaptureError
 from ibwire.capture import CaptureReader, open_capture
 from ibwire.dissect.columns import Columns
+from ibwire.dissect.frames import Frames
+
+VERDICTS = 1 << 22
+"""Verdicts on ICRCs that are kept, besides the most frequent one of each chunk."""
 
 
 @dataclass(slots=True)
@@ -41,6 +48,7 @@ class Captures:
         self.start_ns = 0
         self.end_ns = 0
         """Time of the first and of the last frame."""
+        self._verdicts = _Verdicts()
 
     @property
     def frames(self) -> int:
@@ -83,4 +91,41 @@ class Captures:
                 part.frames += len(batch)
                 batch.first_number += part.first_number - 1
                 batch.start_ns = self.start_ns
-            yield Columns(batch, reader.path)
+            columns = Columns(batch, reader.path)
+            self._verdicts.give(columns.frames)
+            yield columns
+            self._verdicts.keep(columns.frames)
+
+
+class _Verdicts:
+    """Verdicts on ICRCs, so that no ICRC is computed again when a capture is read again.
+
+    Almost all of a chunk are the same, so the others are kept.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[
+            tuple[int, int], tuple[int, npt.NDArray[np.uint32], npt.NDArray[np.uint8]]
+        ] = {}
+        """By number of the first frame and how many there are: the most frequent verdict, and
+        where which others are."""
+        self._room = VERDICTS
+
+    def give(self, frames: Frames) -> None:
+        """Set the verdicts of a chunk that was read before."""
+        kept = self._kept.get((frames.batch.first_number, len(frames)))
+        if kept is not None:
+            usual, rows, others = kept
+            frames.icrc_status = np.full(len(frames), usual, np.uint8)
+            frames.icrc_status[rows] = others
+
+    def keep(self, frames: Frames) -> None:
+        """Keep the verdicts of a chunk, if they were needed and there is room."""
+        key, status = (frames.batch.first_number, len(frames)), frames.icrc_status
+        if status is None or not len(status) or key in self._kept:
+            return
+        usual = int(np.bincount(status).argmax())
+        rows = np.flatnonzero(status != usual)
+        if len(rows) <= self._room:
+            self._room -= len(rows)
+            self._kept[key] = usual, rows.astype(np.uint32), status[rows]

@@ -68,6 +68,8 @@ class Frames:
         self.tunnelled = np.zeros(n, np.bool_)
         self.kept: dict[object, Rows] = {}
         """Positions that several fields need, by what they are of."""
+        self.icrc_status: npt.NDArray[np.uint8] | None = None
+        """(n,) what `ibwire.dissect.icrc` has found, or found when the capture was read before."""
         self._at: dict[type[Header], Rows] = {
             header: np.full(n, -1, np.int64) for header in (outer.Ethernet, *_INNER, *_OTHERS)
         }

@@ -41,6 +41,12 @@ def icrc_status(frames: Frames) -> npt.NDArray[np.uint8]:
 
     Source: IBA 7.8.1; for RoCEv2 annex A17.3.3.
     """
+    if frames.icrc_status is None:
+        frames.icrc_status = _icrc_status(frames)
+    return frames.icrc_status
+
+
+def _icrc_status(frames: Frames) -> npt.NDArray[np.uint8]:
     status = np.full(len(frames), _ABSENT, np.uint8)
     held = (frames.bth >= 0) & (frames.end <= frames.limit)
     status[(frames.bth >= 0) & ~held] = _TRUNCATED

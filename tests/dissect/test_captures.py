@@ -8,6 +8,7 @@ from click.testing import CliRunner
 from ibwire.capture import open_capture
 from ibwire.capture.writer import CaptureWriter
 from ibwire.cli import main
+from ibwire.dissect import icrc
 from ibwire.dissect.captures import Captures
 
 CAPTURES = Path(__file__).parents[2] / "captures"
@@ -48,6 +49,30 @@ def test_frames_are_numbered_through_all_files(ring: list[Path]) -> None:
         (201, 200),
         (401, 174),
     ]
+
+
+def test_icrcs_are_computed_once(ring: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    captures = Captures([str(path) for path in ring])
+    first = [columns["icrc.status"].tolist() for columns in captures.read()]
+    monkeypatch.setattr(icrc, "crc32", None)  # an error where one is computed
+
+    again = [columns["icrc.status"].tolist() for columns in captures.read()]
+
+    assert again == first
+    assert len({status for chunk in first for status in chunk}) > 1
+
+
+def test_where_most_icrcs_are_odd_they_are_computed_again(
+    ring: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ibwire.dissect.captures.VERDICTS", 0)
+    captures = Captures([str(path) for path in ring])
+
+    first, again = (
+        [columns["icrc.status"].tolist() for columns in captures.read()] for _ in range(2)
+    )
+
+    assert again == first
 
 
 def test_story_of_a_ring_is_that_of_the_whole_and_says_where_files_begin(
