@@ -81,7 +81,7 @@ def command(
     """
     with temporary_directory() as directory:
         reading = as_one_capture(captures, directory)
-        found = _analyse(reading, None)
+        found = _analyse(reading)
         for error in reading.damage:
             print_error(error)
         for problem in found.all_problems():
@@ -92,7 +92,7 @@ def command(
         recorder = Recorder({each.number for each in wanted})
         again = found
         if wanted:
-            again = _analyse(reading, recorder)
+            again = _analyse(reading, recorder, found.connections)
     if not found.connections:
         click.echo(_without_rdma(reading.name, found), err=as_json)
     frames = frames_of(reading)
@@ -110,9 +110,13 @@ def command(
     exit_if(fail_on, (each.status.status for each in judged))
 
 
-def _analyse(reading: Captures, observer: Observer | None) -> Summary:
-    """Read the captures once."""
-    analysis = Analysis(observer)
+def _analyse(
+    reading: Captures,
+    observer: Observer | None = None,
+    known: Sequence[Connection] | None = None,
+) -> Summary:
+    """Read the captures once; known: the connections as an earlier reading found them."""
+    analysis = Analysis(observer, known=known)
     with progress() as bar:
         for columns in reading.read(bar.read):
             analysis.take(columns)

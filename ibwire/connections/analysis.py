@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import permutations
 
 import numpy as np
@@ -59,6 +60,8 @@ class Analysis:
     is_part: other captures come before or after, and are joined with
     `merge`: the first packets of every connection are kept. rate_bps: of the link, for
     the times of pause frames. source: the name of the capture, for messages about it.
+    known: the connections as an earlier reading of the same capture found them; then those that
+    a `RunObserver` does not want are numbered, and their packets are not followed.
     """
 
     def __init__(
@@ -68,10 +71,12 @@ class Analysis:
         is_part: bool = False,
         rate_bps: int | None = None,
         source: str = "",
+        known: Sequence[Connection] | None = None,
     ) -> None:
         self._observer = observer
         self._packet_observer = observer if isinstance(observer, PacketObserver) else None
         self._run_observer = observer if isinstance(observer, RunObserver) else None
+        self._known = known if self._run_observer is not None else None
         self._is_one_by_one = self._packet_observer is not None and self._run_observer is None
         self._is_part = is_part
         self._flows = Flows()
@@ -81,6 +86,8 @@ class Analysis:
         """Connection and direction by flow; the arrays hold the same as numbers."""
         self._number = np.zeros(1024, np.uint32)
         self._way = np.zeros(1024, np.uint8)
+        self._is_ignored = np.zeros(1024, np.bool_)
+        """Whether it belongs to a connection that is not wanted."""
         self._parked: dict[int, list[Rows]] = {}
         self._parked_rows = 0
         self._handshakes = Handshakes()
@@ -113,11 +120,15 @@ class Analysis:
         self._grow()
         if not len(rows):
             return
-        seen = packets.read(columns, rows, flow)
-        summary.copies += copies(seen, columns.frames.batch.interface[rows])
-        self._judge_icrcs(seen)
-        self._sort_out(seen)
-        self._unsettled += len(seen)
+        self._unsettled += len(rows)
+        if self._known is not None:
+            is_followed = ~self._is_ignored[flow]
+            rows, flow = rows[is_followed], flow[is_followed]
+        if len(rows):
+            seen = packets.read(columns, rows, flow)
+            summary.copies += copies(seen, columns.frames.batch.interface[rows])
+            self._judge_icrcs(seen)
+            self._sort_out(seen)
         if self._unsettled >= SETTLE_EVERY:
             self._unsettled = 0
             self._settle(force=False)
@@ -139,7 +150,11 @@ class Analysis:
         for tracker in self._trackers:
             tracker.finish(summary.last_ns)
             tracker.connection.may_be_cut = summary.cut > 0
-        self._unreachable.note(tracker.connection for tracker in self._trackers)
+        if self._known is None:
+            self._unreachable.note(tracker.connection for tracker in self._trackers)
+        else:
+            for tracker, before in zip(self._trackers, self._known, strict=False):
+                tracker.connection.refused = before.refused
         self._add_exchanges()
         if self._is_part:
             summary.connections.sort(key=lambda each: each.first)
@@ -278,6 +293,7 @@ class Analysis:
             more = max(short, len(self._number))
             self._number = np.pad(self._number, (0, more))
             self._way = np.pad(self._way, (0, more))
+            self._is_ignored = np.pad(self._is_ignored, (0, more))
 
     def _put(self, flow: int, tracker: ConnectionTracker, direction: int) -> None:
         """Record which direction of which connection a flow is."""
@@ -370,7 +386,8 @@ class Analysis:
         connection.pairing = how
         connection.flows = flows
         connection.first = rows.first
-        if self._run_observer is None or self._run_observer.wants(connection.number):
+        is_wanted = self._run_observer is None or self._run_observer.wants(connection.number)
+        if is_wanted:
             tracker = ConnectionTracker(connection, self._observer, self._packet_observer)
         else:
             tracker = ConnectionTracker(connection)
@@ -379,6 +396,7 @@ class Analysis:
         self._add(tracker)
         for direction, flow in enumerate(flows):
             self._put(flow, tracker, direction)
+            self._is_ignored[flow] = self._known is not None and not is_wanted
             negotiated = self._negotiated.get(self._flows.keys[flow])
             if negotiated is not None:
                 tracker.note_negotiated(direction, negotiated)
@@ -386,6 +404,10 @@ class Analysis:
 
     def _deliver(self, rows: Rows) -> None:
         """Give packets to their connections."""
+        if self._known is not None:
+            rows = rows.take(~self._is_ignored[rows.flow])
+            if not len(rows):
+                return
         number = self._number[rows.flow]
         if len(self._summary.connections) < 1 << 16:
             number = number.astype(np.uint16)  # which is sorted in linear time

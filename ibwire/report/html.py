@@ -84,7 +84,7 @@ class Closer:
         self._described = {each.number for each in chosen}
         self._recorder = Recorder(self._described)
         self._event_counts: Counter[int] = Counter()
-        self._analysis = Analysis(self)
+        self._analysis = Analysis(self, known=surveyed.summary.connections)
 
     def take(self, columns: Columns) -> None:
         """Take the next chunk of the capture."""
