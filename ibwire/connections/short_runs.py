@@ -500,15 +500,17 @@ class _Exchanges:
         groups = _Groups(self.key[packets])
         last = packets[groups.ends - 1]
         files = self._packets.rows.file[self._order[last]]
-        for each, time_ns, file, number in zip(
+        for each, time_ns, file, number, count in zip(
             groups.keys.tolist(),
             self.time_ns[last].tolist(),
             files.tolist(),
             self.number[last].tolist(),
+            (groups.ends - groups.starts).tolist(),
             strict=True,
         ):
             tracker = self.states.requests[each]
             tracker.last_ns, tracker.last_place = time_ns, (file, number)
+            tracker.age_by(count)
 
     def note_coalesced(self, by: Index) -> None:
         """Messages were answered by these responses to later ones, one for each message."""

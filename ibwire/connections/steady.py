@@ -4,8 +4,8 @@
 message is in order, every response is new and answers a request, and the ICRCs are
 correct. They change the trackers as if `ConnectionTracker.take` had taken them one by
 one; tests require the same results. Packets that are not regular are left to that method.
-Regular traffic leaves the states of both ends unchanged: the requester
-IN_SEQUENCE, the responder ACCEPTING or FAILED.
+Regular traffic leaves the responder ACCEPTING or FAILED; a requester that is SETTLING is
+IN_SEQUENCE after enough of it.
 
 Positions are indices into the rows at hand; PSNs are unwrapped as in `tracker`.
 """
@@ -327,6 +327,7 @@ def _follow(exchange: Exchange, rows: Rows, pair: ConnectionTracker) -> None:
     if tracker.disturbed_end and len(responses):
         at = np.searchsorted(exchange.answers[:-1], last_disturbed)
         tracker.note_answered(int(exchange.answers[at]))
+    tracker.age_by(len(requests) + len(responses))
     tracker.limit()
 
 

@@ -177,7 +177,7 @@ class TrackedRequests:
     def is_regular(self) -> bool:
         """Whether nothing is missing, refused or being retransmitted."""
         return (
-            self.requester in (RequesterState.NOT_SEEN, RequesterState.IN_SEQUENCE)
+            self.requester is not RequesterState.RETRANSMITTING
             and not self.refusals
             and not (self.next is not None and self.was_damaged(self.next & MASK))
             and not self.unseen.requests

@@ -475,6 +475,15 @@ class RequestTracker(TrackedRequests):
         if self.unseen.age(is_retransmitting=self.is_retransmitting):
             self.move_requester(RequesterInput.SETTLED)
 
+    def age_by(self, packets: int) -> None:
+        """Count so many new requests and responses in sequence, as `_age` does one by one."""
+        if not self.unseen.unsettled.is_empty:
+            self.move_requester(RequesterInput.UNSETTLED)
+            if self.unseen.age(is_retransmitting=False, packets=packets):
+                self.move_requester(RequesterInput.SETTLED)
+        elif self.requester is RequesterState.SETTLING:
+            self.move_requester(RequesterInput.SETTLED)
+
     def limit(self) -> None:
         """Forget the oldest messages and gaps, of which there may be any number."""
         while len(self.messages) > LIMIT:

@@ -102,13 +102,13 @@ class Unseen:
 
     # What is lost.
 
-    def age(self, *, is_retransmitting: bool) -> bool:
-        """Count a packet since the last retransmission; what is missing after many is lost.
+    def age(self, *, is_retransmitting: bool, packets: int = 1) -> bool:
+        """Count packets since the last retransmission; what is missing after many is lost.
 
         Returns whether that is settled now.
         """
         unsettled = self.unsettled
-        unsettled.age = 0 if is_retransmitting else unsettled.age + 1
+        unsettled.age = 0 if is_retransmitting else unsettled.age + packets
         if unsettled.age <= KEEP:
             return False
         self._settle()

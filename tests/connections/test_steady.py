@@ -69,6 +69,7 @@ def both_ways(frames: list[Stamped], monkeypatch: pytest.MonkeyPatch) -> tuple[A
     assert sorted(map(repr, listener.events)) == sorted(map(repr, watcher.events))
     for mine, its in zip(one.trackers, other.trackers, strict=True):
         assert mine.fingerprint() == its.fingerprint()
+        assert [r.requester for r in mine.requests] == [r.requester for r in its.requests]
     return found, arrays
 
 
@@ -242,6 +243,26 @@ def test_arrays_stop_at_what_is_not_regular(
     _, took = both_ways(talk.frames, monkeypatch)
 
     assert sum(took) > 400
+
+
+@pytest.mark.parametrize("ids", [True, False])
+def test_what_was_missing_counts_as_lost_within_a_run(
+    ids: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk = Talk(ids)
+    talk.sends(0, 100)
+    talk.ask(OpCode.RC_SEND_ONLY, 101, 64)
+    talk.answer(100, 100, syndrome=0x60)
+    for psn in (100, 101):
+        talk.ask(OpCode.RC_SEND_ONLY, psn, 64)
+        talk.answer(psn, psn + 1)
+    talk.sends(102, 300)
+
+    found, took = both_ways(talk.frames, monkeypatch)
+
+    assert found.connections[0].directions[0].lost == 1
+    # Single packets until what was missing is settled would be 64 and more.
+    assert len(talk.frames) - sum(took) < 48
 
 
 def test_datagrams_are_counted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
