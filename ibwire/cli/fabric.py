@@ -25,6 +25,7 @@ from ibwire.link.ibsim_client import IbsimClient
 from ibwire.link.umad_client import DEFAULT_NAME, NotRunning, ask, fabric_folder
 from ibwire.link.umad_server import UmadServer, remove_folder
 from ibwire.sm.control import Control, has_link, settings_of
+from ibwire.sm.link_times import LinkTimes
 from ibwire.sm.management import Management
 from ibwire_layers.attributes import SMState
 
@@ -188,6 +189,13 @@ def _manager_options(function: Decorated) -> Decorated:
     help="Also serve programs under ibsim-run, with this name in IBSIM_SOCKNAME (sim without).",
 )
 @click.option(
+    "--rate",
+    type=click.Choice(["fast", "real"]),
+    default="fast",
+    show_default=True,
+    help="fast: MADs arrive at once; real: after the time of links, switches and agents.",
+)
+@click.option(
     "--sm-host", metavar="HOST", help="Where it runs; without, the first host with a link."
 )
 @_manager_options
@@ -197,6 +205,7 @@ def run(
     manager: str,
     ibsim: str | None,
     sm_host: str | None,
+    rate: str,
     **settings: Any,
 ) -> None:
     """Run the fabric of a TOPOLOGY until Ctrl-C: a file, a shipped one, or a key with values.
@@ -224,7 +233,7 @@ def run(
     server: UmadServer | None = None
     control: Control | None = None
     try:
-        management = Management(subnet)
+        management = Management(subnet, LinkTimes() if rate == "real" else None)
         server = UmadServer(management, folder)
         server.control = control = Control(management, server.environment)
         hosts = _greet(subnet, name)

@@ -49,6 +49,8 @@ MADS_OF_A_STEP = 1000
 one long exchange."""
 QUIET: Time = 20 * MS
 """After the last change of a port before the files of its host are written again."""
+SHORTEST_WAIT = 1e-3
+"""Seconds."""
 MAXIMUM_CONNECTIONS = 1000
 
 
@@ -362,8 +364,14 @@ class UmadServer:
 
 
 def _seconds(due: Time | None, longest: float) -> float:
-    """How long to wait for a time, at most `longest` seconds."""
-    return longest if due is None else min(longest, max(0.0, (due - _now()) / 1e12))
+    """How long to wait for a time, at most `longest` seconds.
+
+    Less than a millisecond is not waited for: the system would make a whole one of it.
+    """
+    if due is None:
+        return longest
+    wait = (due - _now()) / 1e12
+    return min(longest, wait) if wait > SHORTEST_WAIT else 0.0
 
 
 def _agent(body: bytes) -> Agent:

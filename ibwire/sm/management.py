@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
 from typing import Protocol
 
 from ibwire.base.units import Time
 from ibwire.fabric.infiniband.subnet import IS_SM, PERMISSIVE_LID, Port, Subnet
+from ibwire.sm.link_times import LinkTimes
 from ibwire.sm.mads import (
     DIRECTION,
     GRH_WORDS,
@@ -74,11 +77,13 @@ class Manager(Programs, Protocol):
 class Management:
     """All MADs of a subnet.
 
-    subnet: its nodes; they may change at any time.
+    subnet: its nodes; they may change at any time. times: how long MADs travel; without, they are
+    delivered at once.
     """
 
-    def __init__(self, subnet: Subnet) -> None:
+    def __init__(self, subnet: Subnet, times: LinkTimes | None = None) -> None:
         self.subnet = subnet
+        self.times = times
         self.traps = TrapSender(self.send)
         self.sma = SMA(subnet, self.traps.bad_mkey)
         self.pma = PMA()
@@ -95,6 +100,9 @@ class Management:
         """MADs that have not."""
         self._psn = 0
         self._waiting: deque[tuple[Datagram, Port]] = deque()
+        self._travelling: list[tuple[Time, int, Datagram, Port]] = []
+        """A heap of MADs by the time at which they arrive."""
+        self._number = count().__next__
         subnet.on_change = self.traps.link_changed
 
     def send(self, datagram: Datagram, port: Port) -> None:
@@ -114,21 +122,36 @@ class Management:
 
         most: MADs after which the rest waits for the next call.
         """
-        waiting = self._waiting
+        waiting, times = self._waiting, self.times
         left = -1 if most is None else most
-        while waiting and left:
+        while left:
             left -= 1
-            datagram, port = waiting.popleft()
-            arrived = self._carry(datagram, port)
-            if arrived is None:
-                self.lost += 1
+            if self._travelling and self._travelling[0][0] <= now:
+                _, _, datagram, arrived = heappop(self._travelling)
+                self.delivered += 1
+                self._deliver(datagram, arrived, now)
                 continue
-            self.delivered += 1
-            self._deliver(datagram, arrived, now)
+            if not waiting:
+                return
+            datagram, port = waiting.popleft()
+            if times is not None:
+                times.begin(now)
+            end = self._carry(datagram, port)
+            if end is None:
+                self.lost += 1
+            elif times is None:
+                self.delivered += 1
+                self._deliver(datagram, end, now)
+            else:
+                if not datagram.is_response:
+                    times.answers()
+                heappush(self._travelling, (times.now, self._number(), datagram, end))
 
     def poll_timeout(self) -> Time | None:
         """When `handle_timeout` is due."""
         dues = [self.traps.poll_timeout()]
+        if self._travelling:
+            dues.append(self._travelling[0][0])
         dues += [manager.poll_timeout() for manager in self.managers.values()]
         return min((due for due in dues if due is not None), default=None)
 
@@ -207,6 +230,8 @@ class Management:
             leaving.counters.port_xmit_data += words
             peer.counters.port_rcv_pkts += 1
             peer.counters.port_rcv_data += words
+            if self.times is not None:
+                self.times.passes(leaving, words)
             if peer.state < least:  # Armed, and this is data
                 peer.state = PortState.ACTIVE
             if self.on_packet is not None:
@@ -242,6 +267,8 @@ class Management:
             counters = peer.counters
             counters.port_rcv_pkts += 1
             counters.port_rcv_data += PACKET_WORDS
+            if self.times is not None:
+                self.times.passes(leaving, PACKET_WORDS)
             if self.on_packet is not None:
                 mad[HOP_POINTER] = place
                 self.on_packet(leaving, peer, datagram, 0)

@@ -11,6 +11,7 @@ from ibwire.fabric.infiniband.routing import bring_up
 from ibwire.fabric.infiniband.subnet import Port, Subnet
 from ibwire.sm.asking import Ask, packed
 from ibwire.sm.control import Control, route
+from ibwire.sm.link_times import LinkTimes
 from ibwire.sm.mads import Datagram
 from ibwire.sm.management import Management
 from ibwire_layers.attributes import PortInfo, PortState, SMAttribute, SwitchInfo
@@ -428,3 +429,28 @@ def test_switches_and_agents_drop_data_of_another_partition(fabric: Fabric) -> N
     # Subnet management is in no partition.
     fabric.b.pkeys = limited
     assert by_lid(fabric, 2, SMAttribute.NODE_INFO, MgmtClass.SUBN_LID_ROUTED) is not None
+
+
+def test_at_the_real_rate_a_mad_takes_the_time_of_links_switches_and_agents(
+    fabric: Fabric,
+) -> None:
+    """292 bytes with VCRC and delimiters at 100 Gb/s, 10 ns of cable, 130 ns in a switch, 10 us in
+    an agent; two packets of one moment follow each other on the first link."""
+    fabric.management.times = LinkTimes()
+    packet = 292 * 8 * S // 100_000_000_000
+    there = 10_000 + 130_000 + packet
+
+    assert fabric.ask(SMAttribute.NODE_INFO, (1,)) is None
+    first = fabric.management.poll_timeout()
+    assert fabric.ask(SMAttribute.NODE_INFO, (1,)) is None
+    assert first is not None
+    assert first == pytest.approx(there + 10_000_000, abs=1000)
+    fabric.management.run(first)
+    second = fabric.management.poll_timeout()
+    assert second is not None
+    assert second == pytest.approx(first + packet, abs=1000)
+    fabric.management.run(second)
+    assert fabric.management.poll_timeout() == pytest.approx(first + packet + 10_000, abs=1000)
+    fabric.management.run(first + S)
+    assert len(fabric.received) == 2
+    assert fabric.management.poll_timeout() is None

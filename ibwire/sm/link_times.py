@@ -1,0 +1,46 @@
+"""How long MADs travel in a running fabric whose links have their real rates."""
+
+from __future__ import annotations
+
+from ibwire.base.units import S, Time
+from ibwire.fabric.infiniband.lrh import VCRC_SIZE
+from ibwire.fabric.infiniband.network import DELIMITERS
+from ibwire.fabric.infiniband.settings import FabricSettings
+from ibwire.fabric.infiniband.subnet import Port, rate_of
+
+
+class LinkTimes:
+    """The time of one MAD after the other: a link carries one packet at a time, at its rate.
+
+    settings: delay of cables, latency of switches and of agents.
+    """
+
+    def __init__(self, settings: FabricSettings | None = None) -> None:
+        self.now: Time = 0
+        """When the packet that is followed is at its place."""
+        self._settings = settings or FabricSettings()
+        self._free: dict[Port, Time] = {}
+        """When the last packet of a port has left."""
+
+    def begin(self, now: Time) -> None:
+        """Follow a packet that is sent now."""
+        self.now = now
+
+    def passes(self, leaving: Port, words: int) -> None:
+        """The packet goes over a link; words: its PktLen."""
+        found = rate_of(leaving)
+        if found is None:
+            return
+        speed, width = found
+        bits = 8 * (4 * words + VCRC_SIZE + DELIMITERS)
+        rate = int(speed.lane_bps * speed.encoding * width.lanes)
+        settings, peer = self._settings, leaving.peer
+        self.now = max(self.now, self._free.get(leaving, 0)) + bits * S // rate
+        self._free[leaving] = self.now
+        self.now += settings.delay
+        if peer is not None and peer.node.is_switch:
+            self.now += settings.latency
+
+    def answers(self) -> None:
+        """The packet is a request, which an agent needs time for."""
+        self.now += self._settings.agent_delay
