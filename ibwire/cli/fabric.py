@@ -13,6 +13,7 @@ import click
 from click.core import ParameterSource
 
 from ibwire.base.errors import IbwireError
+from ibwire.cli.fabric_ping import command as ping
 from ibwire.cli.fabric_tables import port_named, read_subnet, reported_errors, write_table
 from ibwire.cli.fabric_traffic import command as traffic
 from ibwire.cli.groups import Group
@@ -80,10 +81,12 @@ def command() -> None:
     ibwire fabric route node-0-0 node-3-1
     ibwire fabric fail 'sw0[7]'
     ibwire fabric traffic ring6 --shift 4
+    ibwire fabric ping ring6 node-0-0 node-3-1
     """
 
 
 command.add_command(traffic)
+command.add_command(ping)
 
 
 def _named(function: Decorated) -> Decorated:

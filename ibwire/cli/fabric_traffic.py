@@ -231,7 +231,7 @@ def command(topology: str, style: str | None, output: str | None, **given: Any) 
             )
         if given["capture"]:  # opened last: a wrong argument leaves an existing file as it is
             writer = stack.enter_context(CaptureWriter(given["capture"]))
-            _record(traffic, writer, taps)
+            record(traffic, writer, taps)
         if given["manager"] == "own":
             _manage(traffic, given)
         for source, destination, job in jobs:
@@ -268,7 +268,9 @@ def _print_problems(traffic: FabricTraffic, limit: Time) -> None:
     """Say what did not go as it should."""
     for port, at in traffic.fabric.not_interrupted:
         when = (at - traffic.transfers[0].begin) / US
-        print_warning(f"{_name(port)} was not interrupted at {when:g} us: its link is not Active")
+        print_warning(
+            f"{port_name(port)} was not interrupted at {when:g} us: its link is not Active"
+        )
     if traffic.deadlock:
         click.echo(explain(traffic.deadlock), err=True)
     elif problem := _unfinished(traffic, limit):
@@ -302,7 +304,7 @@ def _jobs(
     jobs = []
     if not given["flows"]:
         for flow in plan.flows:
-            ends = _host(subnet, flow.source), _host(subnet, flow.destination)
+            ends = host_named(subnet, flow.source), host_named(subnet, flow.destination)
             if "size" in flow.options:
                 options = usual | {"message": None} | flow.options
             else:
@@ -313,7 +315,7 @@ def _jobs(
         jobs += [(*pair, dict(usual)) for pair in _pairs(subnet, given)]
     for source, destination, options in jobs:
         if source is destination:
-            raise click.UsageError(f"{_name(source)} would send to itself, over no link")
+            raise click.UsageError(f"{port_name(source)} would send to itself, over no link")
         options["message"] = message_size(options["size"], options["message"])
         options["operation"] = Operation(options["operation"])
     return jobs
@@ -352,8 +354,8 @@ def _check_manager(given: dict[str, Any]) -> None:
 def _manage(traffic: FabricTraffic, given: dict[str, Any]) -> None:
     """Let a subnet manager bring the fabric up."""
     subnet = traffic.subnet
-    hosts = _hosts(subnet)
-    port = _host(subnet, given["sm_host"]) if given["sm_host"] else hosts[0]
+    hosts = hosts_of(subnet)
+    port = host_named(subnet, given["sm_host"]) if given["sm_host"] else hosts[0]
     lanes = int(given["lanes"])
     settings = Settings(engine=Engine(given["routing"]), lanes=lanes if lanes > 1 else 0)
     manager = traffic.manage(port, settings, given["limit"])
@@ -367,7 +369,9 @@ def _manage(traffic: FabricTraffic, given: dict[str, Any]) -> None:
         )
     assert traffic.management is not None
     mads = traffic.management.delivered
-    print_note(f"{_name(port)} has brought the fabric up in {now / MS:g} ms, with {mads:,} MADs")
+    print_note(
+        f"{port_name(port)} has brought the fabric up in {now / MS:g} ms, with {mads:,} MADs"
+    )
 
 
 def _disturb(traffic: FabricTraffic, given: dict[str, Any], plan: Plan) -> None:
@@ -394,15 +398,15 @@ def _disturb(traffic: FabricTraffic, given: dict[str, Any], plan: Plan) -> None:
 
 def _pairs(subnet: Subnet, given: dict[str, Any]) -> list[tuple[Port, Port]]:
     """Source and destination of each transfer."""
-    hosts = _hosts(subnet)
+    hosts = hosts_of(subnet)
     pairs = []
     for flow in given["flows"]:
         names = flow.split(":")
         if len(names) != 2:
             raise click.UsageError(f"--flow {flow}: expected FROM:TO")
-        pairs.append((_host(subnet, names[0]), _host(subnet, names[1])))
+        pairs.append((host_named(subnet, names[0]), host_named(subnet, names[1])))
     if given["target"]:
-        target = _host(subnet, given["target"])
+        target = host_named(subnet, given["target"])
         pairs += [(host, target) for host in hosts if host is not target]
     shift = given["shift"] or (0 if pairs else 1)
     if shift:
@@ -413,7 +417,7 @@ def _pairs(subnet: Subnet, given: dict[str, Any]) -> list[tuple[Port, Port]]:
     return pairs
 
 
-def _hosts(subnet: Subnet) -> list[Port]:
+def hosts_of(subnet: Subnet) -> list[Port]:
     """The ports of adapters that have a link."""
     return [
         port
@@ -424,7 +428,7 @@ def _hosts(subnet: Subnet) -> list[Port]:
     ]
 
 
-def _host(subnet: Subnet, name: str) -> Port:
+def host_named(subnet: Subnet, name: str) -> Port:
     """The port of a host: that which is named, or its first with a link."""
     if port_named(name):
         return _port(subnet, name)
@@ -445,7 +449,7 @@ def _port(subnet: Subnet, name: str) -> Port:
     return port
 
 
-def _record(traffic: FabricTraffic, writer: CaptureWriter, ports: Sequence[Port]) -> None:
+def record(traffic: FabricTraffic, writer: CaptureWriter, ports: Sequence[Port]) -> None:
     """Write what these ports send and receive, or else what each adapter sends."""
     chosen = ports or list(traffic.devices)
     for port in chosen:
@@ -468,8 +472,8 @@ def _row(transfer: Transfer) -> dict[str, Any]:
     else:
         status = (transfer.status or WCStatus.SUCCESS).name.lower()
     return {
-        "node": _name(transfer.source),
-        "to": _name(transfer.destination),
+        "node": port_name(transfer.source),
+        "to": port_name(transfer.destination),
         "status": status,
         "bytes": transfer.size,
         "time_us": None if end is None else round((end - transfer.begin) / 1e6, 3),
@@ -486,7 +490,7 @@ def _unfinished(traffic: FabricTraffic, limit: Time) -> str:
     transfers = "1 transfer has" if count == 1 else f"{count:,} transfers have"
     if not traffic.has_stopped:
         return f"{transfers} not ended in {limit / MS:g} ms; --time gives more"
-    ports = list(map(_name, traffic.waiting_ports()))
+    ports = list(map(port_name, traffic.waiting_ports()))
     shown = ", ".join(ports[:3]) + (f" and {len(ports) - 3:,} more" if len(ports) > 3 else "")
     where = f": packets wait at {shown}" if ports else ""
     return f"{transfers} not ended, and nothing moves any more{where}"
@@ -519,5 +523,6 @@ def _counters(subnet: Subnet) -> list[dict[str, Any]]:
     return rows
 
 
-def _name(port: Port) -> str:
+def port_name(port: Port) -> str:
+    """NODE[PORT]."""
     return f"{port.node.name}[{port.number}]"

@@ -104,6 +104,7 @@ def test_a_capture_has_packets_and_flow_control_packets(tmp_path: Path) -> None:
     assert columns.valid("infiniband_link.fccl").sum() >= 4
 
 
+@pytest.mark.slow
 def test_links_with_retry_repeat_what_is_damaged_or_interrupted() -> None:
     """100 KB are 800,000 bits on each of two links, of which at 5e-6 about 8 are damaged."""
     disturbed = ("star2", "--flow", "node-0:node-1", "--size", "100K", "--json",

@@ -51,6 +51,7 @@ WRITERS: dict[tuple[str, str], str] = {
     ("extcap", "--fifo"): "extcap --extcap-interface ibwire-run --capture --fifo {}",
     ("show", "-o"): "show in.pcap 1 -o {}.json",
     ("fields", "-o"): "fields bth -o {}.csv",
+    ("fabric ping", "--capture"): "fabric ping star2 node-0 node-1 --count 1 --capture {}.pcapng",
     ("fabric traffic", "--capture"): "fabric traffic star2 --size 1K --capture {}.pcapng",
     ("fabric traffic", "-o"): "fabric traffic star2 --size 1K -o {}.csv",
 }

@@ -155,6 +155,7 @@ CASES: dict[str, list[tuple[object, ...]]] = {
     "fabric manage": [("--name", EVIL, "a"), ("--ibsim", EVIL, "a")],
     "fabric fail": [(EVIL,)],
     "fabric capture": [("--name", EVIL, "c.pcapng"), ("c.pcapng", "--tap", EVIL)],
+    "fabric ping": [("star2", EVIL, "node-1"), (MISSING, "a", "b")],
     "fabric traffic": [("star2", "--flow", EVIL), (MISSING,)],
     "respond": [(MISSING,), (NAMED, "--profile", EVIL)],
 }
