@@ -7,18 +7,20 @@ InfiniBand timeout unit is exact. It is never a float and never wall-clock time.
 
 from __future__ import annotations
 
+from typing import Final
+
 Time = int
 """Picoseconds."""
 
-NS: Time = 1_000
-US: Time = 1_000 * NS
-MS: Time = 1_000 * US
-S: Time = 1_000 * MS
+NS: Final = 1_000
+US: Final = 1_000 * NS
+MS: Final = 1_000 * US
+S: Final = 1_000 * MS
 
-GBPS = 10**9
+GBPS: Final = 10**9
 """Bits a second in a gigabit a second."""
 
-ETHERNET_OVERHEAD = 24
+ETHERNET_OVERHEAD: Final = 24
 """Bytes of line time that a frame costs besides its own: preamble and start delimiter 8,
 FCS 4, inter-packet gap 12 (IEEE 802.3 3.1.1, 4.4.2)."""
 

@@ -177,7 +177,8 @@ class PcapWriter(Closing):
     def write(self, data: bytes | memoryview, time_ns: int, wire_len: int | None = None) -> None:
         """Append one record; `wire_len` is the length of `data` unless it was cut."""
         length = len(data)
-        seconds, fraction = divmod(time_ns, 1_000_000_000)
+        seconds = time_ns // 1_000_000_000
+        fraction = time_ns - seconds * 1_000_000_000
         if length > self._snaplen:
             raise EncodeError("data", f"{length} bytes", f"at most {self._snaplen} bytes")
         if not 0 <= seconds < 2**32:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Protocol
 
 from ibwire.base.errors import EncodeError
 from ibwire.base.node import Frame
 from ibwire.base.units import NS, Time
+from ibwire.base.watcher import FrameWatcher
 from ibwire.capture.pcap import PcapWriter
 from ibwire.capture.pcapng import PcapngWriter
 from ibwire.capture.writer import CaptureWriter
@@ -21,7 +22,7 @@ class Writer(Protocol):
         ...
 
 
-class Tap:
+class Tap(FrameWatcher):
     """Writes each frame that passes to a file and lets it through.
 
     The time is that of passing, in whole nanoseconds, rounded down, from `epoch_ns` on:
@@ -50,8 +51,8 @@ class Tap:
         self._interfaces = writer if isinstance(writer, CaptureWriter | PcapngWriter) else None
         """The same, if it has several interfaces."""
 
-    def __call__(self, frame: Frame, now: Time) -> Iterable[tuple[Time, Frame]]:
-        """Write the frame if it is picked, and return it."""
+    def record(self, frame: Frame, now: Time) -> None:
+        """Write the frame if it is picked."""
         if self.pick is None or self.pick(frame, now):
             self.hits += 1
             time_ns = self.epoch_ns + now // NS
@@ -59,4 +60,3 @@ class Tap:
                 self._interfaces.write(frame, time_ns, interface=self.interface)
             else:
                 self._writer.write(frame, time_ns)
-        return ((0, frame),)

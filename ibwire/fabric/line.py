@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from math import gcd
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from ibwire.base.node import OPEN, Frame, Grant, Node, Stage
 from ibwire.base.run import FrameRun
@@ -287,5 +287,5 @@ Event = tuple[Time, Time, int, Station, Direction | None, Frame | UnbuiltFrame |
 direction, or a run of them; a direction of the station that is free (no frame, or the run that
 has left); a wake (no direction)."""
 
-NEVER: Time = 1 << 100
+NEVER: Final = 1 << 100
 """Later than everything: 40 billion years."""

@@ -11,18 +11,19 @@ Source: docs/reference/fabric.md#quanta.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from ibwire.base.node import Frame
 from ibwire.base.units import S, Time
 from ibwire_layers.outer import MAC_CONTROL_ADDRESS, PFC, Ethernet, EtherType, Pause
 
-LANES = 8
+LANES: Final = 8
 """Priorities of IEEE 802.1Q."""
 
-LONGEST = 0xFFFF
+LONGEST: Final = 0xFFFF
 """The longest pause, in quanta."""
 
-QUANTUM_BITS = 512
+QUANTUM_BITS: Final = 512
 """Bit times of a quantum (IEEE 802.3 31B.2)."""
 
 _ETHERTYPE = EtherType.MAC_CONTROL.to_bytes(2)

@@ -35,6 +35,7 @@ from ibwire.base.errors import EncodeError, IbwireError, TooManyFrames
 from ibwire.base.node import Frame, Node, Stage
 from ibwire.base.unbuilt import UnbuiltFrame
 from ibwire.base.units import ETHERNET_OVERHEAD, GBPS, US, Time
+from ibwire.base.watcher import FrameWatcher
 from ibwire.fabric.flights import Flights
 from ibwire.fabric.line import NEVER, Direction, Event, Flight, Station
 from ibwire.fabric.pause import PauseGrant
@@ -434,7 +435,12 @@ class Simulator:
             if 0 < line.head < len(frame) + line.overhead:
                 arrival = now + line.time_of(line.head) + line.delay
             arrival += line.latency
-        for extra, out in line.stage(frame, now):
+        stage = line.stage
+        if isinstance(stage, FrameWatcher):
+            stage.record(frame, now)
+            heappush(self._heap, (arrival, now, self._sequence(), line.far, line, given))
+            return
+        for extra, out in stage(frame, now):
             if extra < 0:
                 raise EncodeError(f"{line.name}: delay of a stage", extra, "0 or above")
             # A frame that came out as it is goes on unbuilt, but a duplicate is on its own.
@@ -465,7 +471,8 @@ class Simulator:
 
     def _wake(self, station: Station, due: Time) -> None:
         """Add a wake event to the heap, unless one is no later."""
-        due = max(due, self.now)
+        if due < self.now:
+            due = self.now
         if due >= station.armed:
             return
         # Each new one is earlier than those before it, which stay and are used again once it

@@ -12,7 +12,8 @@ import heapq
 import ipaddress
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Final
 
 from ibwire.base import telemetry
 from ibwire.base.errors import VerbsError
@@ -54,6 +55,7 @@ from ibwire_layers.packet import Route
 MULTICAST_QPN = 0xFFFFFF
 
 CNP_FORM = FORMS[OpCode.CNP]
+_UD: Final = Service.UD
 ECT_0 = 2
 """The ECN field of CNPs (RFC 3168 5; a ConnectX sets it: docs/reference/wire-formats.md#cnp)."""
 
@@ -64,13 +66,15 @@ MAXIMUM_ROUTES = 1024
 """Routes and datagram paths that a device caches."""
 
 
-@dataclass(frozen=True, slots=True)
 class CongestionEvent:
     """A queue pair has received a CNP (`cnp`) or a CE-marked packet (`ce`)."""
 
-    qp: QueuePair
-    kind: str
-    time: Time
+    __slots__ = ("kind", "qp", "time")
+
+    def __init__(self, qp: QueuePair, kind: str, time: Time) -> None:
+        self.qp = qp
+        self.kind = kind
+        self.time = time
 
 
 class Device:
@@ -134,11 +138,16 @@ class Device:
         """Bytes of the largest frame, with all headers."""
         self._arrivals = Arrivals(LinkType.INFINIBAND if link == "ib" else LinkType.ETHERNET)
         self._unbuilt_arrivals: dict[bytes, Arrival] = {}
-        """By `flow_key`; only lengths, checksum and identification differ between frames."""
+        """Those to this device by `flow_key`; only lengths, checksum and identification differ
+        between frames."""
         self._lanes: dict[int, deque[QueuePair]] = {}
+        """Queue pairs that may have something to send, by priority."""
+        self._turns: list[tuple[int, deque[QueuePair]]] = []
+        """The same: whose turn it is."""
         self._timers: list[tuple[Time, int, QueuePair]] = []
         self._timer_number = 0
-        self._cnps: deque[TransportPacket] = deque()
+        self._cnps: deque[tuple[int, TransportPacket]] = deque()
+        """CNPs that wait, each with its priority."""
         self._paced: list[tuple[Time, int, QueuePair]] = []
         """When queue pairs may send again that their congestion control holds back."""
         self._next_qpn = first_qpn
@@ -275,11 +284,14 @@ class Device:
             if arrival is None:
                 self.counters["not_for_rdma"] += 1
                 return
+            if arrival.destination not in self._own:
+                self.receive(packet.build(), now)
+                return
             if len(self._unbuilt_arrivals) >= MAXIMUM_ARRIVALS:
                 self._unbuilt_arrivals.clear()
             self._unbuilt_arrivals[packet.flow_key] = arrival
         qp = self.qps.get(packet.dest_qp) if isinstance(packet, TransportPacket) else None
-        if qp is None or arrival.destination not in self._own:
+        if qp is None:
             self.receive(packet.build(), now)
             return
         assert isinstance(packet, TransportPacket)
@@ -338,7 +350,7 @@ class Device:
     ) -> Frame | UnbuiltFrame | None:
         """The next frame, not built yet if it is a packet of a connection over plain IPv4."""
         packet = self._poll_packet(now, grant)
-        if packet is None or (packet.flow_key and packet.form.service is not Service.UD):
+        if packet is None or (packet.flow_key and packet.form.service is not _UD):
             return packet
         return packet.build()
 
@@ -380,7 +392,7 @@ class Device:
         assert isinstance(run, PacketRun)
         arrival = self._unbuilt_arrivals.get(run.packet.flow_key)
         qp = self.qps.get(run.packet.dest_qp)
-        if qp is not None and arrival is not None and arrival.destination in self._own:
+        if qp is not None and arrival is not None:
             packet = run.frame(first)
             packet.arrival = arrival
             if qp.take_run(packet, run.data(first, last), last - first, now):
@@ -412,23 +424,26 @@ class Device:
 
     def _poll_packet(self, now: Time, grant: Grant) -> TransportPacket | None:
         """The packet of the next frame, with what `build` needs."""
-        if self._cnps and grant.allows(self._cnp_lane, self._largest):
-            cnp = self._cnps.popleft()
+        if self._cnps and grant.allows(self._cnps[0][0], self._largest):
+            _, cnp = self._cnps.popleft()
             if self._has_more:
                 self._note_ready()
             return cnp
-        for lane, active in self._lanes.items():
+        turns = self._turns
+        for at in range(len(turns)):
+            lane, active = turns[at]
             if not active or (grant is not OPEN and not grant.allows(lane, self._largest)):
                 continue
             while active:
                 qp = active[0]
                 packet = qp.poll_transmit(now)
+                rate = qp.rate
                 if packet is None:
                     active.popleft()
                     qp.scheduled = False
                     self.note_timer(qp)
-                    if qp.rate is not None and qp.rate.next_send > now and qp.has_more:
-                        self._pace(qp, qp.rate.next_send)
+                    if rate is not None and rate.next_send > now and qp.has_more:
+                        self._pace(qp, rate.next_send)
                     continue
                 if not qp.has_more:
                     active.popleft()
@@ -439,8 +454,8 @@ class Device:
                         active.rotate(-1)
                     if qp.timer_entry is None:
                         self.note_timer(qp)
-                if len(self._lanes) > 1:
-                    self._lanes[lane] = self._lanes.pop(lane)
+                if at + 1 < len(turns):
+                    turns.append(turns.pop(at))
                 path = packet.path or qp.path
                 assert path is not None
                 if packet.trailer and self.link == "ib":
@@ -449,15 +464,21 @@ class Device:
                     packet.trailer = telemetry.echoed(qp.telemetry)
                     qp.telemetry = b""
                 size = packet.send_by(path)
-                if qp.rate is not None and (packet.payload or not packet.form.is_response):
-                    qp.rate.sent(size + ETHERNET_OVERHEAD, now)
-                    is_held = qp.scheduled and qp.rate.next_send > now and qp.feedback is None
-                    if is_held and len(active) == 1 and not qp.responder.replies:
-                        # Nothing else may be sent before, and no acknowledgement changes that.
-                        active.popleft()
-                        qp.scheduled = False
-                        self.note_timer(qp)
-                        self._pace(qp, qp.rate.next_send)
+                if rate is not None and (packet.payload or not packet.form.is_response):
+                    rate.sent(size + ETHERNET_OVERHEAD, now)
+                    if (
+                        len(active) == 1
+                        and qp.scheduled
+                        and qp.feedback is None
+                        and not qp.responder.replies
+                    ):
+                        until = rate.next_send
+                        if until > now:
+                            # Nothing else may be sent before, and no acknowledgement changes that.
+                            active.popleft()
+                            qp.scheduled = False
+                            self.note_timer(qp)
+                            self._pace(qp, until)
                 if active or self._has_more:
                     self._note_ready()
                 return packet
@@ -466,7 +487,12 @@ class Device:
     @property
     def _has_more(self) -> bool:
         """Whether a CNP or a queue pair waits for its turn."""
-        return bool(self._cnps) or any(self._lanes.values())
+        if self._cnps:
+            return True
+        for _, active in self._turns:  # noqa: SIM110 - a generator would cost more
+            if active:
+                return True
+        return False
 
     def poll_timeout(self) -> Time | None:
         """When to call `handle_timeout` next; may be earlier than needed."""
@@ -499,10 +525,10 @@ class Device:
     def schedule(self, qp: QueuePair) -> None:
         """Add a queue pair to those that may have something to send."""
         qp.scheduled = True
-        lane = qp.attr.ah_attr.sl
-        active = self._lanes.get(lane)
+        active = self._lanes.get(qp.lane)
         if active is None:
-            active = self._lanes[lane] = deque()
+            active = self._lanes[qp.lane] = deque()
+            self._turns.append((qp.lane, active))
         active.append(qp)
         self._note_ready()
 
@@ -543,14 +569,10 @@ class Device:
     def note_congestion(self, qp: QueuePair, kind: str, now: Time) -> None:
         """Record a received CNP or CE mark, and send the CNP that a mark asks for."""
         self.congestion.append(CongestionEvent(qp, kind, now))
-        if kind == "ce" and self.notification is not None and qp.service is not Service.UD:
+        if kind == "ce" and self.notification is not None and qp.service is not _UD:
             peer = qp.attr.ah_attr.dgid
             if self.notification.answers(qp.number, peer, now):
                 self._send_cnp(qp, self.notification)
-
-    @property
-    def _cnp_lane(self) -> int:
-        return self.notification.priority if self.notification is not None else 0
 
     def _send_cnp(self, qp: QueuePair, settings: NotificationPoint) -> None:
         """Queue a CNP to the peer of a queue pair (docs/reference/wire-formats.md#cnp)."""
@@ -558,10 +580,11 @@ class Device:
         packet.pkey, packet.mig_req = self.pkeys[qp.attr.pkey_index], 0
         packet.dest_qp, packet.becn = qp.attr.dest_qp_num, 1
         self._note_ready()
-        packet.send_by(self._cnp_path(qp, settings))
-        self._cnps.append(packet)
+        lane = qp.lane if settings.follows_priority else settings.priority
+        packet.send_by(self._cnp_path(qp, settings, lane))
+        self._cnps.append((lane, packet))
 
-    def _cnp_path(self, qp: QueuePair, settings: NotificationPoint) -> Path:
+    def _cnp_path(self, qp: QueuePair, settings: NotificationPoint, lane: int) -> Path:
         """The path of CNPs to the peer of a queue pair, kept while its address stays."""
         own = qp.attr.ah_attr
         address, path = self._cnp_paths.get(qp.number, (None, None))
@@ -569,7 +592,6 @@ class Device:
             if len(self._cnp_paths) >= MAXIMUM_ROUTES:
                 self._cnp_paths.clear()
             dscp = settings.dscp << 2 | ECT_0
-            lane = settings.priority
             there = replace(own, traffic_class=dscp, sl=lane, udp_source_port=0)
             path = self.path_to(there, qp.number, 0)
             self._cnp_paths[qp.number] = own, path

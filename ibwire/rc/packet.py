@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ibwire.rc.path import Arrival, Path
 
 _BTH = Struct(">BBHII")
+_BTH_START = Struct(">BBHI")
 _RETH = Struct(">QII")
 _ATOMIC = Struct(">QIQQ")
 _WORD = Struct(">I")
@@ -135,7 +136,16 @@ class TransportPacket(UnbuiltFrame):
             return self.built
         path = self.path
         assert path is not None
-        frame = path.frame(encode(self), self.identification)
+        if self.identification < 0 and not self.form.writers and not len(self.payload) & 3:
+            start = _BTH_START.pack(
+                self.form.opcode,
+                self.se << 7 | self.mig_req << 6,
+                self.pkey,
+                self.becn << 30 | self.reserved << 24 | self.dest_qp,
+            )
+            frame = path.plain(start, _WORD.pack(self.ack_req << 31 | self.psn), self.payload)
+        else:
+            frame = path.frame(encode(self), self.identification)
         if self.is_marked:
             frame = set_ce(frame, _IP_AT)
         if self.trailer:

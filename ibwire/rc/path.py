@@ -115,7 +115,18 @@ class Headers:
 class Path:
     """The path of one flow: adds the headers before the BTH and the ICRC after the packet."""
 
-    __slots__ = ("_headers", "_identification", "_known", "_source_port", "around", "flow_key")
+    __slots__ = (
+        "_bth",
+        "_headers",
+        "_identification",
+        "_known",
+        "_register",
+        "_size",
+        "_source_port",
+        "_start",
+        "around",
+        "flow_key",
+    )
 
     LIMIT = 64
     """Packet sizes whose headers are kept."""
@@ -136,6 +147,12 @@ class Path:
         self._source_port = source_port
         self._known = self._headers.flow(source_port)
         self._identification = 0 if counts_identification else -1
+        self._bth = self._start = b""
+        """The first bytes of the BTH that `plain` has seen last, and the frame up to their end."""
+        self._size = -1
+        """Bytes of data of that packet."""
+        self._register = 0
+        """CRC of the start of that frame."""
         before = self._headers.sized(h.BTH.SIZE, source_port)[0]
         self.around = len(before) + h.ICRC_SIZE + (h.VCRC_SIZE if self._headers.is_native else 0)
         """Bytes of a frame beside those from the BTH to the padding."""
@@ -190,6 +207,20 @@ class Path:
             frame = b"".join((start, word, piece, icrc.to_bytes(4, "little")))
             found.append(frame + crc.vcrc(frame) if native else frame)
         return found
+
+    def plain(self, bth: bytes, word: bytes, payload: bytes) -> Frame:
+        """The frame of a packet without other headers and padding; its path counts no packets.
+
+        bth: its bytes before the word with AckReq and PSN, which are the same for most of a flow.
+        """
+        if bth != self._bth or len(payload) != self._size:
+            before, register = self._of_size(len(bth) + len(word) + len(payload))
+            self._bth, self._size = bth, len(payload)
+            self._start = before + bth
+            self._register = crc32(bth, register ^ _MASKING[bth[4]])
+        icrc = crc32(payload, crc32(word, self._register))
+        frame = b"".join((self._start, word, payload, icrc.to_bytes(4, "little")))
+        return frame + crc.vcrc(frame) if self._headers.is_native else frame
 
     def _of_size(self, size: int) -> tuple[bytes, int]:
         """The headers of packets of a size, and the CRC over them."""

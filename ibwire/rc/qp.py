@@ -36,6 +36,7 @@ from ibwire.rc.completer import Completer
 from ibwire.rc.congestion.feedback import FeedbackLoop
 from ibwire.rc.congestion.rate import FeedbackControl, RateControl
 from ibwire.rc.congestion.window import SendWindow
+from ibwire.rc.context import QPContext
 from ibwire.rc.counters import QPCounters
 from ibwire.rc.cq import CompletionQueue
 from ibwire.rc.memory import ProtectionDomain
@@ -105,7 +106,7 @@ class QPInit:
     xrc_domain: XRCDomain | None = None
 
 
-class QueuePair:
+class QueuePair(QPContext):
     """One end of a connection (RC, UC, XRC) or of datagrams (UD); made by `Device.create_qp`."""
 
     __slots__ = (
@@ -118,39 +119,22 @@ class QueuePair:
         "_pkey",
         "_source",
         "_trusted_pkey",
-        "accepts_requests",
-        "attr",
-        "cap",
         "closed",
         "completer",
-        "counters",
         "device",
         "feedback",
         "first_error",
-        "habits",
-        "keys",
-        "mtu",
-        "number",
+        "lane",
         "paced_until",
         "path",
-        "pd",
-        "profile",
-        "qp_type",
         "rate",
         "receives",
-        "recv_cq",
-        "refused_request",
         "requester",
         "responder",
         "scheduled",
-        "send_cq",
         "sends",
-        "service",
-        "sq_sig_all",
-        "state",
         "telemetry",
         "timer_entry",
-        "wrong_response",
         "xrc_domain",
     )
 
@@ -171,7 +155,6 @@ class QueuePair:
         self.receives = ReceiveQueue(self, init.srq)
         self.counters = QPCounters()
         self.attr = QPAttr(cap=self.cap)
-        self.state: QPState
         self._set_state(QPState.RESET)
         self.mtu = 1024
         self.path: Path | None = None
@@ -187,10 +170,12 @@ class QueuePair:
         self.closed = False
         self.first_error: WCStatus | None = None
         """Status of the first completion in error that is not the flush after it."""
-        self.refused_request: TransportPacket | None = None
+        self.refused_request = None
         """The request that the responder has refused, which has ended the connection."""
-        self.wrong_response: TransportPacket | None = None
+        self.wrong_response = None
         """The response that has ended the connection, because it did not fit its request."""
+        self.lane = 0
+        """The service level of its address: the priority of what it sends."""
         self.scheduled = False
         """Whether the device has it in its list of queue pairs that may have something to send."""
         self.rate = self._make_rate()
@@ -625,6 +610,7 @@ class QueuePair:
             self._dest_qp = attr.dest_qp_num = attr.dest_qp_num & MASK
             self.path = self.device.path_to(attr.ah_attr, self.number, attr.dest_qp_num)
             self._source, self._peer = self.device.ends_of(attr.ah_attr)
+            self.lane = attr.ah_attr.sl
             self.device.change_lane(self)
             self._control_congestion()
         if mask & _ALT_PATH:
@@ -666,6 +652,7 @@ class QueuePair:
             self.responder.reset()
             self.receives.clear()
             self.attr = QPAttr(cap=self.cap)
+            self.lane = 0
             self._mig_req = self._migration_bit()
             self.path = self._alternate = None
             self.first_error = self.refused_request = self.wrong_response = None

@@ -9,6 +9,8 @@ Source: IBA 9.7.2 to 9.7.8; rxe_req.c, qib_rc.c `qib_make_rc_req`.
 
 from __future__ import annotations
 
+from typing import Final
+
 from ibwire.base.units import Time
 from ibwire.rc.attributes import QPState
 from ibwire.rc.context import QPContext
@@ -21,21 +23,24 @@ from ibwire_layers.opcodes import Operation
 from ibwire_layers.psn import HALF, MASK
 
 # A member is found faster without its class (measured: ibwire/rc/qp.py).
-_RTS, _READ, _WRITE = QPState.RTS, Operation.READ, Operation.WRITE
+_RTS: Final = QPState.RTS
+_READ: Final = Operation.READ
+_WRITE: Final = Operation.WRITE
 
-
-SHORTEST = 3
+SHORTEST: Final = 3
 """Packets that a run needs after its first: fewer are sent one by one, which costs no more."""
 
 
 class Requester:
     """Makes the request packets of a reliable queue pair."""
 
-    __slots__ = ("qp", "sends")
+    __slots__ = ("_ack_interval", "_most_unacked", "qp", "sends")
 
     def __init__(self, qp: QPContext, sends: SendQueue) -> None:
         self.qp = qp
         self.sends = sends
+        self._ack_interval = qp.profile.ack_request_interval
+        self._most_unacked = qp.profile.max_unacked_psns
 
     def poll_transmit(self, now: Time) -> TransportPacket | None:
         """The next request packet, or `None` if no request may be sent."""
@@ -57,20 +62,19 @@ class Requester:
                 return self._blocked()  # it completes when everything before it is done
             if not wqe.started and (qp.state is not _RTS or not self._start(wqe)):
                 return self._blocked()
-            plan = wqe.plan
-            if plan.operation is None:
+            if not wqe.is_sent:
                 if wqe.done:
                     sends.cursor += 1
                 sends.retire()
                 continue
             psn = sends.psn
-            if (psn - sends.una) & MASK > qp.profile.max_unacked_psns:
+            if (psn - sends.una) & MASK > self._most_unacked:
                 return self._blocked()
             index = (psn - wqe.first_psn) & MASK
             window = sends.window
             if window is not None and not window.allows(psn, wqe.packets - index, now):
                 return None
-            if plan.is_segmented:
+            if wqe.is_segmented:
                 if index and wqe.limited and qp.habits.requester.holds_back(sends, wqe):
                     return None
                 packet = self._segment(wqe, index, psn)
@@ -118,12 +122,12 @@ class Requester:
             or wqe.status is not None
         ):
             return None
-        profile, mtu = qp.profile, qp.mtu
+        mtu = qp.mtu
         index = (psn - wqe.first_psn) & MASK
         count = min(
             wqe.packets - 1 - index,
-            profile.ack_request_interval - 1 - sends.since_ack_request,
-            profile.max_unacked_psns - ((psn - sends.una) & MASK) + 1,
+            self._ack_interval - 1 - sends.since_ack_request,
+            self._most_unacked - ((psn - sends.una) & MASK) + 1,
         )
         if count < SHORTEST or wqe.view is None or wqe.generation != qp.keys.generation:
             return None
@@ -291,7 +295,7 @@ class Requester:
                 packet.se = 1
             return packet
         sends.since_ack_request += 1
-        if sends.since_ack_request >= qp.profile.ack_request_interval:
+        if sends.since_ack_request >= self._ack_interval:
             packet.ack_req = 1
             sends.since_ack_request = 0
         elif not index and wqe.limited:

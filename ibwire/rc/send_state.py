@@ -35,6 +35,8 @@ class SendWQE:
         "holds_slot",
         "in_response",
         "inline",
+        "is_segmented",
+        "is_sent",
         "length",
         "limited",
         "packets",
@@ -54,6 +56,10 @@ class SendWQE:
         self.wr = wr
         self.plan = plan
         self.forms = forms
+        self.is_sent = plan.operation is not None
+        """Whether it has packets; a local operation has none."""
+        self.is_segmented = plan.is_segmented
+        """As of its plan, which is looked up more slowly."""
         self.length = 0
         self.packets = 1
         """PSNs that it takes."""

@@ -6,10 +6,12 @@ A number is newer than another if it is in the half of the circle ahead of it. S
 
 from __future__ import annotations
 
-BITS = 24
-MODULUS = 1 << BITS
-MASK = MODULUS - 1
-HALF = 1 << (BITS - 1)
+from typing import Final
+
+BITS: Final = 24
+MODULUS: Final = 1 << BITS
+MASK: Final = MODULUS - 1
+HALF: Final = 1 << (BITS - 1)
 
 
 def add(psn: int, count: int) -> int:

@@ -167,6 +167,45 @@ def test_swift_cuts_by_the_excess_delay_once_in_a_round_trip() -> None:
     assert swift.window == pytest.approx(swift.cwnd * 1024)
 
 
+@pytest.mark.parametrize("packets", [1, 2, 4])
+def test_swift_with_a_window_of_few_packets_sends_them_once_in_a_round_trip(packets: int) -> None:
+    own = SwiftParameters(min_cwnd=packets, max_cwnd=packets)
+    transfers = Transfers(star(2), SwitchSettings(buffer=4 << 20), rate_control=lambda: Swift(own))
+    transfers.add("h0", "h1", 40)
+
+    transfers.run()
+
+    # By hand, at 100 Gb/s with two links of 1 us: a packet of 1106 bytes on the line and its ACK of
+    # 86 pass two links each. The first and the last packet have a RETH or no ACK after them.
+    round_trip = 2 * (1106 * 80 + US) + 2 * (86 * 80 + US)
+    expected = 40 // packets * round_trip
+    assert transfers.transfers[0].end == pytest.approx(expected, rel=0.01 * packets)
+
+
+def test_swift_window_grows_by_a_packet_in_a_round_trip_and_is_cut_to_its_target() -> None:
+    own = SwiftParameters(base_target=10 * US, per_hop=0, fs_range=0, max_cwnd=256)
+    swift = Swift(own, LINE)
+    swift.cwnd = cwnd = 10.0
+    now = acknowledged = 0
+    rtt = 8 * US
+
+    # A link that takes a packet in 0.5 us and 8 us of delay: by hand, the round trip is the time
+    # of the window on the link once that is longer. 20 packets fill it up to the target.
+    for _ in range(40):
+        before = round(swift.cwnd)
+        rtt = max(8 * US, before * US // 2)
+        for _ in range(before):
+            acknowledged += 1
+            now += rtt // before
+            swift.acknowledged(Feedback(acknowledged, acknowledged + before, rtt, ()), now)
+        if rtt < 10 * US:
+            cwnd = cwnd + 1
+            assert swift.cwnd == pytest.approx(cwnd, abs=0.5)
+        else:
+            cwnd = swift.cwnd
+        assert 18 <= swift.cwnd <= 22 or before < 20
+
+
 def test_swift_below_one_packet_waits_for_several_round_trips() -> None:
     swift = Swift(SwiftParameters(), LINE)
     swift.cwnd = 0.5

@@ -237,10 +237,11 @@ class Marking:
         return [(0, self.mark(frame))]
 
 
-def connected(**device: Any) -> tuple[End, End]:
+def connected(*, sl: int = 0, **device: Any) -> tuple[End, End]:
     ends = (End("a", "10.0.0.1", **device), End("b", "10.0.0.2", **device))
     for end, peer in (ends, ends[::-1]):
-        address = AddressVector(dgid=gid_of(f"10.0.0.{1 + (peer is ends[1])}"), traffic_class=2)
+        dgid = gid_of(f"10.0.0.{1 + (peer is ends[1])}")
+        address = AddressVector(dgid=dgid, traffic_class=2, sl=sl)
         end.connect_to(address, peer.qp.number, psn=0, peer_psn=0, mtu=1024, timeout=0)
         end.remote = {"remote_addr": peer.mr.iova, "rkey": peer.mr.rkey}
     return ends
@@ -287,6 +288,33 @@ def test_cnp_leaves_ahead_of_data_on_its_own_priority() -> None:
     assert second is not None
     assert Packet.parse(first).bth.opcode != OpCode.CNP
     assert Packet.parse(second).bth.opcode == OpCode.CNP
+
+
+@pytest.mark.parametrize(("follows", "lane"), [(False, 6), (True, 3)])
+def test_cnp_has_a_priority_of_its_own_or_that_of_its_connection(
+    *, follows: bool, lane: int
+) -> None:
+    class Only:
+        def __init__(self, lane: int) -> None:
+            self.lane = lane
+
+        def allows(self, lane: int, size: int) -> bool:
+            return lane == self.lane
+
+    point = NotificationPoint(interval=0, follows_priority=follows)
+    a, b = connected(sl=3, vlan=7, notification=point)
+    a.post_send(WROpcode.RDMA_WRITE, 100)
+
+    b.device.receive(mark_ce(a.device.poll_transmit(0) or b"") or b"", 0)
+
+    others = [each for each in range(8) if each not in (lane, 3)]
+    assert [b.device.poll_transmit(0, 0, Only(each)) for each in others] == [None] * len(others)
+    cnp = b.device.poll_transmit(0, 0, Only(lane))
+    assert cnp is not None
+    packet = Packet.parse(cnp)
+    assert packet.bth.opcode == OpCode.CNP
+    assert isinstance(packet.route, RoCEv2Route)
+    assert (packet.route.vlans[0].pcp, packet.route.ip.dscp) == (lane, 48)
 
 
 @pytest.mark.parametrize("opcode", [WROpcode.RDMA_WRITE, WROpcode.RDMA_READ])

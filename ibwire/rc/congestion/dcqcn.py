@@ -10,14 +10,15 @@ Source: docs/reference/congestion.md#dcqcn, #dcqcn-timers, #dcqcn-parameters.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Final
 
 from ibwire.base.errors import EncodeError
 from ibwire.base.units import GBPS, NS, US, S, Time
 
-MBPS = 10**6
-ALPHA_ONE = 1024
+MBPS: Final = 10**6
+ALPHA_ONE: Final = 1024
 """The value of `rp_initial_alpha_value` that is an alpha of 1."""
-BYTE_UNIT = 64
+BYTE_UNIT: Final = 64
 """Bytes of a unit of `rp_byte_reset`; texts differ about it (bytes, 64 bytes, megabits)."""
 
 
@@ -117,7 +118,9 @@ class DCQCN:
 
     __slots__ = (
         "_alpha_due",
+        "_alpha_period",
         "_byte_stage",
+        "_byte_unit",
         "_bytes",
         "_ceiling",
         "_cnp_for_alpha",
@@ -146,6 +149,8 @@ class DCQCN:
         self.next_send: Time = 0
         self._ceiling: float = ceiling
         self._gain = 1 - parameters.rp_dce_tcp_g / 1024
+        self._alpha_period = parameters.rp_dce_tcp_rtt * US
+        self._byte_unit = parameters.rp_byte_reset * BYTE_UNIT
         self._is_active = False
         """Whether a CNP has come yet."""
         self._stage = self._byte_stage = 0
@@ -159,7 +164,7 @@ class DCQCN:
         if not self._is_active:
             return
         self.advance(now)
-        unit = self.parameters.rp_byte_reset * BYTE_UNIT
+        unit = self._byte_unit
         if unit and self._increase_due != _NEVER:
             self._bytes += size
             if self._bytes >= unit:
@@ -167,7 +172,7 @@ class DCQCN:
                 self._increase()
                 self._byte_stage += 1
         # At the rate of the line, the line is what holds back.
-        self.next_send = now + int(size * 8 * S / self.rate) if self.rate < self._ceiling else now
+        self.next_send = now + int(size * _BYTE / self.rate) if self.rate < self._ceiling else now
 
     def notified(self, now: Time) -> None:
         """A CNP has arrived."""
@@ -212,15 +217,21 @@ class DCQCN:
                     self._increase_due += passed * period
 
     def _update_alpha(self, now: Time) -> None:
-        period = self.parameters.rp_dce_tcp_rtt * US
+        period = self._alpha_period
         if self._cnp_for_alpha:
             self.alpha += self._gain * (1 - self.alpha)
             self._cnp_for_alpha = False
             self._alpha_due += period
             return
         # Several periods at once, up to the next thing that looks at alpha.
-        until = min(now, self._cut_due if self._cnp_for_cut else _NEVER)
-        periods = max((until - self._alpha_due) // period + 1, 1)
+        until = now
+        if self._cnp_for_cut and self._cut_due < now:
+            until = self._cut_due
+        periods = (until - self._alpha_due) // period + 1
+        if periods <= 1:
+            self.alpha *= 1 - self._gain
+            self._alpha_due += period
+            return
         self.alpha *= (1 - self._gain) ** periods
         self._alpha_due += periods * period
 
@@ -258,4 +269,6 @@ class DCQCN:
             self.rate = self._ceiling
 
 
-_NEVER: Time = 1 << 100
+_NEVER: Final = 1 << 100
+_BYTE: Final = 8.0 * S
+"""Time of a byte at a bit a second; a product of floating-point numbers needs no long integer."""

@@ -25,10 +25,11 @@ class NotificationPoint:
     """When a device sends CNPs.
 
     interval: least time between two of them; a mark in between is not remembered. scope: `None` for
-    that of the device's profile. dscp, priority: of the CNPs.
+    that of the device's profile. dscp, priority: of the CNPs. follows_priority: whether they have
+    the priority of the connection instead (`np_cnp_prio_mode` of mlx5).
     """
 
-    __slots__ = ("_last", "dscp", "interval", "priority", "scope", "sent")
+    __slots__ = ("_last", "dscp", "follows_priority", "interval", "priority", "scope", "sent")
 
     LIMIT = 1 << 16
     """Queue pairs or peers whose last CNP is remembered."""
@@ -40,6 +41,7 @@ class NotificationPoint:
         scope: Scope | None = None,
         dscp: int = 48,
         priority: int = 6,
+        follows_priority: bool = False,
     ) -> None:
         for name, value, most in (("dscp", dscp, 63), ("priority", priority, 7)):
             if not 0 <= value <= most:
@@ -50,6 +52,7 @@ class NotificationPoint:
         self.scope = scope
         self.dscp = dscp
         self.priority = priority
+        self.follows_priority = follows_priority
         self.sent = 0
         """CNPs so far."""
         self._last: dict[int, Time] = {}
