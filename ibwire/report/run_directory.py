@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ibwire.base.errors import CaptureError, MissingExtra
-from ibwire.scenario.run_tables import FORMAT, KIND, SUMMARY, TABLES
+from ibwire.scenario.run_tables import FORMAT, KIND, SEGMENTS, SUMMARY, TABLES
 
 Columns = Mapping[str, list[Any]]
 
@@ -37,6 +37,8 @@ def read_run(path: str) -> RunDirectory:
     summary = _summary(os.path.join(path, SUMMARY))
     tables: dict[str, Columns] = {}
     for name, spec in TABLES.items():
+        if spec is SEGMENTS:
+            continue  # the page does not show them
         file = os.path.join(path, f"{name}.parquet")
         try:
             found = pq.read_table(file, columns=list(spec.names))

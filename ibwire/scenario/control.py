@@ -71,6 +71,7 @@ def _notified(table: Table, make: Any, interval: int) -> ControlSpec:
         scope=None if scope is None else Scope(scope),
         dscp=table.take_int("np_cnp_dscp", 48, 0, 63),
         priority=table.take_int("np_cnp_prio", 6, 0, 7),
+        follows_priority=bool(table.take_int("np_cnp_prio_mode", 0, 0, 1)),
     )
 
 

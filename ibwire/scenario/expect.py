@@ -35,7 +35,15 @@ class Kind(Enum):
 NEVER = (1 << 63) - 1
 """The time of what did not happen."""
 
-DROP_REASONS = ("buffer full", "no route", "link down", "watchdog", "malformed", "damaged")
+DROP_REASONS = (
+    "buffer full",
+    "queue full",
+    "no route",
+    "link down",
+    "watchdog",
+    "malformed",
+    "damaged",
+)
 """Why a switch drops a frame."""
 
 METRICS: dict[str, tuple[Kind, str]] = {

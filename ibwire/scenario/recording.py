@@ -8,7 +8,7 @@ further apart, and of the pauses the first are kept.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from functools import partial
 from typing import Any, NamedTuple
@@ -22,12 +22,17 @@ from ibwire.fabric.pause import LANES
 from ibwire.fabric.switch import Switch
 from ibwire.rc.qp import QueuePair
 from ibwire.scenario.sampling import Key, Samples, counted, last
+from ibwire.scenario.tcp import Segment
+from ibwire.scenario.tcp_hosts import TcpFlow
 from ibwire.scenario.workload import Tally
 
 FIRST_INTERVAL = 1 * US
 """Time between samples at the beginning; it doubles when there are too many of them."""
 
 MOST_PAUSES = 200_000
+
+MOST_SEGMENTS = 1_000_000
+"""TCP segments that are kept, at each of their ends: some 200 MB."""
 
 
 class PortKey(NamedTuple):
@@ -57,6 +62,22 @@ class Pause(NamedTuple):
     priority: int
 
 
+class SegmentRow(NamedTuple):
+    """A TCP segment that left a host or arrived there."""
+
+    time: Time
+    connection: str
+    node: str
+    is_sent: bool
+    sequence: int
+    acknowledgement: int
+    flags: str
+    size: int
+    """Bytes of data."""
+    window: int
+    is_marked: bool
+
+
 class Recording:
     """Records one run; made before it, attached to its network, closed after it."""
 
@@ -74,6 +95,9 @@ class Recording:
         self.pauses: list[Pause] = []
         self.left_out = 0
         """Pauses that are not kept."""
+        self.segments: list[SegmentRow] = []
+        self.segments_left_out = 0
+        """Segments that are not kept."""
         self.sent: Counter[Key] = Counter()
         """Bytes of line time that each port has sent."""
         self._next: Time = 0
@@ -116,6 +140,33 @@ class Recording:
                 self._lines.append((key, line))
                 if line.pause is not None:
                     line.pause.ended = partial(self._paused, key)
+
+    def attach_tcp(self, flows: Iterable[TcpFlow]) -> None:
+        """Take the TCP flows of the run."""
+        for flow in flows:
+            for node, end in zip((flow.spec.source, flow.spec.target), flow.ends, strict=True):
+                end.observe = partial(self._segment, flow.spec.name, node)
+
+    def _segment(
+        self, connection: str, node: str, is_sent: bool, segment: Segment, now: Time
+    ) -> None:
+        if len(self.segments) >= MOST_SEGMENTS:
+            self.segments_left_out += 1
+            return
+        self.segments.append(
+            SegmentRow(
+                now,
+                connection,
+                node,
+                is_sent,
+                segment.sequence,
+                segment.acknowledgement,
+                " ".join(flag.name or "" for flag in segment.flags),
+                len(segment.payload),
+                segment.window,
+                segment.is_marked,
+            )
+        )
 
     def __call__(self, node: str, event: str, frame: Frame, now: Time) -> None:
         """Observe a frame of a host."""

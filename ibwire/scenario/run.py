@@ -142,6 +142,7 @@ class Network:
             a, b = wire.between
             ports[a, b] = ports[b, a] = wire.overhead
         recording.attach(self.simulator, senders, ports)
+        recording.attach_tcp(self.tcp)
         if self.switched is not None:
             recording.attach_switches(self.switched.switches, self.switched.lines)
 
@@ -188,6 +189,7 @@ class Network:
                 interval=control.interval,
                 scope=control.scope,
                 dscp=control.dscp,
+                follows_priority=control.follows_priority,
                 priority=control.priority,
             ),
         }

@@ -119,7 +119,24 @@ DROPS = TableSpec(
     ),
 )
 
-TABLES = {each.name: each for each in (FLOWS, QUEUES, LOADS, PAUSES, RATES, DROPS)}
+SEGMENTS = TableSpec(
+    "segments",
+    "One row for each TCP segment at each of its ends.",
+    (
+        _TIME,
+        TableColumn("connection", Type.TEXT, "name of the flow"),
+        TableColumn("node", Type.TEXT, "host that it left, or at which it arrived"),
+        TableColumn("is_sent", Type.FLAG, "whether it left"),
+        TableColumn("sequence", Type.BIG, "its sequence number"),
+        TableColumn("acknowledgement", Type.BIG, "its acknowledgement number"),
+        TableColumn("flags", Type.TEXT, "`SYN`, `ACK`, `ECE`, ..., with spaces between them"),
+        TableColumn("bytes", Type.BIG, "of data"),
+        TableColumn("window", Type.BIG, "its window field, before scaling"),
+        TableColumn("is_marked", Type.FLAG, "whether it arrived with a CE mark"),
+    ),
+)
+
+TABLES = {each.name: each for each in (FLOWS, QUEUES, LOADS, PAUSES, RATES, DROPS, SEGMENTS)}
 
 
 def is_run(path: str) -> bool:
@@ -144,10 +161,11 @@ def write_run(directory: str, scenario: Scenario, outcome: Outcome, recording: R
         PAUSES.name: [tuple(each) for each in recording.pauses],
         RATES.name: list(_rate_rows(recording)),
         DROPS.name: [(time, *key, int(count)) for time, key, count in recording.drops.rows()],
+        SEGMENTS.name: [tuple(each) for each in recording.segments],
     }
     for name, spec in TABLES.items():
         found = rows[name]
-        if name != FLOWS.name:
+        if name not in (FLOWS.name, SEGMENTS.name):  # these have their order
             found.sort(key=_order)
         columns: list[Sequence[Any]] = [*zip(*found, strict=True)] or [()] * len(spec.columns)
         schema = schema_of(spec)
@@ -245,6 +263,7 @@ def summary(scenario: Scenario, outcome: Outcome, recording: Recording) -> dict[
         "virtual_time_ps": outcome.virtual_time,
         "interval_ps": recording.interval,
         "pauses_left_out": recording.left_out,
+        "segments_left_out": recording.segments_left_out,
         "passed": outcome.passed,
         "expectations": [
             {

@@ -110,6 +110,8 @@ class ClassSpec:
     reserve: int = 0
     headroom: int | CableSpec | None = None
     """Bytes of each port; `None` for what the link and the largest packet need."""
+    egress_alpha: Fraction | None = None
+    """Of a lossy class: the longest queue, as a part of the free shared bytes."""
     ecn: EcnSpec | None = None
     is_strict: bool = False
     weight: int = 1
@@ -147,6 +149,8 @@ class ControlSpec:
     dscp: int
     priority: int
     """Of CNPs, as is `dscp`."""
+    follows_priority: bool = False
+    """Whether CNPs have the priority of their connection instead."""
     has_cnps: bool = True
     """Whether hosts answer marks with CNPs."""
     has_telemetry: bool = False

@@ -153,7 +153,7 @@ class SwitchedNetwork:
         for port in own:
             drops.update(port.dropped)
         points = [host.device.notification for host in hosts if host.device.notification]
-        cnp_lane = points[0].priority if points else None
+        cnp_lane = points[0].priority if points and not points[0].follows_priority else None
         ends = set(self.topology.hosts)
         found = {
             "marks": sum(sum(port.marked) for port in own),

@@ -16,6 +16,7 @@ from ibwire.base.units import ETHERNET_OVERHEAD, GBPS, MS, US, S, Time
 from ibwire.fabric import topology as forms
 from ibwire.fabric.pause import LANES
 from ibwire.fabric.switch import Account, BufferTooSmall, PriorityRules, SharedBuffer, Strategy
+from ibwire.fabric.switch.buffer import LARGEST_ALPHA, LEAST_ALPHA
 from ibwire.fabric.switch.classes import DSCPS, Remark, Trust
 from ibwire.fabric.switch.routing import MAXIMUM_WEIGHT
 from ibwire.fabric.switch.watchdog import Action, Watchdog
@@ -216,7 +217,7 @@ def _is_table(table: Table, key: str) -> bool:
 def _take_buffer_keys(table: Table, found: dict[str, object]) -> None:
     """How a port and class uses the buffer; the same keys in `[switch.buffer]` and of a class."""
     if "alpha" in table:
-        found["alpha"] = _alpha(table)
+        found["alpha"] = _alpha(table, "alpha")
     if "reserve" in table:
         found["reserve"] = table.take_size("reserve", 0, 0, 1 << 40)
     if "headroom" in table:
@@ -243,16 +244,16 @@ def _taken_headroom(table: Table) -> int | CableSpec:
     return found
 
 
-def _alpha(table: Table) -> Fraction:
-    value = table.take("alpha")
+def _alpha(table: Table, key: str) -> Fraction:
+    value = table.take(key)
     try:
         if isinstance(value, bool) or not isinstance(value, int | float | str):
             raise ValueError
         alpha = Fraction(value)
     except (ValueError, ZeroDivisionError, OverflowError):
-        raise table.error("alpha", f"{shown(value)} is not a number such as 8 or '1/8'") from None
-    if not Fraction(1, 256) <= alpha <= 128:
-        raise table.error("alpha", f"{shown(value)} is not from 1/256 to 128")
+        raise table.error(key, f"{shown(value)} is not a number such as 8 or '1/8'") from None
+    if not LEAST_ALPHA <= alpha <= LARGEST_ALPHA:
+        raise table.error(key, f"{shown(value)} is not from 1/256 to 128")
     return alpha
 
 
@@ -310,6 +311,11 @@ def _class(table: Table, name: str, base: ClassSpec | None) -> ClassSpec:
     _take_buffer_keys(table, given)
     if "headroom" in given and not is_lossless:
         raise table.error("headroom", "only a lossless class has headroom")
+    if "egress_alpha" in table:
+        if is_lossless:
+            raise table.error("egress_alpha", "a lossless class does not drop at the output port")
+        given["egress_alpha"] = _alpha(table, "egress_alpha")
+    table.take("egress_alpha")
     is_strict = table.take_bool("strict", base.is_strict)
     if is_strict and "weight" in table:
         raise table.error("weight", "a strict class has no weight")
@@ -394,6 +400,7 @@ def rules_of(spec: SwitchSpec, link: Link, largest_frame: int) -> dict[int, Prio
             headroom=_headroom(each, link, largest_frame, spec.latency),
             alpha=each.alpha,
             ramp=each.ecn.ramp(link.rate_bps) if each.ecn else None,
+            egress_alpha=None if each.is_lossless else each.egress_alpha,
         )
         for each in spec.classes
     }

@@ -40,6 +40,8 @@ class End:
         """Called after each segment that has arrived."""
         self.is_queued = False
         """Whether it waits for its turn to send."""
+        self.observe: Callable[[bool, Segment, Time], None] | None = None
+        """Called for each segment that leaves (true) or has arrived (false)."""
         self.armed: Time | None = None
         """When its timer in the host's heap is due."""
         self._dscp = spec.dscp
@@ -48,6 +50,8 @@ class End:
 
     def receive(self, segment: Segment, now: Time) -> None:
         """Take a segment."""
+        if self.observe is not None:
+            self.observe(False, segment, now)
         self.machine.receive(segment, now)
         self.after(now)
 
@@ -56,6 +60,8 @@ class End:
         segment = self.machine.poll_transmit(now)
         if segment is None:
             return None
+        if self.observe is not None:
+            self.observe(True, segment, now)
         self._identification = self._identification + 1 & 0xFFFF
         return pack(
             segment,
@@ -187,6 +193,8 @@ class TcpFlow:
     spec: TcpSpec
     sender: Sender
     receiver: Receiver
+    ends: tuple[End, End]
+    """Of the sender and of the receiver."""
     ended: Time | None = None
     """When everything was acknowledged."""
 
@@ -213,11 +221,12 @@ def add_flows(
             min_timeout=spec.min_timeout,
         )
         receiver = Receiver(data, mss=spec.mss, first=first ^ 0x55555555, uses_ecn=spec.is_ecn)
-        flow = TcpFlow(spec, sender, receiver)
         near = End(sender, spec, client, server, nodes[spec.source].vlan)
+        far = End(receiver, spec, server, client, nodes[spec.target].vlan)
+        flow = TcpFlow(spec, sender, receiver, (near, far))
         near.after = _noting(flow)
         hosts[spec.source].add(near)
-        hosts[spec.target].add(End(receiver, spec, server, client, nodes[spec.target].vlan))
+        hosts[spec.target].add(far)
         hosts[spec.source].host.at(spec.start, _opening(hosts[spec.source], near))
         found.append(flow)
     return found

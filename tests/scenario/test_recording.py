@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow not installed")
 
+from ibwire.capture import open_capture  # noqa: E402
 from ibwire.cli import main  # noqa: E402
 from ibwire.scenario import Scenario, load, recording, run, sampling  # noqa: E402
 from ibwire.scenario.recording import Recording  # noqa: E402
@@ -176,6 +177,50 @@ def test_drops_are_counted_by_port_and_reason(incast: Scenario) -> None:
     assert found == summary["metrics"]["drops.all"]
     assert found > 0
     assert {row["reason"] for row in table("drops")} == {"buffer full"}
+
+
+def test_segments_of_tcp_are_there_at_both_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("s.toml").write_text(
+        '[topology]\nkind = "star"\nhosts = 2\n'
+        '[[flow]]\ntransport = "tcp"\nfrom = "h1"\nto = "h0"\nsize = "100 kB"\nname = "bulk"\n'
+    )
+
+    assert invoke("run s.toml -o out -o h1.pcap --tap h1").exit_code == 0
+
+    rows = table("segments")
+    sent, arrived = (
+        [row for row in rows if row["node"] == node and row["is_sent"] is is_sent]
+        for node, is_sent in (("h1", True), ("h0", False))
+    )
+    assert {row["connection"] for row in rows} == {"bulk"}
+    assert [row["flags"] for row in rows[:4]] == ["SYN", "SYN", "SYN ACK", "SYN ACK"]
+    # 100,000 bytes are 68 segments of 1460 and one of 720.
+    assert [row["bytes"] for row in sent if row["bytes"]] == [1460] * 68 + [720]
+    # An empty star delays a full segment by two lines: 1538 bytes at 100 Gb/s and 1 us each.
+    full = next(row["time_ps"] for row in sent if row["bytes"] == 1460)
+    first = next(row["time_ps"] for row in arrived if row["bytes"])
+    assert first == full + 2 * (1538 * 80 + 1_000_000)
+    assert [row["sequence"] for row in sent] == [row["sequence"] for row in arrived]
+    assert json.loads(Path("out/run.json").read_text())["segments_left_out"] == 0
+    with open_capture("h1.pcap") as capture:
+        assert sum(1 for row in rows if row["node"] == "h1") == sum(map(len, capture.batches()))
+    assert invoke("report out -o page.html").exit_code == 0
+
+
+def test_segments_are_kept_up_to_a_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "MOST_SEGMENTS", 10)
+    text = '[topology]\nkind = "star"\nhosts = 2\n[[flow]]\ntransport = "tcp"\n'
+    Path(tmp_path, "s.toml").write_text(text + 'from = "h1"\nto = "h0"\nsize = 3000\n')
+    monkeypatch.chdir(tmp_path)
+
+    invoke("run s.toml -o out")
+
+    # SYN, SYN ACK, ACK, three segments, two ACKs, FIN, FIN ACK and its ACK, or more, at both ends.
+    assert len(table("segments")) == 10
+    assert json.loads(Path("out/run.json").read_text())["segments_left_out"] >= 12
 
 
 def test_network_without_switches_has_flows_and_loads(

@@ -194,6 +194,14 @@ TWO = '[topology]\nkind = "star"\nhosts = 2\n'
         (TWO + "[switch.class.cnp]\nheadroom = 1\n" + FLOW, "only a lossless class has headroom"),
         (TWO + "[switch.class.cnp]\nweight = 1\n" + FLOW, "a strict class has no weight"),
         (
+            TWO + "[switch.class.roce]\negress_alpha = 1\n" + FLOW,
+            "egress_alpha: a lossless class does not drop at the output port",
+        ),
+        (
+            TWO + "[switch.class.other]\negress_alpha = 129\n" + FLOW,
+            "egress_alpha: 129 is not from 1/256 to 128",
+        ),
+        (
             TWO + "[switch.class.roce]\necn = { min = 5, max = 4 }\n" + FLOW,
             "4 is below min, which is 5",
         ),

@@ -293,6 +293,17 @@ def test_drops_of_a_lossy_class_are_repeated_one_by_one() -> None:
     assert metrics["tcp.unfinished"] == metrics["tcp.wrong"] == metrics["unfinished"] == 0
 
 
+def test_class_that_is_not_lossless_drops_at_the_threshold_of_its_queue() -> None:
+    limited = BESIDE.replace(
+        'buffer = "16 MiB"', 'buffer = "4 MiB"\nclass.other.egress_alpha = "1/64"'
+    ).replace('from = "h2"', 'from = ["h1", "h2"]')
+
+    metrics = run(read(limited)).metrics
+
+    assert metrics["drops.all"] == metrics["drops.queue_full"] > 0
+    assert metrics["tcp.bytes"] == 1_000_000
+
+
 def test_shipped_comparison_pauses_rc_and_drops_tcp_when_the_buffer_is_small() -> None:
     metrics = run(load("tcp-beside-rdma", [parse_setting("switch.buffer.size=300kB")])).metrics
 

@@ -15,6 +15,8 @@ from fractions import Fraction
 
 from ibwire.base.errors import EncodeError
 
+LEAST_ALPHA, LARGEST_ALPHA = Fraction(1, 256), Fraction(128)
+
 RESUME_OFFSET = 3072
 """Bytes below the threshold at which a paused sender may go on: three packets of 1 KiB."""
 
@@ -48,7 +50,7 @@ class Account:
         for name, value in (("reserve", reserve), ("headroom", headroom)):
             if value < 0:
                 raise EncodeError(name, value, "0 or above")
-        if not Fraction(1, 256) <= alpha <= 128:
+        if not LEAST_ALPHA <= alpha <= LARGEST_ALPHA:
             raise EncodeError("alpha", str(alpha), "from 1/256 to 128")
         self.reserve = reserve
         self.headroom = headroom
@@ -116,6 +118,11 @@ class SharedBuffer:
             account.in_headroom += size
             return True
         return False
+
+    def has_room_for(self, queued: int, alpha: tuple[int, int]) -> bool:
+        """Whether a queue may have so many bytes, as a share `alpha` of the free shared bytes."""
+        numerator, denominator = alpha
+        return queued * denominator <= (self.total - self.shared) * numerator
 
     def release(self, account: Account, size: int) -> None:
         """Give back the bytes of a frame that leaves: headroom first, then the shared part."""

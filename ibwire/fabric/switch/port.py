@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from ibwire.base.errors import EncodeError
 from ibwire.base.node import OPEN, Frame, Grant
 from ibwire.base.unbuilt import UnbuiltFrame
 from ibwire.base.units import S, Time
 from ibwire.fabric.pause import LANES, QUANTUM_BITS
-from ibwire.fabric.switch.buffer import RESUME_OFFSET, Account
+from ibwire.fabric.switch.buffer import LARGEST_ALPHA, LEAST_ALPHA, RESUME_OFFSET, Account
 from ibwire.fabric.switch.marking import Ramp
 from ibwire.fabric.switch.scheduling import Scheduler
 from ibwire.fabric.switch.watchdog import QueueWatch, Watchdog
@@ -37,6 +38,9 @@ class PriorityRules:
     """Bytes below the threshold at which a paused sender may go on."""
     ramp: Ramp | None = None
     """When frames that leave by the port are marked; `None` for never."""
+    egress_alpha: Fraction | None = None
+    """Longest queue of a lossy priority at the port, as a share of the free shared bytes; `None`
+    for no limit but that of the input ports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,7 @@ class Lane:
 
     __slots__ = (
         "account",
+        "egress_alpha",
         "largest_queue",
         "marked",
         "pauses_sent",
@@ -79,6 +84,14 @@ class Lane:
             resume_offset=rule.resume_offset,
         )
         self.ramp = rule.ramp
+        self.egress_alpha: tuple[int, int] | None = None
+        """Numerator and denominator of that of its rules."""
+        if rule.egress_alpha is not None:
+            if rule.is_lossless:
+                raise EncodeError("egress_alpha", str(rule.egress_alpha), "of a lossy priority")
+            if not LEAST_ALPHA <= rule.egress_alpha <= LARGEST_ALPHA:
+                raise EncodeError("egress_alpha", str(rule.egress_alpha), "from 1/256 to 128")
+            self.egress_alpha = rule.egress_alpha.as_integer_ratio()
         self.queue: deque[Queued] = deque()
         self.queued = 0
         """Bytes in the queue."""

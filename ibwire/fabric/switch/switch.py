@@ -181,6 +181,11 @@ class Switch:
         if target.stormed >> lane & 1:
             target.counters.discarded["watchdog"] += 1
             return
+        leaving = target.lanes[lane]
+        limit = leaving.egress_alpha
+        if limit is not None and not self._buffer.has_room_for(leaving.queued + size, limit):
+            source.counters.dropped["queue full"] += 1
+            return
         account = source.lanes[lane].account
         if not self._buffer.admit(account, size):
             source.counters.dropped["buffer full"] += 1
@@ -194,7 +199,6 @@ class Switch:
         if self._remarks and lane in self._remarks:
             built = frame.build() if isinstance(frame, UnbuiltFrame) else frame
             frame = self._remarks[lane].apply(built)
-        leaving = target.lanes[lane]
         ramp = leaving.ramp
         if ramp is not None and ramp.at_enqueue:
             frame = self._marked(frame, target, leaving, ramp, now)

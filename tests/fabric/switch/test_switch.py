@@ -1,5 +1,6 @@
 """A switch as a whole: where frames go, what is dropped, paused and marked."""
 
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -211,3 +212,40 @@ def test_nothing_is_lost_in_a_lossless_priority(
     assert len(hosts[3].got) == sum(count for count, _ in sent)
     assert node.buffered == 0
     assert not any(port.dropped for port in node.counters)
+
+
+# The threshold of a queue (reference/fabric#shared-buffer).
+
+
+def test_lossy_queue_ends_at_its_share_of_what_is_free() -> None:
+    rules = {0: PriorityRules(alpha=Fraction(128), egress_alpha=Fraction(1, 8))}
+    node = switch(rules, buffer=400_000)
+    size = len(frame(2, dscp=0)) + 4
+
+    for _ in range(100):
+        node.receive(frame(2, dscp=0), 0, 0)
+
+    # By hand: frame k is kept if 8 k size <= 400,000 - (k - 1) size.
+    kept = (400_000 + size) // (9 * size)
+    assert node.queued(2, 0) == kept * size
+    assert node.counters[0].dropped == {"queue full": 100 - kept}
+    # Other ports still have room, and this one has again when frames have left.
+    node.receive(frame(3, dscp=0), 0, 0)
+    assert node.queued(3, 0) == size
+    node.poll_transmit(0, 2)
+    node.poll_transmit(0, 2)
+    node.receive(frame(2, dscp=0), 0, 1)
+    assert node.queued(2, 0) == (kept - 1) * size
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        PriorityRules(is_lossless=True, headroom=40_000, egress_alpha=Fraction(1)),
+        PriorityRules(egress_alpha=Fraction(1, 257)),
+        PriorityRules(egress_alpha=Fraction(129)),
+    ],
+)
+def test_threshold_of_a_queue_that_cannot_be_is_refused(rule: PriorityRules) -> None:
+    with pytest.raises(EncodeError, match="egress_alpha"):
+        switch({0: rule})
