@@ -68,7 +68,7 @@ class Document:
             try:
                 self._set |= dict.fromkeys(setting.apply(self._data), setting.key)
             except EncodeError as error:
-                raise ScriptError(name, None, None, _reason(error)) from None
+                raise ScriptError(name, None, None, reason_of(error)) from None
 
     @property
     def top(self) -> Table:
@@ -189,7 +189,7 @@ class Table:
         try:
             return self.integer(key, parse_size(value), low, high)
         except EncodeError as error:
-            raise self.error(key, _reason(error)) from None
+            raise self.error(key, reason_of(error)) from None
 
     def table(self, key: str) -> Table | None:
         """A table inside."""
@@ -239,7 +239,7 @@ class Table:
         try:
             return parse(value)
         except EncodeError as error:
-            raise self.error(key, _reason(error)) from None
+            raise self.error(key, reason_of(error)) from None
 
 
 def parse_size(value: object) -> int:
@@ -293,7 +293,8 @@ def _leaves(data: dict[str, Any], path: KeyPath, name: str) -> Iterable[tuple[Ke
             yield (*path, key), here, value
 
 
-def _reason(error: EncodeError) -> str:
+def reason_of(error: EncodeError) -> str:
+    """What is wrong with a value, without its field: errors of tables begin with the key."""
     return str(error).removeprefix(f"{error.field}: ")
 
 
@@ -318,11 +319,20 @@ def _syntax_error(error: tomllib.TOMLDecodeError, text: str, name: str) -> Scrip
     else:
         line = text.count("\n") + 1
         column = len(text) - text.rfind("\n")
-    return ScriptError(name, line, column, message[: found.start()])
+    reason = message[: found.start()]
+    written = text.split("\n")[line - 1] if line <= text.count("\n") + 1 else ""
+    bare = _BARE.fullmatch(written)
+    if bare is not None and column > bare.start("value"):
+        reason = f'text stands in quotation marks: "{bare["value"].strip()}"'
+    return ScriptError(name, line, column, reason)
 
 
 _MOST_LISTED = 12
 _FEW = 6
 _AT = re.compile(r" \(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)$")
+_BARE = re.compile(
+    r"\s*[\w.\"'-]+\s*=\s*(?P<value>(?:[A-Za-z_/]|\d[\d.]*\s*[A-Za-z/%])[^\"'{}#=,]*)(?:#.*)?"
+)
+"""A key with a value that is text without quotation marks."""
 _SIZE_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 10**3, "MB": 10**6}
 _SIZE = re.compile(rf"(?P<number>\d{{1,12}})\s*(?P<unit>{'|'.join(_SIZE_UNITS)})", re.ASCII)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ibwire.base.errors import EncodeError, IbwireError
-from ibwire.base.toml import Document, Table, read_content, shown
+from ibwire.base.toml import Document, Table, hint, read_content, reason_of, shown
 from ibwire.fabric.infiniband.speeds import Speed, Width, read_rate
 from ibwire.fabric.infiniband.subnet import Counters, Node, Port, Subnet, rate_of
 
@@ -93,6 +93,9 @@ def _take_out(top: Table, place: int, subnet: Subnet, name: str) -> None:
                 _separate(subnet, port)
         subnet.remove(node)
         return
+    if _PORT.fullmatch(name) is None:
+        known = hint(name, subnet.nodes)
+        raise top.error_at(path, f"{shown(name)} is not a node of this topology{known}")
     try:
         port = _port(subnet, name)
     except EncodeError as error:
@@ -184,7 +187,7 @@ def _rate(table: Table, default: tuple[Width, Speed]) -> tuple[Width, Speed]:
     try:
         return read_rate(text)
     except EncodeError as error:
-        raise table.error("rate", str(error)) from None
+        raise table.error("rate", reason_of(error)) from None
 
 
 def _port(subnet: Subnet, name: str) -> Port:

@@ -119,7 +119,12 @@ def test_a_net_file_is_found_beside_the_file(tmp_path: Path) -> None:
         ('topology = "star:hosts=x"', ":1:12", "a number from 1 on"),
         ('topology = "t.toml"', ":1:12", "is a TOML file"),
         ('topology = "star"\nwithout = ["sw0[1]", "sw0[1]"]', ":2:22", "has no link"),
-        ('topology = "star"\nwithout = ["node-9"]', ":2:12", "'node-9' is not NODE[PORT]"),
+        (
+            'topology = "star"\nwithout = ["sw9"]',
+            ":2:12",
+            "'sw9' is not a node of this topology; did you mean sw0?",
+        ),
+        ('topology = "star"\nwithout = ["sw9[1]"]', ":2:12", "'sw9[1]' is not NODE[PORT]"),
         ('topology = "star"\nwithout = [1]', ":2:11", "is not a list of names"),
         ('[[switch]]\nname = "a"\n[[host]]\nname = "a"', ":4:8", "a name of its own"),
         ("[[switch]]\nports = 4", ":1:1", "a node needs a name"),
