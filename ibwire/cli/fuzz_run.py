@@ -37,6 +37,7 @@ from ibwire.fuzz.case import Role, step_text, to_json
 from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.prefetch import Prefetcher
 from ibwire.fuzz.recording import Recording, record
+from ibwire.fuzz.report import Report
 from ibwire.fuzz.report_text import counted, finding_lines
 from ibwire.fuzz.run_file import Session, Settings, load
 from ibwire.fuzz.stepper import Maker
@@ -126,9 +127,9 @@ def _names(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
 )
 @click.option(
     "--known",
-    metavar="DIR",
-    type=InputPath(exists=True, file_okay=False, path_type=Path),
-    help="Do not report what the run in DIR has found.",
+    metavar="DIR|FILE",
+    type=InputPath(exists=True, path_type=Path),
+    help="Do not report what the run in DIR has found; FILE is its run.json.",
 )
 @click.option("--junit", metavar="FILE", type=OutputPath(), help="Write the findings as JUnit XML.")
 @click.option("--sarif", metavar="FILE", type=OutputPath(), help="Write the findings as SARIF.")
@@ -228,8 +229,10 @@ def _session(given: dict[str, object], directory: Path | None, resume: Path | No
     settings = replace(Settings(), **given)  # type: ignore[arg-type]
     if settings.qpn is not None and not settings.capture:
         raise click.UsageError("--qpn is of a recorded exchange: give --seed-capture")
-    if bool(settings.capture) != bool(settings.device):
-        raise click.UsageError("--seed-capture and --device: which address is the device in it?")
+    if settings.capture and not settings.device:
+        raise click.UsageError("--seed-capture needs --device, the address of the device in it")
+    if settings.device and not settings.capture:
+        raise click.UsageError("--device is an address in a capture: give --seed-capture")
     if settings.capture and settings.role is Role.CM:
         raise click.UsageError("--seed-capture is for role responder, requester or both")
     known = groups(settings.role)
@@ -301,7 +304,7 @@ class _Run:
                         campaign.lost or self.failure or is_over()
                     ):
                         finding = ahead.advance(campaign, packets, is_over)
-                        bar.tell(report.packets - self._before, self._seconds, len(report.seen))
+                        bar.tell(report, self._before, self._seconds)
                         if finding is not None:
                             found += 1
                             with bar.hidden():
@@ -491,14 +494,17 @@ class _Bar:
         self._task = task
         self._budget = budget
 
-    def tell(self, packets: int, seconds: float, findings: int) -> None:
-        """It has come so far."""
+    def tell(self, report: Report, before: int, seconds: float) -> None:
+        """It has come so far. before: packets of the runs that this one resumes."""
         if self._bar is None or self._task is None:
             return
+        packets, coverage = report.packets - before, report.coverage
         parts = [packets / (self._budget.packets or ENDLESS)]
         parts.append(seconds / self._budget.seconds if self._budget.seconds else 0)
         rate = packets / seconds if seconds else 0
-        text = f"{packets:,} packets, {rate:,.0f}/s, findings: {findings}"
+        covered = len(coverage.cells) or len(coverage.counts)
+        text = f"{packets:,} packets, {rate:,.0f}/s, coverage: {covered:,}"
+        text += f", findings: {len(report.seen)}"
         self._bar.update(self._task, completed=max(parts), description=text)
 
     @contextmanager

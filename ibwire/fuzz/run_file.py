@@ -161,9 +161,11 @@ class Session:
         write_text(directory / NAME, _dumps(document))
 
 
-def load(directory: Path) -> Session:
-    """The run in a directory; raises `CaseError` that names the place."""
-    path = directory / NAME
+def load(place: Path) -> Session:
+    """The run in a directory, or of its `run.json`; raises `CaseError` that names the place."""
+    path = place / NAME if place.is_dir() else place
+    if path is not place and not path.exists():
+        raise CaseError(f"{place}: no {NAME}; expected the directory of a run of ibwire fuzz")
     try:
         with path.open("rb") as file:
             content = file.read(MAXIMUM_SIZE + 1)

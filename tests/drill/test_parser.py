@@ -188,6 +188,7 @@ ERRORS = {
     "cases a {\n}": "1:1: a table without rows",
     "state RTS\ncases a {\n1\n}": "2:1: one table of cases, before everything that happens",
     "choice mig_req": "1:8: expected what a device does otherwise, such as mig_req=0",
+    "choice mig_req=0\nchoice mig_req=1": "2:1: choice mig_req is given twice",
     "origin": "1:7: expected where the script comes from",
     "section": "1:8: expected a section of the specification",
     "< SEND_ONLY psn len=99999": "1:17: len is 99999, not from 0 to 16384",

@@ -137,12 +137,12 @@ def test_what_was_never_reached_is_named_with_its_reason() -> None:
     plain = "on a link, and from a capture, a case has one RC queue pair"
     assert summary(cells) == (1, 6)
     assert "ACKNOWLEDGE: the role responder sends requests" in alone
-    assert "ACKNOWLEDGE: not in 1 packets" in beside
-    assert "ACKNOWLEDGE: not in 1 packets of --ops psn,dup" in few
+    assert "ACKNOWLEDGE: not in 1 packet" in beside
+    assert "ACKNOWLEDGE: not in 1 packet of --ops psn,dup" in few
     assert f"UC_SEND_ONLY: {plain}" in alone
     assert f"another queue pair: IDLE: SEND_ONLY: {plain}" in alone
-    assert "another queue pair: IDLE: SEND_ONLY: not in 1 packets" in beside
-    assert "state: RNR WAIT: SEND_ONLY: not in 1 packets" in alone
+    assert "another queue pair: IDLE: SEND_ONLY: not in 1 packet" in beside
+    assert "state: RNR WAIT: SEND_ONLY: not in 1 packet" in alone
     assert not [line for line in alone if line.startswith(("PSN: oldest", "state: IDLE"))]
 
 

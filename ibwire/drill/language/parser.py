@@ -121,7 +121,7 @@ class _Parser:
     def script(self, rule: Sequence[str], lines: Sequence[Line]) -> Script:
         blocks = self._blocks(lines)
         texts = dict.fromkeys(_TEXTS, "")
-        choices: list[str] = []
+        choices: dict[str, str] = {}
         tolerance: Expression | None = None
         rows = [_Row("", {})]
         events: list[Line | _Block] = []
@@ -135,7 +135,10 @@ class _Parser:
                 has_table = True
                 rows = self._rows(block)
             elif first.text == "choice" and first.kind is Kind.NAME:
-                choices.append(self._choice(head.tokens[1]))
+                name, value = self._choice(head.tokens[1])
+                if name in choices:
+                    raise self._error(first, f"choice {name} is given twice")
+                choices[name] = value
             elif first.text in texts and first.kind is Kind.NAME:
                 if texts[first.text]:
                     raise self._error(first, f"{first.text} is given twice")
@@ -160,14 +163,14 @@ class _Parser:
             cases,
             texts["origin"],
             texts["reference"],
-            tuple(choices),
+            tuple(f"{name}={value}" for name, value in choices.items()),
         )
 
-    def _choice(self, token: Token) -> str:
+    def _choice(self, token: Token) -> tuple[str, str]:
         name, equals, value = token.text.partition("=")
         if not (name.strip() and equals and value.strip()):
             raise self._error(token, "expected what a device does otherwise, such as mig_req=0")
-        return f"{name.strip()}={value.strip()}"
+        return name.strip(), value.strip()
 
     def _case(self, row: _Row, events: Sequence[Line | _Block]) -> Case:
         self._captured, self._regions = set(), set()

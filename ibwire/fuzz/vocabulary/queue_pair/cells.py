@@ -119,7 +119,8 @@ def unreached(
     """
     met = {(cell[0], place, cell[place]) for cell in cells for place in DIMENSIONS}
     sent = {cell[0] for cell in cells} & _KNOWN
-    more = f"not in {packets:,} packets" + f" of --ops {','.join(ops)}" * bool(ops)
+    more = f"not in {packets:,} packet{'' if packets == 1 else 's'}"
+    more += f" of --ops {','.join(ops)}" * bool(ops)
     for opcode in _OPCODES:
         if opcode not in sent:
             why = _reason(INFO[opcode], role) if not combines else ""
