@@ -22,7 +22,7 @@ from ibwire.fuzz.judge.explanation import (
     single_explanations,
     with_values,
 )
-from ibwire.fuzz.judge.findings import Finding, signature, wrong_fields
+from ibwire.fuzz.judge.findings import Finding, distance, signature, wrong_fields
 from ibwire.fuzz.judge.naming import Name
 from ibwire.fuzz.judge.profiles import choices_of, profile_of
 from ibwire.fuzz.judge.witness import fingerprint, is_shown
@@ -127,9 +127,7 @@ class Campaign:
         """
         state, report = self.state, self.report
         state.search.is_over = is_over
-        if not self._has_fingerprint:
-            self._take_fingerprint()
-        if (found := self._from_fingerprint()) is not None:
+        if (found := self.next_shown()) is not None:
             return found
         before = state.profile, report.taken
         try:
@@ -140,6 +138,12 @@ class Campaign:
         state.next_case += 1
         report.cases += 1
         return found
+
+    def next_shown(self) -> Finding | None:
+        """The next finding that the witnesses show, before any case; the first call runs them."""
+        if not self._has_fingerprint:
+            self._take_fingerprint()
+        return self._from_fingerprint()
 
     @property
     def begins_history(self) -> bool:
@@ -466,7 +470,11 @@ class Campaign:
         return profile, difference
 
     def _judged_alone(self, case: Case) -> tuple[Profile, Difference | None]:
-        """A case with the allowed choices of the target, starting without and with its own."""
+        """A case with the allowed choices of the target, starting without and with its own.
+
+        Of two differences the one counts that comes later, or in which less differs: the other
+        may be about a deviation that the case only meets on its way.
+        """
         state = self.state
         if not self._choices:
             return state.profile, self.replay(case)
@@ -478,7 +486,7 @@ class Campaign:
             if difference is None:
                 return state.profile, None
             judged.append((state.profile, difference))
-        return max(judged, key=lambda each: each[1].step)
+        return min(judged, key=lambda each: distance(each[1]))
 
     def replay(self, case: Case, profile: Profile | None = None) -> Difference | None:
         """Carry a case out on new devices: how the target differs, if it does."""

@@ -1,8 +1,7 @@
 """A witness of each choice: a short case that shows it and no other choice.
 
 `tests/fuzz/make_witnesses.py` finds them. The choices without one are those that no case can
-show: the hop limit, which is the same on the first hop; the faults of receive requests that
-right applications do not post; P_Keys that the table of the device has anyway.
+show: the hop limit, which is the same on the first hop, and how often an ACK is asked for.
 """
 
 from __future__ import annotations
@@ -34,6 +33,14 @@ WITNESSES: Sequence[Witness] = (
                 fields={"bth.ack_req": 0, "reth.dma_len": 1578},
             ),
             Receive(2),
+        ),
+    ),
+    Witness(
+        "coalesces_acks",
+        Connection(timeout=0),
+        (
+            Packet(int(OpCode.RC_RDMA_WRITE_ONLY), length=8, held=True),
+            Packet(int(OpCode.RC_RDMA_WRITE_ONLY), length=8),
         ),
     ),
     Witness(
@@ -110,7 +117,7 @@ WITNESSES: Sequence[Witness] = (
         (
             Post(int(WROpcode.RDMA_WRITE), 600),
             Packet(int(OpCode.RC_ACKNOWLEDGE), psn=("una", 1), fields={"aeth.syndrome": 33}),
-            Wait(1000000000),
+            Wait(20000000000),
         ),
     ),
     Witness(
@@ -197,6 +204,11 @@ WITNESSES: Sequence[Witness] = (
         Connection(timeout=0, room=0),
         (Packet(int(OpCode.RC_SEND_ONLY), length=8),),
     ),
+    Witness(
+        "receive_fault_status",
+        Connection(timeout=0, sges=2, wrong_lkey=1),
+        (Packet(int(OpCode.RC_SEND_ONLY), length=8),),
+    ),
     Witness("limited_message", Connection(timeout=0), (Post(int(WROpcode.SEND), 600),)),
     Witness(
         "bad_response",
@@ -249,9 +261,21 @@ WITNESSES: Sequence[Witness] = (
     Witness("mig_req", Connection(timeout=0), (Packet(int(OpCode.RC_SEND_ONLY)),)),
     Witness("mig_req", Connection(timeout=0), (Post(int(WROpcode.RDMA_WRITE), 8),)),
     Witness(
+        "mig_req", Connection(timeout=0), (Mad(exchange=2), Command(what="accept", exchange=2))
+    ),
+    Witness(
         "duplicate_ack_psn",
         Connection(timeout=0),
         (Packet(int(OpCode.RC_SEND_ONLY), psn=("expected", -1)),),
+    ),
+    Witness(
+        "duplicate_ack_psn",
+        Connection(timeout=0),
+        (
+            Mad(exchange=2),
+            Command(what="accept", exchange=2),
+            Packet(int(OpCode.RC_SEND_ONLY), psn=("expected", -1)),
+        ),
     ),
     Witness(
         "timer_granularity",
@@ -422,6 +446,11 @@ WITNESSES: Sequence[Witness] = (
         (Packet(int(OpCode.RC_SEND_ONLY), length=8),),
     ),
     Witness(
+        "fixed_pkeys",
+        Connection(timeout=0, pkey_index=2),
+        (Packet(int(OpCode.RC_SEND_ONLY), fields={"bth.pkey": 0xFFFF}),),
+    ),
+    Witness(
         "restarts_on_read_gap",
         Connection(timeout=0),
         (
@@ -433,10 +462,8 @@ WITNESSES: Sequence[Witness] = (
         "reserved_syndrome_fails",
         Connection(timeout=0),
         (
-            Post(int(WROpcode.FLUSH), 0),
-            Post(int(WROpcode.SEND), 600),
-            Packet(int(OpCode.RC_RDMA_READ_RESPONSE_ONLY), psn=("una", 0)),
-            Packet(int(OpCode.RC_ACKNOWLEDGE), psn=("una", 1), fields={"aeth.syndrome": 103}),
+            Post(int(WROpcode.RDMA_WRITE), 8),
+            Packet(int(OpCode.RC_ACKNOWLEDGE), psn=("una", 0), fields={"aeth.syndrome": 103}),
         ),
     ),
     Witness(
@@ -451,9 +478,8 @@ WITNESSES: Sequence[Witness] = (
         "retry_7_is_infinite",
         Connection(timeout=8),
         (
-            Post(int(WROpcode.RDMA_READ), 600),
-            Wait(8120000000),
-            Packet(int(OpCode.RC_RDMA_READ_RESPONSE_MIDDLE), psn=("una", 1)),
+            Post(int(WROpcode.RDMA_WRITE), 8),
+            Wait(200000000000),
         ),
     ),
     Witness(

@@ -457,7 +457,7 @@ class _Kept:
 def fits_device(witness: Witness, role: Role) -> bool:
     """Whether a device on a link can be given a witness: of its role, and it waits for nothing."""
     case = witness.case("spec")
-    if role_of(case) is Role.CM or not fits_link(case):
+    if role_of(case) is Role.CM or not fits_link(case) or not case.connection.is_plain:
         return False
     posts = any(isinstance(step, Post) for step in case.steps)
     if role is not Role.BOTH and posts != (role is Role.REQUESTER):
