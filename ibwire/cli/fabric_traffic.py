@@ -346,8 +346,7 @@ def _check_manager(given: dict[str, Any]) -> None:
         if given["sm_host"]:
             raise click.UsageError("--sm-host needs --sm own")
         return
-    context = click.get_current_context()
-    if context.get_parameter_source("hoq_life") is ParameterSource.COMMANDLINE:
+    if given["hoq_life"] != FOREVER:
         raise click.UsageError("--hoq-life does not go with --sm own: the manager writes HOQLife")
 
 

@@ -329,3 +329,13 @@ def test_a_mistake_in_the_traffic_of_a_file_has_its_place(
     assert result.exit_code == 2
     assert "x.toml:" in result.output
     assert message in result.output
+
+
+def test_options_of_a_file_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "x.toml"
+    file.write_text('topology = "star2"\n[traffic]\nsm = "own"\nhoq_life = 3\n')
+
+    result = traffic(str(file))
+
+    assert result.exit_code == 2
+    assert "--hoq-life does not go with --sm own" in result.output
