@@ -283,8 +283,8 @@ class Management:
         mad = datagram.mad
         node = arrived.node
         mgmt_class, method = mad[MGMT_CLASS], mad[METHOD]
-        if mgmt_class not in SMP_CLASSES and not _takes(datagram, arrived.management):
-            self.lost += 1
+        if mgmt_class not in SMP_CLASSES and not arrived.management.accepts_pkey(datagram.pkey):
+            self._refuse_pkey(datagram, arrived.management)
             return
         is_request = method in (_GET, _SET)
         answer: Datagram | None = None
@@ -302,6 +302,12 @@ class Management:
         if answer is not None:
             self.send(answer, arrived if arrived.number else node.ports[0])
 
+    def _refuse_pkey(self, datagram: Datagram, port: Port) -> None:
+        """Queue pair 1 of a port does not take a packet."""
+        self.lost += 1
+        port.pkey_violations = min(port.pkey_violations + 1, 0xFFFF)
+        self.traps.bad_pkey(port, datagram)
+
     def _to_programs(self, datagram: Datagram, arrived: Port, now: Time) -> bool:
         manager = self.managers.get(arrived.management)
         if manager is not None and manager.deliver(datagram, now):
@@ -317,12 +323,4 @@ def _admits(datagram: Datagram, arrived: Port) -> bool:
     if arrived.accepts_pkey(datagram.pkey):
         return True
     arrived.counters.port_rcv_constraint_errors += 1
-    return False
-
-
-def _takes(datagram: Datagram, port: Port) -> bool:
-    """Whether queue pair 1 of a port takes a packet by its P_Key; counts it if not."""
-    if port.accepts_pkey(datagram.pkey):
-        return True
-    port.pkey_violations = min(port.pkey_violations + 1, 0xFFFF)
     return False

@@ -33,14 +33,14 @@ class _Open:
 
 
 class TrapSender:
-    """The traps of all nodes of a subnet.
+    """The traps of all nodes of a subnet: of each port and number the newest.
 
     send: takes a MAD that leaves a port.
     """
 
     def __init__(self, send: Callable[[Datagram, Port], None]) -> None:
         self._send = send
-        self._open: dict[tuple[Port, bytes], _Open] = {}
+        self._open: dict[tuple[Port, int], _Open] = {}
         self._tid = 0
 
     def link_changed(self, node: Node) -> None:
@@ -61,6 +61,14 @@ class TrapSender:
         details += bytes((mad[METHOD], 0)) + attribute_of(mad).to_bytes(2, "big")
         details += bytes(mad[MODIFIER]) + bytes(mad[24:32])
         self._add(port, Trap.BAD_M_KEY, SECURITY, details)
+
+    def bad_pkey(self, port: Port, datagram: Datagram) -> None:
+        """Trap 257: a packet without GRH whose P_Key the port has not."""
+        details = bytes(2) + datagram.slid.to_bytes(2, "big") + datagram.dlid.to_bytes(2, "big")
+        details += datagram.pkey.to_bytes(4, "big")
+        details += (datagram.sl << 28 | datagram.sqp).to_bytes(4, "big")
+        details += datagram.dqp.to_bytes(4, "big")
+        self._add(port, Trap.BAD_P_KEY, SECURITY, details)
 
     def repress(self, port: Port, datagram: Datagram) -> bool:
         """Stop a trap that the subnet manager has heard; whether it is one of this port."""
@@ -102,9 +110,10 @@ class TrapSender:
             issuer_lid=port.lid,
             data_details=details.ljust(54, b"\0"),
         ).pack()
-        if (port, notice) not in self._open:
+        before = self._open.get((port, number))
+        if before is None or before.notice != notice:
             self._tid += 1
-            self._open[port, notice] = _Open(port, notice, self._tid, due=0)
+            self._open[port, number] = _Open(port, notice, self._tid, due=0)
 
     def _datagram(self, trap: _Open) -> Datagram:
         header = MAD(

@@ -338,6 +338,24 @@ def test_data_do_not_pass_a_link_that_is_armed(fabric: Fabric) -> None:
     assert by_lid(fabric, 2, SMAttribute.NODE_INFO, MgmtClass.SUBN_LID_ROUTED) is not None
 
 
+def test_a_packet_of_another_partition_makes_a_port_send_a_trap(fabric: Fabric) -> None:
+    """Trap 257: LIDs, P_Key, SL and queue pair of the sender, queue pair of the receiver."""
+    up(fabric)
+    fabric.b.master_sm_lid = fabric.a.lid
+    fabric.a.pkeys, fabric.b.pkeys = bytearray(b"\x80\x10"), bytearray(b"\x7f\xff")
+
+    for _ in range(2):
+        assert by_lid(fabric, 2, PerfAttribute.PORT_COUNTERS, MgmtClass.PERF) is None
+    fabric.management.handle_timeout(0)
+
+    (trap,) = (Notice.unpack(each.mad, 64) for each in fabric.received)
+    assert (trap.type, trap.producer_type, trap.trap_number) == (2, 1, 257)
+    assert trap.issuer_lid == fabric.b.lid
+    lids = fabric.a.lid.to_bytes(2, "big") + fabric.b.lid.to_bytes(2, "big")
+    numbers = bytes.fromhex("00008010 00000001 00000001")
+    assert trap.data_details == (bytes(2) + lids + numbers).ljust(54, b"\0")
+
+
 def test_a_trap_is_repeated_until_it_is_repressed(fabric: Fabric) -> None:
     up(fabric)
     fabric.subnet.disconnect(fabric.b)
