@@ -14,6 +14,7 @@ from ibwire.cli.fuzz_live import FuzzTargetOptions, target_options
 from ibwire.cli.fuzzing import (
     FOUND,
     INTERRUPTED,
+    case_option,
     complaints,
     judge,
     open_target,
@@ -38,6 +39,7 @@ from ibwire.fuzz.watchdog import watchdog
     metavar="TARGET",
     help="emu, emu:PROFILE, or py:MODULE:ARGUMENT. [that of the run]",
 )
+@case_option
 @click.option(
     "-o",
     "--output",
@@ -46,7 +48,13 @@ from ibwire.fuzz.watchdog import watchdog
     help="Write the shorter case to this file. [standard output]",
 )
 @target_options
-def command(path: Path, name: str | None, output: str | None, live: FuzzTargetOptions) -> None:
+def command(
+    path: Path,
+    name: str | None,
+    wanted: str | None,
+    output: str | None,
+    live: FuzzTargetOptions,
+) -> None:
     """Minimise a case: find the shortest and simplest one that shows the same difference.
 
     CASE is a drill script, or the directory of a finding: then the case as it was found.
@@ -65,7 +73,7 @@ def command(path: Path, name: str | None, output: str | None, live: FuzzTargetOp
         tested = on_link or open_target(name, path if path.is_dir() else path.parent)
         file = case_file(path, "original") if path.is_dir() else path
         protect(file)
-        case = read_case(file)
+        case = read_case(file, wanted)
         campaign, profile, difference = judge(case, tested, file)
         if difference is None:
             click.echo(f"no difference between {tested.name} and the reference", err=True)

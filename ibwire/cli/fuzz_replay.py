@@ -10,7 +10,14 @@ from pathlib import Path
 import click
 
 from ibwire.cli.fuzz_live import FuzzTargetOptions, target_options
-from ibwire.cli.fuzzing import FOUND, complaints, judge, open_target, read_case
+from ibwire.cli.fuzzing import (
+    FOUND,
+    case_option,
+    complaints,
+    judge,
+    open_target,
+    read_case,
+)
 from ibwire.cli.paths import InputPath
 from ibwire.fuzz.recording import record
 from ibwire.fuzz.report_text import case_lines, outcome_lines
@@ -26,11 +33,17 @@ from ibwire.fuzz.watchdog import watchdog
     metavar="TARGET",
     help="emu, emu:PROFILE, or py:MODULE:ARGUMENT. [that of the run]",
 )
+@case_option
 @click.option("--json", "as_json", is_flag=True, help="One object.")
 @click.option("-v", "--verbose", is_flag=True, help="Every packet, too.")
 @target_options
 def command(
-    path: Path, name: str | None, as_json: bool, verbose: bool, live: FuzzTargetOptions
+    path: Path,
+    name: str | None,
+    wanted: str | None,
+    as_json: bool,
+    verbose: bool,
+    live: FuzzTargetOptions,
 ) -> None:
     """Execute a saved case again, on a new connection.
 
@@ -48,7 +61,7 @@ def command(
     with opened as on_link, complaints(), nullcontext() if on_link else watchdog():
         tested = on_link or open_target(name, path if path.is_dir() else path.parent)
         file = case_file(path, "case") if path.is_dir() else path
-        case = read_case(file)
+        case = read_case(file, wanted)
         _, profile, _ = judge(case, tested, file)
         recording = record(case, tested, profile)
     differs = recording.difference is not None

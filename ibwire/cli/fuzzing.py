@@ -98,14 +98,22 @@ def require_writable(path: str) -> None:
         raise click.UsageError(str(error)) from None
 
 
-def read_case(path: Path) -> Case:
-    """A case in a file; raises `CaseError`."""
+case_option = click.option(
+    "--case",
+    "wanted",
+    metavar="TEXT",
+    help="Of a script with a table, the case whose name contains TEXT.",
+)
+
+
+def read_case(path: Path, wanted: str | None = None) -> Case:
+    """A case in a file; raises `CaseError`. wanted: which case of the table of a script."""
     try:
         with path.open("rb") as file:
             content = file.read(MAXIMUM_SIZE + 1)
     except OSError as error:
         raise CaseError(f"{path}: {error.strerror}") from None
-    return parse_case(content, str(path))
+    return parse_case(content, str(path), wanted)
 
 
 def open_target(name: str | None, saved: Path | None = None) -> Target:

@@ -43,12 +43,17 @@ def says(text: str, case: Case) -> bool:
         return False
 
 
-def parse_case(content: bytes, path: str) -> Case:
-    """Read a case; raises `CaseError` or `ScriptError` with the place."""
+def parse_case(content: bytes, path: str, wanted: str | None = None) -> Case:
+    """Read a case; raises `CaseError` or `ScriptError` with the place.
+
+    wanted: which case of the table of a script.
+    """
     if len(content) > MAXIMUM_SIZE:
         raise CaseError(f"{path}: longer than {MAXIMUM_SIZE} bytes")
     if not content.lstrip().startswith(b"{"):
-        return read_script(content, path)
+        return read_script(content, path, wanted)
+    if wanted is not None:
+        raise CaseError(f"{path}: JSON has one case, and no names of cases")
     try:
         return from_json(content.decode(), path)
     except UnicodeDecodeError as error:

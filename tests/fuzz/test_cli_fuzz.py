@@ -593,6 +593,20 @@ def test_a_run_is_no_case(command: str, done: Path) -> None:
     assert "expected a finding of a run, such as DIR/F0001" in result.output.replace("\n", " ")
 
 
+@pytest.mark.parametrize(("name", "status"), [("beyond", 1), ("inside", 0)])
+def test_one_case_of_a_table_is_replayed(tmp_path: Path, name: str, status: int) -> None:
+    """The emulated rxe differs where a WRITE reaches beyond its memory, not inside of it."""
+    path = tmp_path / "table.drill"
+    path.write_text(
+        "choice mig_req=0\ncases what, packet {\n  beyond, WRITE_ONLY psn va=end-7 len=8 ack\n"
+        "  inside, WRITE_ONLY psn len=8 ack\n}\n< $packet\n"
+    )
+
+    result = fuzz("replay", path, "--target", "emu:rxe", "--case", name)
+
+    assert result.exit_code == status, result.output
+
+
 def test_a_replay_is_also_an_object(done: Path) -> None:
     told = json.loads(fuzz("replay", done / "F0001" / "case.drill", "--json").stdout)
 

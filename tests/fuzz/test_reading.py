@@ -163,7 +163,10 @@ def test_what_is_no_case_is_refused_with_its_line(text: str) -> None:
     [
         ("< CM_REQ", "s.drill: a case about connections begins with qp state=RESET"),
         ("state RTS", "s.drill: the device receives nothing, and does nothing"),
-        ("cases a {\n1\n2\n}\nstate RTS", "s.drill: a table of 2 cases, not one case"),
+        (
+            "cases a {\n1\n2\n}\nstate RTS",
+            "s.drill: a table of 2 cases, not one case: choose one with --case (cases: 1, 2)",
+        ),
         ("qp max_rd_atomic=129\npost_send SEND", "s.drill: qp.max_rd_atomic: 129, not a number"),
         ("reference nowhere\nstate RTS", "s.drill: profile: 'nowhere', not one of "),
         ("choice a=b\nstate RTS", "s.drill: choices.a: 'b', no such choice"),
@@ -174,6 +177,43 @@ def test_what_no_case_has_is_refused(text: str, reason: str) -> None:
         read(text)
 
     assert str(caught.value).startswith(reason)
+
+
+TABLE = """
+cases what, va {
+  "inside, at the end", end-8
+  outside,              end-7
+  side,                 end
+}
+< WRITE_ONLY psn ack va=$va len=8
+"""
+
+
+@pytest.mark.parametrize(
+    ("wanted", "va"), [("inside", -8), ("outside", -7), ("out", -7), ("side", 0)]
+)
+def test_case_of_a_table_is_chosen_by_its_name(wanted: str, va: int) -> None:
+    """In whole, or by a part that no other name has."""
+    (packet,) = parse_case(TABLE.encode(), "s.drill", wanted).steps
+
+    assert isinstance(packet, Packet)
+    assert packet.fields["reth.va"] == ("end", va)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "reason"),
+    [("i", "3 cases have 'i' in their names, not one (cases: inside, "), ("x", "no cases have")],
+)
+def test_name_of_no_case_or_of_several_is_refused(wanted: str, reason: str) -> None:
+    with pytest.raises(CaseError) as caught:
+        parse_case(TABLE.encode(), "s.drill", wanted)
+
+    assert str(caught.value).startswith(f"s.drill: {reason}")
+
+
+def test_json_has_no_table() -> None:
+    with pytest.raises(CaseError, match="JSON has one case"):
+        parse_case(b"{}", "case.json", "inside")
 
 
 CONFORMANCE = Path(__file__).parents[1] / "conformance"

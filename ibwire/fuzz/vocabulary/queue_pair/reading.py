@@ -64,16 +64,22 @@ from ibwire_layers.syndrome import AckKind
 MAXIMUM_SIZE = 1 << 26
 """Bytes of a script."""
 
+_SHOWN = 8
+"""Names of cases in a message."""
+
 NEAR = 1 << 10
 """How far an MSN may be from the number of the oldest request to count from it."""
 
 Stimulus = drill.Inject | drill.Verb
 
 
-def read_steps(content: bytes, path: str) -> tuple[Case, Sequence[drill.Step]]:
+def read_steps(
+    content: bytes, path: str, wanted: str | None = None
+) -> tuple[Case, Sequence[drill.Step]]:
     """The steps of a drill script, and a case without steps that is about the same device.
 
-    Raises `CaseError` or `ScriptError` with the line.
+    wanted: the name of the case of a table, or a part that no other name has. Raises `CaseError`
+    or `ScriptError` with the line.
     """
     script = parse(content, path, size=MAXIMUM_SIZE, steps=MAXIMUM_STEPS)
     name = script.reference or "spec"
@@ -84,14 +90,33 @@ def read_steps(content: bytes, path: str) -> tuple[Case, Sequence[drill.Step]]:
         raise CaseError(f"{path}: {error}") from None
     if script.reference not in ("", "spec"):
         script = parse(content, path, name, size=MAXIMUM_SIZE, steps=MAXIMUM_STEPS)
-    if len(script.cases) != 1:
-        raise CaseError(f"{path}: a table of {len(script.cases)} cases, not one case")
+    found = _selected(script, wanted)
     for text in (script.origin, *choices.values()):
         if len(text) > MAXIMUM_TEXT or not text.isprintable():
             short = f"{text[:40]!r}"
             raise CaseError(f"{path}: not a line of at most {MAXIMUM_TEXT} characters: {short}")
     case = Case(profile=name, origin=script.origin, choices=choices)
-    return case, script.cases[0].steps
+    return case, found.steps
+
+
+def _selected(script: drill.Script, wanted: str | None) -> drill.Case:
+    """The one case of a script; raises `CaseError` for none and for several."""
+    cases = script.cases
+    if wanted is not None:
+        cases = tuple(each for each in cases if each.name == wanted) or tuple(
+            each for each in cases if wanted in each.name
+        )
+    if len(cases) == 1:
+        return cases[0]
+    if wanted is None:
+        reason = f"a table of {len(cases)} cases, not one case: choose one with --case"
+    else:
+        reason = f"{len(cases) or 'no'} cases have {wanted!r} in their names, not one"
+    names = [each.name for each in script.cases if each.name]
+    if names:
+        shown = ", ".join(names[:_SHOWN]) + ", ..." * (len(names) > _SHOWN)
+        reason += f" (cases: {shown})"
+    raise CaseError(f"{script.path}: {reason}")
 
 
 class Reader:
