@@ -319,12 +319,12 @@ def _relative(psn: int, base: int) -> str:
 
 
 def _payload(literal: Literal, given: Mapping[str, Mapping[str, int]], scope: Scope) -> bytes:
-    data = literal.data
+    data, is_whole = literal.data, "len" in literal.words
     if data is None:
         length = _word(literal, scope, "len", 0)
         data = pattern(_word(literal, scope, "at", 0), length)
     if literal.form is not None:
-        return management.build(literal.form, given, data, scope.symbols)
+        return management.build(literal.form, given, data, scope.symbols, is_whole=is_whole)
     return data
 
 

@@ -214,7 +214,7 @@ def test_each_queue_pair_has_an_exchange_of_its_own() -> None:
         cm_event CONNECT_REQUEST
         b cm_event CONNECT_REQUEST
         b accept
-        b > CM_REP remote_comm_id=0xb0b0002 transaction_id=0x7700000000000002 local_qpn=b.qpn
+        b > CM_REP remote_comm_id=0xb0c0001 transaction_id=0x7700000000010001 local_qpn=b.qpn
         accept
         > CM_REP remote_comm_id=0xb0b0001 transaction_id=0x7700000000000001 local_qpn=qpn
         b < CM_RTU remote_comm_id=b.cm_id
@@ -239,7 +239,7 @@ def test_each_queue_pair_has_an_exchange_of_its_own() -> None:
     ("line", "got"),
     [
         ("b > CM_REP", "nothing"),
-        ("> CM_REP remote_comm_id=0xb0b0002", "remote_comm_id 0xb0b0001, not"),
+        ("> CM_REP remote_comm_id=0xb0c0001", "remote_comm_id 0xb0b0001, not"),
     ],
 )
 def test_message_of_another_exchange_does_not_fit(line: str, got: str) -> None:

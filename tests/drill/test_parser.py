@@ -198,7 +198,8 @@ ERRORS = {
     "< SEND_ONLY psn cut=77": "1:17: cut is 77, not from 0 to 12",
     "+ack_timeout(32) silence": "1:2: ack_timeout(32): codes go from 0 to 31",
     "post_recv len=x.va": "1:15: x.va is not a number; did you mean va?",
-    "post_recv fails=EPERM": "1:17: EPERM is not a number; expected EFAULT, EINVAL, ENOMEM",
+    "post_recv fails=EPERM": "1:17: EPERM is not a number; expected EADDRINUSE, EFAULT, EINVAL, "
+    "ENOMEM",
     "+1us state RTS extra": "1:16: extra is not an argument of state; expected nothing more",
     "< WRITE_ONLY psn va=1*2*99999999999999999999999*999999999999999999999": "1:48: the result is "
     "larger than any field",

@@ -62,15 +62,22 @@ class Form:
         return IPCM.SIZE if self.kind in (cm.REQ, cm.SIDR_REQ) else 0
 
 
-def build(form: Form, given: Mapping[str, Mapping[str, int]], data: bytes, sym: Symbols) -> bytes:
+def build(
+    form: Form,
+    given: Mapping[str, Mapping[str, int]],
+    data: bytes,
+    sym: Symbols,
+    *,
+    is_whole: bool = False,
+) -> bytes:
     """The MAD that a peer sends. given: numbers by the key of a header and the field's name.
 
     A number for a field of bytes is the first eight of them. Private data without room make the
-    MAD longer.
+    MAD longer. is_whole: they take the place of the IP addresses, too.
     """
     right: dict[str, Any] = {name: sym[symbol] for name, symbol in form.inbound.items()}
     ends = endpoints(sym["peer_gid"], sym["gid"])
-    data = ends.private_data(data) if form.first else data
+    data = ends.private_data(data) if form.first and not is_whole else data
     size = form.first + form.room
     right["private_data"] = padded(form.kind, data[:size])
     message: Message

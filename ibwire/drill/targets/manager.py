@@ -47,6 +47,9 @@ MANAGER_DEFAULTS: Mapping[str, Mapping[str, int]] = {
 FIRST_ID, FIRST_TRANSACTION = 0x0B0B0001, 0x7700000000000001
 """First communication ID and transaction of the peer, unless a script sets them."""
 
+APART = 1 << 16
+"""How far those of two queue pairs are apart, so that a number near one is not that of another."""
+
 
 class Connected(Protocol):
     """A device whose queue pairs a connection manager connects."""
@@ -161,7 +164,7 @@ class Exchanges:
     """The exchanges of a device's queue pairs, by their names; the first one has none.
 
     first_id, first_transaction: of the peer in the exchange of the first queue pair; those of the
-    others count from there.
+    others count from there, each `apart` from the one before.
     """
 
     def __init__(
@@ -169,7 +172,9 @@ class Exchanges:
         first: Exchange,
         first_id: int = FIRST_ID,
         first_transaction: int = FIRST_TRANSACTION,
+        apart: int = APART,
     ) -> None:
+        self._apart = apart
         self._all = {"": first}
         self._first = first_id, first_transaction
         self._current = ""
@@ -191,8 +196,8 @@ class Exchanges:
             first.peer_gid,
             first.guid,
             first.peer_guid,
-            peer_cm_id=first_id + number,
-            transaction=transaction + number,
+            peer_cm_id=first_id + number * self._apart,
+            transaction=transaction + number * self._apart,
         )
 
     def choose(self, owner: str) -> Exchange:

@@ -139,7 +139,7 @@ class DrillNumbers:
             peer_cm_id=OWN_ID,
             transaction=OWN_TRANSACTION,
         )
-        self._exchanges = Exchanges(first, OWN_ID, OWN_TRANSACTION)
+        self._exchanges = Exchanges(first, OWN_ID, OWN_TRANSACTION, apart=1)
 
     def note(self, moment: ManagedMoment) -> None:
         """Take over the identifiers of what was sent in a step, on both sides."""

@@ -16,7 +16,7 @@ from ibwire.drill.language.expressions import Expression
 from ibwire.drill.language.literals import Literal, single
 from ibwire.drill.language.vocabulary import MANAGER_VERBS
 from ibwire.drill.packets import GOOD, pattern
-from ibwire.drill.targets.manager import FIRST_ID, FIRST_TRANSACTION, MANAGER_DEFAULTS
+from ibwire.drill.targets.manager import APART, FIRST_ID, FIRST_TRANSACTION, MANAGER_DEFAULTS
 from ibwire.fuzz.case import Case, CaseError, Command, Connect, Connection, Mad, Packet, Step, Value
 from ibwire.fuzz.targets.emulated_manager import BACKLOG, EXCHANGES, PEER_SERVICE, SERVICE
 from ibwire.fuzz.vocabulary.cm.encoding import BEFORE_MAD, FORMS, PARTS, encode_message
@@ -264,11 +264,11 @@ class ManagerReader(Reader):
 
     def _own_value(self, name: str, number: int, owner: str) -> Value:
         """A number that a script gives: one near the first of the peer counts from the fuzzer's."""
-        place = self._places[owner]
-        if name == "transaction_id" and abs(number - FIRST_TRANSACTION - place) <= _NEAR:
-            return "transaction", number - FIRST_TRANSACTION - place
-        if name.endswith("_id") and abs(number - FIRST_ID - place) <= _NEAR:
-            return "own.id", number - FIRST_ID - place
+        begin = self._places[owner] * APART
+        for own, first in (("transaction", FIRST_TRANSACTION), ("own.id", FIRST_ID)):
+            ahead = number - first - begin
+            if name.endswith("_id") and abs(ahead) <= _NEAR:
+                return own, ahead
         return number
 
 

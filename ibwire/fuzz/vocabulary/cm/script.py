@@ -16,7 +16,7 @@ from ibwire.drill.language import manager_messages as drill
 from ibwire.drill.language.literals import MAXIMUM_PAYLOAD
 from ibwire.drill.language.parser import MAXIMUM_QUEUE_PAIRS
 from ibwire.drill.language.vocabulary import REASONS
-from ibwire.drill.targets.manager import FIRST_ID, FIRST_TRANSACTION, message_in
+from ibwire.drill.targets.manager import APART, FIRST_ID, FIRST_TRANSACTION, message_in
 from ibwire.fuzz.case import (
     Case,
     Command,
@@ -33,7 +33,7 @@ from ibwire.fuzz.judge.comparison import Difference
 from ibwire.fuzz.judge.findings import part_of
 from ibwire.fuzz.judge.profiles import profile_of
 from ibwire.fuzz.targets.emulated_device import SIZE, Completion
-from ibwire.fuzz.targets.emulated_manager import BACKLOG, EVENT
+from ibwire.fuzz.targets.emulated_manager import BACKLOG, EVENT, OWN_ID, OWN_TRANSACTION
 from ibwire.fuzz.vocabulary.cm.encoding import BEFORE_MAD, PARTS, encode_message
 from ibwire.fuzz.vocabulary.cm.execution import (
     NAMES,
@@ -153,7 +153,8 @@ class _ManagerWriter(Writer):
         words = [step.what]
         words += [f"backlog={BACKLOG}"] * (step.what == "listen")
         words += ["service=service+1"] * (step.what in ("connect", "resolve"))
-        words += ["fails=EINVAL"] * (not moment.accepted)
+        if not moment.accepted:
+            words.append(f"fails={_ERRORS.get(step.what, 'EINVAL')}")
         self.lines.append(f"  {owner}{' '.join(words)}")
 
     # What the device receives.
@@ -235,9 +236,9 @@ class _ManagerWriter(Writer):
         for name, symbol in form.outbound.items():
             value = getattr(found.message, name)
             if value != symbols[symbol] and name not in _OWN_NUMBERS:
-                words[name] = self._number(name, value)
+                words[name] = self._expected(name, value)
         if form.transaction and found.transaction_id != symbols[form.transaction]:
-            words["mad.transaction_id"] = self._number("transaction_id", found.transaction_id)
+            words["mad.transaction_id"] = self._expected("transaction_id", found.transaction_id)
         if isinstance(found.message, cm.REJ):
             words["reason"] = _NAMES.get(found.message.reason, str(found.message.reason))
         for part, name in extra:
@@ -246,9 +247,9 @@ class _ManagerWriter(Writer):
             if isinstance(value, bytes):
                 words["data"] = f'"{value[form.first :].rstrip(bytes(1)).hex()}"'
             elif type(header) is type(found.message):
-                words.setdefault(name, self._number(name, value))
+                words.setdefault(name, self._expected(name, value))
             else:
-                words.setdefault(f"{part}.{name}", self._number(name, value))
+                words.setdefault(f"{part}.{name}", self._expected(name, value))
         return " ".join([form.name, *(f"{name}={text}" for name, text in words.items())])
 
     def _completions(self, usual: Moment, chosen: Moment) -> None:
@@ -282,14 +283,22 @@ class _ManagerWriter(Writer):
             ahead = value - symbols[symbol]
             if symbols[symbol] and abs(ahead) <= (_NEAR_QPN if kind == "qpn" else _NEAR):
                 return symbol + f"{ahead:+d}" * bool(ahead)
-        place = self._place
+        ahead = self._place * APART
         for own, first in (
-            (ours["own.id"], FIRST_ID + place),
-            (ours["transaction"], FIRST_TRANSACTION + place),
+            (ours["own.id"], FIRST_ID + ahead),
+            (ours["transaction"], FIRST_TRANSACTION + ahead),
         ):
             if kind == "id" and abs(value - own) <= _NEAR:
                 return f"{value - own + first:#x}"
         return str(value) if value < 1 << 16 else hex(value)
+
+    def _expected(self, name: str, value: int) -> str:
+        """The number that a field of an answer has; one of another connection has no name."""
+        text = self._number(name, value)
+        chosen = {OWN_ID, OWN_TRANSACTION, *self._moment.owners}
+        if text == hex(value) and any(abs(value - each) < _NEAR for each in chosen):
+            raise CannotSay("it has an ID of a connection that the script has no name for")
+        return text
 
     @property
     def _place(self) -> int:
@@ -313,6 +322,9 @@ def _reported(completion: Completion) -> str:
     reason_text = f" reason={_NAMES.get(reason, reason)}" * (kind is EventKind.REJECTED)
     return f"cm_event {kind.name}{reason_text}"
 
+
+_ERRORS = {"listen": "EADDRINUSE", "connect": "ENOMEM", "resolve": "ENOMEM"}
+"""Of commands that a manager does not take: there is a listener, or there is no room."""
 
 _BESIDE = "it is about the connection beside, too"
 _WIDTHS = {
