@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import count
+from itertools import count, product
 from random import Random
 from typing import Any
 
@@ -46,6 +46,8 @@ from ibwire.programs.endpoint import Interrupted
 from ibwire.rc.profile import PROFILES, SPEC, Profile
 from ibwire.rc.work import WROpcode
 from ibwire_layers.opcodes import OpCode
+from mutants.engine import copied
+from mutants.table import INTERACTIONS, read_mutants
 
 WRITE = Packet(int(OpCode.RC_RDMA_WRITE_ONLY), length=8)
 READ = Packet(int(OpCode.RC_RDMA_READ_REQUEST), fields={"reth.dma_len": 8})
@@ -387,6 +389,37 @@ def test_what_was_found_shows_by_itself_what_it_was_found_for() -> None:
         ).judge(finding.original)
         assert difference is not None
         assert signature(difference) == signature(finding.difference)
+
+
+RIGHT = {
+    name: replace(
+        SPEC, **{each.name: getattr(PROFILES[name], each.name) for each in CHOICES if each.allowed}
+    )
+    for name in ("spec", "rxe", "rdmavt")
+}
+"""Devices that do nothing wrong, with the allowed choices of an implementation."""
+
+COMBINED = ("msn-counts-other-messages", "second-sge-keeps-the-offset", "limited-members-talk")
+"""Faults that only combined cases show."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["", *COMBINED])
+def test_no_finding_accuses_a_right_device(fault: str) -> None:
+    """Whether it is that of a known deviation or of a planted fault, short or as it was found."""
+    tested = _with_fault(fault) if fault else target("rxe")
+    campaign = Campaign(EmulatorTestbed(tested), queue_pair_generators(1, Role.BOTH))
+    found = list(campaign.run(3000 if fault else 300))
+
+    assert found
+    for finding, profile in product(found, RIGHT.values()):
+        for case in (finding.case, finding.original):
+            other = Campaign(EmulatorTestbed(target(profile)), queue_pair_generators(1, Role.BOTH))
+            assert other.judge(case)[1] is None, finding.bucket
+
+
+def _with_fault(name: str) -> Any:
+    return copied(read_mutants(INTERACTIONS)[name])[Emulation.__module__].Emulation
 
 
 def test_an_interrupted_case_is_still_the_next_one() -> None:
