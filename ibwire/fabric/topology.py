@@ -160,7 +160,9 @@ class Topology:
             raise EncodeError("hosts", len(self.hosts), "2 or above")
         for host in self.hosts:
             if len(self.ports(host)) != 1:
-                raise EncodeError("links", len(self.ports(host)), f"one, of host {host}")
+                count = len(self.ports(host))
+                reason = f"1, the number of links of host {host}: it has one port"
+                raise EncodeError("links", count, reason)
         first = self.hosts[0]
         ports = {
             node: [(0, neighbour) for _, neighbour in self.ports(node)]

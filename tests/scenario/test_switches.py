@@ -205,6 +205,11 @@ TWO = '[topology]\nkind = "star"\nhosts = 2\n'
             TWO + "[switch.class.roce]\necn = { min = 5, max = 4 }\n" + FLOW,
             "4 is below min, which is 5",
         ),
+        (
+            '[[node]]\nname = "a"\n[[node]]\nname = "b"\n[[switch]]\nname = "s"\n'
+            '[[wire]]\nbetween = ["a", "s"]\n[[flow]]\nfrom = "a"\nto = "b"\n',
+            "wire: 0 is not 1, the number of links of host b: it has one port",
+        ),
         (TWO + "[switch]\nname = 's1'\n" + FLOW, "no switch is called 's1'; expected s0"),
         (TWO + "[switch]\nroute = { h1 = 'h0' }\n" + FLOW, "'s0 > h0' is not a way to h1"),
         (TWO + "[switch]\nroute = { h1 = 's7' }\n" + FLOW, "'s7' is not a neighbour of s0"),
