@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import errno
 import struct
-from copy import copy
 from dataclasses import dataclass
 from enum import Enum, IntFlag
 
@@ -167,7 +166,7 @@ class KeyTable:
             window.state = WindowState.VALID
             window.qp_num = qp_num if window.kind == 2 else None
             info.mr.windows += 1
-            opened = self._remote[window.rkey] = copy(window)
+            opened = self._remote[window.rkey] = window.copy()
             if not self._bounds_windows:
                 opened.iova, opened.start = window.iova - window.start, 0
                 opened.length = info.mr.length
@@ -450,6 +449,15 @@ class MemoryWindow:
         self.access = 0
         self.qp_num: int | None = None
         """The queue pair of a bound type 2 window."""
+
+    def copy(self) -> MemoryWindow:
+        """Another window object with the same values."""
+        # Not by the module `copy`, which cannot make objects of a compiled class.
+        other = MemoryWindow(self.pd, self.kind, self.rkey)
+        other.state, other.region, other.qp_num = self.state, self.region, self.qp_num
+        other.start, other.iova = self.start, self.iova
+        other.length, other.access = self.length, self.access
+        return other
 
     def deallocate(self) -> None:
         """Unbind the window and invalidate its key. Safe to repeat."""

@@ -154,10 +154,20 @@ class TransportPacket(UnbuiltFrame):
         return frame
 
     def __repr__(self) -> str:
-        fields = [name for name in type(self).__annotations__ if name != "form"]
-        held = (f"{name}={getattr(self, name, None)!r}" for name in fields)
+        held = (f"{name}={getattr(self, name, None)!r}" for name in FIELDS if name != "form")
         return f"<{self.form.name} {' '.join(each for each in held if '=None' not in each)}>"
 
+
+FIELDS = tuple(
+    name
+    for name in dir(TransportPacket)
+    if not (
+        name.startswith("_")
+        or hasattr(UnbuiltFrame, name)
+        or callable(getattr(TransportPacket, name))
+    )
+)
+"""The names of its fields; a compiled class has no `__slots__` that could be asked for them."""
 
 Reader = Callable[[TransportPacket, bytes, int], None]
 Writer = Callable[[TransportPacket], bytes]

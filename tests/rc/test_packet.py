@@ -16,7 +16,7 @@ from ibwire.capture import open_capture
 from ibwire.fabric.switch.routing import flow_key
 from ibwire.impair.stages import mark_ce
 from ibwire.rc.device import gid_of, mac_of
-from ibwire.rc.packet import FORMS, TransportPacket, decode, encode
+from ibwire.rc.packet import FIELDS, FORMS, TransportPacket, decode, encode
 from ibwire.rc.path import Arrivals, Path, ethernet_route, ib_route, icrc_fits
 from ibwire_layers import headers as h
 from ibwire_layers.errors import DecodeError
@@ -93,7 +93,7 @@ def numbers_of(packet: TransportPacket) -> dict[str, Any]:
     """
     return {
         name: getattr(packet, name)
-        for name in TransportPacket.__slots__
+        for name in FIELDS
         if hasattr(packet, name) and name not in ("arrival", "path")
     }
 
