@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ibwire.base.compiled import compiled_modules
 from ibwire.base.errors import EncodeError
 from ibwire.base.node import OPEN
 from ibwire.base.units import GBPS, MS, NS, US, Time
@@ -172,6 +173,7 @@ def test_looking_in_between_changes_nothing(
     assert parameters.rp_min_rate * 10**6 <= one.rate <= 100 * GBPS
 
 
+@pytest.mark.skipif(compiled_modules() > 0, reason="compiled classes cannot be inherited from")
 def test_idle_queue_pair_costs_nothing_once_it_has_recovered() -> None:
     class Counting(DCQCN):
         increases = 0

@@ -29,7 +29,7 @@ from ibwire.rc.attributes import AddressVector, QPAttr, QPAttrMask, QPCap, QPSta
 from ibwire.rc.connect import ALL_ACCESS, bring_up, connect
 from ibwire.rc.device import Device
 from ibwire.rc.memory import Access, MemoryRegion
-from ibwire.rc.packet import FORMS, TransportPacket, encode
+from ibwire.rc.packet import FIELDS, FORMS, TransportPacket, encode
 from ibwire.rc.path import Arrivals
 from ibwire.rc.profile import PROFILES, Profile
 from ibwire.rc.qp import QPInit, QueuePair
@@ -554,7 +554,7 @@ def _send_only(dest_qp: int) -> TransportPacket:
 
 def hostile_packet_of(packet: TransportPacket) -> TransportPacket:
     """The same with a number in every field that its opcode may have."""
-    for name in TransportPacket.__slots__:
+    for name in FIELDS:
         if not hasattr(packet, name):
             setattr(packet, name, 0)
     return packet

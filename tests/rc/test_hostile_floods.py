@@ -17,7 +17,7 @@ from ibwire.base.units import MS, US, S
 from ibwire.rc.attributes import AddressVector, QPAttr, QPAttrMask, QPCap, QPState, QPType
 from ibwire.rc.connect import bring_up, connect
 from ibwire.rc.device import Device
-from ibwire.rc.packet import FORMS, TransportPacket, encode
+from ibwire.rc.packet import FIELDS, FORMS, TransportPacket, encode
 from ibwire.rc.path import Arrivals, Path, ethernet_route
 from ibwire.rc.profile import PROFILES, RXE, SPEC, Profile
 from ibwire.rc.responder import Responder
@@ -30,7 +30,7 @@ from ibwire_layers.psn import MASK
 def packet(opcode: int, psn: int, dest_qp: int = 0x11, **fields: object) -> TransportPacket:
     """With 0 in every field that its opcode has and that is not given."""
     made = TransportPacket(FORMS[opcode], psn & MASK)
-    for name in TransportPacket.__slots__:
+    for name in FIELDS:
         if not hasattr(made, name):
             setattr(made, name, 0)
     made.pkey, made.mig_req, made.dest_qp = 0xFFFF, 1, dest_qp
@@ -248,7 +248,7 @@ def test_congestion_notifications_without_end_are_counted_and_the_newest_kept() 
         pair.a.qp.handle_packet(frame, now)
 
     assert pair.a.qp.counters.cnps_received == 10_000
-    assert len(pair.a.device.congestion) == Device.LIMIT_EVENTS
+    assert len(pair.a.device.congestion) == pair.a.device.LIMIT_EVENTS
     assert pair.a.device.congestion[-1].time == 9_999
 
 
