@@ -46,6 +46,19 @@ def test_any_mad_is_rebuilt_byte_for_byte(payload: bytes) -> None:
     assert build_mad(parse_mad(payload)) == payload
 
 
+def test_a_table_of_records_with_arrays_keeps_the_bytes_between_them() -> None:
+    """VLArbitrationTableRecord has 72 bytes; here records begin every 80."""
+    payload = bytearray(range(256))
+    payload[1], payload[3], payload[16:18] = 0x03, 0x92, (0x36).to_bytes(2)
+    payload[24:36] = bytes((1, 1, 1, 0)) + (1).to_bytes(4) + bytes(4)
+    payload[44:46] = (10).to_bytes(2)
+
+    found = parse_mad(payload)
+
+    assert [each.gap for each in found.attribute.records] == [bytes(range(128, 136)), b""]
+    assert build_mad(found) == payload
+
+
 @given(mads())
 def test_grammar_finds_what_the_scalar_walk_finds(payload: bytes) -> None:
     grammar = {

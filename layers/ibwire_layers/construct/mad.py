@@ -93,7 +93,7 @@ def _records(parts: Parts, room: int) -> Any:
     def gap(this: Any) -> int:
         """Bytes between a record and the next."""
         starts: list[int] = this._._spans
-        following = this._index + 1
+        following = this._._index + 1  # `this._index` is that of an array in the record
         return starts[following] - starts[following - 1] - size if following < len(starts) else 0
 
     def after(this: Any) -> int:
