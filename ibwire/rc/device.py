@@ -466,23 +466,23 @@ class Device:
                 size = packet.send_by(path)
                 if rate is not None and (packet.payload or not packet.form.is_response):
                     rate.sent(size + ETHERNET_OVERHEAD, now)
-                    if (
-                        len(active) == 1
-                        and qp.scheduled
-                        and qp.feedback is None
-                        and not qp.responder.replies
-                    ):
-                        until = rate.next_send
-                        if until > now:
-                            # Nothing else may be sent before, and no acknowledgement changes that.
-                            active.popleft()
-                            qp.scheduled = False
-                            self.note_timer(qp)
-                            self._pace(qp, until)
+                    if len(active) == 1 and qp.scheduled and rate.next_send > now:
+                        self._hold_back(qp, active, rate.next_send)
                 if active or self._has_more:
                     self._note_ready()
                 return packet
         return None
+
+    def _hold_back(self, qp: QueuePair, active: deque[QueuePair], until: Time) -> None:
+        """Ask the only scheduled queue pair of a priority no earlier than it may send again.
+
+        Unless it has acknowledgements to send, or they may change its rate.
+        """
+        if qp.feedback is None and not qp.responder.replies:
+            active.popleft()
+            qp.scheduled = False
+            self.note_timer(qp)
+            self._pace(qp, until)
 
     @property
     def _has_more(self) -> bool:

@@ -593,7 +593,7 @@ def test_unknown_metric_or_field_is_answered_shortly_and_always_alike() -> None:
         assert len(reason) < 200
     assert refused(WORKLOAD + "[expect]\nzzz = 1").reason == (
         "expect.zzz: unknown; expected bad_icrc, ce_marked, cnps, cnps_sent, cnps_switched, "
-        "credit_stalls or 73 others"
+        "credit_stalls or 74 others"
     )
 
 
