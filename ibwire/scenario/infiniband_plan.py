@@ -4,7 +4,7 @@ topology = "ring6"
 
 [traffic]
 sm = "own"
-size = "1M"
+size = "1 MiB"
 
 [[flow]]
 from = "node-0-0"
