@@ -144,7 +144,8 @@ def test_several_connections_are_one_script(done: Campaign) -> None:
     assert not RXE.fulfils(text)
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
 def test_every_case_is_read_from_its_script_as_it_was(seed: int) -> None:
     """Whatever the device sends, completes and raises is the same."""
     make = queue_pair_generators(seed, Role.BOTH)
