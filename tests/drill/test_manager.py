@@ -235,6 +235,31 @@ def test_each_queue_pair_has_an_exchange_of_its_own() -> None:
     assert verdict.passed, report(verdict)
 
 
+def test_event_of_an_earlier_connection_belongs_to_its_queue_pair() -> None:
+    """And brings no other queue pair to RTS."""
+    verdict = drill("""
+        qp state=RESET
+        qp b
+        listen
+        < CM_REQ
+        cm_event CONNECT_REQUEST
+        accept
+        > CM_REP
+        b < CM_REQ
+        b cm_event CONNECT_REQUEST
+        b accept
+        b > CM_REP local_comm_id=?earlier
+        b < CM_REQ local_comm_id=0xb0c0009 local_qpn=peer_qpn+5
+        b cm_event CONNECT_REQUEST
+        b < CM_RTU local_comm_id=0xb0c0001 remote_comm_id=$earlier
+        b cm_event ESTABLISHED
+        b state RTS
+        state RTR
+    """)
+
+    assert verdict.passed, report(verdict)
+
+
 @pytest.mark.parametrize(
     ("line", "got"),
     [

@@ -287,6 +287,8 @@ class Manager:
         self._listener: Listener | None = None
         self._newest: dict[str, Connection] = {}
         """Of each queue pair."""
+        self._owners: dict[Connection, str] = {}
+        """Queue pairs with a name, by every connection that they had."""
 
     def settle(self) -> None:
         """Handle the events that an application handles without a command."""
@@ -294,19 +296,19 @@ class Manager:
             connection = event.connection
             if event.kind in self._requests:
                 owner = self._connected.choose(connection, None)
-                self._newest[owner] = connection
+                self._take(connection, owner)
             else:
-                owner = self._owner_of(connection)
+                owner = self._owners.get(connection, "")
             is_ready = event.kind is EventKind.ESTABLISHED
             if is_ready and self._connected.state_of(owner) is QPState.RTR:
                 self._connected.join(connection, QPState.RTS, owner)
             self.events.setdefault(owner, deque()).append(event)
 
-    def _owner_of(self, connection: Connection) -> str:
-        for owner, newest in self._newest.items():
-            if newest is connection:
-                return owner
-        return ""
+    def _take(self, connection: Connection, owner: str) -> None:
+        """Begin with another connection of a queue pair."""
+        self._newest[owner] = connection
+        if owner:
+            self._owners[connection] = owner
 
     def do(self, verb: str, given: Mapping[str, int], owner: str = "") -> None:
         """Carry a command out; raises `VerbsError` for one without an object."""
@@ -355,7 +357,7 @@ class Manager:
         self._begin(self._manager.resolve(wanted, peer, self._connected.now), owner)
 
     def _begin(self, connection: Connection, owner: str) -> None:
-        self._newest[owner] = connection
+        self._take(connection, owner)
         self._connected.choose(connection, owner)
 
     def _accept(self, given: Mapping[str, int], owner: str) -> None:
