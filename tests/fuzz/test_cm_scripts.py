@@ -136,6 +136,23 @@ def test_each_exchange_is_that_of_a_queue_pair() -> None:
     ]
 
 
+def test_event_of_an_earlier_connection_is_that_of_its_exchange() -> None:
+    other = {"req.local_comm_id": ("own.id", 4096), "req.local_qpn": ("own.qpn", 9)}
+    steps = (
+        Mad(),
+        Mad(exchange=2),
+        Command("accept", 2),
+        Mad(message="RTU", exchange=2),
+        Mad(message="DREQ", exchange=2),
+        Mad(exchange=2, fields=other),
+        Wait(5 * S),
+    )
+    text = manager_script(Case(Connection(), steps), Difference(6, Kind.ANSWER, [], []), "A rule.")
+
+    assert passes(text)
+    assert "qp3 cm_event TIMEWAIT_EXIT" in text
+
+
 def test_what_comes_of_it_is_expected_with_its_time() -> None:
     assert script(
         Mad(), Command("accept"), Wait(5 * S), Mad(message="DREQ", fields={"dreq.remote_qpn": 0})
@@ -243,6 +260,13 @@ def test_line_that_no_case_has_is_refused(lines: str, reason: str) -> None:
         parse_case(b"qp state=RESET\n" + lines.encode(), "case.drill")
 
     assert str(caught.value).startswith(f"case.drill{reason}")
+
+
+def test_opcode_of_a_message_is_cut_to_its_bits() -> None:
+    (_, step) = parse_case(b"qp state=RESET\n< CM_REQ bth.opcode=0x12345", "case.drill").steps
+
+    assert isinstance(step, Mad)
+    assert step.opcode == 0x45
 
 
 def test_queue_pair_of_a_case_is_in_reset() -> None:

@@ -240,7 +240,7 @@ class ManagerReader(Reader):
                 self._refuse(step.line, "private data of a case are bytes of the test pattern")
         opcode = mad.fields.get("bth.opcode")
         if isinstance(opcode, int):
-            mad.opcode = opcode
+            mad.opcode = opcode & 0xFF
             mad.fields = {name: mad.fields[name] for name in mad.fields if name != "bth.opcode"}
         return mad
 

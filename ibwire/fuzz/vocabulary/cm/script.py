@@ -99,6 +99,8 @@ class _ManagerWriter(Writer):
         self._moment: ManagedMoment
         self._connected: set[int] = set()
         """Exchanges whose queue pair has been used."""
+        self._owners: dict[int, int] = {}
+        """Exchanges by the IDs of the device, also of connections that were there before."""
 
     def step(
         self, step: Step, usual: Moment, chosen: Moment, difference: Difference | None
@@ -117,6 +119,7 @@ class _ManagerWriter(Writer):
     def _action(self, step: Step, moment: Moment) -> None:
         assert isinstance(moment, ManagedMoment)
         self._moment = moment
+        self._owners |= moment.owners
         if isinstance(step, Command):
             self._command(step, moment)
         elif isinstance(step, Connect):
@@ -125,6 +128,7 @@ class _ManagerWriter(Writer):
             self.lines += ["", "  reconnect"]
             self._numbers = DrillNumbers(moment.symbols, self._name)
             self._connected.clear()
+            self._owners.clear()
         elif isinstance(step, Packet | Wait | Pause):
             super()._action(step, moment)
         else:
@@ -262,7 +266,7 @@ class _ManagerWriter(Writer):
 
     def _reporter(self, completion: Completion) -> str:
         """The queue pair that an event of the manager is about."""
-        name = self._name(self._moment.owners.get(completion[2], 0))
+        name = self._name(self._owners.get(completion[2], 0))
         return f"{name} " if name else ""
 
     # Numbers.
