@@ -322,7 +322,9 @@ def _syntax_error(error: tomllib.TOMLDecodeError, text: str, name: str) -> Scrip
     reason = message[: found.start()]
     written = text.split("\n")[line - 1] if line <= text.count("\n") + 1 else ""
     bare = _BARE.fullmatch(written)
-    if bare is not None and column > bare.start("value"):
+    # A mistake behind a right value is another one: a key that is given twice.
+    is_of_value = reason.startswith(("Invalid value", "Expected newline"))
+    if is_of_value and bare is not None and column > bare.start("value"):
         reason = f'text stands in quotation marks: "{bare["value"].strip()}"'
     return ScriptError(name, line, column, reason)
 

@@ -285,6 +285,8 @@ wrong = 5
         ("[[node]]\nname = left # one end\n", 2, 8, 'text stands in quotation marks: "left"'),
         ("seed = 01\n", 1, 9, "Expected newline"),
         ("a = 1\na = 2\n", 2, 6, "Cannot overwrite"),
+        ("a = true\na = false\n", 2, 10, "Cannot overwrite"),
+        ("a = 0x10\na = 0x11\n", 2, 9, "Cannot overwrite"),
         ("[[workload]]\nx = [1,\n", 3, 1, "Invalid value"),
         ("[[node]]\nprofile = 'spec'" + WORKLOAD, 1, 1, "node[0]: name is missing"),
         ("[[node]]\nname = 'a'" + WORKLOAD, 1, 3, "node: a network has two nodes"),
