@@ -429,9 +429,10 @@ def hosts_of(subnet: Subnet) -> list[Port]:
 
 def host_named(subnet: Subnet, name: str) -> Port:
     """The port of a host: that which is named, or its first with a link."""
-    if port_named(name):
+    named = port_named(name)
+    node = subnet.node(name if named is None else named[0])
+    if named is not None and not node.is_switch:
         return _port(subnet, name)
-    node = subnet.node(name)
     for port in node.external_ports():
         if port.peer is not None and not node.is_switch:
             return port
@@ -450,7 +451,7 @@ def _port(subnet: Subnet, name: str) -> Port:
 
 def record(traffic: FabricTraffic, writer: CaptureWriter, ports: Sequence[Port]) -> None:
     """Write what these ports send and receive, or else what each adapter sends."""
-    chosen = ports or list(traffic.devices)
+    chosen = ports or hosts_of(traffic.subnet)
     for port in chosen:
         name = f"{port.node.name}[{port.number}]"
         number = writer.interface(name, LinkType.ERF, name)

@@ -214,6 +214,17 @@ def test_the_subnet_manager_brings_the_fabric_up_before_data_are_sent(tmp_path: 
     assert {0, 15} <= set(lanes.tolist())
 
 
+def test_a_capture_beside_a_subnet_manager_has_what_each_adapter_sends(tmp_path: Path) -> None:
+    file = tmp_path / "c.pcapng"
+
+    result = traffic("star2", "--sm", "own", "--size", "24K", "--capture", str(file))
+
+    assert result.exit_code == 0
+    (columns,) = list(read(str(file)))
+    senders = columns["lrh.slid"][columns.valid("bth.psn") & (columns["lrh.vl"] == 0)]
+    assert len(set(senders.tolist())) == 2
+
+
 def test_an_interruption_of_a_link_that_is_not_active_is_reported() -> None:
     twice = ("--interrupt", "sw0[1]:1us:1us")
 
@@ -232,6 +243,7 @@ def test_an_interruption_of_a_link_that_is_not_active_is_reported() -> None:
         (("--sm", "own", "--hoq-life", "3"), "--hoq-life does not go with --sm own"),
         (("--sm", "own", "--time", "1us"), "has not brought the fabric up in 0.001 ms"),
         (("--sm", "own", "--sm-host", "sw0"), "'sw0' is not an adapter with a link"),
+        (("--sm", "own", "--sm-host", "sw0[1]"), "'sw0[1]' is not an adapter with a link"),
     ],
 )
 def test_what_the_subnet_manager_needs_is_named(arguments: tuple[str, ...], message: str) -> None:
