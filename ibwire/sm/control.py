@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ibwire.base.errors import EncodeError, LinkError
 from ibwire.fabric.infiniband.routing import Engine
 from ibwire.fabric.infiniband.subnet import IS_SM, NO_PORT, Node, Port, Subnet, rate_name
-from ibwire.sm.configuration import Settings, read_partition, with_default
+from ibwire.sm.configuration import Partition, Settings, read_partition, with_default
 from ibwire.sm.management import Management
 from ibwire.sm.manager import SubnetManager
 from ibwire.sm.recording import Recording
@@ -93,22 +94,32 @@ class Control:
         if not has_link(node):
             raise EncodeError("host", node.name, "one with a link")
         settings = settings_of(command)
-        self._check_members(settings)
-        start_manager(self.management, _adapter(node), settings)
+        partitions = tuple(self._with_guids(each) for each in settings.partitions)
+        start_manager(self.management, _adapter(node), replace(settings, partitions=partitions))
         return {"host": node.name}
 
-    def _check_members(self, settings: Settings) -> None:
-        """Raise `EncodeError` for a member of a partition that the fabric has not."""
-        known = {"ALL"}
+    def _with_guids(self, partition: Partition) -> Partition:
+        """A partition with GUIDs in place of names, as its manager knows descriptions only.
+
+        Raises `EncodeError` for a member that the fabric has not.
+        """
+        guids: dict[str, list[str]] = {}
         for node in self.subnet.nodes.values():
             if not node.is_switch:
-                known |= {node.name, node.description}
-                known |= {f"0x{port.guid:x}" for port in node.external_ports()}
-        for partition in settings.partitions:
-            for member in (*partition.full, *partition.limited):
-                if member not in known:
+                own = [f"0x{port.guid:x}" for port in node.external_ports()]
+                guids.update({guid: [guid] for guid in own})
+                guids[node.name] = own
+                guids.setdefault(node.description, [node.description])
+        guids["ALL"] = ["ALL"]
+
+        def found(members: tuple[str, ...]) -> tuple[str, ...]:
+            for member in members:
+                if member not in guids:
                     name = f"member of the partition {partition.name}"
                     raise EncodeError(name, member, "a host of this fabric, or ALL")
+            return tuple(guid for member in members for guid in guids[member])
+
+        return replace(partition, full=found(partition.full), limited=found(partition.limited))
 
     def _capture(self, command: dict[str, Any]) -> Answer:
         """Start or end a capture; the number of packets of the one that ends."""

@@ -468,6 +468,20 @@ def test_partitions_of_the_options_reach_ports_and_keep_data_apart() -> None:
     assert (link.enforces_pkeys_inbound, link.enforces_pkeys_outbound) == (1, 1)
 
 
+def test_a_member_of_a_partition_may_have_another_description() -> None:
+    """A subnet manager reads descriptions and GUIDs; the names are those of the topology."""
+    fabric = Managed("star2")
+    fabric.adapters[0].node.description = "first host"
+    fabric.adapters[1].node.description = "second host"
+    control = Control(fabric.management, lambda host: {})
+    given = ["storage=0x10:node-0,second host=limited"]
+
+    control({"command": "manage", "host": "node-0", "partitions": given})
+    fabric.run(1)
+
+    assert [bytes(port.pkeys[:4]).hex() for port in fabric.adapters] == ["ffff8010", "ffff0010"]
+
+
 def test_a_manager_with_a_lease_sweeps_when_somebody_tries_a_wrong_m_key() -> None:
     """Trap 256 tells it; its sweep has the key, so that the protection stays."""
     fabric = Managed("star2")
