@@ -146,6 +146,28 @@ def test_a_request_for_counters_takes_credits_of_a_lane_of_data() -> None:
     ]  # fmt: skip
 
 
+def test_smps_for_a_link_that_is_down_are_discarded() -> None:
+    """They do not wait until it comes up again."""
+    brought = Brought("ring:switches=2,hosts=1")
+    asker, target = brought.adapters[1], brought.adapters[0]
+    fabric, switch = brought.traffic.fabric, asker.peer.node
+    out = switch.ports[switch.route(target.lid)]
+    mad = MAD(
+        mgmt_class=MgmtClass.SUBN_LID_ROUTED, class_version=1, method=Method.GET,
+        transaction_id=5, attribute_id=0x11,
+    ).pack()  # fmt: skip
+    fabric.fail(out)
+
+    before = brought.ask(asker, target.lid, mad, 0)
+    fabric.restore(out, activate=False)
+    later = Asker()
+    brought.management.programs[asker] = later
+    brought.run(1 * MS)
+
+    assert (before, later.received) == ([], [])
+    assert out.counters.port_xmit_discards == 1
+
+
 def test_smps_by_lid_are_answered_too() -> None:
     brought = Brought("star2")
     asker, switch = brought.adapters[1], brought.subnet.nodes["sw0"]

@@ -426,6 +426,8 @@ class CutThroughSwitch:
         for out in self._route(transit):
             if out == 0:
                 self._take_own(transit)
+            elif self.links[out].state < PortState.INIT:
+                self.links[out].counters.port_xmit_discards += 1
             else:
                 frame = aborted(transit.frame) if transit.is_bad else transit.frame
                 self.send_smp(frame, out, self._ready(transit, self.links[out]))
