@@ -237,8 +237,10 @@ def metrics_of(traffic: FabricTraffic) -> Metrics:
 
 
 def _rate(transfer: Transfer) -> int:
-    """Bits a second; 0 of a transfer that has not ended."""
-    return 0 if transfer.end is None else goodput(transfer.size, transfer.end - transfer.begin)
+    """Bits a second; 0 of a transfer that has not ended with success."""
+    if transfer.end is None or transfer.status is not WCStatus.SUCCESS:
+        return 0
+    return goodput(transfer.size, transfer.end - transfer.begin)
 
 
 def check(traffic: FabricTraffic, expectations: Sequence[Expectation]) -> list[Checked]:
