@@ -288,12 +288,16 @@ def _plan(topology: str, subnet: Subnet) -> Plan:
 
 def _not_given(options: dict[str, Any]) -> dict[str, Any]:
     """The options of a file that the command line does not give."""
-    source = click.get_current_context().get_parameter_source
-    return {
+    context = click.get_current_context()
+    found = {
         name: value
         for name, value in options.items()
-        if source(name) in (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
+        if context.get_parameter_source(name)
+        in (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
     }
+    if "manager" not in found and context.params["manager"] == "none":
+        found.pop("sm_host", None)  # --sm none takes the manager of the file away
+    return found
 
 
 def _jobs(

@@ -351,3 +351,28 @@ def test_options_of_a_file_that_do_not_go_together_are_refused(tmp_path: Path) -
 
     assert result.exit_code == 2
     assert "--hoq-life does not go with --sm own" in result.output
+
+
+def test_a_fault_without_an_end_outlives_one_with_an_end(tmp_path: Path) -> None:
+    """The first one would bring the link up again after 11 ms."""
+    file = tmp_path / "x.toml"
+    file.write_text(
+        'topology = "star2"\n[traffic]\nsize = "100 kB"\ntime = "12 ms"\n'
+        '[[fault]]\nlink = "sw0[1]"\nat = "1 us"\nfor = "11 ms"\n'
+        '[[fault]]\nlink = "node-0[1]"\nat = "2 us"\n[expect]\nunfinished = 2\nmessages = 2\n'
+    )
+
+    result = traffic(str(file))
+
+    assert "pass  unfinished == 2" in result.stderr
+    assert result.exit_code == 0
+
+
+def test_the_host_of_the_manager_in_a_file_does_not_matter_without_one(tmp_path: Path) -> None:
+    file = tmp_path / "x.toml"
+    file.write_text('topology = "star2"\n[traffic]\nsm = "own"\nsm_host = "node-1"\nsize = 100\n')
+
+    result = traffic(str(file), "--sm", "none")
+
+    assert result.exit_code == 0
+    assert not result.stderr

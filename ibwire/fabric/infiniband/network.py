@@ -69,6 +69,8 @@ class PacketFabric:
         """Whether links that come up again go to Active without a subnet manager."""
         self.not_interrupted: list[tuple[Port, Time]] = []
         """Links that were not Active when they were to be interrupted, and when."""
+        self._failed: set[PortKey] = set()
+        """Ports of links that were taken down for the rest of the run."""
         for node in subnet.nodes.values():
             if node.is_switch:
                 self.switches[node.name] = CutThroughSwitch(
@@ -237,7 +239,7 @@ class PacketFabric:
             self.timetable.add(now + duration, lambda: self._recover(port))
         else:
             self.timetable.add(now + limit, lambda: self._give_up(port))
-            self.timetable.add(now + duration, lambda: self.restore(port, activate=self.activates))
+            self.timetable.add(now + duration, lambda: self._return(port))
         self.simulator.kick(self.timetable)
 
     def plan_interrupt(self, port: Port, at: Time, duration: Time) -> None:
@@ -254,8 +256,13 @@ class PacketFabric:
         self.simulator.kick(self.timetable)
 
     def plan_failure(self, port: Port, at: Time) -> None:
-        """Take a link down at a time of the run."""
-        self.timetable.add(at, lambda: self.fail(port))
+        """Take a link down at a time of the run, for the rest of it."""
+
+        def fail() -> None:
+            self._failed |= {key_of(port), key_of(self.peers[key_of(port)])}
+            self.fail(port)
+
+        self.timetable.add(at, fail)
         self.simulator.kick(self.timetable)
 
     def _recover(self, port: Port) -> None:
@@ -273,6 +280,11 @@ class PacketFabric:
     def _give_up(self, port: Port) -> None:
         if port.state == PortState.ACTIVE_DEFER:
             self.fail(port)
+
+    def _return(self, port: Port) -> None:
+        """The signal is back after the limit, if the link has not failed in the meantime."""
+        if key_of(port) not in self._failed:
+            self.restore(port, activate=self.activates)
 
     def _ends(self, port: Port) -> tuple[Port, Port]:
         return port, self.peers[key_of(port)]
