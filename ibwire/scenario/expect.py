@@ -239,10 +239,12 @@ def read_expectations(
     table: Table | None,
     known: frozenset[str] = frozenset(METRICS),
     besides: frozenset[str] = frozenset(),
+    elsewhere: str = "is of the whole run, not of a connection",
 ) -> tuple[Expectation, ...]:
     """The expectations of a table; raises `ScriptError`.
 
-    besides: keys of the table that are no metrics.
+    besides: keys of the table that are no metrics. elsewhere: the reason why one of `METRICS` that
+    is not in `known` is refused.
     """
     if table is None:
         return ()
@@ -251,10 +253,7 @@ def read_expectations(
         if name in besides:
             continue
         if name not in known:
-            if name in METRICS:
-                reason = "is of the whole run, not of a connection"
-            else:
-                reason = "unknown" + _hint(name, known)
+            reason = elsewhere if name in METRICS else "unknown" + _hint(name, known)
             raise table.error_at(path, reason, at_key=True)
         try:
             found.append(_expectation(name, value, known))

@@ -45,6 +45,7 @@ from ibwire.scenario.outcome import Checked, Metrics, goodput, percentile
 
 DEADLOCK = "deadlock"
 """Key of `[expect]`: whether queues are to wait for each other in a circle."""
+ELSEWHERE = "is a metric of ibwire run, not of an InfiniBand fabric"
 KNOWN = frozenset(
     {
         "messages",
@@ -123,7 +124,7 @@ def read_plan(content: bytes, name: str, subnet: Subnet) -> Plan:
     is_expected = expect.take(DEADLOCK)
     if is_expected is not None and not isinstance(is_expected, bool):
         raise expect.error(DEADLOCK, "is true or false")
-    found = read_expectations(expect, KNOWN, frozenset({DEADLOCK}))
+    found = read_expectations(expect, KNOWN, frozenset({DEADLOCK}), ELSEWHERE)
     given = {each.metric for each in found}
     usual = tuple(each for each in DEFAULTS if each.metric not in given)
     if not says_how_sends_complete(found):

@@ -328,6 +328,7 @@ def test_a_deadlock_may_be_expected(tmp_path: Path) -> None:
         ('[[fault]]\nlink = "sw0[1]"\nerrors = 0.1\nfor = "1us"', "for"),
         ("[expect]\ndeadlock = 1", "is true or false"),
         ("[expect]\npauses = 1", "pauses"),
+        ("[expect]\nqueue.max = 1", "queue.max: is a metric of ibwire run, not of an InfiniBand"),
     ],
 )
 def test_a_mistake_in_the_traffic_of_a_file_has_its_place(
