@@ -146,8 +146,8 @@ class Device:
         """The same: whose turn it is."""
         self._timers: list[tuple[Time, int, QueuePair]] = []
         self._timer_number = 0
-        self._cnps: deque[tuple[int, TransportPacket]] = deque()
-        """CNPs that wait, each with its priority."""
+        self._cnps: dict[int, deque[TransportPacket]] = {}
+        """CNPs that wait, by priority; none of them is empty."""
         self._paced: list[tuple[Time, int, QueuePair]] = []
         """When queue pairs may send again that their congestion control holds back."""
         self._next_qpn = first_qpn
@@ -424,8 +424,7 @@ class Device:
 
     def _poll_packet(self, now: Time, grant: Grant) -> TransportPacket | None:
         """The packet of the next frame, with what `build` needs."""
-        if self._cnps and grant.allows(self._cnps[0][0], self._largest):
-            _, cnp = self._cnps.popleft()
+        if self._cnps and (cnp := self._next_cnp(grant)) is not None:
             if self._has_more:
                 self._note_ready()
             return cnp
@@ -582,7 +581,18 @@ class Device:
         self._note_ready()
         lane = qp.lane if settings.follows_priority else settings.priority
         packet.send_by(self._cnp_path(qp, settings, lane))
-        self._cnps.append((lane, packet))
+        self._cnps.setdefault(lane, deque()).append(packet)
+
+    def _next_cnp(self, grant: Grant) -> TransportPacket | None:
+        """The first CNP of a priority that may be sent; then it is the turn of the others."""
+        for lane, waiting in self._cnps.items():
+            if grant.allows(lane, self._largest):
+                packet = waiting.popleft()
+                del self._cnps[lane]
+                if waiting:
+                    self._cnps[lane] = waiting
+                return packet
+        return None
 
     def _cnp_path(self, qp: QueuePair, settings: NotificationPoint, lane: int) -> Path:
         """The path of CNPs to the peer of a queue pair, kept while its address stays."""

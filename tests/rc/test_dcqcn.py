@@ -14,7 +14,7 @@ from ibwire.base.node import OPEN
 from ibwire.base.units import GBPS, MS, NS, US, Time
 from ibwire.fabric import Simulator
 from ibwire.impair.stages import mark_ce
-from ibwire.rc.attributes import AddressVector
+from ibwire.rc.attributes import AddressVector, QPState
 from ibwire.rc.congestion import (
     CONNECTX,
     DCQCN,
@@ -24,6 +24,7 @@ from ibwire.rc.congestion import (
     Parameters,
     Scope,
 )
+from ibwire.rc.connect import move
 from ibwire.rc.device import gid_of
 from ibwire.rc.profile import SPEC
 from ibwire.rc.work import WROpcode
@@ -317,6 +318,24 @@ def test_cnp_has_a_priority_of_its_own_or_that_of_its_connection(
     assert packet.bth.opcode == OpCode.CNP
     assert isinstance(packet.route, RoCEv2Route)
     assert (packet.route.vlans[0].pcp, packet.route.ip.dscp) == (lane, 48)
+
+
+def test_cnp_of_a_paused_priority_does_not_hold_back_those_of_others() -> None:
+    class WithoutThree:
+        def allows(self, lane: int, size: int) -> bool:
+            return lane != 3
+
+    a, b = connected(sl=3, notification=NotificationPoint(interval=0, follows_priority=True))
+    b.device.note_congestion(b.qp, "ce", 0)
+    move(b.qp, QPState.RESET)
+    there = AddressVector(dgid=gid_of("10.0.0.1"), traffic_class=2, sl=4)
+    b.connect_to(there, a.qp.number, psn=0, peer_psn=0, mtu=1024, timeout=0)
+    b.device.note_congestion(b.qp, "ce", 0)
+
+    sent = [b.device.poll_transmit(0, 0, WithoutThree()) for _ in range(2)]
+    later = [b.device.poll_transmit(0) for _ in range(2)]
+
+    assert [frame is not None for frame in (*sent, *later)] == [True, False, True, False]
 
 
 @pytest.mark.parametrize("opcode", [WROpcode.RDMA_WRITE, WROpcode.RDMA_READ])
