@@ -126,8 +126,7 @@ class Campaign:
         `is_interrupted`.
         """
         state, report = self.state, self.report
-        state.search.is_over = is_over
-        if (found := self.next_shown()) is not None:
+        if (found := self.next_shown(is_over=is_over)) is not None:
             return found
         before = state.profile, report.taken
         try:
@@ -139,8 +138,12 @@ class Campaign:
         report.cases += 1
         return found
 
-    def next_shown(self) -> Finding | None:
-        """The next finding that the witnesses show, before any case; the first call runs them."""
+    def next_shown(self, *, is_over: Callable[[], bool] = bool) -> Finding | None:
+        """The next finding that the witnesses show, before any case; the first call runs them.
+
+        is_over: as of `one_case`.
+        """
+        self.state.search.is_over = is_over
         if not self._has_fingerprint:
             self._take_fingerprint()
         return self._from_fingerprint()

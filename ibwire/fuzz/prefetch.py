@@ -88,7 +88,7 @@ class Prefetcher:
 
         Arguments are those of `Campaign.one_case`.
         """
-        if self._workers and (found := campaign.next_shown()) is not None:
+        if self._workers and (found := campaign.next_shown(is_over=is_over)) is not None:
             return found  # before the first history, whose reference makes the choices shown
         history = self._come_to(campaign, is_over) if self._workers else None
         # The case in which the budget is spent ends there.

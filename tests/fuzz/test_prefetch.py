@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import active_children
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner
@@ -152,6 +153,17 @@ def test_a_choice_that_is_taken_over_makes_a_new_plan() -> None:
     assert alone.report.taken
     assert shared.result == alone.result
     assert HISTORY in shared.strides
+
+
+def test_finding_of_a_witness_is_not_minimised_when_time_is_up() -> None:
+    campaign = Campaign(target("emu:hns").testbed(Role.BOTH), CLEAN.maker())
+    ahead = Prefetcher(CLEAN, 2)
+    ahead._workers.append(cast(Any, None))  # which has nothing to do before the first history
+
+    found = ahead.advance(campaign, 100_000, lambda: True)
+
+    assert found is not None
+    assert campaign.state.search.is_over()
 
 
 @pytest.mark.slow
