@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # One worker for each processor; an idle worker takes over tests of a busy one.
 PARALLEL := -n auto --dist worksteal
 
-.PHONY: demo test test-all lint bench compiled test-compiled interop interop-tshark interop-rxe live bench-rxe bench-inject bench-fuzz bench-fabric pages docs wheel fuzz-readers soak test-pythons lock audit release clean
+.PHONY: demo test test-all test-slow lint bench compiled test-compiled interop interop-tshark interop-rxe live bench-rxe bench-inject bench-fuzz bench-fabric pages docs wheel fuzz-readers soak test-pythons lock audit release clean
 
 # What `make demo` proposes to try next; tests/test_demo.py runs them.
 NEXT = 'flows captures/rnr-multi-packet.pcap           the connections of a capture, worst first' \
@@ -37,6 +37,10 @@ test: $(VENV)/test.stamp
 # Every test, with 100 examples.
 test-all: $(VENV)/test.stamp
 	$(BIN)/pytest -q $(PARALLEL)
+
+# What `make test` leaves out: slow tests, and those whose examples are drawn with 100 of them.
+test-slow: $(VENV)/test.stamp
+	$(BIN)/pytest -q $(PARALLEL) -m 'slow or hypothesis'
 
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff format --check .
