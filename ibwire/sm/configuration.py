@@ -240,7 +240,7 @@ def _key_fields(settings: Settings) -> dict[str, int]:
 def _partitions(view: View, settings: Settings) -> Steps:
     asks: dict[Port, Ask] = {}
     for port in view.end_ports():
-        keys = pkeys_of(port, settings)
+        keys = pkeys_of(port, settings)[:PKEYS_OF_A_BLOCK]
         block = b"".join(key.to_bytes(2, "big") for key in keys).ljust(64, b"\0")
         asks[port] = _pkey_block(view, port, block)
         # A switch checks at the port to an adapter what the adapter may send and receive.
@@ -264,7 +264,7 @@ def pkeys_of(port: Port, settings: Settings) -> list[int]:
     keys = sorted({key for key in keys if key}, key=lambda key: key & 0x7FFF != DEFAULT_PKEY)
     if not any(key & 0x7FFF == DEFAULT_PKEY for key in keys):
         keys.insert(0, DEFAULT_PKEY)  # limited: it reaches the subnet administration
-    return keys[:PKEYS_OF_A_BLOCK]
+    return keys
 
 
 def _pkey_block(view: View, port: Port, block: bytes) -> Ask:

@@ -10,7 +10,14 @@ from typing import Any
 from ibwire.base.errors import EncodeError, LinkError
 from ibwire.fabric.infiniband.routing import Engine
 from ibwire.fabric.infiniband.subnet import IS_SM, NO_PORT, Node, Port, Subnet, rate_name
-from ibwire.sm.configuration import Partition, Settings, read_partition, with_default
+from ibwire.sm.configuration import (
+    PKEYS_OF_A_BLOCK,
+    Partition,
+    Settings,
+    pkeys_of,
+    read_partition,
+    with_default,
+)
 from ibwire.sm.management import Management
 from ibwire.sm.manager import SubnetManager
 from ibwire.sm.recording import Recording
@@ -95,7 +102,13 @@ class Control:
             raise EncodeError("host", node.name, "one with a link")
         settings = settings_of(command)
         partitions = tuple(self._with_guids(each) for each in settings.partitions)
-        start_manager(self.management, _adapter(node), replace(settings, partitions=partitions))
+        settings = replace(settings, partitions=partitions)
+        for port in self._host_ports():
+            count = len(pkeys_of(port, settings))
+            if count > PKEYS_OF_A_BLOCK:
+                expected = f"at most {PKEYS_OF_A_BLOCK}, with the default one"
+                raise EncodeError(f"partitions of {_name(port)}", count, expected)
+        start_manager(self.management, _adapter(node), settings)
         return {"host": node.name}
 
     def _with_guids(self, partition: Partition) -> Partition:

@@ -482,6 +482,19 @@ def test_a_member_of_a_partition_may_have_another_description() -> None:
     assert [bytes(port.pkeys[:4]).hex() for port in fabric.adapters] == ["ffff8010", "ffff0010"]
 
 
+def test_more_partitions_than_a_port_can_have_are_refused() -> None:
+    fabric = Managed("star2")
+    control = Control(fabric.management, lambda host: {})
+    given = [f"p{number}={number}:node-1" for number in range(1, 33)]
+
+    with pytest.raises(EncodeError, match=r"partitions of node-1\[1\]: 33 is not at most 32"):
+        control({"command": "manage", "host": "node-0", "partitions": given})
+    control({"command": "manage", "host": "node-0", "partitions": given[:31]})
+    fabric.run(1)
+
+    assert bytes(fabric.adapters[1].pkeys[60:64]).hex() == "801e801f"
+
+
 def test_a_manager_with_a_lease_sweeps_when_somebody_tries_a_wrong_m_key() -> None:
     """Trap 256 tells it; its sweep has the key, so that the protection stays."""
     fabric = Managed("star2")
