@@ -211,6 +211,7 @@ class PacketFabric:
         if port.peer is not None:
             return
         peer = self.peers[key_of(port)]
+        self._failed -= {key_of(port), key_of(peer)}
         self.subnet.reconnect(port, peer)
         if activate:
             port.state = peer.state = PortState.ACTIVE

@@ -174,6 +174,21 @@ def test_a_link_that_is_interrupted_too_long_goes_down_and_comes_back() -> None:
     assert transfer.arrived
 
 
+def test_a_link_that_was_restored_after_a_failure_comes_back_by_itself_again() -> None:
+    traffic = fabric_of("star:hosts=2", settings=FabricSettings(defer_limit=10 * US))
+    fabric = traffic.fabric
+    a, _ = hosts_of(traffic.subnet)
+    fabric.plan_failure(a, 1 * US)
+    traffic.simulator.run(2 * US)
+    fabric.restore(a)
+    traffic.simulator.run(4 * US)
+
+    fabric.interrupt(a, 40 * US)
+    traffic.simulator.run(50 * US)
+
+    assert a.state == PortState.ACTIVE
+
+
 def test_only_an_active_link_is_interrupted() -> None:
     traffic = fabric_of("star:hosts=2")
     a, _ = hosts_of(traffic.subnet)
