@@ -249,6 +249,7 @@ def test_case_of_several_connections_is_a_script() -> None:
         ("< CM_REQ\nmodify timeout=3", ":3: modify of a case about connections has state=RESET or"),
         ("qp b mtu=512\nb < CM_REQ", ":2: all queue pairs of a case are alike"),
         ("qp b\nb < CM_REQ\n< SEND_ONLY psn", ":4: data of a case belong to the exchange of"),
+        ("< CM_REQ vlan.vid=3", ":2: packets of a case have no VLAN tag"),
         ("< CM_REQ fill=3", ":2: packets of a case are padded with zeros"),
         ('< CM_REQ data="0000"', ":2: private data of a case are bytes of the test pattern"),
         ("< CM_REQ\nb < CM_REQ", ":3:1: b is not an event"),
@@ -262,11 +263,17 @@ def test_line_that_no_case_has_is_refused(lines: str, reason: str) -> None:
     assert str(caught.value).startswith(f"case.drill{reason}")
 
 
-def test_opcode_of_a_message_is_cut_to_its_bits() -> None:
-    (_, step) = parse_case(b"qp state=RESET\n< CM_REQ bth.opcode=0x12345", "case.drill").steps
+def test_numbers_of_a_message_are_cut_to_their_bits() -> None:
+    """As those of other packets, so that JSON has them too."""
+    line = b"< CM_REQ bth.opcode=0x12345 local_comm_id=-2 private_data=-1"
+    case = parse_case(b"qp state=RESET\n" + line, "case.drill")
+    (_, step) = case.steps
 
     assert isinstance(step, Mad)
     assert step.opcode == 0x45
+    assert step.fields["req.local_comm_id"] == (1 << 32) - 2
+    assert step.fields["req.private_data"] == (1 << 64) - 1
+    assert parse_case(to_json(case).encode(), "case.json") == case
 
 
 def test_queue_pair_of_a_case_is_in_reset() -> None:

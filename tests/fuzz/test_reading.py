@@ -158,6 +158,13 @@ def test_what_is_no_case_is_refused_with_its_line(text: str) -> None:
     assert str(caught.value).startswith(f"s.drill:{ERRORS[text]}")
 
 
+@pytest.mark.parametrize("packet", ["< SEND_ONLY psn", "qp state=RESET\n< CM_REQ"])
+@pytest.mark.parametrize("word", ["len=-1", "len=16385", "more=-1", "more=99999", "pad=-1"])
+def test_word_out_of_range_is_refused_as_drill_does(packet: str, word: str) -> None:
+    with pytest.raises(ScriptError, match=r"is -?\d+, not from 0 to 16384"):
+        read(f"{packet} {word}")
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

@@ -191,24 +191,26 @@ class ManagerReader(Reader):
         name, part = form.kind.__name__, PARTS[form.kind]
         ours = _message(encode_message(Mad(message=name), 0, symbols)[BEFORE_MAD:])
         theirs = _message(management.build(form, {}, b"", drills))
-        said = {
-            (place.part.rpartition(".")[2], place.field.name): single(value)
-            for place, (_, value) in literal.fields.items()
-        }
+        said: dict[tuple[str, str], tuple[Expression, int]] = {}
+        for place, (_, expression) in literal.fields.items():
+            if place.part == "vlan":
+                self._refuse(step.line, "packets of a case have no VLAN tag")
+            bits = 64 if place.field.is_octets else place.field.size
+            said[place.part.rpartition(".")[2], place.field.name] = single(expression), bits
         given: dict[str, Value] = {}
         for entry in form.kind.FIELDS:
-            expression = said.pop((part, entry.name), None)
-            if entry.is_octets and expression is None:
+            found = said.pop((part, entry.name), None)
+            if entry.is_octets and found is None:
                 continue
             usual = FORMS[name].symbols.get(entry.name)
-            if expression is None:
+            if found is None:
                 number, right = getattr(theirs, entry.name), getattr(ours, entry.name)
                 if number == right:
                     continue
                 symbol = NAMES.get(form.inbound.get(entry.name, ""), "")
                 value = _counted(symbol, number, symbols)
             else:
-                value = self._value_of(entry.name, expression, drills, symbols, step.owner)
+                value = self._value_of(entry.name, *found, drills, symbols, step.owner)
             is_usual = value == (usual, 0)
             if not entry.is_octets and (usual is None or value):
                 is_usual = is_usual or value == getattr(ours, entry.name)
@@ -217,8 +219,8 @@ class ManagerReader(Reader):
         transaction = form.transaction or "peer_transaction"
         if ("mad", "transaction_id") not in said and drills[transaction] != symbols["transaction"]:
             given["mad.transaction_id"] = drills[transaction]
-        for (header, field), expression in said.items():
-            value = self._value_of(field, expression, drills, symbols, step.owner)
+        for (header, field), found in said.items():
+            value = self._value_of(field, *found, drills, symbols, step.owner)
             given[f"{header}.{field}"] = value
         if given.get("mad.transaction_id") == ("transaction", 0):
             del given["mad.transaction_id"]
@@ -240,7 +242,7 @@ class ManagerReader(Reader):
                 self._refuse(step.line, "private data of a case are bytes of the test pattern")
         opcode = mad.fields.get("bth.opcode")
         if isinstance(opcode, int):
-            mad.opcode = opcode & 0xFF
+            mad.opcode = opcode
             mad.fields = {name: mad.fields[name] for name in mad.fields if name != "bth.opcode"}
         return mad
 
@@ -248,12 +250,13 @@ class ManagerReader(Reader):
         self,
         name: str,
         expression: Expression,
+        bits: int,
         drills: Mapping[str, int],
         symbols: Symbols,
         owner: str,
     ) -> Value:
-        """A value, from a number of the exchange if it counts from one."""
-        number = expression.evaluate(self._scope)
+        """A value, from a number of the exchange if it counts from one. bits: of its field."""
+        number = expression.evaluate(self._scope) & (1 << bits) - 1
         found = sorted(set(_NAME.findall(expression.text)) & set(drills))
         if not found:
             return self._own_value(name, number, owner)

@@ -17,9 +17,10 @@ from ibwire.drill import parse
 from ibwire.drill.application import attributes_of
 from ibwire.drill.language import steps as drill
 from ibwire.drill.language.expressions import Expression, Scope
-from ibwire.drill.language.literals import GOOD_ICRC, Literal, single
+from ibwire.drill.language.literals import GOOD_ICRC, LIMITS, Literal, single
 from ibwire.drill.language.tokens import Line
 from ibwire.drill.language.vocabulary import SEND_OPCODES, VERBS
+from ibwire.drill.packets import NONE
 from ibwire.drill.targets.emulated import DEFAULTS
 from ibwire.drill.targets.emulated import PKEYS as PKEY_NAMES
 from ibwire.fuzz.case import (
@@ -462,7 +463,12 @@ class Reader:
         return self._connection.sq_psn if literal.is_response else self._connection.rq_psn
 
     def _word(self, literal: Literal, name: str) -> int:
-        return single(literal.words[name][1]).evaluate(self._scope)
+        token, value = literal.words[name]
+        number = single(value).evaluate(self._scope)
+        low, high = LIMITS.get(name, (0, NONE))
+        if not low <= number <= high:
+            raise self._scope.error(token, f"{name} is {number}, not from {low} to {high}")
+        return number
 
     def _set_usual(
         self, literal: Literal, given: dict[str, Value], words: Mapping[str, int]
