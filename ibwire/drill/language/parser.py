@@ -51,7 +51,7 @@ MAXIMUM_CASES = 500
 MAXIMUM_TOKENS = 400
 """Tokens of a line when those of tables stand in it."""
 
-MAXIMUM_QUEUE_PAIRS = 1000
+MAXIMUM_QUEUE_PAIRS = 200
 """Queue pairs of a case beside the first one."""
 
 DEEPEST = 8
