@@ -83,6 +83,7 @@ def test_every_place_and_length_fits_the_memory_of_a_case(captures: Path, name: 
                 assert 0 <= place[1] <= SIZE - length
 
 
+@pytest.mark.slow
 def test_recorded_traffic_is_right_and_the_operators_are_between(captures: Path) -> None:
     """Nothing is found in the reference itself; a known deviation of rxe is."""
     seeds = read_seeds(str(captures / "rc-pingpong.pcap"), B)

@@ -202,7 +202,11 @@ new = """    def modify(self, *_: object) -> None:
 @pytest.mark.parametrize(
     ("does", "reason"),
     [
-        ("while True: pass", "RunsAway: does not come back for 0.05 s of processor time"),
+        pytest.param(
+            "while True: pass",
+            "RunsAway: does not come back for 0.05 s of processor time",
+            marks=pytest.mark.slow,
+        ),
         ("raise KeyError(7)", "KeyError: 7"),
     ],
 )
