@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from examples import scaled
+from examples import sampled, scaled
 from fuzz.cases import cases
 from ibwire.base.node import Frame
 from ibwire.base.units import MS
@@ -117,7 +117,7 @@ def test_first_findings_in_rxe_are_deviations_by_name() -> None:
     assert names <= DEVIATIONS_OF_RXE
 
 
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", sampled(PROFILES, 3))
 def test_nothing_is_found_in_what_is_like_the_reference(profile: str) -> None:
     campaign = Campaign(
         EmulatorTestbed(target(profile)), queue_pair_generators(1, Role.BOTH), profile=profile
