@@ -12,7 +12,7 @@ import click
 from ibwire.base.units import S
 from ibwire.capture.writer import CaptureWriter
 from ibwire.cli.fabric_tables import read_subnet, reported_errors
-from ibwire.cli.fabric_traffic import host_named, hosts_of, port_name, record
+from ibwire.cli.fabric_traffic import host_named, port_name, record
 from ibwire.cli.paths import InputPath, OutputPath
 from ibwire.fabric.infiniband.network import limit_lanes
 from ibwire.fabric.infiniband.routing import Engine
@@ -81,7 +81,7 @@ def command(
         if capture is not None:
             writer = stack.enter_context(CaptureWriter(capture))
             record(traffic, writer, [near, far])
-        hosts = hosts_of(subnet)
+        hosts = subnet.host_ports()
         manager = traffic.manage(hosts[0], Settings(engine=Engine(routing)), 10 * S)
         if not manager.is_up or not (near.lid and far.lid):
             raise click.ClickException("the subnet manager has not brought the fabric up")
@@ -92,7 +92,7 @@ def command(
 
 def _ping(traffic: FabricTraffic, near: Port, far: Port, count: int, size: int) -> int:
     """Send echo requests one after the other, and print the answers; how many are missing."""
-    hosts = hosts_of(traffic.subnet)
+    hosts = traffic.subnet.host_ports()
     own, other = (
         Interface(traffic, port, FIRST_ADDRESS + hosts.index(port)) for port in (near, far)
     )

@@ -357,7 +357,7 @@ def _check_manager(given: dict[str, Any]) -> None:
 def _manage(traffic: FabricTraffic, given: dict[str, Any]) -> None:
     """Let a subnet manager bring the fabric up."""
     subnet = traffic.subnet
-    hosts = hosts_of(subnet)
+    hosts = subnet.host_ports()
     port = host_named(subnet, given["sm_host"]) if given["sm_host"] else hosts[0]
     lanes = int(given["lanes"])
     settings = Settings(engine=Engine(given["routing"]), lanes=lanes if lanes > 1 else 0)
@@ -401,7 +401,7 @@ def _disturb(traffic: FabricTraffic, given: dict[str, Any], plan: Plan) -> None:
 
 def _pairs(subnet: Subnet, given: dict[str, Any]) -> list[tuple[Port, Port]]:
     """Source and destination of each transfer."""
-    hosts = hosts_of(subnet)
+    hosts = subnet.host_ports()
     pairs = []
     for flow in given["flows"]:
         names = flow.split(":")
@@ -418,17 +418,6 @@ def _pairs(subnet: Subnet, given: dict[str, Any]) -> list[tuple[Port, Port]]:
     if not pairs:
         raise click.UsageError("no transfer: the topology has no hosts with links")
     return pairs
-
-
-def hosts_of(subnet: Subnet) -> list[Port]:
-    """The ports of adapters that have a link."""
-    return [
-        port
-        for node in subnet.nodes.values()
-        if not node.is_switch
-        for port in node.external_ports()
-        if port.peer is not None
-    ]
 
 
 def host_named(subnet: Subnet, name: str) -> Port:
@@ -455,7 +444,7 @@ def _port(subnet: Subnet, name: str) -> Port:
 
 def record(traffic: FabricTraffic, writer: CaptureWriter, ports: Sequence[Port]) -> None:
     """Write what these ports send and receive, or else what each adapter sends."""
-    chosen = ports or hosts_of(traffic.subnet)
+    chosen = ports or traffic.subnet.host_ports()
     for port in chosen:
         name = f"{port.node.name}[{port.number}]"
         number = writer.interface(name, LinkType.ERF, name)

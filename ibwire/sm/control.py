@@ -103,7 +103,7 @@ class Control:
         settings = settings_of(command)
         partitions = tuple(self._with_guids(each) for each in settings.partitions)
         settings = replace(settings, partitions=partitions)
-        for port in self._host_ports():
+        for port in self.subnet.host_ports():
             count = len(pkeys_of(port, settings))
             if count > PKEYS_OF_A_BLOCK:
                 expected = f"at most {PKEYS_OF_A_BLOCK}, with the default one"
@@ -146,19 +146,9 @@ class Control:
             raise LinkError("capture", "one is running; --stop ends it")
         taps = command.get("taps") or ()
         ports = [self.subnet.port(str(name), int(number)) for name, number in taps]
-        self._recording = Recording(Path(str(command["file"])), ports or self._host_ports())
+        self._recording = Recording(Path(str(command["file"])), ports or self.subnet.host_ports())
         self.management.on_packet = self._recording.passes
         return {}
-
-    def _host_ports(self) -> list[Port]:
-        """The ports of adapters that have a link."""
-        return [
-            port
-            for node in self.subnet.nodes.values()
-            if not node.is_switch
-            for port in node.external_ports()
-            if port.peer is not None
-        ]
 
     def close(self) -> None:
         """End what runs."""

@@ -427,6 +427,16 @@ class Subnet:
             raise EncodeError(f"port of {node.name}", number, f"1 to {node.num_ports}")
         return node.ports[number]
 
+    def host_ports(self) -> list[Port]:
+        """The ports of adapters that have a link."""
+        return [
+            port
+            for node in self.nodes.values()
+            if not node.is_switch
+            for port in node.external_ports()
+            if port.peer is not None
+        ]
+
     def connect(self, a: Port, b: Port, width: Width = Width.X4, speed: Speed = Speed.EDR) -> None:
         """Put a link between two ports that have none, and bring it to Initialize."""
         for port in (a, b):

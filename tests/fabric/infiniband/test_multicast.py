@@ -8,16 +8,7 @@ import pytest
 
 from ibwire.fabric.infiniband.generated import generate
 from ibwire.fabric.infiniband.multicast import FIRST_MLID, Group, MulticastTables, multicast_tables
-from ibwire.fabric.infiniband.subnet import Node, Port, Subnet
-
-
-def adapters(subnet: Subnet) -> list[Port]:
-    return [
-        port
-        for node in subnet.nodes.values()
-        if not node.is_switch
-        for port in node.external_ports()
-    ]
+from ibwire.fabric.infiniband.subnet import Node, Port
 
 
 def mask(tables: MulticastTables, node: Node, mlid: int) -> int:
@@ -55,7 +46,7 @@ def send(tables: MulticastTables, start: Port, mlid: int) -> list[Port]:
 @pytest.mark.parametrize("topology", ["ring", "torus", "fattree:ports=36,leaves=4", "dragonfly"])
 def test_each_member_receives_one_copy(topology: str) -> None:
     subnet = generate(topology)
-    ends = adapters(subnet)
+    ends = subnet.host_ports()
     choose = random.Random(5)
     groups = {
         FIRST_MLID + number: Group(choose.sample(ends, 6), choose.sample(ends, 2))

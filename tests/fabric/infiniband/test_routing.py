@@ -31,16 +31,6 @@ SMALL = ["star", "ring", "torus", "mesh:size=3x3x2", "fattree:ports=4,levels=3",
 TREES = ["fattree:ports=8", "fattree:ports=4,levels=3", "fattree:ports=8,levels=3,pods=4"]
 
 
-def adapters(subnet: Subnet) -> list[Port]:
-    return [
-        port
-        for node in subnet.nodes.values()
-        if not node.is_switch
-        for port in node.external_ports()
-        if port.peer is not None
-    ]
-
-
 def path(tables: Tables, start: Port, lid: int) -> list[Port]:
     """Output ports of switches from an adapter to a LID; fails if it leads nowhere."""
     assert start.peer is not None
@@ -82,10 +72,10 @@ def test_shortest_paths_are_shortest(topology: str, engine: Engine) -> None:
 
     tables = routes(subnet, engine)
 
-    for start in adapters(subnet):
+    for start in subnet.host_ports():
         assert start.peer is not None
         hops = least_hops(start.peer.node)
-        for end in adapters(subnet):
+        for end in subnet.host_ports():
             assert end.peer is not None
             if start is not end:
                 assert len(path(tables, start, end.lid)) == hops[end.peer.node] + 1
@@ -99,8 +89,8 @@ def test_up_down_reaches_every_adapter_without_a_credit_loop(topology: str) -> N
 
     tables = routes(subnet, Engine.UPDN)
 
-    for start in adapters(subnet):
-        for end in adapters(subnet):
+    for start in subnet.host_ports():
+        for end in subnet.host_ports():
             if start is not end:
                 path(tables, start, end.lid)
                 path(tables, start, end.lid + 1)
@@ -115,7 +105,7 @@ def test_shifts_have_every_link_of_a_full_fat_tree_to_themselves(topology: str) 
 
     tables = routes(subnet, Engine.FTREE)
 
-    ends = adapters(subnet)
+    ends = subnet.host_ports()
     for shift in range(1, len(ends), 1 if len(ends) < 40 else 7):
         used = Counter(
             port
@@ -141,7 +131,7 @@ def test_shortest_paths_use_all_spines_evenly() -> None:
 
     tables = routes(subnet, Engine.MINHOP)
 
-    lids = {end.lid: end.peer.node for end in adapters(subnet) if end.peer is not None}
+    lids = {end.lid: end.peer.node for end in subnet.host_ports() if end.peer is not None}
     for leaf in dict.fromkeys(lids.values()):
         used = Counter(tables[leaf][lid] for lid, node in lids.items() if node is not leaf)
         assert set(used.values()) == {7}  # 28 hosts elsewhere, 4 ports up
@@ -153,7 +143,7 @@ def test_several_lids_of_a_port_take_different_spines() -> None:
 
     tables = routes(subnet, Engine.MINHOP)
 
-    start, end = adapters(subnet)[0], adapters(subnet)[-1]
+    start, end = subnet.host_ports()[0], subnet.host_ports()[-1]
     assert end.lid % 4 == 0
     assert len({path(tables, start, end.lid + each)[0] for each in range(4)}) == 4
 
@@ -230,7 +220,7 @@ def test_fat_tree_routes_around_a_failed_link() -> None:
 
     tables = routes(subnet, Engine.FTREE)
 
-    ports = adapters(subnet)
+    ports = subnet.host_ports()
     for start in ports:
         for end in ports:
             assert start is end or len(path(tables, start, end.lid)) in (1, 3)
@@ -264,7 +254,7 @@ def test_up_down_searches_two_separate_trees_once(monkeypatch: pytest.MonkeyPatc
 
 def test_lids_are_kept_and_duplicates_replaced() -> None:
     subnet = generate("star:hosts=3")
-    ports = adapters(subnet)
+    ports = subnet.host_ports()
     ports[1].lid, ports[2].lid = 7, 7
 
     assign_lids(subnet)
@@ -278,7 +268,7 @@ def test_a_subnet_without_switches_is_routed() -> None:
 
     bring_up(subnet, Engine.UPDN)
 
-    assert [port.lid for port in adapters(subnet)] == [1, 2]
+    assert [port.lid for port in subnet.host_ports()] == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -309,5 +299,5 @@ def recorded(recording: str) -> tuple[Subnet, Tables]:
                 node.ports[0].lid = lid
             elif peer is not None and not peer.node.is_switch:
                 peer.lid = lid
-    assert len({port.lid for port in adapters(subnet)} - {0}) == len(adapters(subnet))
+    assert len({port.lid for port in subnet.host_ports()} - {0}) == len(subnet.host_ports())
     return subnet, tables
