@@ -33,16 +33,13 @@ from ibwire.fabric.llr import LLR
 from ibwire.rc.work import WCStatus
 from ibwire.report.amounts import metric_text
 from ibwire.scenario.infiniband import LARGEST, FabricTraffic, Operation, Transfer, message_size
-from ibwire.scenario.infiniband_plan import Plan, has_plan, read_plan
+from ibwire.scenario.infiniband_plan import LANES, Plan, at_its_place, has_plan, read_plan
 from ibwire.scenario.infiniband_plan import check as checked
 from ibwire.sm.configuration import Settings
 from ibwire_layers.outer import LinkType
 
 MOST_MEMORY = 1 << 30
 """Bytes of the messages of all transfers."""
-
-_LANES = ("1", "2", "4", "8")
-"""Data lanes: the ports of a topology have VL0 to VL7."""
 
 
 class Duration(click.ParamType[int]):
@@ -137,7 +134,7 @@ class Interrupt(click.ParamType[tuple[str, Time, Time]]):
     help="Where it runs, with --sm own; without, the first host with a link.",
 )
 @click.option(
-    "--lanes", type=click.Choice(_LANES), default="1", show_default=True, help="Data lanes."
+    "--lanes", type=click.Choice(LANES), default="1", show_default=True, help="Data lanes."
 )
 @click.option(
     "--buffer",
@@ -218,13 +215,14 @@ def command(topology: str, style: str | None, output: str | None, **given: Any) 
     with reported_errors(), ExitStack() as stack:
         subnet = read_subnet(topology)
         plan = _plan(topology, subnet)
-        given |= _not_given(plan.options)
+        used = _not_given(plan.options)
+        given |= used
         _check_manager(given)
         traffic = _traffic(subnet, given)
         for name, _, _ in given["interrupts"]:
             _port(subnet, name)
         taps = [_port(subnet, name) for name in given["taps"]]
-        jobs = _jobs(subnet, given, plan)
+        jobs = _jobs(subnet, given, plan, used)
         if sum(job["message"] for _, _, job in jobs) > MOST_MEMORY:
             raise click.UsageError(
                 f"{len(jobs):,} transfers need too much memory: give a smaller --message"
@@ -233,7 +231,8 @@ def command(topology: str, style: str | None, output: str | None, **given: Any) 
             writer = stack.enter_context(CaptureWriter(given["capture"]))
             record(traffic, writer, taps)
         if given["manager"] == "own":
-            _manage(traffic, given)
+            with at_its_place("sm_host", (used, plan.error)):
+                _manage(traffic, given)
         for source, destination, job in jobs:
             traffic.add(source, destination, **job)
         _disturb(traffic, given, plan)
@@ -295,32 +294,45 @@ def _not_given(options: dict[str, Any]) -> dict[str, Any]:
         if context.get_parameter_source(name)
         in (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
     }
+    if context.params["flows"]:  # in place of all transfers of the file
+        for name in ("shift", "target"):
+            found.pop(name, None)
     if "manager" not in found and context.params["manager"] == "none":
         found.pop("sm_host", None)  # --sm none takes the manager of the file away
     return found
 
 
 def _jobs(
-    subnet: Subnet, given: dict[str, Any], plan: Plan
+    subnet: Subnet, given: dict[str, Any], plan: Plan, used: dict[str, Any]
 ) -> list[tuple[Port, Port, dict[str, Any]]]:
-    """All transfers: source, destination, and the arguments of `FabricTraffic.add`."""
+    """All transfers: source, destination, and the arguments of `FabricTraffic.add`.
+
+    used: the options that come from the file.
+    """
     usual = {name: given[name] for name in ("size", "message", "operation", "sl")}
+    of_file = used, plan.error
     jobs = []
-    if not given["flows"]:
-        for flow in plan.flows:
-            ends = host_named(subnet, flow.source), host_named(subnet, flow.destination)
-            if "size" in flow.options:
-                options = usual | {"message": None} | flow.options
-            else:
-                options = usual | flow.options
-            jobs.append((*ends, options))
-    has_others = given["flows"] or given["target"] or given["shift"]
-    if has_others or not jobs:
-        jobs += [(*pair, dict(usual)) for pair in _pairs(subnet, given)]
+    for flow in () if given["flows"] else plan.flows:
+        with at_its_place("from", (("from",), flow.error)):
+            source = host_named(subnet, flow.source)
+        with at_its_place("to", (("to",), flow.error)):
+            destination = host_named(subnet, flow.destination)
+        if "size" in flow.options:
+            options = usual | {"message": None} | flow.options
+        else:
+            options = usual | flow.options
+        with at_its_place("message", (flow.options, flow.error), of_file):
+            options["message"] = message_size(options["size"], options["message"])
+        jobs.append((source, destination, options))
+    if given["flows"] or given["target"] or given["shift"] or not jobs:
+        with at_its_place("target", of_file):
+            pairs = _pairs(subnet, given)
+        with at_its_place("message", of_file):
+            usual["message"] = message_size(usual["size"], usual["message"])
+        jobs += [(*pair, dict(usual)) for pair in pairs]
     for source, destination, options in jobs:
         if source is destination:
             raise click.UsageError(f"{port_name(source)} would send to itself, over no link")
-        options["message"] = message_size(options["size"], options["message"])
         options["operation"] = Operation(options["operation"])
     return jobs
 

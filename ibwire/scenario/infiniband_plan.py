@@ -20,12 +20,13 @@ success = "all"
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from ibwire.base.errors import EncodeError
-from ibwire.base.toml import Document, Table
+from ibwire.base.errors import EncodeError, ScriptError
+from ibwire.base.toml import Document, Table, reason_of
 from ibwire.base.units import S, Time
 from ibwire.fabric.infiniband.network import FOREVER
 from ibwire.fabric.infiniband.routing import Engine
@@ -45,6 +46,8 @@ from ibwire.scenario.outcome import Checked, Metrics, goodput, percentile
 
 DEADLOCK = "deadlock"
 """Key of `[expect]`: whether queues are to wait for each other in a circle."""
+LANES = ("1", "2", "4", "8")
+"""Data lanes that a run may have: the ports of a topology have VL0 to VL7."""
 ELSEWHERE = "is a metric of ibwire run, not of an InfiniBand fabric"
 KNOWN = frozenset(
     {
@@ -69,6 +72,10 @@ KNOWN = frozenset(
 """Metrics of a run; a message is a transfer here."""
 
 
+Placed = Callable[[str, str], ScriptError]
+"""An error about the value of a key of a table, with its place: of key and reason."""
+
+
 @dataclass(frozen=True, slots=True)
 class FlowSpec:
     """A transfer. options: what differs from the other transfers of the run."""
@@ -76,6 +83,7 @@ class FlowSpec:
     source: str
     destination: str
     options: dict[str, Any]
+    error: Placed
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +103,8 @@ class FaultSpec:
 class Plan:
     """What a file says besides the topology.
 
-    options: those of `ibwire fabric traffic` by the names of its arguments.
+    options: those of `ibwire fabric traffic` by the names of its arguments. error: makes one about
+    the value of such an option.
     """
 
     options: dict[str, Any] = field(default_factory=dict)
@@ -103,6 +112,7 @@ class Plan:
     faults: tuple[FaultSpec, ...] = ()
     expectations: tuple[Expectation, ...] = ()
     expects_deadlock: bool | None = None
+    error: Placed | None = None
 
 
 def read_plan(content: bytes, name: str, subnet: Subnet) -> Plan:
@@ -116,11 +126,12 @@ def read_plan(content: bytes, name: str, subnet: Subnet) -> Plan:
     if traffic is not None:
         options = _options(traffic, _OPTIONS)
         traffic.end()
+    error = None if traffic is None else _placed(traffic)
     flows = tuple(_flow(table) for table in top.tables("flow"))
     faults = tuple(_fault(table, subnet) for table in top.tables("fault"))
     expect = top.table("expect")
     if expect is None:
-        return Plan(options, flows, faults)
+        return Plan(options, flows, faults, error=error)
     is_expected = expect.take(DEADLOCK)
     if is_expected is not None and not isinstance(is_expected, bool):
         raise expect.error(DEADLOCK, "is true or false")
@@ -131,7 +142,7 @@ def read_plan(content: bytes, name: str, subnet: Subnet) -> Plan:
         usual += (NONE_FAILED,)
     if is_expected:
         usual = tuple(each for each in usual if each.metric != "unfinished")
-    return Plan(options, flows, faults, usual + found, is_expected)
+    return Plan(options, flows, faults, usual + found, is_expected, error)
 
 
 def has_plan(content: bytes, name: str) -> bool:
@@ -156,7 +167,7 @@ _OPTIONS = _OF_A_FLOW | {
     "routing": ("routing", lambda table, key: table.take_name(key, None, list(Engine))),
     "sm": ("manager", lambda table, key: table.take_name(key, None, ["none", "own"])),
     "sm_host": ("sm_host", lambda table, key: table.take_text(key, None)),
-    "lanes": ("lanes", lambda table, key: str(table.take_int(key, 1, 1, 8))),
+    "lanes": ("lanes", lambda table, key: _lanes(table, key)),
     "buffer": ("buffer", lambda table, key: table.take_int(key, 256, 2, 2048)),
     "hoq_life": ("hoq_life", lambda table, key: table.take_int(key, FOREVER, 0, 31)),
     "adaptive": ("adaptive", lambda table, key: table.take_bool(key, False)),
@@ -165,6 +176,13 @@ _OPTIONS = _OF_A_FLOW | {
     "time": ("limit", lambda table, key: table.take_time(key, S)),
     "seed": ("seed", lambda table, key: table.take_int(key, 0, 0, (1 << 63) - 1)),
 }
+
+
+def _lanes(table: Table, key: str) -> str:
+    lanes = str(table.take_int(key, 1, 1, 8))
+    if lanes not in LANES:
+        raise table.error(key, f"is {lanes}, not one of {', '.join(LANES)}")
+    return lanes
 
 
 def _options(table: Table, known: dict[str, tuple[str, Reader]]) -> dict[str, Any]:
@@ -181,7 +199,28 @@ def _flow(table: Table) -> FlowSpec:
         ends.append(name)
     options = _options(table, _OF_A_FLOW)
     table.end()
-    return FlowSpec(ends[0], ends[1], options)
+    return FlowSpec(ends[0], ends[1], options, _placed(table))
+
+
+def _placed(table: Table) -> Placed:
+    """What makes errors about the options of a table, by the names of arguments."""
+    keys = {argument: key for key, (argument, _) in _OPTIONS.items()}
+    return lambda argument, reason: table.error(keys.get(argument, argument), reason)
+
+
+@contextmanager
+def at_its_place(name: str, *tables: tuple[Collection[str], Placed | None]) -> Iterator[None]:
+    """Give an `EncodeError` about an option the place in the file that the option comes from.
+
+    name: of the option. tables: the options that each table gives, the one that counts first.
+    """
+    try:
+        yield
+    except EncodeError as error:
+        for given, placed in tables:
+            if name in given and placed is not None:
+                raise placed(name, reason_of(error)) from None
+        raise
 
 
 def _fault(table: Table, subnet: Subnet) -> FaultSpec:

@@ -53,6 +53,7 @@ def read_scenario(content: bytes, name: str, settings: Iterable[Setting] = ()) -
     """
     document = Document(content, name, settings)
     top = document.top
+    _refuse_infiniband(top, name)
     seed = top.take_int("seed", 1, 0, (1 << 63) - 1)
     limit = top.take_time("limit", 10 * S)
     if limit > MAXIMUM_LIMIT:
@@ -100,6 +101,14 @@ def read_scenario(content: bytes, name: str, settings: Iterable[Setting] = ()) -
         control=control,
         files=tuple(map(str, context.files)),
     )
+
+
+def _refuse_infiniband(top: Table, name: str) -> None:
+    """Raise `ScriptError` for the topology of an InfiniBand fabric."""
+    for key, kind in (("topology", str), ("link", list)):
+        if isinstance(top.take(key), kind):
+            says = f"says that this is an InfiniBand fabric: ibwire fabric traffic {name} runs it"
+            raise top.error(key, says)
 
 
 def _with_none_failed(connection: ConnectionSpec) -> ConnectionSpec:

@@ -304,6 +304,26 @@ def test_a_topology_in_toml_may_have_flows_faults_and_expectations(tmp_path: Pat
     assert len(without.stdout.splitlines()) == 1
 
 
+def test_flows_of_the_command_line_stand_for_all_transfers_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "x.toml"
+    file.write_text('topology = "star2"\n[traffic]\nshift = 1\nto = "node-1"\nsize = 100\n')
+
+    result = traffic(str(file), "--flow", "node-1:node-0", "--json")
+
+    (row,) = (json.loads(line) for line in result.stdout.splitlines())
+    assert (row["node"], row["to"], row["bytes"]) == ("node-1[1]", "node-0[1]", 100)
+
+
+def test_a_message_of_the_command_line_is_not_blamed_on_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "x.toml"
+    file.write_text('topology = "star2"\n[traffic]\nmessage = 10\n')
+
+    result = traffic(str(file), "--message", "7")
+
+    assert result.exit_code == 2
+    assert result.stderr == "error: message: 7 is not a divisor of the size 1048576\n"
+
+
 def test_a_deadlock_may_be_expected(tmp_path: Path) -> None:
     file = tmp_path / "x.toml"
     file.write_text(
@@ -322,6 +342,15 @@ def test_a_deadlock_may_be_expected(tmp_path: Path) -> None:
     [
         ("[traffic]\nsize = 0", "x.toml:3:8: traffic.size"),
         ("[traffic]\nsise = 5", "unknown"),
+        ("[traffic]\nlanes = 3", "x.toml:3:9: traffic.lanes: is 3, not one of 1, 2, 4, 8"),
+        ("[traffic]\nmessage = 3000", "x.toml:3:11: traffic.message: 3000 is not a divisor"),
+        ('[traffic]\nto = "node-9"', "x.toml:3:6: traffic.to: 'node-9' is not"),
+        ('[traffic]\nsm = "own"\nsm_host = "x"', "x.toml:4:11: traffic.sm_host: 'x' is not"),
+        ('[[flow]]\nfrom = "node-0"\nto = "x"', "x.toml:4:6: flow[0].to: 'x' is not"),
+        (
+            '[[flow]]\nfrom = "node-0"\nto = "node-1"\nsize = 100\nmessage = 30',
+            "x.toml:6:11: flow[0].message: 30 is not a divisor of the size 100",
+        ),
         ('[[flow]]\nfrom = "node-0"', "a flow needs to"),
         ('[[fault]]\nlink = "sw0[9]"\nat = "1us"', "x.toml:3:8"),
         ('[[fault]]\nlink = "sw0[1]"', "either at"),

@@ -584,6 +584,23 @@ def test_failed_messages_fail_a_run_that_has_no_word_on_them(text: str, passes: 
     assert run(read(WORKLOAD + workload + text)).passed is passes
 
 
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ('topology = "ring6"\n[traffic]\nsize = 100\n', "1:12: topology"),
+        ('[[link]]\nbetween = ["h[1]", "sw0[1]"]\n', "1:3: link"),
+    ],
+)
+def test_the_file_of_an_infiniband_fabric_names_the_command_for_it(text: str, place: str) -> None:
+    with pytest.raises(ScriptError) as caught:
+        read_scenario(text.encode(), "x.toml")
+
+    assert str(caught.value) == (
+        f"x.toml:{place}: says that this is an InfiniBand fabric: "
+        "ibwire fabric traffic x.toml runs it"
+    )
+
+
 def test_unknown_metric_or_field_is_answered_shortly_and_always_alike() -> None:
     override = "[[node]]\nname = 'a'\noverride.zzz = 1\n[[node]]\nname = 'b'"
 
