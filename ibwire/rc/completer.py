@@ -11,7 +11,7 @@ from __future__ import annotations
 from ibwire.base.units import Time
 from ibwire.rc.attributes import QPState
 from ibwire.rc.context import QPContext
-from ibwire.rc.early import EarlyPackets
+from ibwire.rc.early import early_packets
 from ibwire.rc.packet import TransportPacket
 from ibwire.rc.send_queue import SendQueue
 from ibwire.rc.send_state import SendWQE
@@ -39,7 +39,7 @@ class Completer:
         self._habits = qp.habits.requester
         self._kinds = tuple(map(self._habits.ack_kind, range(0, 256, 32)))
         """By bits 7:5 of the syndrome."""
-        self._early = EarlyPackets(qp.profile.early_window)
+        self._early = early_packets(qp.profile)
         """Responses with data that wait for an earlier one."""
         self._acknowledged: int | None = None
         """PSN before which an ACK acknowledged everything while an earlier response was missing."""

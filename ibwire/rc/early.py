@@ -9,6 +9,7 @@ Source: docs/reference/transport.md#early-packets.
 from __future__ import annotations
 
 from ibwire.rc.packet import TransportPacket
+from ibwire.rc.profile import Profile
 from ibwire_layers.opcodes import Operation
 from ibwire_layers.psn import HALF, MASK
 
@@ -56,3 +57,11 @@ class EarlyPackets:
                 if offset < packet.dma_len:
                     return packet
         return None
+
+
+def early_packets(profile: Profile) -> EarlyPackets:
+    """Those of one side of a queue pair; sides that keep none share an object that stays empty."""
+    return EarlyPackets(profile.early_window) if profile.places_early else _NONE
+
+
+_NONE = EarlyPackets(0)

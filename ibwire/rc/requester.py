@@ -158,7 +158,7 @@ class Requester:
         if sends.timers.rnr is not None and qp.habits.requester.rnr_wait_blocks():
             return None
         while sends.resend:
-            psn = sends.resend.popleft()
+            psn = sends.resend.pop(0)
             if (psn - sends.una) & MASK >= (sends.next_psn - sends.una) & MASK:
                 continue  # acknowledged meanwhile
             wqe = sends.find(psn)

@@ -23,7 +23,7 @@ from ibwire.base.units import Time
 from ibwire.rc.attributes import EventType, QPState
 from ibwire.rc.context import QPContext
 from ibwire.rc.credits import credit_code
-from ibwire.rc.early import EarlyPackets
+from ibwire.rc.early import early_packets
 from ibwire.rc.memory import Access, ProtectionDomain
 from ibwire.rc.packet import FORMS, Form, TransportPacket
 from ibwire.rc.plan import ANNEX_A19
@@ -90,12 +90,12 @@ class Responder:
         self._habits = qp.habits.responder
         self.receives = receives
         self.own = qp.profile
-        self.early = EarlyPackets(qp.profile.early_window)
+        self.early = early_packets(qp.profile)
         """Requests that wait for an earlier one."""
         own = qp.profile
         fields = own.naks_reserved_opcode, own.refuses_annex_a19, own.discards_annex_a19
         self._handlers = _handlers(*fields)
-        self.resources: deque[Resource] = deque()
+        self.resources: list[Resource] = []
         self.replies: deque[Reply] = deque()
         self.reset()
 
@@ -633,7 +633,7 @@ class Responder:
         resources = self.resources
         resources.append(resource)
         if len(resources) > max(self.qp.attr.max_dest_rd_atomic, 1):
-            oldest = resources.popleft()
+            oldest = resources.pop(0)
             # The peer has sent one more request, so it has the response to this one.
             if oldest.answered:
                 self.replies = deque(r for r in self.replies if r.resource is not oldest)

@@ -165,7 +165,7 @@ class SendState:
         """Whether the ACK timer waits for the rest of a longer timeout (IRN)."""
         self.stalled = False
         """Whether the next message waits for credits."""
-        self.resend: deque[int] = deque()
+        self.resend: list[int] = []
         """PSNs to retransmit before anything else (selective repeat)."""
         self.resent: dict[int, int] = {}
         """PSNs that were retransmitted, each with `next_psn` at that time."""

@@ -49,6 +49,7 @@ def test_modules_to_compile_exist() -> None:
         names = tomllib.load(file)["tool"]["ibwire"]["compiled"]
 
     assert len(names) > 20
+    assert len(names) == len(set(names)), "mypyc refuses a module that is listed twice"
     assert [name for name in names if not (ROOT / "ibwire" / name).is_file()] == []
 
 

@@ -51,8 +51,8 @@ def two_devices(profile: Profile) -> tuple[Simulator, Device, Device]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("profile", [SPEC, RXE], ids=lambda profile: profile.name)
-def test_an_idle_queue_pair_takes_less_than_10_kb(profile: Profile) -> None:
-    """Also one that has carried messages before."""
+def test_an_idle_queue_pair_takes_at_most_5_kb(profile: Profile) -> None:
+    """One that has carried messages before keeps a little of what they needed."""
     simulator, a, b = two_devices(profile)
     list(connections(a, b, 20))
     tracemalloc.start()
@@ -70,8 +70,8 @@ def test_an_idle_queue_pair_takes_less_than_10_kb(profile: Profile) -> None:
     used, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 
-    assert (fresh - before) / (2 * COUNT) < 10_000
-    assert (used - before) / (2 * COUNT) < 10_000
+    assert (fresh - before) / (2 * COUNT) <= 5_000
+    assert (used - before) / (2 * COUNT) <= 6_000
 
 
 @pytest.mark.slow
