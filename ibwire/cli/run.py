@@ -34,7 +34,7 @@ from ibwire.report.text_table import columns_in_words
 from ibwire.scenario import METRICS, NETWORK, Outcome, QPOutcome, Scenario, load, run, shipped
 from ibwire.scenario.effort import announcement
 from ibwire.scenario.expect import SPREAD, plain_value, unit_name
-from ibwire.scenario.nodes import LINKS
+from ibwire.scenario.nodes import LINKS, ports_of
 from ibwire.scenario.recording import Recording
 from ibwire.scenario.run_tables import write_run
 from ibwire_layers.outer import LinkType
@@ -83,8 +83,8 @@ class ScenarioPath(InputPath):
     "taps",
     metavar="NODE",
     multiple=True,
-    help="Host, switch or port of one (`s0:h1`) at which -o captures; default: the first host, "
-    "`all`: every host.",
+    help="Host, switch or port of one (`s0:h1`, `h1.0`) at which -o captures; default: the first "
+    "host or port, `all`: every host.",
 )
 @click.option(
     "--trace",
@@ -184,8 +184,9 @@ def _observers(
 
 
 def _tapped(scenario: Scenario, taps: Sequence[str]) -> list[str]:
-    """The hosts and ports of switches at which frames are captured."""
+    """The hosts, or their ports, and ports of switches at which frames are captured."""
     hosts = [node.name for node in scenario.nodes if not node.is_bridge]
+    several = ports_of(scenario.nodes)
     ports = _ports_of_switches(scenario)
     found: dict[str, None] = {}
     for name in taps:
@@ -193,10 +194,10 @@ def _tapped(scenario: Scenario, taps: Sequence[str]) -> list[str]:
             found |= dict.fromkeys(hosts)
         elif name in hosts or any(name in labels for labels in ports.values()):
             found[name] = None
-        elif name in ports:
-            found |= dict.fromkeys(ports[name])
+        elif name in several or name in ports:
+            found |= dict.fromkeys(several.get(name) or ports[name])
         else:
-            names = listed([*hosts, *ports])
+            names = listed([*several, *hosts, *ports])
             raise click.BadParameter(f"{name!r} is not one of {names}", param_hint="--tap")
     return list(found) or hosts[:1]
 

@@ -28,17 +28,25 @@ class Link:
 class Topology:
     """Hosts, switches and the links between them.
 
+    A host here has one port; of a host with several, each port is a host of this class.
     Raises `EncodeError` for a link of an unknown node, a host with no link or with several,
-    and hosts that cannot reach each other.
+    and hosts that cannot reach each other, unless the network may be `in_parts`.
     """
 
     def __init__(
-        self, hosts: Iterable[str], switches: Iterable[str], links: Iterable[Link]
+        self,
+        hosts: Iterable[str],
+        switches: Iterable[str],
+        links: Iterable[Link],
+        *,
+        in_parts: bool = False,
     ) -> None:
         self.hosts = tuple(hosts)
         self.switches = tuple(switches)
         self.links = tuple(links)
-        self._check()
+        self.parts: dict[str, str] = {}
+        """The first host that each host can reach: the same for all that reach each other."""
+        self._check(in_parts)
 
     def ports(self, node: str) -> list[tuple[Link, str]]:
         """The links of a node with the neighbour of each, by port."""
@@ -146,7 +154,7 @@ class Topology:
                     waiting.append(neighbour)
         return found
 
-    def _check(self) -> None:
+    def _check(self, in_parts: bool) -> None:
         known = set(self.hosts) | set(self.switches)
         if len(known) != len(self.hosts) + len(self.switches):
             raise EncodeError("name", "a name", "of one host or switch only")
@@ -163,15 +171,20 @@ class Topology:
                 count = len(self.ports(host))
                 reason = f"1, the number of links of host {host}: it has one port"
                 raise EncodeError("links", count, reason)
-        first = self.hosts[0]
-        ports = {
-            node: [(0, neighbour) for _, neighbour in self.ports(node)]
-            for node in (*self.hosts, *self.switches)
+        ports: dict[str, list[tuple[int, str]]] = {
+            node: [] for node in (*self.hosts, *self.switches)
         }
-        reached = self._distances(first, ports)
+        for link in self.links:
+            ports[link.a].append((0, link.b))
+            ports[link.b].append((0, link.a))
+        first = self.hosts[0]
         for host in self.hosts:
-            if host not in reached:
+            if host in self.parts:
+                continue
+            if self.parts and not in_parts:
                 raise EncodeError("link", str(first), f"connected to {host}: no links lead there")
+            reached = self._distances(host, ports)
+            self.parts |= {each: host for each in self.hosts if each in reached}
 
 
 def star(hosts: int, *, rate_bps: int = 100 * GBPS, delay: Time = 1 * US) -> Topology:
@@ -268,6 +281,36 @@ def rail_optimised(
         for spine in spine_names
     ]
     return Topology(hosts, (*rail_names, *spine_names), links)
+
+
+def with_ports(topology: Topology, ports: int, *, multihomed: bool = False) -> Topology:
+    """A network whose hosts have several ports: `h0.0`, `h0.1`, ... of `h0`, each with a link.
+
+    multihomed: the ports of a host are at different switches: those with hosts form groups, in
+    their order, and each host of a group has a port at every switch of it. Otherwise they are
+    all at one switch.
+    Raises `EncodeError` where switches cannot form such groups, or hosts have no switch.
+    """
+    switches = set(topology.switches)
+    at = {host: topology.ports(host)[0] for host in topology.hosts}
+    if any(neighbour not in switches for _, neighbour in at.values()):
+        raise EncodeError("ports", ports, "1: there is no switch between the hosts")
+    edges = list(dict.fromkeys(neighbour for _, neighbour in at.values()))
+    if multihomed and len(edges) % ports:
+        reason = f"a divisor of {len(edges)}, the number of switches with hosts"
+        raise EncodeError("ports", ports, reason)
+    names: list[str] = []
+    links: list[Link] = []
+    for host in topology.hosts:
+        link, switch = at[host]
+        place = edges.index(switch)
+        for port in range(ports):
+            names.append(f"{host}.{port}")
+            if multihomed:
+                switch = edges[place // ports * ports + (place + port) % ports]
+            links.append(Link(names[-1], switch, link.rate_bps, link.delay))
+    links += [link for link in topology.links if {link.a, link.b} <= switches]
+    return Topology(names, topology.switches, links)
 
 
 def fat_tree(k: int, *, rate_bps: int = 100 * GBPS, delay: Time = 1 * US) -> Topology:

@@ -5,19 +5,18 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
 
-from ibwire.base.toml import Table, hint, shown
+from ibwire.base.toml import Table
 from ibwire.base.units import MS
 from ibwire.rc.attributes import MTU_CODES, QPType
 from ibwire.rc.limits import DeviceLimits
 from ibwire.rc.work import WROpcode
 from ibwire.scenario.expect import SCOPED, read_expectations
+from ibwire.scenario.flow_ends import MAXIMUM_FLOWS, Ends
 from ibwire.scenario.flow_lists import ListContext, is_list, read_list
 from ibwire.scenario.specs import ClassSpec, ConnectionSpec, TcpSpec, WorkloadSpec
 from ibwire.scenario.workload import Choice, Receives, Traffic
 
-MAXIMUM_FLOWS = 1 << 16
 MAXIMUM_TCP = 1 << 10
 LARGEST_FLOW = 1 << 40
 LARGEST_MESSAGE = 1 << 28
@@ -51,18 +50,17 @@ class Pieces:
 
 def read_flows(
     tables: Sequence[Table],
-    hosts: Sequence[str],
+    ends: Ends,
     classes: Sequence[ClassSpec],
     *,
     is_ecn: bool,
     taken: Mapping[str, object],
     context: ListContext,
-    island: Mapping[str, str],
 ) -> tuple[tuple[ConnectionSpec, ...], tuple[WorkloadSpec, ...]]:
     """The connections and the traffic of all flows.
 
     is_ecn: whether packets are ECN-capable where a flow says nothing. taken: names of other
-    connections. context: of lists of flows. island: the same for hosts that wires connect.
+    connections. context: of lists of flows.
     """
     connections: list[ConnectionSpec] = []
     workloads: list[WorkloadSpec] = []
@@ -74,14 +72,13 @@ def read_flows(
             raise table.error("name", f"{name!r} is the name of another flow or connection")
         names.add(name)
         if is_list(table):
-            found, traffic = _list(table, name, hosts, classes, is_ecn=is_ecn, context=context)
-            _check_ways(table, [each.between for each in found], island)
+            found, traffic = _list(table, name, ends, classes, is_ecn=is_ecn, context=context)
+            ends.check_ways(table, [each.between for each in found])
             connections += found
             workloads += traffic
             table.end()
             continue
-        pairs = _pairs(table, hosts)
-        _check_ways(table, pairs, island)
+        pairs = ends.pairs(table)
         first = _connection(table, name, pairs[0], classes, is_ecn=is_ecn)
         connections += [replace(first, between=pair) for pair in pairs]
         if sum(each.count for each in connections) > MAXIMUM_FLOWS:
@@ -98,22 +95,18 @@ def is_tcp(table: Table) -> bool:
 
 def read_tcp(
     tables: Sequence[Table],
-    hosts: Mapping[str, str],
+    ends: Ends,
     classes: Sequence[ClassSpec],
-    island: Mapping[str, str],
+    addresses: Mapping[str, str],
 ) -> tuple[TcpSpec, ...]:
-    """The TCP connections of flows.
-
-    hosts: addresses by name. island: the same for hosts that wires connect.
-    """
+    """The TCP connections of flows; addresses: of the hosts."""
     found: list[TcpSpec] = []
     for index, table in enumerate(tables):
         name = table.take_text("name", f"tcp{index + 1}")
-        pairs = _pairs(table, list(hosts))
-        _check_ways(table, pairs, island)
+        pairs = ends.pairs(table)
         for host in dict.fromkeys(each for pair in pairs for each in pair):
-            if ":" in hosts[host]:
-                raise table.error("transport", f"tcp needs IPv4, and {host} has {hosts[host]}")
+            if ":" in addresses[host]:
+                raise table.error("transport", f"tcp needs IPv4, and {host} has {addresses[host]}")
         count = table.take_int("count", 1, 1, MAXIMUM_TCP)
         size = table.take_size("size", 1 << 20, 1, LARGEST_FLOW)
         start, stagger = table.take_time("start", 0), table.take_time("stagger", 0)
@@ -154,7 +147,7 @@ def _is_strict(spec: ClassSpec) -> bool:
 def _list(
     table: Table,
     name: str,
-    hosts: Sequence[str],
+    ends: Ends,
     classes: Sequence[ClassSpec],
     *,
     is_ecn: bool,
@@ -162,9 +155,9 @@ def _list(
 ) -> tuple[list[ConnectionSpec], list[WorkloadSpec]]:
     """Each flow of a list with a connection of its own: `NAME.0`, `NAME.1`, ..."""
     if "file" in table:
-        senders = receivers = _chosen(table, "hosts", hosts, default="*")
+        senders = receivers = ends.chosen(table, "hosts", default="*")
     else:
-        senders, receivers = (_chosen(table, key, hosts, default="*") for key in ("from", "to"))
+        senders, receivers = (ends.chosen(table, key, default="*") for key in ("from", "to"))
     flows = read_list(table, name, senders, receivers, context)
     if "expect" in table:
         raise table.error("expect", "a list of flows is expected something in [expect] only")
@@ -189,41 +182,6 @@ def _list(
         connections.append(replace(first, name=own, between=between))
         workloads.append(WorkloadSpec(own, None, traffic, 0, is_flow=True))
     return connections, workloads
-
-
-def _pairs(table: Table, hosts: Sequence[str]) -> list[tuple[str, str]]:
-    senders, receivers = (_chosen(table, key, hosts) for key in ("from", "to"))
-    pairs = [(a, b) for a in senders for b in receivers if a != b]
-    if not pairs:
-        raise table.error("to", f"{senders[0]} would send to itself only")
-    if len(pairs) > MAXIMUM_FLOWS:
-        raise table.error("to", f"{len(pairs):,} flows, at most {MAXIMUM_FLOWS:,}")
-    return pairs
-
-
-def _check_ways(table: Table, pairs: Sequence[tuple[str, str]], island: Mapping[str, str]) -> None:
-    """Refuse a flow between hosts that no wires connect."""
-    for a, b in pairs:
-        if island[a] != island[b]:
-            raise table.error("to", f"no wires lead from {a} to {b}")
-
-
-def _chosen(table: Table, key: str, hosts: Sequence[str], default: str | None = None) -> list[str]:
-    """Hosts by name or pattern, in the order in which they are given."""
-    value = table.take(key)
-    value = default if value is None else value
-    if value is None:
-        raise table.error(None, f"{key} is missing: a host, a pattern such as 'h*', or an array")
-    found: dict[str, None] = {}
-    for each in value if isinstance(value, list) else [value]:
-        chosen = [host for host in hosts if isinstance(each, str) and fnmatchcase(host, each)]
-        if not chosen:
-            near = hint(each, hosts) if isinstance(each, str) else ""
-            raise table.error(key, f"no host is called {shown(each)}{near}")
-        found |= dict.fromkeys(chosen)
-    if not found:
-        raise table.error(key, "expected a host, or several")
-    return list(found)
 
 
 def take_class(

@@ -25,6 +25,7 @@ from ibwire.scenario.expect import (
     read_expectations,
     says_how_sends_complete,
 )
+from ibwire.scenario.flow_ends import Ends
 from ibwire.scenario.flow_lists import ListContext
 from ibwire.scenario.flows import ECT_0, is_tcp, read_flows, read_tcp, take_class
 from ibwire.scenario.nodes import LINKS, Network, between, read_network
@@ -129,17 +130,17 @@ def _traffic(
     flows = [each for each in flows if not is_tcp(each)]
     connections = _connections(top, network, link) if has_connections else ()
     workloads = _workloads(top, connections) if has_connections else ()
+    ends = Ends(network.hosts, network.ports, network.island)
     found, traffic = read_flows(
         flows,
-        network.hosts,
+        ends,
         network.classes,
         is_ecn=is_ecn,
         taken={each.name: each for each in connections},
         context=context,
-        island=network.island,
     )
     addresses = {node.name: node.address for node in network.nodes if not node.is_bridge}
-    tcp = read_tcp(tcp_tables, addresses, network.classes, network.island)
+    tcp = read_tcp(tcp_tables, ends, network.classes, addresses)
     _check_memory(top, found, traffic)
     return connections + found, workloads + traffic, tcp
 

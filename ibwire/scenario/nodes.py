@@ -23,6 +23,7 @@ from ibwire.rc.profile import NETWORK_PROFILES, SPEC, Profile
 from ibwire.scenario.specs import ClassSpec, FabricSpec, NodeSpec, WireSpec
 from ibwire.scenario.switches import (
     DEFAULT_CLASSES,
+    MAXIMUM_PORTS,
     check_buffers,
     check_neighbours,
     read_switches,
@@ -54,8 +55,13 @@ class Network:
 
     @property
     def hosts(self) -> list[str]:
-        """The names of the hosts."""
+        """The names of the hosts; of one with several ports, those of its ports."""
         return [node.name for node in self.nodes if not node.is_bridge]
+
+    @property
+    def ports(self) -> dict[str, list[str]]:
+        """The names of the ports of each host that has several."""
+        return ports_of(self.nodes)
 
     def sized(self, largest_frame: int, top: Table, *, has_telemetry: bool) -> FabricSpec | None:
         """The switches, for frames of this size; refuses those whose buffer is too small."""
@@ -102,8 +108,16 @@ def read_network(top: Table, link: str) -> Network:
         storms=_storms(top, topology),
         reroute_after=top.take_time("reroute_after", 0),
     )
-    island = dict.fromkeys(topology.hosts, topology.hosts[0])
-    return Network(nodes, wires, island, base.classes, fabric, switches)
+    return Network(nodes, wires, topology.parts, base.classes, fabric, switches)
+
+
+def ports_of(nodes: Sequence[NodeSpec]) -> dict[str, list[str]]:
+    """The names of the ports of each host that has several."""
+    found: dict[str, list[str]] = {}
+    for node in nodes:
+        if node.host:
+            found.setdefault(node.host, []).append(node.name)
+    return found
 
 
 def _of_form(
@@ -114,19 +128,28 @@ def _of_form(
     overhead = table.take_int("overhead", ETHERNET_OVERHEAD, 0, LARGEST_OVERHEAD)
     llr = _llr(table, None)
     table.end()
-    nodes = {name: NodeSpec(name, _address(at)) for at, name in enumerate(topology.hosts)}
+    nodes = {
+        name: NodeSpec(name, _address(at), host=name.partition(".")[0] if "." in name else "")
+        for at, name in enumerate(topology.hosts)
+    }
+    hosts = ports_of(list(nodes.values()))
     seen: set[str] = set()
     for each in top.tables("node"):
         name = each.take_text("name", "*")
-        chosen = [host for host in nodes if fnmatchcase(host, name)]
+        chosen = [host for host in nodes if fnmatchcase(host, name)] or [
+            port for host, ports in hosts.items() if fnmatchcase(host, name) for port in ports
+        ]
         if not chosen:
-            raise each.error("name", f"no host is called {shown(name)}{hint(name, nodes)}")
+            near = hint(name, [*nodes, *hosts])
+            raise each.error("name", f"no host is called {shown(name)}{near}")
         if name in seen:
             raise each.error("name", f"{name!r} is the name of another [[node]]")
         seen.add(name)
         for key in ("bridge", "address"):
             if key in each:
                 raise each.error(key, "the hosts of a [topology] have none of their own")
+        if "ports" in each:
+            raise each.error("ports", "is a key of [topology], for all of its hosts")
         spec = _host(each, name, "")
         for host in chosen:
             nodes[host] = replace(nodes[host], profile=spec.profile, vlan=spec.vlan)
@@ -174,8 +197,9 @@ def _of_parts(
     names = [*(node.name for node in nodes), *switches]
     wires = [_wire(table, between(table, top, names, "[[wire]]"), link) for table in given]
     links = [Link(*wire.between, wire.rate_bps, wire.delay) for wire in wires]
+    in_parts = any(node.host for node in nodes)
     try:
-        topology = Topology([node.name for node in nodes], switches, links)
+        topology = Topology([node.name for node in nodes], switches, links, in_parts=in_parts)
     except EncodeError as error:
         raise top.error("wire", str(error).removeprefix(f"{error.field}: ")) from None
     return topology, nodes, tuple(wires)
@@ -253,14 +277,23 @@ def _outages(top: Table, topology: Topology) -> tuple[Outage, ...]:
 
 def _nodes(top: Table, link: str) -> tuple[NodeSpec, ...]:
     nodes: list[NodeSpec] = []
+    names: set[str] = set()
+    addresses: set[str] = set()
     for table in top.tables("node"):
-        nodes.append(_node(table, len([each for each in nodes if not each.is_bridge])))
-        if nodes[-1].name in {each.name for each in nodes[:-1]}:
-            raise table.error("name", f"{nodes[-1].name!r} is the name of another node")
-        if nodes[-1].address in {each.address for each in nodes[:-1] if each.address}:
-            raise table.error("address", f"{nodes[-1].address} is another node's")
-        if nodes[-1].is_bridge and link == "ib":
+        found = _node(table, len([each for each in nodes if not each.is_bridge]))
+        for name in dict.fromkeys([found[0].host, *(each.name for each in found)]):
+            if name in names:
+                raise table.error("name", f"{name!r} is the name of another node")
+            if name:
+                names.add(name)
+        for each in found:
+            if each.address in addresses:
+                raise table.error("address", f"{each.address} is another node's")
+            if each.address:
+                addresses.add(each.address)
+        if found[0].is_bridge and link == "ib":
             raise table.error("bridge", "native InfiniBand has no bridges here")
+        nodes += found
     if not nodes:
         nodes = [NodeSpec("a", _address(0)), NodeSpec("b", _address(1))]
     if len(nodes) < 2:
@@ -268,20 +301,46 @@ def _nodes(top: Table, link: str) -> tuple[NodeSpec, ...]:
     return tuple(nodes)
 
 
-def _node(table: Table, hosts: int) -> NodeSpec:
+def _node(table: Table, hosts: int) -> list[NodeSpec]:
+    """A node, or the ports of a host with several; hosts: how many have been read."""
     name = table.take_text("name", None)
     if name is None:
         raise table.error(None, "name is missing")
     if table.take_bool("bridge", False):
         queue_frames = table.take_int("queue", 1024, 1, 1 << 20)
         table.end()
-        return NodeSpec(name, is_bridge=True, queue_frames=queue_frames)
-    address = table.take_text("address", None) or _address(hosts)
-    try:
-        gid_of(address)
-    except VerbsError as error:
-        raise table.error("address", error.reason) from None
-    return _host(table, name, address)
+        return [NodeSpec(name, is_bridge=True, queue_frames=queue_frames)]
+    has_ports = "ports" in table
+    ports = table.take_int("ports", 1, 1, MAXIMUM_PORTS)
+    addresses = _addresses(table, ports) or [_address(hosts + port) for port in range(ports)]
+    spec = _host(table, name, addresses[0])
+    if not has_ports:
+        return [spec]
+    return [
+        replace(spec, name=f"{name}.{port}", address=address, host=name)
+        for port, address in enumerate(addresses)
+    ]
+
+
+def _addresses(table: Table, ports: int) -> list[str]:
+    """The addresses of the ports of a host, as far as they are given."""
+    value = table.take("address")
+    if value is None:
+        return []
+    values = value if isinstance(value, list) else [value]
+    if not all(isinstance(each, str) and each for each in values):
+        raise table.error("address", f"{shown(value)} is no address, and no array of them")
+    if len(values) != ports:
+        count = f"{len(values)} address{'' if len(values) == 1 else 'es'}"
+        raise table.error("address", f"{count} for {ports} port{'' if ports == 1 else 's'}")
+    for number, each in enumerate(values):
+        try:
+            gid_of(each)
+        except VerbsError as error:
+            raise table.error("address", error.reason) from None
+        if each in values[:number]:
+            raise table.error("address", f"{each} twice")
+    return values
 
 
 def _host(table: Table, name: str, address: str) -> NodeSpec:
@@ -318,11 +377,13 @@ def _wires(top: Table, nodes: tuple[NodeSpec, ...], link: str) -> tuple[WireSpec
         return (WireSpec(_two(top, [node.name for node in nodes], "[[wire]]")),)
     wires: list[WireSpec] = []
     taken: set[str] = set()
+    ports = {node.name for node in nodes if node.host}
     for table in tables:
         wire = _wire(table, between(table, top, [each.name for each in nodes], "[[wire]]"), link)
         for name in wire.between:
             if name in taken:
-                raise table.error("between", f"{name} has one port, and a wire is there already")
+                what = "is one port" if name in ports else "has one port"
+                raise table.error("between", f"{name} {what}, and a wire is there already")
         taken |= {node.name for node in nodes if node.name in wire.between and not node.is_bridge}
         island = _islands(nodes, wires)
         if island[wire.between[0]] == island[wire.between[1]]:

@@ -24,7 +24,7 @@ from ibwire.scenario.workload import Traffic
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """A host with one device, or a bridge."""
+    """A host with one device, a port of a host with several, or a bridge."""
 
     name: str
     address: str = ""
@@ -32,6 +32,8 @@ class NodeSpec:
     is_bridge: bool = False
     queue_frames: int = 1024
     vlan: int | None = None
+    host: str = ""
+    """The host whose port it is; empty for a node that is no port of a host with several."""
 
 
 @dataclass(frozen=True, slots=True)

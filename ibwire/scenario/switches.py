@@ -25,6 +25,10 @@ from ibwire.scenario.specs import CableSpec, ClassSpec, EcnSpec, SwitchSpec
 
 MAXIMUM_HOSTS = 4096
 MAXIMUM_LINKS = 1 << 15
+
+MAXIMUM_PORTS = 64
+"""Of a host."""
+
 MAXIMUM_RATE = 10_000 * GBPS
 
 MAXIMUM_LATENCY = 1 * MS
@@ -51,18 +55,32 @@ def read_topology(table: Table) -> Topology:
             given[key] = table.take_int(key, 0, 0, MAXIMUM_HOSTS)
         elif key in table:
             given[optional[key]] = take_rate(table, key, 100 * GBPS)
-    _check_size(table, kind, given)
+    ports, multihomed = _ports(table, kind)
+    _check_size(table, kind, given, ports or 1)
     rate, delay = take_rate(table, "rate", 100 * GBPS), table.take_time("delay", 1 * US)
     try:
-        return make(rate_bps=rate, delay=delay, **given)
+        made = make(rate_bps=rate, delay=delay, **given)
+        return forms.with_ports(made, ports, multihomed=multihomed) if ports else made
     except EncodeError as error:
         raise table.error(
-            error.field if error.field in counts else None,
+            error.field if error.field in (*counts, "ports") else None,
             str(error).removeprefix(f"{error.field}: "),
         ) from None
 
 
-def _check_size(table: Table, kind: str, given: Mapping[str, int | None]) -> None:
+def _ports(table: Table, kind: str) -> tuple[int | None, bool]:
+    """The ports of each host, and whether they are at different switches."""
+    ports = table.take_int("ports", None, 1, MAXIMUM_PORTS)
+    if ports is None:
+        if "multihomed" in table:
+            raise table.error("multihomed", "needs ports: how many each host has")
+        table.take("multihomed")
+    elif kind == "rail-optimised":
+        raise table.error("ports", "a server of rail-optimised has one port for each of its rails")
+    return ports, table.take_bool("multihomed", False)
+
+
+def _check_size(table: Table, kind: str, given: Mapping[str, int | None], ports: int) -> None:
     """Refuse a network that is too large before it is made."""
     count = {key: value or 0 for key, value in given.items()}
     links = {
@@ -70,6 +88,7 @@ def _check_size(table: Table, kind: str, given: Mapping[str, int | None]) -> Non
         "fat-tree": lambda: 3 * count["k"] ** 3 // 4,
         "rail-optimised": lambda: count["rails"] * (count["servers"] + count["spines"]),
     }.get(kind, lambda: 3 * sum(count[key] for key in _FORMS[kind][1]))()
+    links *= ports
     if links > MAXIMUM_LINKS:
         raise table.error(None, f"{links:,} links, at most {MAXIMUM_LINKS:,} are possible")
 
