@@ -33,6 +33,13 @@ def read_control(table: Table | None) -> ControlSpec | None:
     """The congestion control of all hosts; `None` for none."""
     if table is None:
         return None
+    for name in _RTT_RESPONSES:
+        if name in table:
+            raise table.error(
+                name,
+                "is the DSCP of answers to the RTT requests of mlx5, which the emulator does not "
+                "send: timely and swift measure round trips by ACKs",
+            )
     algorithm = table.take_name("algorithm", "dcqcn", ("dcqcn", *_OTHERS, "none"))
     if algorithm == "none":
         table.end()
@@ -102,6 +109,9 @@ def _value(table: Table, field: Field[Any], start: Any) -> Any:
         return table.take_number(field.name, start, 0, 1 << 40)
     return table.take_int(field.name, start, 0, 1 << 40)
 
+
+_RTT_RESPONSES = ("rtt_resp_dscp", "rtt_resp_dscp_valid")
+"""Those of `cc_params` without an effect here (docs/reference/congestion.md#dcqcn-parameters)."""
 
 _SETS = {"connectx": (CONNECTX, 4), "paper": (PAPER, 50), "hpcc": (HPCC_MODEL, 0)}
 """Parameters by name, and microseconds between CNPs (docs/reference/congestion.md)."""
