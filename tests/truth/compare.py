@@ -14,8 +14,7 @@ from typing import Any
 
 from ibwire.base.units import NS, Time
 from ibwire.fabric.switch.headroom import Chip, headroom
-from ibwire.rc.congestion import DCQCN
-from truth.network import MODES, PACKET, PRIORITY, Flow, Run
+from truth.network import MODES, PACKET, PRIORITY, Flow, Run, WholeNanoseconds
 from truth.paths import MARGINS, STRATEGIES, figures, own_figures
 
 
@@ -81,7 +80,7 @@ def exact_rows(found: Mapping[str, Any]) -> Iterator[Row]:
     for flow, there in zip(run.flows, found["flows"], strict=True):
         name = f"{flow.source} to {flow.target}"
         yield _row(f"{name}, completion, ns", there["fct_ns"], _ns(flow.duration), relative)
-        if rates and isinstance(flow.qp.rate, DCQCN):
+        if rates and isinstance(flow.qp.rate, WholeNanoseconds):
             yield _row(f"{name}, marks", there["cnps"], flow.qp.counters.cnps_received, 0.03)
             yield Row(f"{name}, cuts", there["decs"], flow.qp.rate.cuts, 2)
     for there in found["ports"]:
@@ -108,9 +107,9 @@ def _rate_rows(run: Run, series: Mapping[str, Sequence[Sequence[float]]]) -> Ite
     agreed = dict.fromkeys(series, 0)
     samples = [(row[0], name, row[1]) for name, rows in series.items() for row in rows]
     for time, name, expected in sorted(samples):
-        run.simulator.run(until=int(time) * NS)
+        run.advance(int(time) * NS)
         control: Any = flows[name.split(":")[0]].qp.rate
-        if isinstance(control, DCQCN):
+        if isinstance(control, WholeNanoseconds):
             control.advance(run.simulator.now)
         agreed[name] += abs(control.rate / 1e9 - expected) <= 0.01 * expected
     for name, count in agreed.items():
@@ -153,7 +152,7 @@ def _figures(setup: Mapping[str, Any], seed: int) -> dict[str, float]:
         "cnps": sum(marks),
         "jain": sum(rates) ** 2 / (len(rates) * sum(rate**2 for rate in rates)),
         "pause_ns": sum(paused.values()) / NS,
-        "decs": sum(each.cuts for each in controls if isinstance(each, DCQCN)),
+        "decs": sum(each.cuts for each in controls if isinstance(each, WholeNanoseconds)),
         "maxq": max(max(port.largest_queue) for port in ports),
         "pauses": sum(sum(port.pauses_sent) for port in ports),
         "drops": run.drops,

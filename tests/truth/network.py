@@ -32,15 +32,16 @@ from ibwire.rc.congestion import (
     Feedback,
     HPCCParameters,
     NotificationPoint,
+    Parameters,
     Timely,
     TimelyParameters,
 )
 from ibwire.rc.connect import ALL_ACCESS, bring_up
-from ibwire.rc.cq import CompletionQueue
+from ibwire.rc.cq import CompletionChannel, CompletionQueue
 from ibwire.rc.device import Device
 from ibwire.rc.profile import SPEC
 from ibwire.rc.qp import QPInit, QueuePair
-from ibwire.rc.work import SGE, WC, RecvWR, SendWR, WROpcode
+from ibwire.rc.work import SGE, RecvWR, SendWR, WROpcode
 
 MTU = 1024
 PACKET = 1106
@@ -53,26 +54,38 @@ DEFAULT_BUFFER = 32
 """MiB; that of the simulator where a set names none."""
 
 
-class TimedQueue(CompletionQueue):
-    """A completion queue that notes when its first completion came."""
+class WholeNanoseconds:
+    """DCQCN on the clock of the other simulator: gaps between packets are rounded down.
 
-    simulator: Simulator
-    done: Time | None = None
+    Classes of compiled modules cannot be subclassed, so it has one.
+    """
 
-    def push(self, wc: WC) -> bool:
-        """Add a completion."""
-        if self.done is None:
-            self.done = self.simulator.now
-        return super().push(wc)
+    def __init__(self, parameters: Parameters, line_bps: int) -> None:
+        self._dcqcn = DCQCN(parameters, line_bps)
+        self.next_send: Time = 0
 
+    @property
+    def rate(self) -> float:
+        """Bits a second."""
+        return self._dcqcn.rate
 
-class WholeNanoseconds(DCQCN):
-    """DCQCN on the clock of the other simulator: gaps between packets are rounded down."""
+    @property
+    def cuts(self) -> int:
+        """How often the rate was cut."""
+        return self._dcqcn.cuts
 
     def sent(self, size: int, now: Time) -> None:
         """A packet begins to leave."""
-        super().sent(size, now)
-        self.next_send = now + (self.next_send - now) // NS * NS
+        self._dcqcn.sent(size, now)
+        self.next_send = now + (self._dcqcn.next_send - now) // NS * NS
+
+    def notified(self, now: Time) -> None:
+        """A CNP has arrived."""
+        self._dcqcn.notified(now)
+
+    def advance(self, now: Time) -> None:
+        """Do what the timers have to do until now."""
+        self._dcqcn.advance(now)
 
 
 class _Model:
@@ -140,9 +153,10 @@ class Flow:
     packets: int
     start: Time
     qp: QueuePair
-    completions: TimedQueue
     wr: SendWR
     is_posted: bool = False
+    done: Time | None = None
+    """When its completion came."""
 
     def post(self) -> None:
         """Hand the message to its queue pair."""
@@ -152,7 +166,7 @@ class Flow:
     @property
     def duration(self) -> Time | None:
         """From the start to the last ACK; `None` for a message that has not ended."""
-        return None if self.completions.done is None else self.completions.done - self.start
+        return None if self.done is None else self.done - self.start
 
 
 class Run:
@@ -204,6 +218,9 @@ class Run:
         self._memory = {
             host: self._register(device, flows, host) for host, device in self.devices.items()
         }
+        self._channel = CompletionChannel()
+        self._by_queue: dict[int, Flow] = {}
+        """The flow of each completion queue, by its identity."""
         self.flows = [self._flow(*flow) for flow in flows]
         self.first_pauses: dict[str, Time] = {}
         """When the first pause frame arrived, by host."""
@@ -252,22 +269,30 @@ class Run:
         """Run until all flows have ended, or until the limit."""
         for flow in sorted(self.flows, key=lambda flow: flow.start):
             if not flow.is_posted:
-                self.simulator.run(until=flow.start)
+                self.advance(flow.start)
                 flow.post()
                 self.simulator.kick(flow.qp.device)
-        left = list(self.flows)
+        self.advance(limit, until_ended=True)
 
-        def ended() -> bool:
-            while left and left[-1].completions.done is not None:
-                left.pop()
-            return not left
+    def advance(self, until: Time, *, until_ended: bool = False) -> None:
+        """Run to a time, or until all flows have ended, and note when each of them does."""
+        left = sum(flow.done is None for flow in self.flows)
+        events = self._channel.events
 
-        self.simulator.run(until=limit, stop=ended)
+        def note() -> bool:
+            nonlocal left
+            while events:
+                flow = self._by_queue[id(events.popleft())]
+                flow.done = self.simulator.now
+                left -= 1
+            return until_ended and not left
+
+        self.simulator.run(until=until, stop=note)
 
     @property
     def end(self) -> Time:
         """When the last flow had ended; raises `ValueError` if one has not."""
-        ends = [flow.completions.done for flow in self.flows]
+        ends = [flow.done for flow in self.flows]
         if None in ends:
             raise ValueError(f"{ends.count(None)} of {len(ends)} flows have not ended")
         return max(end for end in ends if end is not None)
@@ -340,8 +365,8 @@ class Run:
     def _flow(self, source: str, target: str, packets: int, start: Time) -> Flow:
         (near_pd, local), (far_pd, remote) = self._memory[source], self._memory[target]
         near, far = self.devices[source], self.devices[target]
-        completions = TimedQueue(near.emit, 4)
-        completions.simulator = self.simulator
+        completions = CompletionQueue(near.emit, 4, self._channel)
+        completions.arm()
         qp = near.create_qp(QPInit(QPType.RC, near_pd, completions, near.create_cq(1)))
         peer = far.create_qp(QPInit(QPType.RC, far_pd, far.create_cq(1), far.create_cq(1)))
         for one, other in ((qp, peer), (peer, qp)):
@@ -356,7 +381,9 @@ class Run:
             wr = SendWR(WROpcode.SEND, data)
         else:
             wr = SendWR(WROpcode.RDMA_WRITE, data, remote_addr=remote.iova, rkey=remote.rkey)
-        return Flow(source, target, packets, start, qp, completions, wr)
+        flow = Flow(source, target, packets, start, qp, wr)
+        self._by_queue[id(completions)] = flow
+        return flow
 
 
 def flows_of(setup: Mapping[str, Any]) -> list[tuple[str, str, int, Time]]:
