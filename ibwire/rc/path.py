@@ -8,8 +8,9 @@ with `ibwire_layers`.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from struct import Struct
 from zlib import crc32 as _zlib_crc32
 
 from ibwire.base.node import Frame
@@ -187,15 +188,15 @@ class Path:
         if identification >= 0:
             ip = len(before) - _V4_SIZE
             first, last = before[: ip + 4], before[ip + 12 :] + bth
-            middles = _numbered(before[ip + 4 : ip + 12], identification)
-            for at in range(0, len(data), mtu):
-                middle, change = next(middles)
+            count = -(-len(data) // mtu)
+            middles, changes = _numbered(before[ip + 4 : ip + 12], identification, count)
+            for index in range(count):
                 word = psn.to_bytes(4)
                 psn = psn + 1 & MASK
-                piece = data[at : at + mtu]
-                icrc = crc32(piece, crc32(bth + word, register ^ change))
-                frame = b"".join((first, middle, last, word, piece, icrc.to_bytes(4, "little")))
-                found.append(frame)
+                piece = data[index * mtu : (index + 1) * mtu]
+                icrc = crc32(piece, crc32(bth + word, register ^ changes[index]))
+                parts = (first, middles[index], last, word, piece, icrc.to_bytes(4, "little"))
+                found.append(b"".join(parts))
             return found
         start = before + bth
         register = crc32(bth, register)
@@ -455,24 +456,18 @@ def _numbered_run_data(frames: Sequence[Frame], arrival: Arrival) -> bytes | Non
     )
     total = checksum + number
     total = (total & 0xFFFF) + (total >> 16)
-    middles = _numbered(bytes(2) + head[ip + 6 : ip + 10] + total.to_bytes(2), number)
-    _, own = next(_numbered(head[ip + 4 : ip + 12], number))
-    register = arrival.register ^ own ^ _MASKING[bth[4]]
+    zero = bytes(2) + head[ip + 6 : ip + 10] + total.to_bytes(2)
+    middles, changes = _numbered(zero, number, len(frames))
+    register = arrival.register ^ changes[0] ^ _MASKING[bth[4]]
     psn = int.from_bytes(head[start : start + 4])
     pieces = []
-    for frame in frames:
-        middle, change = next(middles)
+    for index, frame in enumerate(frames):
         word = psn.to_bytes(4)
-        if (
-            len(frame) != end
-            or not frame.startswith(first)
-            or frame[ip + 4 : ip + 12] != middle
-            or frame[ip + 12 : start] != last
-            or frame[start : start + 4] != word
-        ):
+        expected = b"".join((first, middles[index], last, word))
+        if len(frame) != end or not frame.startswith(expected):
             return None
         piece = frame[start + 4 : end - 4]
-        found = crc32(piece, crc32(bth + word, register ^ change))
+        found = crc32(piece, crc32(bth + word, register ^ changes[index]))
         if found.to_bytes(4, "little") != frame[end - 4 :]:
             return None
         pieces.append(piece)
@@ -480,19 +475,26 @@ def _numbered_run_data(frames: Sequence[Frame], arrival: Arrival) -> bytes | Non
     return b"".join(pieces)
 
 
-def _numbered(zero: bytes, number: int) -> Iterator[tuple[bytes, int]]:
-    """Identifications from this number on: the bytes of IPv4 headers from there to the checksum.
+def _numbered(zero: bytes, number: int, count: int) -> tuple[list[bytes], list[int]]:
+    """So many identifications from this one on: the IPv4 headers from there to the checksum.
 
     zero: these bytes for identification 0. With each goes the change of the CRC over the masked
     header, against that of identification 0.
     """
-    between, checksum = zero[2:6], int.from_bytes(zero[6:])
-    while True:
-        left = checksum - number
-        left = left + (left >> 16) & 0xFFFF
-        change = _HIGH_CHANGES[number >> 8] ^ _LOW_CHANGES[number & 0xFF]
-        yield number.to_bytes(2) + between + left.to_bytes(2), change
-        number = number + 1 & 0xFFFF
+    flags, ttl, checksum = _FROM_FLAGS.unpack(zero[2:8])
+    pack = _FROM_IDENTIFICATION.pack
+    middles, changes = [], []
+    for each in range(number, number + count):
+        value = each & 0xFFFF
+        left = checksum - value
+        middles.append(pack(value, flags, ttl, left + (left >> 16) & 0xFFFF))
+        changes.append(_HIGH_CHANGES[value >> 8] ^ _LOW_CHANGES[value & 0xFF])
+    return middles, changes
+
+
+_FROM_FLAGS = Struct(">HHH")
+_FROM_IDENTIFICATION = Struct(">HHHH")
+"""Identification, flags and offset, TTL and protocol, checksum of an IPv4 header."""
 
 
 def _masking(value: int) -> int:
