@@ -146,13 +146,21 @@ class DeadlockWatch:
 
 
 def explain(network: LosslessNetwork) -> str:
-    """What waits for what, one line a queue, the circle of a deadlock first; empty if none does."""
+    """What waits for what, one line a queue, the circle of a deadlock first; empty if none does.
+
+    A host whose link is down waits for it.
+    """
     found = waits(network)
     circle = deadlock(found)
     lines = []
     if circle:
         lines.append(_circle_text(circle))
-    return "\n".join([*lines, *map(str, found)])
+    lines += map(str, found)
+    for link in network.down:
+        for host, other in ((link.a, link.b), (link.b, link.a)):
+            if host not in network.switches:
+                lines.append(f"{host} to {other}: the line is down")
+    return "\n".join(lines)
 
 
 def _circle_text(circle: Sequence[Wait]) -> str:

@@ -147,8 +147,16 @@ def test_a_port_that_fails_leaves_the_other_alone() -> None:
 
     by_port = {qp.node: qp.metrics for qp in found.qps if qp.tally is not None}
     assert by_port["a.0"]["timeouts"] == by_port["a.0"]["retransmitted"] == 0
-    assert by_port["a.1"]["timeouts"] > 0
+    assert by_port["a.1"]["retransmitted"] > 0
     assert by_port["a.0"]["verified_bytes"] == by_port["a.1"]["verified_bytes"] == 200_000
+
+
+def test_run_with_messages_on_a_port_that_stays_down_names_its_line() -> None:
+    outage = "[[outage]]\nbetween = ['a.1', 'blue']\nat = '2us'\n"
+    found = run(read(TWO_SWITCHES + outage + flow("'a'", "'b'")))
+
+    assert found.metrics["unfinished"] == 1
+    assert found.standstill == ["a.1 to blue: the line is down"]
 
 
 def test_tcp_over_each_port() -> None:
