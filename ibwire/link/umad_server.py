@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import selectors
 import shutil
 import socket
 import struct
+import sys
+import termios
 import time
 from collections.abc import Callable
 from functools import partial
@@ -27,7 +30,8 @@ from ibwire.fabric.infiniband.subnet import Port
 from ibwire.link.ibsim_server import IbsimServer
 from ibwire.link.umad_files import write_host
 from ibwire.sm.management import Management
-from ibwire.sm.umad import Agent, Door, UmadFile
+from ibwire.sm.umad import HEADER, Agent, Door, UmadFile
+from ibwire_layers.mad import MAD_SIZE
 
 HELLO = struct.Struct("<IIII112s")
 MAGIC = 0x69627731
@@ -37,6 +41,10 @@ _REGISTRATION = struct.Struct("<IIIIIBBB3sBx")
 """struct ib_user_mad_reg_req: id, method mask, QPN, class, version, OUI, RMPP version."""
 _REGISTRATION2 = struct.Struct("<IIBBHIQQIB3x")
 """struct ib_user_mad_reg_req2."""
+
+_PLAIN = 4 + HEADER.size + MAD_SIZE
+"""Bytes of a message with one MAD."""
+_INLINE = INLINE.to_bytes(4, "little")
 
 REQUEST = 44
 """Bytes of a registration, behind its kind."""
@@ -92,6 +100,8 @@ class UmadServer:
         self._written: dict[str, bytes] = {}
         """Hosts whose files exist, with the state of their ports then."""
         self._is_stale: Time | None = None
+        self._due: Time | None = 0
+        """When a step has something to do without a message, files of hosts aside."""
         self._connections: dict[int, _Connection] = {}
         self._with_messages: set[int] = set()
         self._serial = 0
@@ -103,6 +113,8 @@ class UmadServer:
         self._listener.listen(64)
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ)
+        self._buffer = bytearray(LONGEST + 4)
+        self._room = memoryview(self._buffer)
         self._alarm, self._bell = socket.socketpair()
         self._selector.register(self._alarm, selectors.EVENT_READ)
 
@@ -140,26 +152,35 @@ class UmadServer:
 
     def step(self, longest: float = 1.0) -> None:
         """Wait for messages, at most `longest` seconds, and deal with them."""
-        due = self._next_due()
-        for key, events in self._selector.select(_seconds(due, longest)):
+        due = min((each for each in (self._due, self._is_stale) if each is not None), default=None)
+        found = self._selector.select(_seconds(due, longest))
+        answered = 0
+        is_plain = bool(found)
+        for key, events in found:
+            connection = key.data
+            if isinstance(connection, _Connection):
+                if events & selectors.EVENT_READ:
+                    count, is_all = self._read(connection)
+                    answered += count
+                    is_plain = is_plain and is_all
+                if events & selectors.EVENT_WRITE:
+                    self._with_messages.add(connection.socket.fileno())
+                continue
+            is_plain = False
             if key.fileobj is self._listener:
                 self._accept()
-                continue
-            if key.fileobj is self._alarm:
+            elif key.fileobj is self._alarm:
                 self._alarm.recv(1)
-                continue
-            if callable(key.data):
-                key.data()
-                continue
-            connection = key.data
-            if events & selectors.EVENT_READ:
-                self._read(connection)
-            if events & selectors.EVENT_WRITE:
-                self._with_messages.add(connection.socket.fileno())
+            else:
+                connection()
         now = _now()
-        if due is not None and due <= now:
-            self._time_out(now)
-        self.management.run(now, MADS_OF_A_STEP)
+        if not is_plain or (due is not None and due <= now):
+            if self._due is not None and self._due <= now:
+                self._time_out(now)
+            self.management.run(now, MADS_OF_A_STEP)
+            self._due = self._next_due()
+        if answered:
+            self._is_stale = now + QUIET
         self._flush()
         if self._is_stale is not None and now >= self._is_stale:
             self._is_stale = None
@@ -182,7 +203,7 @@ class UmadServer:
         if self.management.is_busy:
             return 0
         dues = [door.poll_timeout() for door in self._doors.values()]
-        dues += [self.management.poll_timeout(), self._is_stale]
+        dues.append(self.management.poll_timeout())
         if self._ibsim is not None:
             dues.append(self._ibsim.poll_timeout())
         return min((due for due in dues if due is not None), default=None)
@@ -209,23 +230,47 @@ class UmadServer:
             self._connections[connected.fileno()] = connection
             self._selector.register(connected, selectors.EVENT_READ, connection)
 
-    def _read(self, connection: _Connection) -> None:
-        for _ in range(ROUND):
+    def _read(self, connection: _Connection) -> tuple[int, bool]:
+        """Take messages: how many agents have answered at once, and whether these were all."""
+        answered = 0
+        is_plain = True
+        file, receive = connection.file, connection.socket.recv_into
+        buffer, room = self._buffer, self._room
+        for _ in range(self._count(connection)):
             try:
-                message = connection.socket.recv(LONGEST + 4)
+                size = receive(room)
             except BlockingIOError:
-                return
+                break
             except OSError:
-                message = b""
-            if not message:
+                size = 0
+            if (
+                size == _PLAIN
+                and file is not None
+                and buffer[:4] == _INLINE
+                and file.answer(bytes(room[4:_PLAIN]))
+            ):
+                answered += 1
+                continue
+            is_plain = False
+            if not size:
                 self._drop(connection)
-                return
+                break
             try:
-                self._take(connection, message)
+                self._take(connection, bytes(room[:size]))
             except (struct.error, ValueError, OSError):
                 # Not one of our own: its other programs are not disturbed.
                 self._drop(connection)
-                return
+                break
+            file = connection.file
+        return answered, is_plain
+
+    def _count(self, connection: _Connection) -> int:
+        """How many messages to read, by the bytes that are there: an attempt too many costs more.
+
+        At least one, and one too few rather than too many: what is left is reported again.
+        """
+        waiting = fcntl.ioctl(connection.socket, termios.FIONREAD, _INLINE)
+        return min(max(int.from_bytes(waiting, sys.byteorder) // _PLAIN, 1), ROUND)
 
     def _take(self, connection: _Connection, message: bytes) -> None:
         if connection.kind == 0:

@@ -54,6 +54,7 @@ class Control:
         handler = handlers.get(str(command.get("command")))
         if handler is None:
             raise EncodeError("command", command.get("command"), f"one of {', '.join(handlers)}")
+        self.management.settle()
         return handler(command)
 
     def _attached(self, command: dict[str, Any]) -> Answer:

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from ibwire.base.units import Time
 from ibwire.fabric.infiniband.subnet import IS_SM, PERMISSIVE_LID, Port, Subnet
+from ibwire.sm.direct import DirectRequests
 from ibwire.sm.link_times import LinkTimes
 from ibwire.sm.mads import (
     DIRECTION,
@@ -98,6 +99,7 @@ class Management:
         """MADs that have reached their node."""
         self.lost = 0
         """MADs that have not."""
+        self.direct = DirectRequests(subnet, self.sma, self._answered)
         self._psn = 0
         self._waiting: deque[tuple[Datagram, Port]] = deque()
         self._travelling: list[tuple[Time, int, Datagram, Port]] = []
@@ -112,6 +114,22 @@ class Management:
             datagram.pkey = port.management.pkey_like(datagram.pkey)
         self._waiting.append((datagram, port))
 
+    def answer(self, port: Port, mad: bytes, hi_tid: bytes) -> bytes | None:
+        """The response to a MAD that a program sends from a port, if an agent answers it at once.
+
+        `None` if it is for `send`. hi_tid: the upper half of its transaction id, in place of its
+        own. The ports on the way count it in `settle` or `run`.
+        """
+        if self._waiting or self.times is not None or self.on_packet is not None:
+            return None
+        if port.management in self.managers:
+            return None
+        return self.direct.answer(port, mad, hi_tid)
+
+    def settle(self) -> None:
+        """Bring the counters of ports up to date."""
+        self.direct.settle()
+
     @property
     def is_busy(self) -> bool:
         """Whether MADs wait for `run`."""
@@ -122,6 +140,7 @@ class Management:
 
         most: MADs after which the rest waits for the next call.
         """
+        self.direct.settle()
         waiting, times = self._waiting, self.times
         left = -1 if most is None else most
         while left:
@@ -178,6 +197,11 @@ class Management:
         if self.managers.pop(port, None) is not None:
             port.capability_mask &= ~IS_SM
             self.traps.capabilities_changed(port)
+
+    def _answered(self, requests: int) -> None:
+        """So many requests and their responses have been delivered by `direct`."""
+        self._psn = self._psn + 2 * requests & 0xFFFFFF
+        self.delivered += 2 * requests
 
     def _carry(self, datagram: Datagram, start: Port) -> Port | None:
         """Take a MAD to its destination: the port it arrives at, or `None`."""

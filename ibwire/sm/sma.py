@@ -77,9 +77,7 @@ _WRITABLE = {
     "external": _mask(*_LINK_FIELDS),
     "management": _mask(*_ENDPORT_FIELDS),
 }
-_ALL_SPEEDS = 0xF
-_ALL_WIDTHS = 0xFF
-_ALL_EXTENDED = 0x1F
+_number = int.from_bytes
 
 
 class SMA:
@@ -93,7 +91,7 @@ class SMA:
     ) -> None:
         self.subnet = subnet
         self.on_bad_mkey = on_bad_mkey
-        self._leases: dict[Port, Time] = {}
+        self.leases: dict[Port, Time] = {}
         """Ports to which a wrong M_Key came, and when M_KeyProtectBits then fall to 0."""
 
     def answer(
@@ -110,7 +108,7 @@ class SMA:
         if not self._has_key(port, datagram, is_set=is_set, now=now):
             return None
         attribute = mad[ATTRIBUTE]
-        handler = _HANDLERS.get(attribute[0] << 8 | attribute[1])
+        handler = HANDLERS.get(attribute[0] << 8 | attribute[1])
         modifier = int.from_bytes(mad[MODIFIER], "big")
         if handler is None:
             return datagram.answer(status=_UNKNOWN)
@@ -122,19 +120,19 @@ class SMA:
 
     def _end_lease(self, port: Port, now: Time) -> None:
         """Let M_KeyProtectBits fall to 0 when no packet with the M_Key has come in time."""
-        end = self._leases.get(port)
+        end = self.leases.get(port)
         if end is not None and end <= now:
-            del self._leases[port]
+            del self.leases[port]
             port.mkey_protect_bits = 0
 
     def _has_key(self, port: Port, datagram: Datagram, *, is_set: bool, now: Time) -> bool:
         if _knows_key(port, datagram.mad):
-            self._leases.pop(port, None)
+            self.leases.pop(port, None)
             return True
         if not is_set and port.mkey_protect_bits < 2:
             return True
         if port.mkey_lease_period:
-            self._leases.setdefault(port, now + port.mkey_lease_period * S)
+            self.leases.setdefault(port, now + port.mkey_lease_period * S)
         port.mkey_violations = min(port.mkey_violations + 1, 0xFFFF)
         if self.on_bad_mkey is not None:
             self.on_bad_mkey(port, datagram)
@@ -195,40 +193,34 @@ class SMA:
 
     def _set_port(self, port: Port, data: bytes) -> int:
         """Set PortInfo; the status. An invalid field changes nothing."""
-        written = PortInfo.unpack(data)
-        now = PortInfo.unpack(port.info)
-        if not _is_valid(port, written, now):
+        kind = port.kind
+        written = _number(data, "big")
+        now = _number(port.info, "big")
+        mask = _WRITABLE[kind]
+        if kind == "management":
+            port.info[:] = (now & ~mask | written & mask).to_bytes(ATTRIBUTE_SIZE, "big")
+            return 0
+        state, physical = data[_STATE.at] & _STATE.mask, data[_PHYSICAL.at] >> _PHYSICAL.shift
+        if not _is_valid(data, port.info):
             return _INVALID
-        mask = _WRITABLE[port.kind]
-        old = int.from_bytes(port.info, "big")
-        port.info[:] = (old & ~mask | int.from_bytes(data, "big") & mask).to_bytes(
-            ATTRIBUTE_SIZE, "big"
-        )
-        if port.kind != "management":
-            self._set_link(port, written, now)
-        return 0
-
-    def _set_link(self, port: Port, written: PortInfo, now: PortInfo) -> None:
-        if written.operational_vls:
-            port.operational_vls = written.operational_vls
-        if written.neighbor_mtu:
-            port.neighbor_mtu = written.neighbor_mtu
-        changes = {
-            name: getattr(now, supported) if value == every else value
-            for name, supported, value, every in _enabled(written)
-            if value
-        }
-        if written.link_down_default_state:
-            changes["link_down_default_state"] = written.link_down_default_state
-        if any(getattr(now, name) != value for name, value in changes.items()):
-            info = PortInfo.unpack(port.info)
-            port.info[: PortInfo.SIZE] = info.altered(**changes).pack()
-        if written.port_physical_state == _DISABLED:
+        for field in _UNLESS_ZERO:
+            if written & field:
+                mask |= field
+        for enabled, supported, every in _ENABLED:
+            value = data[enabled.at] >> enabled.shift & enabled.mask
+            if value:
+                mask |= enabled.bits
+            if value == every:
+                value = port.info[supported.at] >> supported.shift & supported.mask
+                written = written & ~enabled.bits | value << enabled.place
+        port.info[:] = (now & ~mask | written & mask).to_bytes(ATTRIBUTE_SIZE, "big")
+        if physical == _DISABLED:
             self.subnet.disable(port)
-        elif written.port_state == _DOWN or written.port_physical_state in _TRAINING:
+        elif state == _DOWN or physical in _TRAINING:
             self.subnet.retrain(port)
-        elif written.port_state:
-            port.state = written.port_state
+        elif state:
+            port.state = state
+        return 0
 
     def _pkey_table(self, node: Node, arrived: int, modifier: int, data: bytes | None) -> _Answer:
         block, number = modifier & 0xFFFF, modifier >> 16
@@ -312,40 +304,60 @@ _NO_KEY = bytes(_MKEY_SIZE)
 _LOCAL_PORT = next(field.offset // 8 for field in PortInfo.FIELDS if field.name == "local_port_num")
 
 
-def _enabled(written: PortInfo) -> tuple[tuple[str, str, int, int], ...]:
-    """Fields that enable widths and speeds: name, the supported ones, value, value for all."""
-    return (
-        (
-            "link_width_enabled",
-            "link_width_supported",
-            written.link_width_enabled,
-            _ALL_WIDTHS,
-        ),
-        ("link_speed_enabled", "link_speed_supported", written.link_speed_enabled, _ALL_SPEEDS),
-        (
-            "link_speed_ext_enabled",
-            "link_speed_ext_supported",
-            written.link_speed_ext_enabled,
-            _ALL_EXTENDED,
-        ),
-    )
+def takes_link_down(data: bytes) -> bool:
+    """Whether a Set of this PortInfo may take a link down or train it, not only set fields."""
+    return data[_STATE.at] & _STATE.mask == _DOWN or data[_PHYSICAL.at] >> _PHYSICAL.shift != 0
 
 
-def _is_valid(port: Port, written: PortInfo, now: PortInfo) -> bool:
+def _is_valid(data: bytes, info: bytearray) -> bool:
     """Whether a Set has only values that the port supports (IBA 14.2.5.6)."""
-    if port.kind == "management":
-        return True
-    if now.port_state not in _BEFORE.get(int(written.port_state), ()):
+    now = info[_STATE.at] & _STATE.mask
+    if now not in _BEFORE.get(data[_STATE.at] & _STATE.mask, ()):
         return False
-    if written.port_physical_state > _DISABLED:
+    if data[_PHYSICAL.at] >> _PHYSICAL.shift > _DISABLED:
         return False
-    if written.operational_vls > now.vl_cap or written.neighbor_mtu > now.mtu_cap:
-        return False
-    for _, supported, value, every in _enabled(written):
-        if value != every and value & ~getattr(now, supported):
+    for field, largest in _AT_MOST:
+        most = info[largest.at] >> largest.shift & largest.mask
+        if data[field.at] >> field.shift & field.mask > most:
+            return False
+    for enabled, supported, every in _ENABLED:
+        value = data[enabled.at] >> enabled.shift & enabled.mask
+        if value != every and value & ~(info[supported.at] >> supported.shift & supported.mask):
             return False
     return True
 
+
+class _Bits:
+    """Where a field of PortInfo is that lies in one byte.
+
+    at, shift, mask: the byte, and its bits. place: of the whole attribute as a number; bits: there.
+    """
+
+    __slots__ = ("at", "bits", "mask", "place", "shift")
+
+    def __init__(self, name: str) -> None:
+        self.bits = _mask(name)
+        self.place = (self.bits & -self.bits).bit_length() - 1
+        self.at = ATTRIBUTE_SIZE - 1 - self.place // 8
+        self.shift = self.place % 8
+        self.mask = self.bits >> self.place
+        assert self.mask << self.shift <= 0xFF
+
+
+_STATE, _PHYSICAL = _Bits("port_state"), _Bits("port_physical_state")
+_ENABLED = (
+    (_Bits("link_width_enabled"), _Bits("link_width_supported"), 0xFF),
+    (_Bits("link_speed_enabled"), _Bits("link_speed_supported"), 0xF),
+    (_Bits("link_speed_ext_enabled"), _Bits("link_speed_ext_supported"), 0x1F),
+)
+"""Fields that enable widths and speeds: the field, the supported ones, the value for all."""
+_AT_MOST = (
+    (_Bits("operational_vls"), _Bits("vl_cap")),
+    (_Bits("neighbor_mtu"), _Bits("mtu_cap")),
+)
+"""Fields, and those with their largest values."""
+_UNLESS_ZERO = tuple(map(_mask, ("operational_vls", "neighbor_mtu", "link_down_default_state")))
+"""Fields that a Set changes only by a value that is not 0."""
 
 _ANY_STATE = tuple(map(int, PortState))
 _BEFORE = {
@@ -356,9 +368,9 @@ _BEFORE = {
 }
 """The states from which a Set of PortState may go to another, by the new one."""
 
-_Handler = Callable[[SMA, Node, int, int, bytes | None], _Answer]
+Handler = Callable[[SMA, Node, int, int, bytes | None], _Answer]
 
-_HANDLERS: dict[int, _Handler] = {
+HANDLERS: dict[int, Handler] = {
     SMAttribute.NODE_DESCRIPTION: SMA._node_description,
     SMAttribute.NODE_INFO: SMA._node_info,
     SMAttribute.SWITCH_INFO: SMA._switch_info,
@@ -373,4 +385,4 @@ _HANDLERS: dict[int, _Handler] = {
 }
 """Attributes of a node, with what answers them."""
 
-_PORT_INFO = _HANDLERS[SMAttribute.PORT_INFO]
+_PORT_INFO = HANDLERS[SMAttribute.PORT_INFO]

@@ -16,7 +16,7 @@ from itertools import count
 from ibwire.base.units import MS, Time
 from ibwire.fabric.infiniband.subnet import IS_SM, Port
 from ibwire.sm import rmpp
-from ibwire.sm.mads import METHOD, MGMT_CLASS, RESPONSE, TID, Datagram
+from ibwire.sm.mads import METHOD, MGMT_CLASS, PERMISSIVE, RESPONSE, TID, Datagram
 from ibwire.sm.management import Management
 from ibwire_layers.mad import MAD_SIZE, VENDOR_RANGE_2, Method, MgmtClass, RMPPType
 
@@ -33,6 +33,8 @@ MAXIMUM_AGENTS = 32
 MAXIMUM_WAITING = 100_000
 """Messages that a file keeps for a program that does not read; later ones are dropped."""
 MAXIMUM_MESSAGE = 64 << 20
+_MOST_HEADERS = 256
+"""Headers of requests that a file remembers."""
 ETIMEDOUT, EINVAL, EBUSY = 110, 22, 16
 DIRECTED_LID = 0xFFFF
 
@@ -150,6 +152,9 @@ class UmadFile:
         """Messages to read: header and MAD."""
         self.dropped = 0
         self._on_message = on_message
+        self._plain: dict[bytes, tuple[bytes, bytes] | None] = {}
+        """By header: the header of the response, and the upper half of the transaction id, if
+        agents may answer requests with this header at once."""
         self._requests: dict[tuple[bytes, int], _Request] = {}
         self._sending: dict[tuple[bytes, int], tuple[rmpp.Sending, bytes, Agent]] = {}
         self._receiving: dict[tuple[bytes, int, int], tuple[rmpp.Receiving, Agent]] = {}
@@ -161,6 +166,7 @@ class UmadFile:
         if agent.qpn not in (0, 1):
             return EINVAL
         self.agents[agent.number] = agent
+        self._plain.clear()
         return 0
 
     def unregister(self, number: int) -> None:
@@ -168,6 +174,7 @@ class UmadFile:
         agent = self.agents.pop(number, None)
         if agent is None:
             return
+        self._plain.clear()
         self._requests = {
             key: request for key, request in self._requests.items() if request.agent is not agent
         }
@@ -181,9 +188,35 @@ class UmadFile:
         if self in self.door.files:
             self.door.files.remove(self)
         self.agents.clear()
+        self._plain.clear()
         self._requests.clear()
         self._sending.clear()
         self._receiving.clear()
+
+    def answer(self, message: bytes) -> bool:
+        """Give a program the response to what it writes, if an agent answers it at once.
+
+        `False` if it is for `write`: then nothing has happened.
+        """
+        if len(message) != HEADER.size + MAD_SIZE:
+            return False
+        header = message[: HEADER.size]
+        if header not in self._plain:
+            if len(self._plain) == _MOST_HEADERS:
+                self._plain.clear()
+            self._plain[header] = self._plainly(header)
+        found = self._plain[header]
+        if found is None:
+            return False
+        given, hi_tid = found
+        mad = message[HEADER.size :]
+        if self._requests and (hi_tid + mad[12:16], mad[MGMT_CLASS]) in self._requests:
+            return False
+        answer = self.door.management.answer(self.door.port, mad, hi_tid)
+        if answer is None:
+            return False
+        self._put(given + answer)
+        return True
 
     def write(self, message: bytes, now: Time) -> int:
         """Send what a program writes; 0 or an error number."""
@@ -269,6 +302,16 @@ class UmadFile:
         for place, (receiving, _) in list(self._receiving.items()):
             if receiving.due <= now:
                 del self._receiving[place]
+
+    def _plainly(self, header: bytes) -> tuple[bytes, bytes] | None:
+        """The header of a response to a directed-route SMP, and the upper half of its TID."""
+        number, _, timeout_ms, _, _, qpn, qkey, lid, sl, *_ = HEADER.unpack(header)
+        agent = self.agents.get(number)
+        if agent is None or agent.qpn or any(qpn) or lid != PERMISSIVE or not timeout_ms:
+            return None
+        first = _FIRST.pack(number, 0, 0, 0, HEADER.size + MAD_SIZE)
+        rest = _REST.pack(0, int.from_bytes(qkey, "big"), DIRECTED_LID, sl & 0xF, 0)
+        return first + rest + _LAST.pack(0), agent.hi_tid.to_bytes(4, "big")
 
     def _segment(self, agent: Agent, datagram: Datagram, now: Time) -> None:
         mad = datagram.mad

@@ -373,6 +373,8 @@ class Subnet:
         """By name."""
         self.on_change: Callable[[Node], None] | None = None
         """Called for a switch when the link of one of its ports has come up or gone down."""
+        self.changes = 0
+        """How often the link of a port has come up, gone down, or been deferred."""
         self._by_guid: dict[int, Node] = {}
         self._by_port_guid: dict[int, Port] = {}
 
@@ -475,12 +477,14 @@ class Subnet:
     def defer(self, port: Port) -> None:
         """Lose the signal of an active link for a while: both ends go to ActiveDefer."""
         for end in _active_ends(port, PortState.ACTIVE):
+            self.changes += 1
             end.state = PortState.ACTIVE_DEFER
             end.physical_state = PortPhysicalState.LINK_ERROR_RECOVERY
 
     def recover(self, port: Port) -> None:
         """The signal of a link that was deferred is back: both ends are Active again."""
         for end in _active_ends(port, PortState.ACTIVE_DEFER):
+            self.changes += 1
             end.state = PortState.ACTIVE
             end.physical_state = PortPhysicalState.LINK_UP
             end.counters.link_error_recovery_counter += 1
@@ -527,6 +531,7 @@ class Subnet:
         self._changed(port)
 
     def _changed(self, port: Port) -> None:
+        self.changes += 1
         node = port.node
         if node.is_switch:
             node.port_state_change = 1
