@@ -1,11 +1,12 @@
 """ibwire beside tshark, Scapy and Construct, in one run: CPU time and ratios.
 
-    python tests/bench/compare.py [--packets N] [--rounds N] [--only flows]
+    python tests/bench/compare.py [--packets N] [--rounds N] [--only flows|analyses]
 
 Whole processes are measured by their user and system time, all jobs in turn in
 every round; the tables show the median. `generate.py` makes the same capture
 every time; JSON is compared on a tenth of it, because tshark takes minutes.
-`emulated.py` makes the captures of many connections with losses. What tshark takes
+`emulated.py` makes the captures of many connections with losses, and `merged.py` puts real
+captures together. What tshark takes
 for a capture of one packet, its start, is taken off its time in all ratios.
 """
 
@@ -25,6 +26,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 import emulated
+import merged
 from generate import generate
 
 OURS = ("frame.time_ns", "ip.src", "ip.dst", "bth.opcode", "bth.destqp", "bth.psn", "bth.a")
@@ -36,6 +38,22 @@ NAMED = [f"-e{name}" for name in (*TSHARKS, "infiniband.aeth.syndrome")]
 IBWIRE = [sys.executable, "-m", "ibwire", "dissect"]
 TSHARK = ["tshark", "-n", "-r"]
 
+BROKEN = 1
+"""Exit status of `ibwire check` where packets break rules, as those of real captures do."""
+
+
+def _mixed(out: Path, packets: int) -> None:
+    with out.open("wb") as file:
+        generate(file, packets, seed=1)
+
+
+SOURCES: dict[str, Callable[[Path, int], object]] = {
+    "mixed traffic": _mixed,
+    "256 connections, 1 % lost": lambda out, packets: emulated.generate(out, packets, 256, 0.01),
+    "real captures": merged.generate,
+}
+"""Makers of captures with so many packets; the ratios differ much between them."""
+
 Jobs = dict[str, list[str]]
 """Name of each job -> its command; the first is the peer."""
 
@@ -44,17 +62,24 @@ def column_jobs(capture: Path, folder: Path) -> Jobs:
     """The same 8 fields, as columns and as text."""
     ours = [*IBWIRE, str(capture), "--fields"]
     fields = ",".join(OURS)
-    out, page = str(folder / "out.parquet"), str(folder / "out.html")
+    out = str(folder / "out.parquet")
     return {
         "tshark -T fields, 8 fields": [*TSHARK, str(capture), "-T", "fields", *NAMED],
         "ibwire, 8 fields to Parquet": [*ours, fields, "-o", out],
         "ibwire, 8 fields and every ICRC to Parquet": [*ours, f"{fields},icrc.status", "-o", out],
         "ibwire, 8 fields as text": [*ours, fields],
         "ibwire, listing with every ICRC": [*IBWIRE, str(capture)],
-        "ibwire flows, every ICRC": [sys.executable, "-m", "ibwire", "flows", str(capture)],
-        "ibwire check": [sys.executable, "-m", "ibwire", "check", str(capture)],
-        "ibwire explain": [sys.executable, "-m", "ibwire", "explain", str(capture)],
-        "ibwire report": [sys.executable, "-m", "ibwire", "report", "-o", page, str(capture)],
+    }
+
+
+def analysis_jobs(capture: Path, folder: Path) -> Jobs:
+    """What follows the connections of a capture."""
+    ours, page = [sys.executable, "-m", "ibwire"], str(folder / "out.html")
+    return {
+        "ibwire flows, every ICRC": [*ours, "flows", str(capture)],
+        "ibwire check": [*ours, "check", str(capture)],
+        "ibwire explain": [*ours, "explain", str(capture)],
+        "ibwire report": [*ours, "report", "-o", page, str(capture)],
     }
 
 
@@ -74,11 +99,14 @@ def whole_json_jobs(capture: Path, _folder: Path) -> Jobs:
     }
 
 
-def measure(command: list[str]) -> tuple[float, int]:
-    """CPU seconds and peak memory in MB of one run."""
+def measure(command: list[str], *, failure: int = 0) -> tuple[float, int]:
+    """CPU seconds and peak memory in MB of one run.
+
+    failure: an exit status that is expected as well.
+    """
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
-    if status:
+    if os.waitstatus_to_exitcode(status) not in (0, failure):
         sys.exit(f"failed: {' '.join(command)}")
     return usage.ru_utime + usage.ru_stime, usage.ru_maxrss // 1000
 
@@ -143,6 +171,32 @@ def many_connections(packets: int, rounds: int) -> None:
             print(f"{row} {peer / cpu:.1f} |")
 
 
+def analyses(packets: int, rounds: int) -> None:
+    """`flows`, `check`, `explain` and `report` on captures of three sources, beside tshark."""
+    has_tshark = shutil.which("tshark") is not None
+    start = tshark_start() if has_tshark else 0.0
+    print(f"\n{packets:,} packets of each source, {rounds} rounds, median CPU time\n")
+    print("| source | job | CPU s | peak MB | tshark, CPU s | times tshark |")
+    print("|---|---|---|---|---|---|")
+    for source, make in SOURCES.items():
+        with tempfile.TemporaryDirectory() as name:
+            capture = Path(name) / "capture.pcap"
+            make(capture, packets)
+            fields = [*TSHARK, str(capture), "-T", "fields", *NAMED]
+            jobs = analysis_jobs(capture, Path(name))
+            found: dict[str, list[tuple[float, int]]] = {job: [] for job in jobs}
+            peers = []
+            for _ in range(rounds):
+                peers.append(measure(fields)[0] - start if has_tshark else 0.0)
+                for job, command in jobs.items():
+                    found[job].append(measure(command, failure=BROKEN))
+        peer = statistics.median(peers)
+        for job, runs in found.items():
+            cpu = statistics.median(seconds for seconds, _ in runs)
+            row = f"| {source} | {job} | {cpu:.2f} | {max(mb for _, mb in runs)} | {peer:.2f} |"
+            print(f"{row} {peer / cpu:.1f} |")
+
+
 def one_packet() -> None:
     """The table of the codecs for one packet: RoCEv2 over IPv4, WRITE ONLY with a RETH."""
     from scapy.layers.l2 import Ether
@@ -185,11 +239,14 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--packets", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", choices=["flows"], help="the table of many connections")
+    parser.add_argument("--only", choices=["flows", "analyses"], help="one table")
     given = parser.parse_args()
     if given.only is None:
         table(given.packets, given.rounds, column_jobs)
         table(given.packets // 10, given.rounds, json_jobs)
         table(given.packets // 10, given.rounds, whole_json_jobs)
         one_packet()
-    many_connections(given.packets, given.rounds)
+    if given.only != "flows":
+        analyses(given.packets, given.rounds)
+    if given.only != "analyses":
+        many_connections(given.packets, given.rounds)
