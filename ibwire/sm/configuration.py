@@ -14,7 +14,7 @@ from ibwire.fabric.infiniband.routing import (
     next_lids,
     routing_steps,
 )
-from ibwire.fabric.infiniband.subnet import NO_PORT, Node, Port
+from ibwire.fabric.infiniband.subnet import ERROR_THRESHOLD, NO_PORT, Node, Port
 from ibwire.sm.asking import Answer, Ask
 from ibwire.sm.discovery import PAUSE, Steps, View
 from ibwire_layers.attributes import PortInfo, PortState, SMAttribute, SwitchInfo
@@ -416,8 +416,8 @@ def _links(view: View) -> Steps:
             "operational_vls": min(port.vl_cap, peer.vl_cap) or port.vl_cap,
             "hoq_life": HOQ_LIFE_TO_ADAPTERS if to_adapter else HOQ_LIFE,
             "vl_stall_count": STALL_COUNT,
-            "local_phy_errors": 8,
-            "overrun_errors": 8,
+            "local_phy_errors": ERROR_THRESHOLD,
+            "overrun_errors": ERROR_THRESHOLD,
             "partition_enforcement_inbound": enforced,
             "partition_enforcement_outbound": enforced,
         }

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ibwire.base.units import S, Time
 from ibwire.fabric.infiniband.lrh import VCRC_SIZE
 from ibwire.fabric.infiniband.network import DELIMITERS
 from ibwire.fabric.infiniband.settings import FabricSettings
 from ibwire.fabric.infiniband.subnet import Port, rate_of
+
+Way = Sequence[tuple[Port, int]]
+"""The ports by which a packet leaves, and how often the link of each had gone down before."""
+
+
+def is_broken(way: Way) -> bool:
+    """Whether a link of a way has gone down since the packet was sent."""
+    return any(port.counters.link_downed_counter > downed for port, downed in way)
 
 
 class LinkTimes:
@@ -18,6 +28,7 @@ class LinkTimes:
     def __init__(self, settings: FabricSettings | None = None) -> None:
         self.now: Time = 0
         """When the packet that is followed is at its place."""
+        self._passed: list[tuple[Port, int]] = []
         self._settings = settings or FabricSettings()
         self._free: dict[Port, Time] = {}
         """When the last packet of a port has left."""
@@ -25,9 +36,15 @@ class LinkTimes:
     def begin(self, now: Time) -> None:
         """Follow a packet that is sent now."""
         self.now = now
+        self._passed = []
+
+    def way(self) -> Way:
+        """The way of the packet that is followed."""
+        return self._passed
 
     def passes(self, leaving: Port, words: int) -> None:
         """The packet goes over a link; words: its PktLen."""
+        self._passed.append((leaving, leaving.counters.link_downed_counter))
         found = rate_of(leaving)
         if found is None:
             return

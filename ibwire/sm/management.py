@@ -16,7 +16,7 @@ from typing import Protocol
 from ibwire.base.units import Time
 from ibwire.fabric.infiniband.subnet import IS_SM, PERMISSIVE_LID, Port, Subnet
 from ibwire.sm.direct import DirectRequests
-from ibwire.sm.link_times import LinkTimes
+from ibwire.sm.link_times import LinkTimes, Way, is_broken
 from ibwire.sm.mads import (
     DIRECTION,
     GRH_WORDS,
@@ -50,6 +50,8 @@ _INIT = int(PortState.INIT)
 _GET, _SET, _TRAP_REPRESS = int(Method.GET), int(Method.SET), int(Method.TRAP_REPRESS)
 _SM_INFO, _PERFORMANCE = int(SMAttribute.SM_INFO), int(MgmtClass.PERF)
 # Plain numbers: a member of an enumeration takes as long to look up as a MAD to cross a link.
+_QKEY_OF_SENDER = 1 << 31
+"""Bit of the Q_Key of a work request: the packet gets the one of its queue pair (IBA 10.2.5)."""
 MAXIMUM_LID_HOPS = 1000
 """Switches that a MAD passes before it is taken to go round in a loop: in time, the lifetime limit
 of a switch ends it."""
@@ -102,8 +104,8 @@ class Management:
         self.direct = DirectRequests(subnet, self.sma, self._answered)
         self._psn = 0
         self._waiting: deque[tuple[Datagram, Port]] = deque()
-        self._travelling: list[tuple[Time, int, Datagram, Port]] = []
-        """A heap of MADs by the time at which they arrive."""
+        self._travelling: list[tuple[Time, int, Datagram, Port, Way]] = []
+        """A heap of MADs by the time at which they arrive, with their way."""
         self._number = count().__next__
         subnet.on_change = self.traps.link_changed
 
@@ -146,7 +148,10 @@ class Management:
         while left:
             left -= 1
             if self._travelling and self._travelling[0][0] <= now:
-                _, _, datagram, arrived = heappop(self._travelling)
+                _, _, datagram, arrived, way = heappop(self._travelling)
+                if is_broken(way):
+                    self.lost += 1
+                    continue
                 self.delivered += 1
                 self._deliver(datagram, arrived, now)
                 continue
@@ -164,7 +169,8 @@ class Management:
             else:
                 if not datagram.is_response:
                     times.answers()
-                heappush(self._travelling, (times.now, self._number(), datagram, end))
+                travelling = times.now, self._number(), datagram, end, times.way()
+                heappush(self._travelling, travelling)
 
     def poll_timeout(self) -> Time | None:
         """When `handle_timeout` is due."""
@@ -231,7 +237,7 @@ class Management:
                 out = by_lid(datagram, node, arrived)
                 if out == DISCARD and arrived is not None and node.is_switch:
                     arrived.counters.port_rcv_switch_relay_errors += 1
-            if is_data and arrived is not None and not _admits(datagram, arrived):
+            if is_data and arrived is not None and not self._admits(datagram, arrived):
                 return None
             if out == DELIVER or (out == 0 and node.is_switch):
                 return start if arrived is None else arrived
@@ -249,6 +255,7 @@ class Management:
                 and not leaving.accepts_pkey(datagram.pkey)
             ):
                 leaving.counters.port_xmit_constraint_errors += 1
+                self.traps.bad_pkey_at_switch(leaving, datagram)
                 return None
             leaving.counters.port_xmit_pkts += 1
             leaving.counters.port_xmit_data += words
@@ -262,6 +269,16 @@ class Management:
                 self.on_packet(leaving, peer, datagram, 0 if arrived is None else arrived.number)
             node, arrived = peer.node, peer
         return None
+
+    def _admits(self, datagram: Datagram, arrived: Port) -> bool:
+        """Whether a port lets a packet in by its P_Key, if it is one of a switch that checks."""
+        if not (arrived.node.is_switch and arrived.enforces_pkeys_inbound):
+            return True
+        if arrived.accepts_pkey(datagram.pkey):
+            return True
+        arrived.counters.port_rcv_constraint_errors += 1
+        self.traps.bad_pkey_at_switch(arrived, datagram)
+        return False
 
     def _walk(self, datagram: Datagram, start: Port) -> Port | None:
         """The same for a directed-route SMP without a part by LID: nearly all of a sweep."""
@@ -307,8 +324,9 @@ class Management:
         mad = datagram.mad
         node = arrived.node
         mgmt_class, method = mad[MGMT_CLASS], mad[METHOD]
-        if mgmt_class not in SMP_CLASSES and not arrived.management.accepts_pkey(datagram.pkey):
-            self._refuse_pkey(datagram, arrived.management)
+        if mgmt_class not in SMP_CLASSES and not self._has_keys(datagram, arrived.management):
+            self.delivered -= 1
+            self.lost += 1
             return
         is_request = method in (_GET, _SET)
         answer: Datagram | None = None
@@ -326,11 +344,19 @@ class Management:
         if answer is not None:
             self.send(answer, arrived if arrived.number else node.ports[0])
 
-    def _refuse_pkey(self, datagram: Datagram, port: Port) -> None:
-        """Queue pair 1 of a port does not take a packet."""
-        self.lost += 1
-        port.pkey_violations = min(port.pkey_violations + 1, 0xFFFF)
-        self.traps.bad_pkey(port, datagram)
+    def _has_keys(self, datagram: Datagram, port: Port) -> bool:
+        """Whether queue pair 1 of a port takes a packet by its P_Key and its Q_Key."""
+        if not port.accepts_pkey(datagram.pkey):
+            port.pkey_violations = min(port.pkey_violations + 1, 0xFFFF)
+            self.traps.bad_pkey(port, datagram)
+            return False
+        qkey = datagram.qkey
+        # Not given, or with the bit that makes the sender use the key of its own queue pair.
+        if not qkey or qkey & _QKEY_OF_SENDER:
+            return True
+        port.qkey_violations = min(port.qkey_violations + 1, 0xFFFF)
+        self.traps.bad_qkey(port, datagram)
+        return False
 
     def _to_programs(self, datagram: Datagram, arrived: Port, now: Time) -> bool:
         manager = self.managers.get(arrived.management)
@@ -338,13 +364,3 @@ class Management:
             return True
         programs = self.programs.get(arrived.management)
         return programs is not None and programs.deliver(datagram, now)
-
-
-def _admits(datagram: Datagram, arrived: Port) -> bool:
-    """Whether a port lets a packet in by its P_Key, if it is one of a switch that checks them."""
-    if not (arrived.node.is_switch and arrived.enforces_pkeys_inbound):
-        return True
-    if arrived.accepts_pkey(datagram.pkey):
-        return True
-    arrived.counters.port_rcv_constraint_errors += 1
-    return False

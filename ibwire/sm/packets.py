@@ -27,7 +27,8 @@ from ibwire.sm.recording import GLOBAL, packet_of
 from ibwire.sm.routes import BY_LID, DELIVER, DISCARD, by_lid, directed
 from ibwire_layers.attributes import SMAttribute
 from ibwire_layers.headers import BTH, DETH, GRH, LRH
-from ibwire_layers.mad import MAD_SIZE, Method
+from ibwire_layers.mad import MAD_SIZE, Method, Trap
+from ibwire_layers.opcodes import Service
 
 _SET = int(Method.SET)
 
@@ -47,9 +48,11 @@ class PacketManagement(Management):
         fabric.activates = False
         for switch in fabric.switches.values():
             switch.to_management = partial(self._arrive, switch.node)
+            switch.on_bad_pkey = self._bad_pkey
         for adapter in fabric.adapters.values():
             adapter.to_management = partial(self._arrive, adapter.link.port.node)
         fabric.subnet.on_change = self._link_changed
+        fabric.on_link_error = self._link_error
         fabric.simulator.kick(self)
 
     @property
@@ -103,6 +106,10 @@ class PacketManagement(Management):
         if port is None or port.peer is None or key_of(port) not in fabric.wires:
             self.lost += 1
             return
+        if not port.is_up:
+            port.counters.port_xmit_discards += 1
+            self.lost += 1
+            return
         is_smp = datagram.mad[MGMT_CLASS] in SMP_CLASSES
         packet = packet_of(datagram, vl=MANAGEMENT_VL if is_smp else 0)
         if node.is_switch:
@@ -120,7 +127,18 @@ class PacketManagement(Management):
     # What arrives at a node.
 
     def _arrive(self, node: Node, frame: Frame, came: int, whole: Time) -> None:
-        """Take a packet for the management of a node; it is there whole at a time."""
+        """Take a packet for the management of a node, which is there whole at a time."""
+        begin = self.fabric.simulator.now
+        if begin < whole:
+            self._later(whole, partial(self._complete, node, frame, came, begin))
+        else:
+            self._complete(node, frame, came, begin, whole)
+
+    def _complete(self, node: Node, frame: Frame, came: int, begin: Time, whole: Time) -> None:
+        """Take a packet that is there whole, unless its link has gone down meanwhile."""
+        if begin < whole and self.fabric.was_cut_since(node.ports[came], begin):
+            self.lost += 1
+            return
         datagram = datagram_of(frame)
         if datagram is None:
             self.lost += 1
@@ -150,26 +168,38 @@ class PacketManagement(Management):
         """Give a MAD to the agent or the programs of a node."""
         self.delivered += 1
         mad = datagram.mad
-        is_written = mad[MGMT_CLASS] in SMP_CLASSES and mad[METHOD] == _SET
-        attribute = attribute_of(mad)
-        modifier = int.from_bytes(mad[MODIFIER], "big")
-        self._deliver(datagram, arrived, now)
-        if is_written:
-            self._take_over(arrived, attribute, modifier)
+        if mad[MGMT_CLASS] not in SMP_CLASSES or mad[METHOD] != _SET:
+            self._deliver(datagram, arrived, now)
+        else:
+            node, attribute = arrived.node, attribute_of(mad)
+            number = mad[MODIFIER][-1] if node.is_switch else arrived.number
+            port = node.ports[number] if number < len(node.ports) else None
+            before = None if port is None else _link_of(port)
+            self._deliver(datagram, arrived, now)
+            if port is not None and before is not None and _link_of(port) != before:
+                self.fabric.follow(port)
+            self._take_over(port, attribute)
         self.run(now)
 
-    def _take_over(self, arrived: Port, attribute: int, modifier: int) -> None:
-        """Let the fabric go by what a Set may have changed."""
-        node = arrived.node
+    def _take_over(self, port: Port | None, attribute: int) -> None:
+        """Let the fabric go by what a Set, of a port perhaps, may have changed."""
         if attribute == SMAttribute.LINEAR_FORWARDING_TABLE:
             self.fabric.routes_changed()
-        elif attribute in _OF_PORTS:
-            number = modifier & 0xFF if node.is_switch else arrived.number
-            if number < len(node.ports):
-                self.fabric.tables_changed(node.ports[number])
+        elif attribute in _OF_PORTS and port is not None:
+            self.fabric.tables_changed(port)
 
     def _link_changed(self, node: Node) -> None:
         self.traps.link_changed(node)
+        self.fabric.simulator.kick(self)
+
+    def _link_error(self, port: Port, number: Trap) -> None:
+        self.traps.link_error(port, number)
+        self.fabric.simulator.kick(self)
+
+    def _bad_pkey(self, port: Port, frame: Frame) -> None:
+        """A switch drops a packet, of data or with a MAD, by its P_Key."""
+        datagram, has_source_qp = _addresses_of(frame)
+        self.traps.bad_pkey_at_switch(port, datagram, has_source_qp=has_source_qp)
         self.fabric.simulator.kick(self)
 
 
@@ -182,8 +212,27 @@ _OF_PORTS = (
 """Attributes that change how packets move by a port; the low byte of the modifier is the port."""
 
 
+def _link_of(port: Port) -> tuple[bool, int]:
+    """What changes when a Set takes a link down or lets it come up: its state, and how often."""
+    return port.is_up, port.counters.link_downed_counter
+
+
 def _is_by_path(datagram: Datagram) -> bool:
     return datagram.is_directed and datagram.dlid == PERMISSIVE_LID
+
+
+def _addresses_of(frame: Frame) -> tuple[Datagram, bool]:
+    """What the headers of a packet say, without its content; whether they name the sender's QP."""
+    lrh = LRH.unpack(frame)
+    at = LRH.SIZE + (GRH.SIZE if lrh.lnh == GLOBAL else 0)
+    bth = BTH.unpack(frame[at:])
+    is_datagram = bth.opcode >> 5 == Service.UD
+    source = DETH.unpack(frame[at + BTH.SIZE :]).src_qp if is_datagram else 0
+    grh = bytes(frame[LRH.SIZE : at]) or None
+    datagram = Datagram(
+        bytearray(), lrh.slid, lrh.dlid, source, bth.dest_qp, sl=lrh.sl, pkey=bth.pkey, grh=grh
+    )
+    return datagram, is_datagram
 
 
 def datagram_of(frame: Frame) -> Datagram | None:

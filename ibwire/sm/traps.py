@@ -9,6 +9,7 @@ from ibwire.base.units import US, Time
 from ibwire.fabric.infiniband.subnet import Node, Port
 from ibwire.sm.mads import METHOD, MGMT_CLASS, MODIFIER, SMP_DATA, TID, Datagram, attribute_of
 from ibwire_layers.attributes import SMAttribute
+from ibwire_layers.headers import GRH
 from ibwire_layers.mad import MAD, MAD_SIZE, Method, MgmtClass, Notice, Trap
 
 URGENT, SECURITY, INFORMATIONAL = 1, 2, 4
@@ -17,13 +18,17 @@ CA, SWITCH = 1, 2
 """Producer types."""
 LEAST_WAIT: Time = 100_000 * US
 """Before a trap is repeated, however short the port's SubnetTimeOut."""
+_LIDS, _PKEY, _SL, _QP1, _QP2, _GIDS = 0xC000, 0x2000, 0x1000, 0x0800, 0x0400, 0x0300
+"""Bits of DataValid in trap 259: which details the packet had. The order is that of Omni-Path in
+Wireshark (packet-opa.c); no source for the one of InfiniBand is at hand, and opensm prints the
+number as it is."""
 REPEATS = 100
 """Times that a trap is sent without a response."""
 
 
 @dataclass(slots=True)
 class _Open:
-    """A trap that has not been repressed."""
+    """A trap that has not been repressed. port: the one that sends it."""
 
     port: Port
     notice: bytes
@@ -41,12 +46,19 @@ class TrapSender:
     def __init__(self, send: Callable[[Datagram, Port], None]) -> None:
         self._send = send
         self._open: dict[tuple[Port, int], _Open] = {}
+        """By the port that the trap is about, and its number."""
         self._tid = 0
 
     def link_changed(self, node: Node) -> None:
         """Trap 128: the link of a port of a switch has changed its state."""
         port = node.ports[0]
         self._add(port, Trap.LINK_STATE_CHANGE, URGENT, port.lid.to_bytes(2, "big"))
+
+    def link_error(self, port: Port, number: Trap) -> None:
+        """Traps 129 to 131: link integrity, buffer overruns, or missing flow-control packets."""
+        lid = port.management.lid
+        details = bytes(2) + lid.to_bytes(2, "big") + bytes((port.number,))
+        self._add(port, number, URGENT, details)
 
     def capabilities_changed(self, port: Port) -> None:
         """Trap 144: the capability mask of a port has changed."""
@@ -63,12 +75,27 @@ class TrapSender:
         self._add(port, Trap.BAD_M_KEY, SECURITY, details)
 
     def bad_pkey(self, port: Port, datagram: Datagram) -> None:
-        """Trap 257: a packet without GRH whose P_Key the port has not."""
-        details = bytes(2) + datagram.slid.to_bytes(2, "big") + datagram.dlid.to_bytes(2, "big")
-        details += datagram.pkey.to_bytes(4, "big")
-        details += (datagram.sl << 28 | datagram.sqp).to_bytes(4, "big")
-        details += datagram.dqp.to_bytes(4, "big")
-        self._add(port, Trap.BAD_P_KEY, SECURITY, details)
+        """Trap 257: a packet whose P_Key the port has not."""
+        key = datagram.pkey.to_bytes(4, "big")
+        self._add(port, Trap.BAD_P_KEY, SECURITY, bytes(2) + _of_packet(datagram, key))
+
+    def bad_qkey(self, port: Port, datagram: Datagram) -> None:
+        """Trap 258: a packet whose Q_Key is not that of the queue pair."""
+        key = datagram.qkey.to_bytes(4, "big")
+        self._add(port, Trap.BAD_Q_KEY, SECURITY, bytes(2) + _of_packet(datagram, key))
+
+    def bad_pkey_at_switch(
+        self, port: Port, datagram: Datagram, *, has_source_qp: bool = True
+    ) -> None:
+        """Trap 259: a port of a switch does not let a packet pass by its P_Key.
+
+        has_source_qp: whether the packet has a DETH, which names it.
+        """
+        valid = _LIDS | _PKEY | _SL | _QP2
+        valid |= (_QP1 if has_source_qp else 0) | (_GIDS if datagram.grh is not None else 0)
+        details = valid.to_bytes(2, "big") + _of_packet(datagram, datagram.pkey.to_bytes(2, "big"))
+        details += port.management.lid.to_bytes(2, "big") + bytes((port.number,))
+        self._add(port, Trap.BAD_P_KEY_AT_SWITCH, SECURITY, details)
 
     def repress(self, port: Port, datagram: Datagram) -> bool:
         """Stop a trap that the subnet manager has heard; whether it is one of this port."""
@@ -98,7 +125,8 @@ class TrapSender:
             trap.due = now + max(LEAST_WAIT, 4_096_000 << trap.port.subnet_timeout)
             self._send(self._datagram(trap), trap.port)
 
-    def _add(self, port: Port, number: Trap, kind: int, details: bytes) -> None:
+    def _add(self, about: Port, number: Trap, kind: int, details: bytes) -> None:
+        port = about.management
         if port.master_sm_lid == 0 or port.lid == 0:
             return
         producer = SWITCH if port.node.is_switch else CA
@@ -110,10 +138,10 @@ class TrapSender:
             issuer_lid=port.lid,
             data_details=details.ljust(54, b"\0"),
         ).pack()
-        before = self._open.get((port, number))
+        before = self._open.get((about, number))
         if before is None or before.notice != notice:
             self._tid += 1
-            self._open[port, number] = _Open(port, notice, self._tid, due=0)
+            self._open[about, number] = _Open(port, notice, self._tid, due=0)
 
     def _datagram(self, trap: _Open) -> Datagram:
         header = MAD(
@@ -130,3 +158,16 @@ class TrapSender:
         return Datagram(
             mad, slid=port.lid, dlid=port.master_sm_lid, sqp=0, dqp=0, sl=port.master_sm_sl
         )
+
+
+def _of_packet(datagram: Datagram, key: bytes) -> bytes:
+    """LIDs, key, service level, queue pairs and GIDs of a packet; of its sender first."""
+    details = datagram.slid.to_bytes(2, "big") + datagram.dlid.to_bytes(2, "big") + key
+    details += (datagram.sl << 28 | datagram.sqp).to_bytes(4, "big")
+    details += datagram.dqp.to_bytes(4, "big")
+    if datagram.grh is None:
+        return details + bytes(_GIDS_SIZE)
+    return details + bytes(datagram.grh[GRH.SIZE - _GIDS_SIZE : GRH.SIZE])
+
+
+_GIDS_SIZE = 32

@@ -120,6 +120,7 @@ class Trap(IntEnum):
     BAD_M_KEY = 256
     BAD_P_KEY = 257
     BAD_Q_KEY = 258
+    BAD_P_KEY_AT_SWITCH = 259
 
 
 def status_names(status: int, mgmt_class: int) -> list[str]:

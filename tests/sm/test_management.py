@@ -275,7 +275,9 @@ def up(fabric: Fabric) -> None:
         node.port_state_change = 0
 
 
-def by_lid(fabric: Fabric, lid: int, attribute: int, mgmt_class: MgmtClass) -> bytes | None:
+def by_lid(
+    fabric: Fabric, lid: int, attribute: int, mgmt_class: MgmtClass, *, qkey: int = 0
+) -> bytes | None:
     header = MAD(
         mgmt_class=mgmt_class,
         class_version=1,
@@ -286,7 +288,7 @@ def by_lid(fabric: Fabric, lid: int, attribute: int, mgmt_class: MgmtClass) -> b
     mad = bytearray(header.ljust(256, b"\0"))
     mad[65] = 1
     fabric.received.clear()
-    fabric.management.send(Datagram(mad, fabric.a.lid, lid, 1, 1), fabric.a)
+    fabric.management.send(Datagram(mad, fabric.a.lid, lid, 1, 1, qkey=qkey), fabric.a)
     fabric.management.run(0)
     return bytes(fabric.received[0].mad) if fabric.received else None
 
@@ -354,6 +356,55 @@ def test_a_packet_of_another_partition_makes_a_port_send_a_trap(fabric: Fabric) 
     lids = fabric.a.lid.to_bytes(2, "big") + fabric.b.lid.to_bytes(2, "big")
     numbers = bytes.fromhex("00008010 00000001 00000001")
     assert trap.data_details == (bytes(2) + lids + numbers).ljust(54, b"\0")
+
+
+def test_a_packet_with_a_wrong_q_key_makes_a_port_send_a_trap(fabric: Fabric) -> None:
+    """Trap 258 has the details of trap 257, with the Q_Key (opensm ib_types.h)."""
+    up(fabric)
+    fabric.b.master_sm_lid = fabric.a.lid
+    management = fabric.management
+    before = management.delivered, management.lost
+
+    assert by_lid(fabric, 2, PerfAttribute.PORT_COUNTERS, MgmtClass.PERF, qkey=0x1234) is None
+    assert (management.delivered, management.lost) == (before[0], before[1] + 1)
+    management.handle_timeout(0)
+
+    (trap,) = (Notice.unpack(each.mad, 64) for each in fabric.received)
+    assert (trap.type, trap.producer_type, trap.trap_number) == (2, 1, 258)
+    lids = fabric.a.lid.to_bytes(2, "big") + fabric.b.lid.to_bytes(2, "big")
+    numbers = bytes.fromhex("00001234 00000001 00000001")
+    assert trap.data_details == (bytes(2) + lids + numbers).ljust(54, b"\0")
+    assert fabric.b.qkey_violations == 1
+    # The bit stands for the key of the sender's queue pair (IBA 10.2.5).
+    answer = by_lid(fabric, 2, PerfAttribute.PORT_COUNTERS, MgmtClass.PERF, qkey=0x80010000)
+    assert answer is not None
+
+
+@pytest.mark.parametrize("is_inbound", [True, False])
+def test_a_switch_that_drops_a_packet_by_its_p_key_sends_a_trap(
+    is_inbound: bool, fabric: Fabric
+) -> None:
+    """Trap 259 with DataValid, LIDs, P_Key, SL and queue pairs, no GIDs, and the switch's port."""
+    up(fabric)
+    switch = fabric.subnet.nodes["sw0"]
+    port = switch.ports[1 if is_inbound else 2]
+    port.pkeys = bytearray(b"\x80\x10")
+    if is_inbound:
+        port.enforces_pkeys_inbound = 1
+    else:
+        port.enforces_pkeys_outbound = 1
+    switch.ports[0].master_sm_lid = fabric.a.lid
+
+    assert by_lid(fabric, 2, PerfAttribute.PORT_COUNTERS, MgmtClass.PERF) is None
+    fabric.management.handle_timeout(0)
+
+    (trap,) = (Notice.unpack(each.mad, 64) for each in fabric.received)
+    assert (trap.type, trap.producer_type, trap.trap_number) == (2, 2, 259)
+    assert trap.issuer_lid == switch.ports[0].lid
+    lids = fabric.a.lid.to_bytes(2, "big") + fabric.b.lid.to_bytes(2, "big")
+    expected = bytes.fromhex("fc00") + lids + bytes.fromhex("ffff 00000001 00000001") + bytes(32)
+    expected += switch.ports[0].lid.to_bytes(2, "big") + bytes((port.number,))
+    assert trap.data_details == expected.ljust(54, b"\0")
 
 
 def test_a_trap_is_repeated_until_it_is_repressed(fabric: Fabric) -> None:
@@ -472,3 +523,24 @@ def test_at_the_real_rate_a_mad_takes_the_time_of_links_switches_and_agents(
     fabric.management.run(first + S)
     assert len(fabric.received) == 2
     assert fabric.management.poll_timeout() is None
+
+
+def test_a_mad_on_its_way_is_lost_with_its_link(fabric: Fabric) -> None:
+    """With real rates: the link goes down after the packet was sent, and is up when it is due."""
+    management = fabric.management
+    management.times = LinkTimes()
+    assert fabric.ask(SMAttribute.NODE_INFO, (1, 2)) is None
+    link = fabric.subnet.nodes["sw0"].ports[2]
+    far = link.peer
+    assert far is not None
+
+    fabric.subnet.disconnect(link)
+    fabric.subnet.reconnect(link, far)
+    management.run(S)
+
+    assert not fabric.received
+    assert (management.delivered, management.lost) == (0, 1)
+    assert fabric.ask(SMAttribute.NODE_INFO, (1, 2)) is None
+    management.run(S)
+    management.run(2 * S)
+    assert fabric.received

@@ -8,7 +8,7 @@ import pytest
 
 from ibwire.base.node import Frame
 from ibwire.base.units import MS, US, S, Time
-from ibwire.fabric.infiniband.lrh import MANAGEMENT_VL, dlid_of, vl_of
+from ibwire.fabric.infiniband.lrh import MANAGEMENT_VL, DamagedFrame, dlid_of, vl_of
 from ibwire.fabric.infiniband.settings import FabricSettings
 from ibwire.fabric.infiniband.shipped import find_topology
 from ibwire.fabric.infiniband.subnet import Port, Subnet
@@ -16,13 +16,16 @@ from ibwire.fabric.infiniband.tap import tap
 from ibwire.scenario.infiniband import FabricTraffic
 from ibwire.sm.configuration import Settings
 from ibwire.sm.mads import Datagram
-from ibwire_layers.attributes import PortState
-from ibwire_layers.mad import MAD, Method, MgmtClass
+from ibwire.sm.recording import packet_of
+from ibwire_layers.attributes import PortInfo, PortPhysicalState, PortState, SMAttribute
+from ibwire_layers.mad import MAD, Method, MgmtClass, Notice
 from ibwire_layers.performance import PerfAttribute, PortCounters
 from sm.managed import Managed
 
 FCP = 8
 """Bytes of a flow-control packet."""
+SMP = 290
+"""Bytes of a packet with a MAD: 8 + 12 + 8 before it, ICRC and VCRC behind it."""
 
 
 class Brought:
@@ -119,6 +122,138 @@ def test_a_link_that_fails_is_routed_around_while_data_flow() -> None:
     assert near.route(destination.lid) not in (before, 0xFF)
     assert brought.manager.sweeps == 2
     assert {vl_of(frame) for frame, _ in brought.seen if len(frame) > FCP} == {MANAGEMENT_VL}
+
+
+def traps_at(brought: Brought) -> list[tuple[int, int, bytes]]:
+    """Number, producer type and details of the traps that came to the manager."""
+    found = []
+    for frame, _ in brought.seen:
+        if len(frame) == SMP and frame[28 + 3] == Method.TRAP:
+            notice = Notice.unpack(frame[28 + 64 :])
+            found.append((notice.trap_number, notice.producer_type, notice.data_details[:5]))
+    return found
+
+
+@pytest.mark.parametrize("damaged", [8, 9])
+def test_a_link_whose_errors_exceed_the_threshold_is_reported(damaged: int) -> None:
+    """Trap 129 with LID and port: nine damaged packets in a row, one more than LocalPhyErrors."""
+    brought = Brought("star2")
+    fabric, switch = brought.traffic.fabric, brought.subnet.nodes["sw0"]
+    left = iter(range(damaged))
+
+    def damage(frame: Frame, now: Time) -> tuple[tuple[Time, Frame], ...]:
+        return ((0, frame if next(left, None) is None else DamagedFrame(bytes(len(frame)))),)
+
+    fabric.line(brought.adapters[1]).stage = damage
+    brought.run(60 * US)  # flow-control packets of eight lanes come in 21 us
+
+    lid = switch.ports[0].lid.to_bytes(2, "big")
+    assert traps_at(brought) == [(129, 2, bytes(2) + lid + bytes((2,)))] * (damaged - 8)
+    assert switch.ports[2].counters.local_link_integrity_errors == damaged - 8
+
+
+def test_a_link_without_flow_control_packets_is_trained_again() -> None:
+    """Trap 131 after 400,000 symbol times, 51 % less or 3 % more: 124 us at most at 4xEDR."""
+    brought = Brought("star2")
+    fabric, switch = brought.traffic.fabric, brought.subnet.nodes["sw0"]
+    line = fabric.line(brought.adapters[1])
+    line.stage = lambda frame, now: () if len(frame) <= FCP else ((0, frame),)
+    symbol = 8 * S / (25_781_250_000 * 64 / 66)
+
+    brought.run(int(0.49 * 400_000 * symbol))
+    assert not traps_at(brought)
+    brought.run(int(0.54 * 400_000 * symbol) + 65_536 * int(symbol) + 10 * US)
+
+    numbers = [number for number, _, _ in traps_at(brought)]
+    assert set(numbers) == {131, 128}
+    lid = switch.ports[0].lid.to_bytes(2, "big")
+    assert (131, 2, bytes(2) + lid + bytes((2,))) in traps_at(brought)
+    assert switch.ports[2].counters.link_downed_counter == 1
+
+
+def test_packets_without_room_in_the_buffer_are_reported() -> None:
+    """Trap 130 and its counter: an overrun in more periods in a row than OverrunErrors."""
+    brought = Brought("star2")
+    fabric, switch = brought.traffic.fabric, brought.subnet.nodes["sw0"]
+    host = brought.adapters[1]
+    receiver = fabric.link(switch.ports[2])
+    period = receiver.period
+    frame = packet_of(Datagram(bytearray(256), host.lid, 1, 1, 1), vl=0)
+    receiver.buffer.held[0] = receiver.buffer.size  # nothing leaves any more
+    for count in range(9):
+        assert switch.ports[2].counters.excessive_buffer_overrun_errors == 0, count
+        assert not receiver.take(frame)
+        brought.run(period)
+    brought.run(10 * US)
+
+    lid = switch.ports[0].lid.to_bytes(2, "big")
+    assert traps_at(brought) == [(130, 2, bytes(2) + lid + bytes((2,)))]
+    assert switch.ports[2].counters.excessive_buffer_overrun_errors == 1
+    assert switch.ports[2].counters.port_rcv_errors == 9
+
+
+def test_a_port_that_is_disabled_takes_its_link_down_until_it_is_set_to_polling() -> None:
+    """As ibportstate disable and enable do (IBA 14.2.5.6, PortPhysicalState 3 and 2)."""
+    brought = Brought("star2")
+    traffic, switch = brought.traffic, brought.subnet.nodes["sw0"]
+    port, host = switch.ports[2], brought.adapters[1]
+    start = traffic.simulator.now
+    transfer = traffic.add(host, brought.adapters[0], 1_000_000, timeout=9)
+    set_physical_state(brought, PortPhysicalState.DISABLED)
+    traffic.simulator.run(start + 40 * US)
+    frames: list[Frame] = []
+    tap(traffic.fabric, host, lambda frame, now: frames.append(frame))
+    traffic.simulator.run(start + 400 * US)
+
+    assert not frames, "neither data nor flow-control packets"
+    assert (port.state, port.physical_state) == (PortState.DOWN, PortPhysicalState.DISABLED)
+    assert host.state == PortState.DOWN
+    assert not transfer.arrived
+
+    set_physical_state(brought, PortPhysicalState.POLLING)
+    traffic.run(start + 2 * S)
+
+    assert port.state == host.state == PortState.ACTIVE
+    assert transfer.arrived
+
+
+def set_physical_state(brought: Brought, state: PortPhysicalState) -> None:
+    """Send Set(PortInfo) for port 2 of the switch from the first host."""
+    head = MAD(
+        mgmt_class=MgmtClass.SUBN_DIRECTED_ROUTE, class_version=1, method=Method.SET,
+        transaction_id=9, attribute_id=SMAttribute.PORT_INFO, attribute_modifier=2,
+    ).pack()  # fmt: skip
+    mad = bytearray(head.ljust(256, b"\0"))
+    mad[7] = 1
+    mad[32:36] = b"\xff" * 4
+    info = PortInfo(port_physical_state=state).pack()
+    mad[64 : 64 + len(info)] = info
+    mad[129] = 1
+    brought.management.send(Datagram(mad, 0xFFFF, 0xFFFF, 0, 0), brought.adapters[0])
+    brought.management.run(brought.traffic.simulator.now)
+
+
+def test_a_mad_whose_link_fails_before_it_is_there_whole_is_lost() -> None:
+    """290 bytes at 1xSDR, 2 Gb/s, take 1.17 us; the switch acts on the first 8 of them."""
+    brought = Brought("star:hosts=2,rate=1xSDR")
+    fabric, management = brought.traffic.fabric, brought.management
+    before = management.delivered, management.lost
+    link = brought.subnet.nodes["sw0"].ports[2]
+    link_of_sender = brought.adapters[1]
+    mad = MAD(
+        mgmt_class=MgmtClass.SUBN_DIRECTED_ROUTE, class_version=1, method=Method.GET,
+        transaction_id=9, attribute_id=SMAttribute.NODE_INFO,
+    ).pack()  # fmt: skip
+    smp = bytearray(mad.ljust(256, b"\0"))
+    smp[7], smp[129] = 1, 1
+    smp[32:36] = b"\xff" * 4
+    management.send(Datagram(smp, 0xFFFF, 0xFFFF, 0, 0), link_of_sender)
+    management.run(brought.traffic.simulator.now)
+    brought.run(600_000)
+    fabric.fail(link)
+    brought.run(5 * US)
+
+    assert (management.delivered, management.lost) == (before[0], before[1] + 1)
 
 
 def test_a_request_for_counters_takes_credits_of_a_lane_of_data() -> None:

@@ -7,6 +7,8 @@ its node reads.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ibwire.base.node import Frame
 from ibwire.base.units import S, Time
 from ibwire.fabric.infiniband.arbitration import Arbiter, read_table
@@ -36,6 +38,7 @@ from ibwire.fabric.infiniband.subnet import FIRST_MULTICAST, Port, rate_of
 from ibwire.fabric.infiniband.tables import DEFAULT_ARBITRATION
 from ibwire.fabric.line import Direction
 from ibwire_layers.attributes import PortState
+from ibwire_layers.mad import Trap
 
 LANES = 15
 """Data lanes: VL0 to VL14."""
@@ -43,6 +46,9 @@ LANES = 15
 LANES_OF_CODE = {1: 1, 2: 2, 3: 4, 4: 8, 5: 15}
 """Data lanes by code of OperationalVLs (IBA 14.2.5.6)."""
 _WORD = 4
+WATCHDOG_PERIODS = 6
+"""Periods without a flow-control packet for a lane after which the link is trained again: 393,216
+symbol times, of 400,000 with 3 % more or 51 % less."""
 
 
 class LinkEnd:
@@ -61,12 +67,18 @@ class LinkEnd:
         "incoming",
         "lanes",
         "line",
+        "local_errors",
         "next_update",
+        "on_error",
+        "overrun_periods",
+        "overruns",
         "period",
         "port",
+        "silence",
         "sl2vl",
         "state",
         "tick",
+        "updated",
         "verifies",
         "wait_since",
     )
@@ -87,6 +99,18 @@ class LinkEnd:
         """Bits of the lanes whose limit is to be sent."""
         self.errors = 0
         """Damaged flow-control packets, which no counter of a port has."""
+        self.on_error: Callable[[LinkEnd, Trap], None] | None = None
+        """Called when a threshold is exceeded, or flow-control packets are missing."""
+        self.local_errors = 0
+        """Damaged packets; each good one after them takes one off."""
+        self.overruns = 0
+        """Packets without room in the buffer since the last update."""
+        self.overrun_periods = 0
+        """Periods in a row with such packets."""
+        self.updated = 0
+        """Bits of the lanes that got a flow-control packet since the last update."""
+        self.silence = 0
+        """Periods in a row in which a lane got none."""
         self.wait_since: Time | None = None
         """Since when packets wait here and none may leave."""
         self.period: Time = settings.update_symbols
@@ -124,6 +148,7 @@ class LinkEnd:
         self.credits = SendCredits(LANES)
         self.buffer.restart()
         self.wait_since = None
+        self.local_errors = self.overruns = self.overrun_periods = self.updated = self.silence = 0
         self.due = (1 << self.lanes) - 1
         self.next_update = now + self.period if self.period else None
 
@@ -155,10 +180,50 @@ class LinkEnd:
         return vl if vl < self.lanes else MANAGEMENT_VL
 
     def update(self, now: Time) -> None:
-        """Send all limits again if it is time."""
+        """Send all limits again if it is time, and look what the other end has done meanwhile."""
         if self.next_update is not None and now >= self.next_update:
             self.due = (1 << self.lanes) - 1
             self.next_update = now + self.period
+            if self.overruns or self.overrun_periods:
+                self._count_overruns()
+            self._watch()
+
+    def _count_overruns(self) -> None:
+        """Count a period with overruns, or the end of such periods."""
+        self.overrun_periods = self.overrun_periods + 1 if self.overruns else 0
+        self.overruns = 0
+        if self.overrun_periods > self.port.overrun_errors:
+            self.overrun_periods = 0
+            self.counters.excessive_buffer_overrun_errors += 1
+            self._report(Trap.EXCESSIVE_BUFFER_OVERRUN)
+
+    def _watch(self) -> None:
+        """Count the periods in which the other end was silent for a lane that both ends have."""
+        peer, updated = self.port.peer, self.updated
+        self.updated = 0
+        if peer is None or not PortState.ARMED <= self.state <= PortState.ACTIVE:
+            self.silence = 0
+            return
+        lanes = min(self.lanes, LANES_OF_CODE.get(peer.operational_vls, 1))
+        if updated & (1 << lanes) - 1 == (1 << lanes) - 1:
+            self.silence = 0
+            return
+        self.silence += 1
+        if self.silence >= WATCHDOG_PERIODS:
+            self.silence = 0
+            self._report(Trap.FLOW_CONTROL_WATCHDOG)
+
+    def _damaged(self) -> None:
+        """Count a packet that the link has damaged."""
+        self.local_errors += 1
+        if self.local_errors > self.port.local_phy_errors:
+            self.local_errors = 0
+            self.counters.local_link_integrity_errors += 1
+            self._report(Trap.LOCAL_LINK_INTEGRITY)
+
+    def _report(self, number: Trap) -> None:
+        if self.on_error is not None:
+            self.on_error(self, number)
 
     def poll_flow_control(self) -> Frame:
         """The next flow-control packet; one is due."""
@@ -198,9 +263,11 @@ class LinkEnd:
         found = read_flow_control(frame)
         if found is None:
             self.errors += 1
+            self._damaged()
             return
         operation, vl, sent, limit = found
         if operation in (NORMAL, INITIALIZING) and vl < self.lanes:
+            self.updated |= 1 << vl
             self.credits.limits[vl] = limit
             self.buffer.accepted[vl] = sent
 
@@ -214,6 +281,9 @@ class LinkEnd:
         counters.port_rcv_data += words_of(frame) if len(frame) >= FCP_SIZE else 0
         if type(frame) is DamagedFrame:
             counters.symbol_error_counter += 1
+            self._damaged()
+        elif self.local_errors:
+            self.local_errors -= 1
         if len(frame) < SHORTEST or words_of(frame) * _WORD + VCRC_SIZE != len(frame):
             counters.port_rcv_errors += 1
             return False
@@ -229,7 +299,8 @@ class LinkEnd:
             counters.port_rcv_errors += 1
             return False
         if not self.buffer.take(vl, blocks_of(len(frame))):
-            counters.excessive_buffer_overrun_errors += 1
+            counters.port_rcv_errors += 1
+            self.overruns += 1
             return False
         if self.state == PortState.ARMED and type(frame) is not DamagedFrame:
             self.state = self.port.state = PortState.ACTIVE

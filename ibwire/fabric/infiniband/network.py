@@ -7,7 +7,7 @@ count them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ibwire.base.errors import EncodeError
 from ibwire.base.node import Frame
@@ -26,6 +26,7 @@ from ibwire.fabric.llr import RetryLink
 from ibwire.fabric.sim import Simulator, Wire
 from ibwire.fabric.timetable import Timetable
 from ibwire_layers.attributes import PortState
+from ibwire_layers.mad import Trap
 
 DELIMITERS = 2
 """Bytes of the start and the end of a packet on a link (IBA 7.2)."""
@@ -69,6 +70,10 @@ class PacketFabric:
         """Whether links that come up again go to Active without a subnet manager."""
         self.not_interrupted: list[tuple[Port, Time]] = []
         """Links that were not Active when they were to be interrupted, and when."""
+        self.on_link_error: Callable[[Port, Trap], None] | None = None
+        """Called for an error that a port reports by a trap, before its link is trained again."""
+        self._cut_at: dict[PortKey, Time] = {}
+        """When the link of each port has lost its signal last."""
         self._failed: set[PortKey] = set()
         """Ports of links that were taken down for the rest of the run."""
         for node in subnet.nodes.values():
@@ -114,6 +119,8 @@ class PacketFabric:
         )
         links[0].connect(wire.a_to_b, wire.b_to_a)
         links[1].connect(wire.b_to_a, wire.a_to_b)
+        for link in links:
+            link.on_error = self._link_error
         if self.settings.retry is not None:
             self._retry(wire, a, b)
         for port, peer in ((a, b), (b, a)):
@@ -183,15 +190,33 @@ class PacketFabric:
         """Take over forwarding tables that a subnet manager has just written."""
         self._changed()
 
+    def was_cut_since(self, port: Port, begin: Time) -> bool:
+        """Whether the link of a port has lost its signal at or after a time."""
+        return self._cut_at.get(key_of(port), -1) >= begin
+
     def fail(self, port: Port) -> None:
         """Take the link of a port down: what is on it and what waits for it is lost."""
-        peer = port.peer
-        if peer is None:
+        if port.peer is None:
             return
         self.subnet.disconnect(port)
+        self._stop(port)
+
+    def follow(self, port: Port) -> None:
+        """Let a link go by the state of its ports, which a subnet manager has just changed.
+
+        What is on it and what waits for it is lost. It comes up again if its ports are up.
+        """
+        if key_of(port) not in self.wires:
+            return
+        self._stop(port)
+        if all(end.is_up for end in self._ends(port)):
+            self._start(*self._ends(port))
+            self._mend(port, keeps=False)
+
+    def _stop(self, port: Port) -> None:
         self._changed()
         self._cut(port)
-        for end in (port, peer):
+        for end in self._ends(port):
             node: NetworkNode
             if end.node.is_switch:
                 switch = self.switches[end.node.name]
@@ -218,6 +243,21 @@ class PacketFabric:
         self._start(port, peer)
         self._changed()
         self._mend(port, keeps=False)
+
+    def _link_error(self, link: LinkEnd, number: Trap) -> None:
+        """A port has found an error; without flow-control packets its link is trained again."""
+        port = link.port
+        if self.on_link_error is not None:
+            self.on_link_error(port, number)
+        if number == Trap.FLOW_CONTROL_WATCHDOG:
+            self.timetable.add(self.simulator.now, lambda: self._retrain(port))
+            self.simulator.kick(self.timetable)
+
+    def _retrain(self, port: Port) -> None:
+        """Take a link down, and let it come up again."""
+        if port.peer is not None:
+            self.fail(port)
+            self.restore(port, activate=self.activates)
 
     def interrupt(self, port: Port, duration: Time) -> None:
         """Lose the signal of an active link for some time.
@@ -291,6 +331,8 @@ class PacketFabric:
         return port, self.peers[key_of(port)]
 
     def _cut(self, port: Port) -> None:
+        for end in self._ends(port):
+            self._cut_at[key_of(end)] = self.simulator.now
         self.simulator.cut(self.wires[key_of(port)])
         retry = self.retries.get(key_of(port))
         if retry is not None:

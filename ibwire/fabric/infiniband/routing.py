@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from enum import StrEnum
 
 from ibwire.fabric.infiniband.fattree import fat_tree_tables
-from ibwire.fabric.infiniband.subnet import LINEAR_FDB_CAP, Node, Port, Subnet
+from ibwire.fabric.infiniband.subnet import ERROR_THRESHOLD, LINEAR_FDB_CAP, Node, Port, Subnet
 from ibwire.fabric.infiniband.switch_graph import UNREACHED, EndPort, RoutingError, SwitchGraph
 from ibwire_layers.attributes import PortState
 
@@ -348,5 +348,6 @@ def bring_up(
     install(routes(subnet, engine, roots=roots))
     for link in subnet.links():
         for port in link:
+            port.local_phy_errors = port.overrun_errors = ERROR_THRESHOLD
             if port.is_up:
                 port.state = PortState.ACTIVE

@@ -39,12 +39,15 @@ NO_PORT = 0xFF
 CAPABILITIES = 0x0250C048
 """CapabilityMask of a channel adapter: traps, SL mapping, extended speeds, CapabilityMask2,
 vendor classes, notices of changes, client reregistration (IBA 14.2.5.6)."""
-SWITCH_CAPABILITIES = 0x0040C048
-"""CapabilityMask of port 0 of a switch."""
+SWITCH_CAPABILITIES = 0x0040D048
+"""CapabilityMask of port 0 of a switch; bit 12 is trap 259 of its external ports."""
 CAPABILITIES2 = 0x0430
 """CapabilityMask2: width 2x, speeds HDR and NDR."""
 IS_SM = 0x2
 """Bit of CapabilityMask: a subnet manager runs here."""
+
+ERROR_THRESHOLD = 8
+"""LocalPhyErrors and OverrunErrors that a subnet manager writes (opensm osm_subnet.c)."""
 
 HEADERS_SIZE = 124
 """Bytes of a packet besides its payload, at most, that do not count against the MTU (IBA 7.7.8)."""
@@ -152,6 +155,7 @@ class Port:
     mkey_lease_period = Stored(PortInfo, "mkey_lease_period")
     mkey_violations = Stored(PortInfo, "mkey_violations")
     pkey_violations = Stored(PortInfo, "pkey_violations")
+    qkey_violations = Stored(PortInfo, "qkey_violations")
     master_sm_lid = Stored(PortInfo, "master_sm_lid")
     master_sm_sl = Stored(PortInfo, "master_sm_sl")
     capability_mask = Stored(PortInfo, "capability_mask")
@@ -168,6 +172,8 @@ class Port:
     vl_high_limit = Stored(PortInfo, "vl_high_limit")
     vl_stall_count = Stored(PortInfo, "vl_stall_count")
     hoq_life = Stored(PortInfo, "hoq_life")
+    local_phy_errors = Stored(PortInfo, "local_phy_errors")
+    overrun_errors = Stored(PortInfo, "overrun_errors")
     enforces_pkeys_inbound = Stored(PortInfo, "partition_enforcement_inbound")
     enforces_pkeys_outbound = Stored(PortInfo, "partition_enforcement_outbound")
     subnet_timeout = Stored(PortInfo, "subnet_timeout")

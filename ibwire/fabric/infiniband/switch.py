@@ -29,7 +29,7 @@ from ibwire.fabric.infiniband.lrh import (
     vl_of,
 )
 from ibwire.fabric.infiniband.settings import FabricSettings
-from ibwire.fabric.infiniband.subnet import FIRST_MULTICAST, NO_PORT, PERMISSIVE_LID, Node
+from ibwire.fabric.infiniband.subnet import FIRST_MULTICAST, NO_PORT, PERMISSIVE_LID, Node, Port
 from ibwire_layers.attributes import PortState
 
 LIFE_UNIT: Time = 4096 * US // 1000
@@ -133,7 +133,7 @@ class Output:
 
     def __init__(self) -> None:
         self.lanes = [Lane() for _ in range(LANES)]
-        self.vl15: deque[tuple[Time, Frame]] = deque()
+        self.vl15: deque[tuple[Time, Frame, Transit | None]] = deque()
         """Packets of subnet management, which need no credits, with the time from which each may
         leave."""
         self.waiting = 0
@@ -165,6 +165,8 @@ class CutThroughSwitch:
         self.to_management: Callable[[Frame, int, Time], None] | None = None
         """Takes packets for port 0 and SMPs by directed route, with the port by which they came
         and the time at which they are there whole."""
+        self.on_bad_pkey: Callable[[Port, Frame], None] | None = None
+        """Called for a packet that a port does not let pass by its P_Key."""
         self.ready_ports: list[int] = []
         self._settings = settings
         self._alternatives = alternatives
@@ -200,9 +202,14 @@ class CutThroughSwitch:
 
     # What the node itself sends.
 
-    def send_smp(self, frame: Frame, number: int, ready: Time) -> None:
-        """Send a packet on VL15 by a port with a link, from a time on."""
-        self.outputs[number].vl15.append((ready, frame))
+    def send_smp(
+        self, frame: Frame, number: int, ready: Time, transit: Transit | None = None
+    ) -> None:
+        """Send a packet on VL15 by a port with a link, from a time on.
+
+        transit: of one that is forwarded, which may not yet be there whole.
+        """
+        self.outputs[number].vl15.append((ready, frame, transit))
         heappush(self._due, (ready, number))
 
     def send(self, frame: Frame, number: int, now: Time) -> None:
@@ -246,6 +253,9 @@ class CutThroughSwitch:
     def _truncate(self, number: int, now: Time) -> None:
         """Packets that are just arriving by a port end now."""
         for other in self.outputs.values():
+            for _, _, smp in other.vl15:
+                if smp is not None and smp.came == number and smp.tail > now:
+                    smp.is_bad = True
             for lane in other.lanes:
                 for transit in lane.packets():
                     if transit.came == number and transit.tail > now:
@@ -279,7 +289,7 @@ class CutThroughSwitch:
             return
         outputs = self._route(transit)
         pkey = pkey_of(frame)
-        if outputs and not self._admits(link, pkey, inbound=True):
+        if outputs and not self._admits(link, frame, pkey, inbound=True):
             outputs = []
         transit.copies = 1
         for out in outputs:
@@ -295,7 +305,9 @@ class CutThroughSwitch:
         self._finish(output)
         if output.vl15 and output.vl15[0][0] <= now and PortState.INIT <= link.state < _DEFERRED:
             self.ready_ports.append(port)
-            _, frame = output.vl15.popleft()
+            _, frame, smp = output.vl15.popleft()
+            if smp is not None and smp.is_bad:
+                frame = aborted(frame)
             link.sent(frame, 0, now)
             return frame
         if link.due:
@@ -370,7 +382,7 @@ class CutThroughSwitch:
         busy = link.line.free_at > transit.arrived
         return False, packets + busy, -link.credits.left(vl)
 
-    def _admits(self, link: LinkEnd, pkey: int | None, *, inbound: bool) -> bool:
+    def _admits(self, link: LinkEnd, frame: Frame, pkey: int | None, *, inbound: bool) -> bool:
         """Whether the P_Key table of a port lets a packet pass; counts it if not."""
         port = link.port
         enforces = port.enforces_pkeys_inbound if inbound else port.enforces_pkeys_outbound
@@ -380,6 +392,8 @@ class CutThroughSwitch:
             link.counters.port_rcv_constraint_errors += 1
         else:
             link.counters.port_xmit_constraint_errors += 1
+        if self.on_bad_pkey is not None:
+            self.on_bad_pkey(port, frame)
         return False
 
     def _enqueue(self, transit: Transit, out: int, pkey: int | None, now: Time) -> None:
@@ -394,7 +408,7 @@ class CutThroughSwitch:
             if transit.came:
                 self.links[transit.came].counters.port_rcv_switch_relay_errors += 1
             return
-        if not self._admits(link, pkey, inbound=False):
+        if not self._admits(link, transit.frame, pkey, inbound=False):
             return
         output = self.outputs[out]
         lane = output.lanes[vl]
@@ -429,8 +443,8 @@ class CutThroughSwitch:
             elif self.links[out].state < PortState.INIT:
                 self.links[out].counters.port_xmit_discards += 1
             else:
-                frame = aborted(transit.frame) if transit.is_bad else transit.frame
-                self.send_smp(frame, out, self._ready(transit, self.links[out]))
+                ready = self._ready(transit, self.links[out])
+                self.send_smp(transit.frame, out, ready, transit)
 
     def _take_own(self, transit: Transit) -> None:
         if self.to_management is not None and not transit.is_bad:
