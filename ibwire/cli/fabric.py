@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import sys
@@ -13,9 +14,7 @@ import click
 from click.core import ParameterSource
 
 from ibwire.base.errors import IbwireError
-from ibwire.cli.fabric_ping import command as ping
 from ibwire.cli.fabric_tables import port_named, read_subnet, reported_errors, write_table
-from ibwire.cli.fabric_traffic import command as traffic
 from ibwire.cli.groups import Group
 from ibwire.cli.paths import InputPath, OutputPath
 from ibwire.cli.tables import table_options
@@ -25,7 +24,7 @@ from ibwire.link import umad_client
 from ibwire.link.ibsim_client import IbsimClient
 from ibwire.link.umad_client import DEFAULT_NAME, NotRunning, ask, fabric_folder
 from ibwire.link.umad_server import UmadServer, remove_folder
-from ibwire.sm.control import Control, has_link, settings_of
+from ibwire.sm.control import ALL, Control, has_link, settings_of
 from ibwire.sm.link_times import LinkTimes
 from ibwire.sm.management import Management
 from ibwire_layers.attributes import SMState
@@ -65,7 +64,38 @@ class Key(click.ParamType[int]):
         return key
 
 
-@click.group("fabric", cls=Group)
+_MODULES = {"traffic": "ibwire.cli.fabric_traffic", "ping": "ibwire.cli.fabric_ping"}
+"""Of the commands for data, which need the whole transport."""
+
+
+class _Commands(Group):
+    """Loads the commands for data when they are used: the others start in half the time."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All names, in the order of the alphabet."""
+        return sorted({*self.commands, *_MODULES})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of a name."""
+        module = _MODULES.get(cmd_name)
+        if module is None:
+            return super().get_command(ctx, cmd_name)
+        found = importlib.import_module(module).command
+        assert isinstance(found, click.Command)
+        return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that is named; a name like it is suggested for a wrong one."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchCommand as error:
+            known = self.list_commands(ctx)
+            raise click.NoSuchCommand(error.command_name, possibilities=known, ctx=ctx) from None
+
+
+@click.group("fabric", cls=_Commands)
 def command() -> None:
     """An InfiniBand fabric without hardware, for real subnet managers and tools.
 
@@ -83,10 +113,6 @@ def command() -> None:
     ibwire fabric traffic ring6 --shift 4
     ibwire fabric ping ring6 node-0-0 node-3-1
     """
-
-
-command.add_command(traffic)
-command.add_command(ping)
 
 
 def _named(function: Decorated) -> Decorated:
@@ -426,11 +452,14 @@ def counters(name: str, node: str | None, style: str | None, output: str | None)
     "taps",
     metavar="NODE[PORT]",
     multiple=True,
-    help="A port; without, those of all hosts. Repeatable.",
+    help="A port; without, those of all hosts; `all`: a port of each link. Repeatable.",
 )
 @click.option("--stop", is_flag=True, help="End the capture.")
 def capture(name: str, file: str | None, taps: tuple[str, ...], stop: bool) -> None:
     """Write the MADs that ports send and receive to a FILE, .pcapng or .pcap, until --stop.
+
+    MADs are all that moves in a running fabric. Data, flow-control packets and MADs are in the
+    captures of `fabric traffic --sm own --capture FILE --tap all`.
 
     They are whole packets with LRH, both CRCs and the counts of the path so far, as ERF records.
     Each port is an interface of the file.
@@ -445,11 +474,14 @@ def capture(name: str, file: str | None, taps: tuple[str, ...], stop: bool) -> N
     asked = {
         "command": "capture",
         "file": os.path.abspath(file),
-        "taps": [_port_of(each) for each in taps],
+        "taps": ALL if ALL in taps else [_port_of(each) for each in taps],
     }
     with reported_errors():
         ask(fabric_folder(name), asked)
-    click.echo(f"{name}: what {'these ports' if taps else 'hosts'} send and receive goes to {file}")
+    whose = "all links carry" if ALL in taps else "these ports send and receive"
+    if not taps:
+        whose = "hosts send and receive"
+    click.echo(f"{name}: what {whose} goes to {file}")
 
 
 @command.command("fail")

@@ -36,6 +36,7 @@ from ibwire.scenario.infiniband import LARGEST, FabricTraffic, Operation, Transf
 from ibwire.scenario.infiniband_plan import LANES, Plan, at_its_place, has_plan, read_plan
 from ibwire.scenario.infiniband_plan import check as checked
 from ibwire.sm.configuration import Settings
+from ibwire.sm.control import ALL
 from ibwire_layers.outer import LinkType
 
 MOST_MEMORY = 1 << 30
@@ -190,7 +191,7 @@ class Interrupt(click.ParamType[tuple[str, Time, Time]]):
     "taps",
     metavar="NODE[PORT]",
     multiple=True,
-    help="A port for --capture; without, what each adapter sends.",
+    help="A port for --capture; without, what each adapter sends; `all`: a port of each link.",
 )
 @click.option("--counters", is_flag=True, help="List what the ports have counted, not transfers.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the bytes that are sent.")
@@ -221,7 +222,7 @@ def command(topology: str, style: str | None, output: str | None, **given: Any) 
         traffic = _traffic(subnet, given)
         for name, _, _ in given["interrupts"]:
             _port(subnet, name)
-        taps = [_port(subnet, name) for name in given["taps"]]
+        taps = _tapped(subnet, given["taps"])
         jobs = _jobs(subnet, given, plan, used)
         if sum(job["message"] for _, _, job in jobs) > MOST_MEMORY:
             raise click.UsageError(
@@ -245,6 +246,13 @@ def command(topology: str, style: str | None, output: str | None, **given: Any) 
     _print_problems(traffic, given["limit"])
     if not _is_as_expected(traffic, plan):
         raise click.exceptions.Exit(1)
+
+
+def _tapped(subnet: Subnet, names: Sequence[str]) -> list[Port]:
+    """The ports for the capture; with `all` one end of each link."""
+    if ALL in names:
+        return [port for port, _ in subnet.links()]
+    return [_port(subnet, name) for name in names]
 
 
 def _traffic(subnet: Subnet, given: dict[str, Any]) -> FabricTraffic:

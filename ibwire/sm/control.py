@@ -25,6 +25,9 @@ from ibwire_layers.attributes import PortPhysicalState, PortState
 
 Answer = dict[str, Any]
 
+ALL = "all"
+"""In place of ports: all links."""
+
 
 class Control:
     """The commands of one fabric.
@@ -146,7 +149,11 @@ class Control:
         if running is not None:
             raise LinkError("capture", "one is running; --stop ends it")
         taps = command.get("taps") or ()
-        ports = [self.subnet.port(str(name), int(number)) for name, number in taps]
+        if taps == ALL:
+            # One end of each: every packet is in the file once for each link that it passes.
+            ports = [port for port, _ in self.subnet.links()]
+        else:
+            ports = [self.subnet.port(str(name), int(number)) for name, number in taps]
         self._recording = Recording(Path(str(command["file"])), ports or self.subnet.host_ports())
         self.management.on_packet = self._recording.passes
         return {}

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -302,3 +304,22 @@ def test_a_partition_that_cannot_be_is_refused(
 
     assert result.exit_code == 2
     assert message in result.output
+
+
+def test_commands_of_a_running_fabric_start_without_the_transport() -> None:
+    """`fabric exec` is called for each program; `fabric traffic` is loaded when it is used."""
+    script = (
+        "import sys; import ibwire.cli.fabric; "
+        "print([name for name in sys.modules if name.startswith(('ibwire.rc', 'ibwire.scenario'))])"
+    )
+
+    done = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, check=True)
+
+    assert done.stdout == b"[]\n"
+
+
+def test_a_mistyped_command_is_answered_with_one_like_it() -> None:
+    result = CliRunner().invoke(main, ["fabric", "trafic"])
+
+    assert result.exit_code == 2
+    assert "traffic" in result.output

@@ -104,6 +104,22 @@ def test_a_capture_has_packets_and_flow_control_packets(tmp_path: Path) -> None:
     assert columns.valid("infiniband_link.fccl").sum() >= 4
 
 
+def test_a_capture_of_all_links_has_each_packet_once_for_each_link(tmp_path: Path) -> None:
+    """The counters of the ports say how many packets have passed."""
+    file = tmp_path / "c.pcapng"
+    arguments = ("star2", "--flow", "node-0:node-1", "--size", "50K", "--sm", "own")
+
+    counted = traffic(*arguments, "--capture", str(file), "--tap", "all", "--counters", "--json")
+
+    rows = [json.loads(line) for line in counted.stdout.splitlines()]
+    packets = sum(row["xmit_pkts"] for row in rows)
+    (columns,) = list(read(str(file)))
+    is_flow_control = columns.valid("infiniband_link.fccl")
+    assert is_flow_control.sum() > 0
+    assert (~is_flow_control).sum() == packets
+    assert packets > 2 * (13 + 1)
+
+
 @pytest.mark.slow
 def test_links_with_retry_repeat_what_is_damaged_or_interrupted() -> None:
     """100 KB are 800,000 bits on each of two links, of which at 5e-6 about 8 are damaged."""

@@ -49,6 +49,20 @@ def test_words_of_a_port_are_the_sum_of_its_packets(tmp_path: Path) -> None:
     assert len({bytes(frame) for _, frame in found}) <= done["packets"] <= len(found)
 
 
+def test_a_capture_of_all_links_has_each_packet_once_for_each_link(tmp_path: Path) -> None:
+    fabric = Managed("ring:switches=3,hosts=1")
+    control = Control(fabric.management, lambda host: {})
+    control({"command": "capture", "file": str(tmp_path / "c.pcapng"), "taps": "all"})
+
+    fabric.start(Settings())
+    fabric.run(1)
+    done = control({"command": "capture", "stop": True})
+
+    ports = [port for link in fabric.subnet.links() for port in link]
+    sent = sum(port.counters.port_xmit_pkts for port in ports)
+    assert len(packets(tmp_path / "c.pcapng")) == done["packets"] == sent > 100
+
+
 def test_each_is_a_whole_packet_with_the_path_so_far(tmp_path: Path) -> None:
     fabric = Managed("ring:switches=3,hosts=1")
     control = Control(fabric.management, lambda host: {})
