@@ -1,24 +1,28 @@
 """Networks of switches beside a model without bytes, in one run: work a second of CPU time.
 
-    python tests/bench/fabric.py [--packets N] [--rounds N]
+    python tests/bench/fabric.py [--packets N] [--rounds N] [--calls]
 
 Jobs: a star in which eight hosts send to one with DCQCN, counted in data packets from end to end;
 the same with a tap on every link, which writes a capture; permutations over fat trees of 20, 80
 and 320 switches, and 10 to 1000 flows over the smallest, counted in frames that switches send.
-Bytes of frames are made only where there is a tap. A flow has 32 packets at least.
+Bytes of frames are made only where there is a tap. A flow has 32 packets at least: many flows are
+short ones, and the first packets of a flow cost more, so compare them with 16 flows of 32 packets.
 
 The model is what a plain event loop in Python does with as many packets over the same switches: a
 heap of events, a queue for each port, an ACK for each sixteenth packet; no bytes, transport,
 buffers, pauses or marks. The jobs take turns; the table shows the median round of each, and its
 rate of dequeues beside that of the model on the star or on the smallest fat tree.
 
-`make compiled` and PYTHONPATH=build/compiled measure the compiled modules.
+`make compiled` and PYTHONPATH=build/compiled measure the compiled modules. --calls counts function
+calls for each frame instead, which do not depend on what else the machine does; interpreted.
 """
 
 from __future__ import annotations
 
 import argparse
+import cProfile
 import heapq
+import pstats
 import random
 import tempfile
 import time
@@ -63,9 +67,15 @@ class Result:
 
 
 def emulate(
-    topology: Topology, pairs: Pairs, packets: int, *, dcqcn: bool = False, tap: bool = False
+    topology: Topology,
+    pairs: Pairs,
+    packets: int,
+    *,
+    dcqcn: bool = False,
+    tap: bool = False,
+    profile: cProfile.Profile | None = None,
 ) -> Result:
-    """Each pair of hosts moves a message of so many packets."""
+    """Each pair of hosts moves a message of so many packets; profile: counts the calls of it."""
     simulator = Simulator(1)
     devices = [
         Device(
@@ -106,7 +116,10 @@ def emulate(
             for wire in simulator.wires:
                 wire.a_to_b.stage = wire.b_to_a.stage = Tap(writer)
         begun = time.process_time()
-        simulator.run(until=S)
+        if profile is None:
+            simulator.run(until=S)
+        else:
+            profile.runcall(simulator.run, until=S)
         if writer is not None:
             writer.close()
         seconds = time.process_time() - begun
@@ -224,12 +237,30 @@ class _Idle:
         """Nothing."""
 
 
+def print_calls() -> None:
+    """Function calls for each frame that a switch sends, by number and length of flows."""
+    for k, flows, packets in ((4, 16, 500), (4, 16, 32), (4, 1000, 32), (16, 1000, 32)):
+        profile = cProfile.Profile()
+        network = fat_tree(k)
+        result = emulate(network, permutation(len(network.hosts), flows), packets, profile=profile)
+        calls = pstats.Stats(profile).total_calls  # type: ignore[attr-defined]
+        print(
+            f"{len(network.switches)} switches, {flows} flows of {packets} packets: "
+            f"{calls / result.dequeues:.1f} calls a frame",
+            flush=True,
+        )
+
+
 def main() -> None:
     """Run the jobs and print the table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--packets", type=int, default=8000, help="data packets of each job")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--calls", action="store_true", help="count function calls instead")
     options = parser.parse_args()
+    if options.calls:
+        print_calls()
+        return
     total = options.packets
     incast = star(9), [(sender, 8) for sender in range(8)], total // 8
     small, middle, large = (fat_tree(k) for k in (4, 8, 16))
@@ -240,6 +271,7 @@ def main() -> None:
         "  model of the star": lambda: model(*incast),
         "fat tree, 20 switches, 16 flows": lambda: emulate(*over_20),
         "  model of the fat tree": lambda: model(*over_20),
+        "  16 flows of 32 packets": lambda: emulate(small, permutation(16, 16), 32),
         "  10 flows": lambda: emulate(small, permutation(16, 10), total // 10),
         "  100 flows": lambda: emulate(small, permutation(16, 100), max(total // 100, 32)),
         "  1000 flows": lambda: emulate(small, permutation(16, 1000), max(total // 1000, 32)),
