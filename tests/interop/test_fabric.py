@@ -106,6 +106,7 @@ def ring(place: Path) -> Iterator[Fabric]:
     ("topology", "engine"),
     [
         *product(topology_names(), ("minhop", "updn", "dor", "lash")),
+        *product(("ring6",), ("dnup", "sssp", "dfsssp")),
         ("fattree32", "ftree"),
         ("fattree:ports=4,levels=3", "ftree"),
     ],
