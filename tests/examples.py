@@ -24,12 +24,15 @@ def few(count: int) -> int:
     return count if settings.default.max_examples >= USUAL else max(scaled(count) // 4, 1)
 
 
-def sampled(cases: Iterable[Any], every: int) -> list[ParameterSet]:
+def sampled(cases: Iterable[Any], every: int, are_tuples: bool = False) -> list[ParameterSet]:
     """All cases; of them `make test` takes the first, and one of each `every` after it.
 
-    For matrices of which each case shows the same of another capture or name.
+    For matrices of which each case shows the same of another capture or name. are_tuples: each
+    case has a value for each of several parameters.
     """
     return [
-        pytest.param(case, marks=[pytest.mark.slow] * (number % every > 0))
+        pytest.param(
+            *(case if are_tuples else (case,)), marks=[pytest.mark.slow] * (number % every > 0)
+        )
         for number, case in enumerate(cases)
     ]

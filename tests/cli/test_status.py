@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from examples import sampled
 from ibwire.cli import main
 from ibwire.connections import Status
 from ibwire.query.export import CaptureTables
@@ -93,7 +94,7 @@ def test_all_commands_agree_on_the_status(path: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sampled(NAMES, 3))
 def test_the_report_agrees_on_the_status(name: str) -> None:
     pytest.importorskip("plotly")
     status = of_flows(CAPTURES / name)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from examples import few
+from examples import few, sampled
 from ibwire_layers.construct import (
     HEADERS,
     STRUCTS,
@@ -132,7 +132,9 @@ def test_golden_frame_has_the_expected_fields(vector: Vector) -> None:
     assert compared >= 3
 
 
-@pytest.mark.parametrize("vector", [v for v in FRAMES if "bth.opcode" in v.expected], ids=str)
+@pytest.mark.parametrize(
+    "vector", sampled([v for v in FRAMES if "bth.opcode" in v.expected], 4), ids=str
+)
 def test_golden_packet_ends_at_its_length_field(vector: Vector) -> None:
     found = parse_frame(vector.frame, vector.link_type)
     expected = vector.expected
@@ -150,7 +152,7 @@ def test_golden_packet_ends_at_its_length_field(vector: Vector) -> None:
         assert found.vcrc.hex() == expected["vcrc_wire_bytes"]
 
 
-@pytest.mark.parametrize("vector", [v for v in FRAMES if v.icrc_verifies], ids=str)
+@pytest.mark.parametrize("vector", sampled([v for v in FRAMES if v.icrc_verifies], 4), ids=str)
 def test_missing_crcs_are_filled_in(vector: Vector) -> None:
     found = parse_frame(vector.frame, vector.link_type)
     found.icrc = None
@@ -160,7 +162,7 @@ def test_missing_crcs_are_filled_in(vector: Vector) -> None:
     assert build_frame(found, vector.link_type) == vector.frame
 
 
-@pytest.mark.parametrize("vector", FRAMES, ids=str)
+@pytest.mark.parametrize("vector", sampled(FRAMES, 4), ids=str)
 def test_annotation_covers_every_bit_once_and_in_order(vector: Vector) -> None:
     bit = 0
     for _, offset, width, _ in annotate_frame(vector.frame, vector.link_type):

@@ -379,7 +379,7 @@ NARROW: dict[str, list[Packet]] = {
 }
 
 
-@pytest.mark.parametrize("name", NARROW)
+@pytest.mark.parametrize("name", sampled(NARROW, 3))
 def test_narrow_fault_shows_in_the_last_packet(name: str) -> None:
     connection = Connection()
     target = copied(FUZZED[name])["ibwire.fuzz.targets.emulated_device"].Emulation(connection)

@@ -22,6 +22,8 @@ from ibwire.scenario import run, shipped
 
 SCENARIOS = shipped()
 LARGE = ("one-percent-loss", "thousand-qps")
+SMALL = [name for name in SCENARIOS if name not in LARGE]
+LARGER = [pytest.param(name, marks=pytest.mark.slow) for name in LARGE]
 DAMAGED = {"corruption"}
 GOOD = spec_of("icrc.status").type.words.index("good")
 
@@ -76,7 +78,7 @@ def invoke(*arguments: object) -> Result:
     return CliRunner().invoke(main, ["run", *map(str, arguments)])
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", [*SMALL, *LARGER])
 def test_shipped_scenario_keeps_its_promise(name: str) -> None:
     outcome = run(SCENARIOS[name])
     failed = [check for check in outcome.checks if not check.passed]
@@ -87,7 +89,7 @@ def test_shipped_scenario_keeps_its_promise(name: str) -> None:
     assert measured == BY_HAND[name]
 
 
-@pytest.mark.parametrize("name", [name for name in SCENARIOS if name not in LARGE])
+@pytest.mark.parametrize("name", sampled(SMALL, 3))
 @pytest.mark.parametrize("seed", sampled([2, 3], 2))
 def test_promise_does_not_depend_on_the_seed(name: str, seed: int) -> None:
     outcome = run(SCENARIOS[name], seed)
@@ -95,6 +97,7 @@ def test_promise_does_not_depend_on_the_seed(name: str, seed: int) -> None:
     assert [check for check in outcome.checks if not check.passed] == []
 
 
+@pytest.mark.slow
 def test_promise_about_loss_holds_with_a_seed_of_three_timeouts() -> None:
     outcome = run(SCENARIOS["one-percent-loss"], 7)
 
@@ -122,7 +125,7 @@ def captures(tmp_path_factory: pytest.TempPathFactory) -> Captures:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in SCENARIOS if name not in LARGE])
+@pytest.mark.parametrize("name", SMALL)
 def test_same_seed_gives_the_same_files_to_the_byte(
     name: str, captures: Any, tmp_path: Path
 ) -> None:
@@ -137,7 +140,7 @@ def is_tcp(frame: bytes) -> bool:
     return frame[12:14] == b"\x08\x00" and frame[23] == 6
 
 
-@pytest.mark.parametrize("name", sampled(SCENARIOS, 3))
+@pytest.mark.parametrize("name", [*sampled(SMALL, 3), *LARGER])
 def test_capture_holds_only_good_icrcs(name: str, captures: Any) -> None:
     path, result = captures[name]
     status = []
@@ -170,7 +173,7 @@ def test_damage_is_seen_by_the_tap_behind_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark not installed")
-@pytest.mark.parametrize("name", sampled((name for name in SCENARIOS if name not in LARGE), 6))
+@pytest.mark.parametrize("name", sampled(SMALL, 6))
 def test_tshark_reads_the_capture_whole(name: str, captures: Any) -> None:
     path, _ = captures[name]
     tshark = subprocess.run(
