@@ -234,6 +234,42 @@ def test_a_link_that_fails_is_routed_around(ring: Fabric, tmp_path: Path) -> Non
         manager.wait(LIMIT)
 
 
+WRONG_KEY = """\
+import ctypes, struct, sys
+
+umad = ctypes.CDLL("libibumad.so.3")
+umad.umad_get_mad.restype = ctypes.c_void_p
+umad.umad_init()
+port = umad.umad_open_port(None, 0)
+agent = umad.umad_register(port, 4, 1, 0, None)
+buffer = ctypes.create_string_buffer(umad.umad_size() + 256)
+mad = struct.pack(">BBBBHHQHHI", 1, 4, 1, 1, 0, 0, 5, 0x12, 0, 0)
+ctypes.memmove(umad.umad_get_mad(buffer), mad, len(mad))
+umad.umad_set_addr(buffer, int(sys.argv[1]), 1, 0, 0x1234)
+umad.umad_send(port, agent, buffer, 256, 300, 0)
+umad.umad_recv(port, buffer, ctypes.byref(ctypes.c_int(256)), 20000)
+print(umad.umad_status(buffer))
+"""
+"""A request for counters to queue pair 1 with a Q_Key that it has not; prints ETIMEDOUT."""
+
+
+def test_opensm_reads_the_trap_about_a_wrong_q_key(ring: Fabric, tmp_path: Path) -> None:
+    first, *_, last = hosts("ring6")
+    log = tmp_path / "log"
+    manager = ring.start(first, "opensm", "-s", "0", "-d", "2", "-f", str(log))
+    try:
+        wait_for(ring, last)
+        show = [line.split() for line in ring.run("show").splitlines()]
+        lids = {line[0]: line[2] for line in show if line[0] in (first, last)}
+        done = ring.on(last, sys.executable, "-P", "-c", WRONG_KEY, lids[first])
+        assert done == "110\n"
+        sent = f"from LID1:{lids[last]} QP1:0x1 to LID2:{lids[first]} QP2:0x1"
+        until(lambda: f"Bad Q_Key:0x1234 on SL:0 {sent}" in log.read_text())
+    finally:
+        manager.terminate()
+        manager.wait(LIMIT)
+
+
 def wait_for(fabric: Fabric, host: str) -> None:
     """Wait until the subnet is up, as a person would: by looking."""
 
