@@ -38,16 +38,20 @@ MAXIMUM_PLACES = 1 << 15
 
 _INIT = int(PortState.INIT)
 _GET_RESP = int(Method.GET_RESP)
-_LIDS = slice(DR_SLID.start, DR_DLID.stop)
+# A compiled module slices bytes by numbers only.
+_LOW_TID = TID.start + 4
+_ATTRIBUTE, _AFTER_ATTRIBUTE = ATTRIBUTE.start, ATTRIBUTE.stop
+_MODIFIER, _MKEY = MODIFIER.start, MKEY.start
+_LIDS, _AFTER_LIDS = DR_SLID.start, DR_DLID.stop
+_DATA = SMP_DATA.start
 _BOTH_PERMISSIVE = PERMISSIVE + PERMISSIVE
 _FIRST_HOP, _FIRST_RETURN = INITIAL_PATH + 1, RETURN_PATH + 1
-_BEGINNING = slice(MGMT_CLASS, HOP_COUNT)
-"""Class, version, method, status and hop pointer."""
 _REQUESTS = {
     bytes((MgmtClass.SUBN_DIRECTED_ROUTE, 1, method, 0, 0, 0)): method is Method.SET
     for method in (Method.GET, Method.SET)
 }
-"""Beginnings of requests at the first node of their path, and whether they are a Set."""
+"""Requests at the first node of their path, and whether they are a Set: class, version, method,
+status and hop pointer."""
 
 
 class Place:
@@ -95,10 +99,10 @@ class DirectRequests:
 
         hi_tid: the upper half of the transaction id of the request, in place of its own.
         """
-        is_set = _REQUESTS.get(mad[_BEGINNING])
-        if is_set is None or mad[_LIDS] != _BOTH_PERMISSIVE:
+        is_set = _REQUESTS.get(mad[MGMT_CLASS:HOP_COUNT])
+        if is_set is None or mad[_LIDS:_AFTER_LIDS] != _BOTH_PERMISSIVE:
             return None
-        handler = _HANDLERS.get(mad[ATTRIBUTE])
+        handler = _HANDLERS.get(mad[_ATTRIBUTE:_AFTER_ATTRIBUTE])
         if handler is None or self._sma.leases:
             return None
         if self._changes != self._subnet.changes:
@@ -111,15 +115,15 @@ class DirectRequests:
             if place is None:
                 return None
         key = place.port.info[:_MKEY_SIZE]
-        if key != _NO_KEY and key != mad[MKEY]:
+        if key != _NO_KEY and key != mad[_MKEY : _MKEY + _MKEY_SIZE]:
             return None
         data = None
         if is_set:
-            data = mad[SMP_DATA]
+            data = mad[_DATA:INITIAL_PATH]
             if handler is _PORT_INFO and (data[:_MKEY_SIZE] != key or takes_link_down(data)):
                 return None
         status, found = handler(
-            self._sma, place.node, place.arrived.number, _number(mad[MODIFIER], "big"), data
+            self._sma, place.node, place.arrived.number, _number(mad[_MODIFIER:_MKEY], "big"), data
         )
         if place.uses == 0:
             self._used.append(place)
@@ -132,7 +136,7 @@ class DirectRequests:
                 mad[:METHOD],
                 head,
                 hi_tid,
-                mad[_AFTER_HI_TID],
+                mad[_LOW_TID:_DATA],
                 found,
                 mad[INITIAL_PATH:_FIRST_RETURN],
                 place.returns,
@@ -210,7 +214,6 @@ _MKEY_SIZE = 8
 """Bytes of M_Key, the first field of PortInfo."""
 _NO_KEY = bytes(_MKEY_SIZE)
 _HEADS = [bytes((_GET_RESP, DIRECTION, 0, 0, hops)) for hops in range(MAXIMUM_HOPS + 1)]
-_AFTER_HI_TID = slice(TID.start + 4, SMP_DATA.start)
 
 _HANDLERS: dict[bytes, Handler] = {
     attribute.to_bytes(2, "big"): handler for attribute, handler in HANDLERS.items()
