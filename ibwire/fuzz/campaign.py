@@ -26,6 +26,7 @@ from ibwire.fuzz.judge.findings import Finding, distance, signature, wrong_field
 from ibwire.fuzz.judge.naming import Name
 from ibwire.fuzz.judge.profiles import choices_of, profile_of
 from ibwire.fuzz.judge.witness import fingerprint, is_shown
+from ibwire.fuzz.minimise import without_groups
 from ibwire.fuzz.report import HISTORY, MAXIMUM_BUCKETS, Report, RunState, Search
 from ibwire.fuzz.stepper import Maker
 from ibwire.fuzz.targets.testbed import Confirmed, Testbed
@@ -442,16 +443,25 @@ class Campaign:
             found = None
         if found is not None and _nature(found) == wanted:
             return usual
-        for name in choices_of(profile, self.state.base):
-            changes: dict[str, Any] = {name: getattr(usual, name)}
-            plainer = replace(profile, **changes)
+        taken = choices_of(profile, self.state.base)
+
+        def is_same(names: Sequence[str]) -> bool:
+            changes: dict[str, Any] = {
+                name: getattr(usual, name) for name in taken if name not in names
+            }
             try:
-                found = self.replay(case, plainer)
+                found = self.replay(case, replace(profile, **changes))
             except RunsAway:
-                continue
-            if found is not None and _nature(found) == wanted:
-                profile = plainer
-        return profile
+                return False
+            return found is not None and _nature(found) == wanted
+
+        names: Sequence[str] = tuple(taken)
+        size = len(names)
+        while size := size // 2:
+            names = without_groups(names, is_same, size)
+        return replace(
+            profile, **{name: getattr(usual, name) for name in taken if name not in names}
+        )
 
     def judge(self, case: Case) -> tuple[Profile, Difference | None]:
         """A single case: the reference with the target's choices, and the remaining difference.

@@ -63,6 +63,10 @@ class CaseError(IbwireError):
     """A case that cannot be read, or does not fit a connection."""
 
 
+class NeverConnects(CaseError):
+    """A device does not come back from making the connection of a case."""
+
+
 class RunsAway(Exception):
     """A device that does not become idle; the text says how."""
 

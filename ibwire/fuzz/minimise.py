@@ -102,7 +102,7 @@ def _fewer_connections(case: Case, shows: Shows) -> Case:
         others = _repeated(others, last[0], holds)
         size = len(others)
         while size := size // 2:
-            others = list(_without_groups(others, holds, size))
+            others = list(without_groups(others, holds, size))
     return whole_case(case, [*others, last])
 
 
@@ -184,7 +184,7 @@ def _fewer_steps(case: Case, shows: _Counted) -> Case:
         before = len(case.steps)
         size = max(before // 2, 1)
         while size:
-            steps = _without_groups(case.steps, lambda rest: shows(whole.with_steps(rest)), size)
+            steps = without_groups(case.steps, lambda rest: shows(whole.with_steps(rest)), size)
             case = case.with_steps(steps)
             size = size // 2 if size > FEW else size - 1
     return case
@@ -194,10 +194,10 @@ FEW = 6
 """Up to this size groups are tried wherever they may begin: they are messages."""
 
 
-def _without_groups(
+def without_groups(
     things: Sequence[Thing], holds: Callable[[Sequence[Thing]], bool], size: int
 ) -> Sequence[Thing]:
-    """Steps or connections without any group of this size that is not needed."""
+    """Things without any group of this size that is not needed."""
     at = 0
     while at + size <= len(things):
         rest = [*things[:at], *things[at + size :]]

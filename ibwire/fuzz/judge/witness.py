@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ibwire.fuzz.case import Case, CaseError, Connection, RunsAway, Step
+from ibwire.fuzz.case import Case, CaseError, Connection, NeverConnects, RunsAway, Step
 from ibwire.fuzz.judge.choices import Choice
+from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.explanation import (
     Replay,
     changed,
@@ -50,15 +51,66 @@ class Fingerprint:
     """Witnesses in which the target does what no choice explains."""
 
 
+MOST_ENDLESS = 3
+"""Trials from which a target does not come back, before it is left alone."""
+
+
 def fingerprint(
     cases: Sequence[tuple[str, Case]], profile: Profile, choices: Sequence[Choice], replay: Replay
 ) -> Fingerprint:
-    """Carry out the witnesses, each with its field, until nothing new is shown."""
+    """Carry out the witnesses, each with its field, until nothing new is shown.
+
+    A target that does not come back from `MOST_ENDLESS` trials is given no more of them.
+    """
     found = Fingerprint(profile)
-    while _singles(found, cases, choices, replay) or _together(found, cases, choices, replay):
-        pass
-    found.unexplained = [case for _, case in cases if not _agrees(case, found.profile, replay)]
+    trials = _Trials(replay)
+    try:
+        while _singles(found, cases, choices, trials) or _together(found, cases, choices, trials):
+            pass
+        found.unexplained = [case for _, case in cases if not _agrees(case, found.profile, trials)]
+    except _GivesUp:
+        found.unexplained = trials.endless
     return found
+
+
+class _GivesUp(Exception):
+    """A target does not come back from its trials."""
+
+
+class _Trials:
+    """Carries the witnesses out, each once against each reference."""
+
+    def __init__(self, replay: Replay) -> None:
+        self._replay = replay
+        self._known: dict[tuple[int, Profile], Difference | CaseError | RunsAway | None] = {}
+        self.endless: list[Case] = []
+        """Witnesses from which the target did not come back."""
+        self._lost = 0
+
+    def __call__(self, case: Case, profile: Profile) -> Difference | None:
+        key = id(case), profile
+        if key not in self._known:
+            if self._lost >= MOST_ENDLESS:
+                raise _GivesUp
+            self._known[key] = self._carry_out(case, profile)
+        found = self._known[key]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def _carry_out(self, case: Case, profile: Profile) -> Difference | CaseError | RunsAway | None:
+        try:
+            found = self._replay(case, profile)
+        except NeverConnects as error:
+            self._lost += 1
+            return error
+        except (CaseError, RunsAway) as error:
+            return error
+        if found is not None and found.kind is Kind.ENDLESS:
+            self._lost += 1
+            if case not in self.endless:
+                self.endless.append(case)
+        return found
 
 
 def is_shown(

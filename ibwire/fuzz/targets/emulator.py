@@ -12,7 +12,15 @@ from typing import Any
 
 import ibwire.drill  # noqa: F401 - found by name below
 from ibwire.base.errors import ScriptError
-from ibwire.fuzz.case import Case, CaseError, Connect, Connection, Role
+from ibwire.fuzz.case import (
+    Case,
+    CaseError,
+    Connect,
+    Connection,
+    NeverConnects,
+    Role,
+    RunsAway,
+)
 from ibwire.fuzz.condense import joined
 from ibwire.fuzz.judge.comparison import Device, Difference, ExactComparison
 from ibwire.fuzz.judge.findings import bucket_of, one_line, signature
@@ -232,7 +240,8 @@ def _opened(device: Callable[..., Any], connection: Connection, profile: Profile
         return supervised(partial(device, connection, profile))
     except Exception as error:  # what is under test may raise anything
         reason = one_line(f"{type(error).__name__}: {error}")
-        raise CaseError(f"the target makes no connection: {reason}") from None
+        kind = NeverConnects if isinstance(error, RunsAway) else CaseError
+        raise kind(f"the target makes no connection: {reason}") from None
 
 
 def _fulfils(drill: ModuleType, profile: Profile | str) -> Callable[[str], bool]:
