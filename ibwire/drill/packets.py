@@ -49,7 +49,7 @@ FULL_MEMBER = 0x8000
 SHORTEST = 60
 """Bytes of an Ethernet frame without FCS."""
 
-GOOD, BAD, NONE = (ICRCS[name] for name in ("good", "bad", "none"))
+GOOD, BAD, SWAPPED, NONE = (ICRCS[name] for name in ("good", "bad", "swapped", "none"))
 """ICRCs besides numbers of 32 bits; those from `GOOD` on say which bits of it are flipped."""
 
 
@@ -153,8 +153,10 @@ def built_icrc(icrc: int) -> Icrc:
 
 
 def with_icrc(frame: bytes, icrc: int) -> bytes:
-    """A frame that was built with `built_icrc`, with the bits of its ICRC flipped that shall be."""
-    if not GOOD < icrc < NONE:
+    """A frame that was built with `built_icrc`, with its ICRC changed as it shall be."""
+    if icrc == SWAPPED:
+        return frame[:-4] + frame[:-5:-1]
+    if not GOOD < icrc < SWAPPED:
         return frame
     number = int.from_bytes(frame[-4:]) ^ icrc & GOOD - 1
     return frame[:-4] + number.to_bytes(4)

@@ -19,6 +19,7 @@ from ibwire.drill.language.literals import ICRCS, MAXIMUM_PAYLOAD
 from ibwire.drill.packets import BAD as BAD
 from ibwire.drill.packets import GOOD as GOOD
 from ibwire.drill.packets import NONE as NONE
+from ibwire.drill.packets import SWAPPED as SWAPPED
 from ibwire.drill.packets import icrc_text
 from ibwire.rc.attributes import MTU_CODES
 from ibwire.rc.connect import ALL_ACCESS

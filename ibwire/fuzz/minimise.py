@@ -304,11 +304,7 @@ def _plainer_step(step: Step) -> Iterator[Step]:
                 changes: dict[str, Any] = {entry.name: entry.default}
                 yield Connect(replace(step.connection, **changes))
     if isinstance(step, Post):
-        for length in (8, 0, 257, 513):
-            if length < step.length:
-                yield replace(step, length=length)
-        if step.remote:
-            yield replace(step, remote=0)
+        yield from _plainer_post(step)
     if not isinstance(step, Packet):
         return
     for name in step.fields:
@@ -336,3 +332,19 @@ def _plainer_step(step: Step) -> Iterator[Step]:
         yield replace(step, length=0)
     if step.length > 8:
         yield replace(step, length=8)
+
+
+def _plainer_post(post: Post) -> Iterator[Post]:
+    for length in (8, 0, 257, 513):
+        if length < post.length:
+            yield replace(post, length=length)
+    plain: dict[str, Any] = {
+        "remote": 0,
+        "wrong_lkey": 0,
+        "fence": False,
+        "solicited": False,
+        "sges": 1,
+    }
+    for name, value in plain.items():
+        if getattr(post, name) != value:
+            yield replace(post, **{name: value})

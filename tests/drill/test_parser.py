@@ -178,7 +178,7 @@ ERRORS = {
     "< SEND_ONLY psn icrc=good^0x100000000": "1:22: icrc is 4294967296, not from 0 to 4294967295",
     "< SEND_ONLY psn icrc=good+1": "1:26: expected a field of the packet, found +",
     "< SEND_ONLY psn icrc=bad^1": "1:25: expected a field of the packet, found ^",
-    "< SEND_ONLY psn icrc=wrong": "1:22: wrong is not an ICRC; expected bad, good, none",
+    "< SEND_ONLY psn icrc=wrong": "1:22: wrong is not an ICRC; expected bad, good, none, swapped",
     "< SEND_ONLY psn icrc=1^1": "1:23: expected a field of the packet, found ^",
     "poll sent": "1:6: sent is not a queue, send or recv; did you mean send?",
     "poll": "1:5: expected a queue, send or recv, found the end of the line",

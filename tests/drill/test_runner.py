@@ -326,6 +326,14 @@ def test_bits_of_the_right_icrc_are_flipped(bits: int) -> None:
     assert int.from_bytes(wrong[-4:]) ^ int.from_bytes(right[-4:]) == bits
 
 
+def test_bytes_of_the_right_icrc_are_swapped() -> None:
+    right = frame_of("WRITE_ONLY psn len=8")
+    wrong = frame_of("WRITE_ONLY psn len=8 icrc=swapped")
+
+    assert wrong[:-4] == right[:-4]
+    assert int.from_bytes(wrong[-4:], "big") == int.from_bytes(right[-4:], "little")
+
+
 def test_no_bit_flipped_is_the_right_icrc() -> None:
     assert frame_of("SEND_ONLY psn len=5 icrc=good^0") == frame_of("SEND_ONLY psn len=5")
 

@@ -103,7 +103,10 @@ def test_line_of_a_case_shows_unusual_attributes() -> None:
         (document(steps=[{**PACKET, "length": -1}]), "steps[0].length: -1, not a number from 0"),
         (document(steps=[{**PACKET, "held": 1}]), "steps[0].held: 1, not true or false"),
         (document(steps=[{**PACKET, "why": None}]), "steps[0].why: None, not a text"),
-        (document(steps=[{**PACKET, "icrc": "ok"}]), "steps[0].icrc: 'ok', not good, bad, none"),
+        (
+            document(steps=[{**PACKET, "icrc": "ok"}]),
+            "steps[0].icrc: 'ok', not good, bad, swapped, none",
+        ),
         (document(steps=[{**PACKET, "fields": []}]), "steps[0].fields: not an object"),
         (
             document(steps=[{**PACKET, "fields": {"bth.pkey": "va*2"}}]),

@@ -16,7 +16,9 @@ from ibwire.rc.profile import SPEC
 from ibwire.rc.work import WROpcode
 from ibwire_layers.opcodes import OpCode
 from mutants.engine import copied
-from mutants.table import FUZZED
+from mutants.table import FUZZED, INTERACTIONS, read_mutants
+
+PLANTED = FUZZED | read_mutants(INTERACTIONS)
 
 SEND = Packet(int(OpCode.RC_SEND_ONLY))
 WRITE = Packet(int(OpCode.RC_RDMA_WRITE_ONLY), length=8)
@@ -30,7 +32,7 @@ USUAL = Connection()
 
 def named(fault: str, *steps: Step, connection: Connection = USUAL) -> Name:
     """The name of what a case shows on a device with a planted fault."""
-    device = copied(FUZZED[fault])[Emulation.__module__].Emulation
+    device = copied(PLANTED[fault])[Emulation.__module__].Emulation
     case = Case(connection, steps)
     difference = EmulatorTestbed(device).replay(case, SPEC)
     assert difference is not None
@@ -71,11 +73,34 @@ CASES: Sequence[tuple[str, Sequence[Step], str]] = (
         [Post(int(WROpcode.RDMA_WRITE), 8), Wait(2_000_000_000), Wait(2_000_000_000)],
         "a wait (the ACK timer): WRITE_ONLY instead of nothing",
     ),
+    ("credits-of-all-queue-pairs", [WRITE], "WRITE_ONLY: ACK with other credits"),
+    (
+        "ud-empty-datagram-dropped",
+        [Packet(int(OpCode.UD_SEND_ONLY))],
+        "UD_SEND_ONLY (a packet of UD): no completion SUCCESS of a receive",
+    ),
+    (
+        "qkey-of-the-work-request-always",
+        [Post(int(WROpcode.SEND), remote=8)],
+        "a posted SEND: UD_SEND_ONLY with another deth.qkey",
+    ),
+    (
+        "atomic-result-in-one-sge",
+        [
+            Post(int(WROpcode.ATOMIC_FETCH_AND_ADD), sges=2),
+            Packet(int(OpCode.RC_ATOMIC_ACKNOWLEDGE), ("una", 0)),
+        ],
+        "ATOMIC_ACKNOWLEDGE (a response for several SGEs): "
+        "completion LOC_PROT_ERR of a send instead of SUCCESS of a send",
+    ),
 )
 
 CONNECTIONS = {
     "rnr-nak-names-the-psn-before": Connection(receives=0),
     "retries-never-run-out": Connection(timeout=8, retry_cnt=1),
+    "credits-of-all-queue-pairs": Connection(pairs=2),
+    "ud-empty-datagram-dropped": Connection(service="UD"),
+    "qkey-of-the-work-request-always": Connection(service="UD"),
 }
 
 
@@ -86,7 +111,7 @@ def test_name_and_rule_are_those_of_the_planted_fault(
     """The rule is the one that the table of mutants names."""
     name = named(fault, *steps, connection=CONNECTIONS.get(fault, Connection()))
 
-    planted = FUZZED[fault].fuzz
+    planted = PLANTED[fault].fuzz
     assert planted is not None
     assert name.text == text
     assert name.rule.rpartition("#")[2] == planted.rule.rpartition("#")[2]

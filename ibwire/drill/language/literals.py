@@ -46,7 +46,7 @@ WORDS = {
 INBOUND_WORDS = {
     "pad": "bytes of padding, whatever the payload needs",
     "fill": "what each byte of the padding is",
-    "icrc": "good, bad, none, good^BITS with these bits flipped, or the four bytes as a number",
+    "icrc": "good, bad, swapped, none, good^BITS with these bits flipped, or a number of 32 bits",
     "cut": "bytes that are left of the packet, from its BTH on",
     "more": "bytes after the padding that belong to no header",
 }
@@ -61,11 +61,13 @@ GOOD_ICRC = 1 << 32
 """The right ICRC, beyond every ICRC that is written as a number; with bits of it flipped, it is
 this number with these bits."""
 
-NO_ICRC = 1 << 33
+SWAPPED_ICRC = 1 << 33
+NO_ICRC = 1 << 34
 
 ICRCS: Mapping[str, int] = {
     "good": GOOD_ICRC,
     "bad": GOOD_ICRC | 1 << 24,  # the lowest bit of the first byte
+    "swapped": SWAPPED_ICRC,  # its bytes in the opposite order
     "none": NO_ICRC,
 }
 """Names of ICRCs."""
@@ -248,7 +250,7 @@ def _check_possible(cursor: Cursor, name: str, value: Value, place: Place | None
 
 
 def _icrc(cursor: Cursor) -> Value:
-    """Read an ICRC: `good`, `bad`, `none`, `good^0x10000`, or a number of 32 bits."""
+    """Read an ICRC: `good`, `bad`, `swapped`, `none`, `good^0x10000`, or a number of 32 bits."""
     token, start = cursor.here, cursor.position
     named = token.text if token.kind is Kind.NAME else ""
     if named in ICRCS:

@@ -38,7 +38,11 @@ from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire.rc.attributes import EventType
 from ibwire.rc.profile import Profile
 from ibwire.rc.work import WCStatus, WROpcode
+from ibwire_layers import syndrome as aeth
+from ibwire_layers.headers import AETH
+from ibwire_layers.packet import Packet as WholePacket
 from ibwire_layers.psn import MASK
+from ibwire_layers.syndrome import AckKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,8 @@ def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
     if about.is_wrong:
         return _of_wrong(text, about, effect)
     what, rule, wider = about.what, effect.rule or about.rule, ""
+    if reference.connection.service != "RC" and isinstance(step, Packet) and rule == _STATUS:
+        rule = about.rule  # whether a message completes at all
     if effect.group in _OF_FIELD and isinstance(step, Packet | Post):
         what = "a right packet"  # of any operation
     if effect.group.startswith("reth.") and not isinstance(step, Post):
@@ -162,8 +168,24 @@ def _answer(difference: Difference) -> _Effect:
     names = list(dict.fromkeys(f"{part}.{name}" for part, name in fields))
     if not names:
         return _Effect(f"{got} with other data", "data")
+    if names == ["aeth.syndrome"] and _are_credits(difference):
+        return _Effect(f"{got} with other credits", "credits", _OF_FIELD["credits"])
     rule = next((_OF_FIELD[name] for name in names if name in _OF_FIELD), "")
     return _Effect(f"{got} with another {', '.join(names)}", names[0], rule)
+
+
+def _are_credits(difference: Difference) -> bool:
+    """Whether the first answers that differ are both positive, so that their credits differ."""
+    for frames in zip(difference.expected, difference.got, strict=False):
+        if frames[0] != frames[1]:
+            return all(_is_positive(each) for each in frames)
+    return False
+
+
+def _is_positive(frame: object) -> bool:
+    assert isinstance(frame, bytes)
+    header = WholePacket.parse(frame).extension(AETH)
+    return header is not None and aeth.kind(header.syndrome) is AckKind.ACK
 
 
 def _or_nothing(verdict: str) -> str:
@@ -332,6 +354,9 @@ _OF_FIELD = {
     "bth.mig_req": f"IBA 17.2.8; {_TRANSPORT}migration",
     "bth.pkey": f"IBA 10.9.3; {_WIRE}partition-key",
     "aeth.syndrome": f"IBA 9.7.5.1; {_TRANSPORT}aeth",
+    "credits": f"IBA 9.7.7.2; {_TRANSPORT}credits-granted",
+    "deth.qkey": f"IBA 10.2.5; {_TRANSPORT}ud",
+    "deth.src_qp": f"IBA 9.8.3; {_TRANSPORT}ud",
     "atomicacketh.orig": f"IBA 9.4.5; {_TRANSPORT}atomics",
     "reth.va": f"IBA 9.4.3; {_TRANSPORT}reth",
     "reth.dma_len": f"IBA 9.4.3; {_TRANSPORT}reth",

@@ -64,7 +64,7 @@ def _data(reference: Emulation, wqe: SendWQE, packet: Packet) -> About:
     operation = wqe.plan.operation
     if operation is not Operation.READ or info.operation is not Operation.READ_RESPONSE:
         is_right = operation in _ATOMICS and info.operation is Operation.ATOMIC_ACKNOWLEDGE
-        return _RESPONSE if is_right else _MISPLACED
+        return _right(wqe) if is_right else _MISPLACED
     begins = info.position in (Position.FIRST, Position.ONLY)
     if begins if wqe.in_response else not begins and not wqe.received:
         return _MISPLACED
@@ -73,7 +73,12 @@ def _data(reference: Emulation, wqe: SendWQE, packet: Packet) -> About:
         is_right = packet.length == rest <= mtu
     else:
         is_right = packet.length == mtu < rest
-    return _RESPONSE if is_right else _LENGTH
+    return _right(wqe) if is_right else _LENGTH
+
+
+def _right(wqe: SendWQE) -> About:
+    """A right response: with several SGEs, which a minimised case needs, it is about those."""
+    return _SCATTERED if len(wqe.wr.sg_list) > 1 else _RESPONSE
 
 
 def _nak(code: int) -> About:
@@ -148,6 +153,9 @@ _FATAL = About(
     is_wrong=False,
 )
 _ACK = About("an ACK", "IBA 9.7.6; docs/reference/transport.md#ack-coalescing", is_wrong=False)
+_SCATTERED = About(
+    "a response for several SGEs", "IBA 9.7.2; docs/reference/transport.md#segmentation"
+)
 _RESPONSE = About(
     "a right response", "IBA 9.7.6; docs/reference/transport.md#responses", is_wrong=False
 )

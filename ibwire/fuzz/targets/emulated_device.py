@@ -614,6 +614,11 @@ def pieces(start: int, length: int, lkey: int, count: int = 1, wrong: int = 0) -
     return found
 
 
+def length_of_whole_pieces(size: int, count: int) -> int:
+    """The bytes of which each of two or three `pieces`, but the last, has this size."""
+    return count * (size + 3)
+
+
 def send_request(post: Post, number: int, outbox: int, lkey: int) -> SendWR:
     """The send request of a step. number: how many were posted before; outbox: its address."""
     opcode = post.opcode

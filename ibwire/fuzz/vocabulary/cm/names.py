@@ -81,6 +81,8 @@ def _rule(difference: Difference, step: Step, state: str) -> str:
         return f"IBA 13.4.2; {_PAGE}mad"
     if any(name.endswith("_comm_id") or name in _QUEUE_PAIRS for name in step.fields):
         return f"IBA 12.9; {_PAGE}unknown-connection"
+    if state == _TIMEWAIT or "req.local_qpn" in step.fields:
+        return f"IBA 12.9; {_PAGE}teardown"  # what still has the queue pair of an old connection
     if step.message == "REQ" and state != NOT_BEGUN and not step.fields:
         return f"IBA 12.9; {_PAGE}resending"
     return f"IBA 12.6, 12.9; {_PAGE}{_RULES[step.message]}"
@@ -92,6 +94,7 @@ def _of_message(names: Collection[str]) -> bool:
 
 
 _PAGE = "docs/reference/cm.md#"
+_TIMEWAIT = "TIMEWAIT"
 _QUEUE_PAIRS = ("dreq.remote_qpn", "lap.remote_qpn", "dreq.remote_qpn_eecn")
 _RULES = {
     "REQ": "request",

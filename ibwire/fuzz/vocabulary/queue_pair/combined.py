@@ -14,7 +14,7 @@ from random import Random
 
 from ibwire.fuzz.case import Connection, Packet, Post, Receive, Role, Step, Value
 from ibwire.fuzz.guidance import Guide
-from ibwire.fuzz.targets.emulated_device import Emulation
+from ibwire.fuzz.targets.emulated_device import Emulation, length_of_whole_pieces
 from ibwire.fuzz.vocabulary.queue_pair.cells import cell_of
 from ibwire.fuzz.vocabulary.queue_pair.generator import LONGEST, Generator, Menu
 from ibwire.rc.unreliable import GRH_SIZE
@@ -156,6 +156,8 @@ class CombinedGenerator:
             length = mtu * rng.randrange(1, 5) + rng.choice((-1, 0, 0, 1))
         draw = rng.random()
         sges = 1 if draw < 0.5 else rng.choice((2, 2, 3, 3, 4, 5))
+        if sges in (2, 3) and rng.random() < WHOLE:
+            length = length_of_whole_pieces(mtu * rng.choice((1, 1, 2)), sges)
         wrong = rng.randrange(1, sges + 1) if sges > 1 and rng.random() < 0.06 else 0
         return Post(
             opcode,
@@ -210,6 +212,8 @@ def _combined(rng: Random, plain: Connection, role: Role) -> Connection:
     room = plain.room
     if service == "UD" and room and rng.random() < 0.8:
         room += GRH_SIZE
+    elif room and sges in (2, 3) and rng.random() < WHOLE:
+        room = length_of_whole_pieces(plain.mtu * rng.choice((1, 1, 2)), sges)
     elif rng.random() < 0.2:
         room = min(room + rng.choice((1, 5, 100)), 8192)
     retries = {}
@@ -246,6 +250,9 @@ def _on(step: Step, pair: int) -> Step:
 
 ALIKE = 0.4
 """How likely it is that the next steps of a queue pair are also those of others."""
+
+WHOLE = 0.3
+"""How likely a packet begins where an SGE begins, if there are several."""
 
 ALTERNATIVES = 4
 """Groups of steps that are looked at for one that meets something new."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from random import Random
 
 from ibwire.base.units import ACK_TIMEOUT_UNIT, US, Time
-from ibwire.fuzz.case import GOOD, Packet, Step, Value, Wait
+from ibwire.fuzz.case import GOOD, SWAPPED, Packet, Step, Value, Wait
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.vocabulary.queue_pair.messages import FORMS, message, read
 from ibwire.fuzz.vocabulary.queue_pair.request_operators import changed
@@ -19,12 +19,13 @@ from ibwire_layers.syndrome import RNR_TIMER_US, AckKind
 
 
 def icrc_bits(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
-    """Some bits of the ICRC are wrong: one, or any of one half or byte; several such packets."""
+    """The ICRC is wrong: in one bit, in any of a half or byte, or in the order of its bytes."""
     packet, rng = following(traffic, reference), traffic.rng
     if rng.random() < 0.3:
         return [_flipped(packet, rng)]
     bits = rng.sample(range(32), 8)
-    return [packet.altered(icrc=GOOD | 1 << bit, why="ICRC") for bit in bits]
+    wrong = [*(GOOD | 1 << bit for bit in bits), SWAPPED]
+    return [packet.altered(icrc=each, why="ICRC") for each in wrong]
 
 
 def partition_key(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
@@ -166,15 +167,19 @@ def request_meanwhile(rng: Random, reference: Emulation, right: list[Packet]) ->
 
 
 def _flipped(packet: Packet, rng: Random) -> Packet:
-    kind = rng.randrange(4)
+    kind = rng.randrange(6)
     if kind == 0:
         bits = 1 << rng.randrange(32)
     elif kind == 1:
         bits = rng.randrange(1, 1 << 16) << rng.choice((0, 16))
     elif kind == 2:
         bits = rng.randrange(1, 1 << 8) << rng.choice((0, 8, 16, 24))
+    elif kind == 3:
+        bits = rng.choice((0xFFFF, 0xFFFF << 16, 0xFFFFFFFF))
+    elif kind == 4:
+        bits = rng.randrange(1, 1 << 16) * 0x10001  # the same in both halves
     else:
-        bits = 0xFFFF << rng.choice((0, 16))
+        bits = rng.randrange(1, 1 << 32)
     return packet.altered(icrc=GOOD | bits, why="ICRC")
 
 
