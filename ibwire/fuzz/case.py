@@ -517,7 +517,7 @@ def _read(kind: type[Any], name: str, value: Any, where: str) -> Any:
         if isinstance(psn, int) or psn[0] not in PSN_BASES:
             raise CaseError(f"{where}: {value!r} does not count from {', '.join(PSN_BASES)}")
         return psn
-    if name == "fields" and isinstance(value, dict) and "bth.psn" in value:
+    if name == "fields" and kind is Packet and isinstance(value, dict) and "bth.psn" in value:
         raise CaseError(f"{where}.bth.psn: the key psn of the step says it")
     if name == "fields":
         if not isinstance(value, dict):

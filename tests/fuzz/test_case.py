@@ -15,6 +15,7 @@ from ibwire.fuzz.case import (
     Case,
     CaseError,
     Connection,
+    Mad,
     Packet,
     Post,
     Value,
@@ -43,6 +44,12 @@ def test_every_step_has_a_line(case: Case) -> None:
     for step in case.steps:
         assert step_text(step)
         assert "\n" not in step_text(step)
+
+
+def test_a_message_of_a_connection_manager_may_have_a_psn() -> None:
+    case = Case(Connection(), (Mad(message="REQ", fields={"bth.psn": 5}),))
+
+    assert from_json(to_json(case)) == case
 
 
 def test_json_has_names_and_symbols() -> None:

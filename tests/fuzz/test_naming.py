@@ -85,6 +85,26 @@ CASES: Sequence[tuple[str, Sequence[Step], str]] = (
         "a posted SEND: UD_SEND_ONLY with another deth.qkey",
     ),
     (
+        "refusal-drops-responses-elsewhere",
+        [READ.altered(pair=1, held=True), wrong(WRITE, reth__rkey=0)],
+        "WRITE_ONLY (while another queue pair answers): "
+        "NAK REMOTE_ACCESS_ERROR instead of READ_RESPONSE_ONLY",
+    ),
+    (
+        "rnr-wait-blocks-other-queue-pairs",
+        [
+            Post(int(WROpcode.SEND)),
+            wrong(Packet(int(OpCode.RC_ACKNOWLEDGE), ("una", 0)), aeth__syndrome=0x2C),
+            Post(int(WROpcode.SEND), pair=1),
+        ],
+        "a posted SEND after an RNR NAK: nothing instead of SEND_ONLY",
+    ),
+    (
+        "scatter-before-check",
+        [Packet(int(OpCode.RC_SEND_ONLY), length=256)],
+        "SEND_ONLY (into a receive with a wrong L_Key): other bytes in its memory",
+    ),
+    (
         "atomic-result-in-one-sge",
         [
             Post(int(WROpcode.ATOMIC_FETCH_AND_ADD), sges=2),
@@ -99,12 +119,21 @@ CONNECTIONS = {
     "rnr-nak-names-the-psn-before": Connection(receives=0),
     "retries-never-run-out": Connection(timeout=8, retry_cnt=1),
     "credits-of-all-queue-pairs": Connection(pairs=2),
+    "refusal-drops-responses-elsewhere": Connection(pairs=2),
+    "rnr-wait-blocks-other-queue-pairs": Connection(pairs=2),
+    "scatter-before-check": Connection(sges=2, wrong_lkey=2, room=300),
     "ud-empty-datagram-dropped": Connection(service="UD"),
     "qkey-of-the-work-request-always": Connection(service="UD"),
 }
 
 
-@pytest.mark.parametrize(("fault", "steps", "text"), CASES, ids=[each[0] for each in CASES])
+@pytest.mark.parametrize(
+    ("fault", "steps", "text"),
+    [
+        pytest.param(*each, id=each[0], marks=() if each[0] in FUZZED else pytest.mark.slow)
+        for each in CASES
+    ],
+)
 def test_name_and_rule_are_those_of_the_planted_fault(
     fault: str, steps: Sequence[Step], text: str
 ) -> None:

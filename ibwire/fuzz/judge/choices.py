@@ -377,7 +377,7 @@ CHOICES: Sequence[Choice] = (
         ((), (0xFFFF, 0x7FFF)),
         False,
         "P_Keys 0xFFFF and 0x7FFF are taken whatever the table says",
-        "IBA 10.9.1.2",
+        "IBA 10.9.1.2; docs/reference/wire-formats.md#partition-key",
     ),
     Choice(
         "restarts_on_read_gap",

@@ -7,7 +7,7 @@ differs. Findings of one group probably have one cause.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
@@ -25,7 +25,7 @@ from ibwire.fuzz.case import (
 )
 from ibwire.fuzz.judge.comparison import Difference, Kind, apply
 from ibwire.fuzz.judge.findings import first_verdicts, one_line, wrong_fields
-from ibwire.fuzz.judge.request_names import AFTER_ERROR, ERROR, headers, request
+from ibwire.fuzz.judge.request_names import AFTER_ERROR, ERROR, SERVICES, headers, request
 from ibwire.fuzz.judge.response_names import about as response
 from ibwire.fuzz.judge.subject import About
 from ibwire.fuzz.targets.emulated_device import (
@@ -62,8 +62,10 @@ def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
     reference = Emulation(case.connection, profile)
     subjects = list(_subjects(reference, case, difference.step))
     step, about = subjects[-1]
-    about = _setting(reference.connection) or about
     effect = _effect(difference)
+    about = _setting(reference.connection, step, effect) or about
+    if isinstance(step, Packet) and not _is_of(reference.symbols["peer_qpn"], difference):
+        about = _ELSEWHERE
     if isinstance(step, Wait):
         effect = _timed(about, effect, difference, reference)
     is_named = about.what and not about.what.startswith("a right")
@@ -76,14 +78,17 @@ def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
     if about.is_wrong:
         return _of_wrong(text, about, effect)
     what, rule, wider = about.what, effect.rule or about.rule, ""
-    if reference.connection.service != "RC" and isinstance(step, Packet) and rule == _STATUS:
-        rule = about.rule  # whether a message completes at all
+    service = reference.connection.service
+    if service != "RC" and (rule == _STATUS or effect.group in _OF_SERVICE):
+        rule = SERVICES[service].rule
     if effect.group in _OF_FIELD and isinstance(step, Packet | Post):
         what = "a right packet"  # of any operation
     if effect.group.startswith("reth.") and not isinstance(step, Post):
         rule = f"IBA 9.7.6; {_TRANSPORT}read-restart"
-    before = next((each for _, each in reversed(subjects) if each.is_wrong), None)
-    if before is not None and not isinstance(step, Wait):
+    if isinstance(step, Post) and about.what:
+        rule = about.rule
+    before = _cause(subjects, effect)
+    if before is not None:
         wider = f"{what}: {effect.group}"
         text, rule, what = f"{text} after {before.what}", before.rule, f"after {before.what}"
     return Name(f"{text}: {effect.text}", rule, f"{what}: {effect.group}", wider)
@@ -100,11 +105,30 @@ def _of_wrong(text: str, about: About, effect: _Effect) -> Name:
     return Name(f"{text}: {effect.text}", rule, about.group or f"{about.what}: {group}")
 
 
-def _setting(connection: Connection) -> About | None:
+def _setting(connection: Connection, step: Step, effect: _Effect) -> About | None:
     """What is unusual about the queue pair, if a minimised case needs it."""
     if connection.pkey_index:
         return _PKEY
-    return _REARMED if connection.rearmed else None
+    if connection.rearmed:
+        return _REARMED
+    if not isinstance(step, Packet) or effect.rule not in ("", _STATUS):
+        return None
+    if connection.wrong_lkey:
+        return _WRONG_LKEY
+    if connection.sges > 1:
+        return _SGES_REFUSED if effect.group == "refused" else _SGES
+    return None
+
+
+def _cause(subjects: Sequence[tuple[Step, About]], effect: _Effect) -> About | None:
+    """What an earlier step is about, if the name says that the last one is right after it."""
+    step, _ = subjects[-1]
+    if isinstance(step, Wait):
+        return None
+    wrong = next((each for _, each in reversed(subjects) if each.is_wrong), None)
+    if wrong is None and isinstance(step, Post) and effect.group == "no answer":
+        wrong = next((each for _, each in subjects[:-1] if each.rule.endswith("#rnr-wait")), None)
+    return wrong
 
 
 def _timed(about: About, effect: _Effect, difference: Difference, reference: Emulation) -> _Effect:
@@ -168,10 +192,42 @@ def _answer(difference: Difference) -> _Effect:
     names = list(dict.fromkeys(f"{part}.{name}" for part, name in fields))
     if not names:
         return _Effect(f"{got} with other data", "data")
+    if set(names) <= {"bth.pad_count"} and (sizes := _sizes(difference)):
+        text = f"{got} with {sizes[1]} bytes instead of {sizes[0]}"
+        return _Effect(text, "payload", f"IBA 9.7.2; {_TRANSPORT}segmentation")
     if names == ["aeth.syndrome"] and _are_credits(difference):
         return _Effect(f"{got} with other credits", "credits", _OF_FIELD["credits"])
     rule = next((_OF_FIELD[name] for name in names if name in _OF_FIELD), "")
     return _Effect(f"{got} with another {', '.join(names)}", names[0], rule)
+
+
+def _sizes(difference: Difference) -> tuple[int, int] | None:
+    """The bytes of payload in the first answers that differ, if those differ in them."""
+    for frames in zip(difference.expected, difference.got, strict=False):
+        if frames[0] != frames[1]:
+            one, other = (_payload_of(each) for each in frames)
+            return None if one == other else (one, other)
+    return None
+
+
+def _payload_of(frame: object) -> int:
+    assert isinstance(frame, bytes)
+    return len(WholePacket.parse(frame).payload)
+
+
+def _is_of(peer: int, difference: Difference) -> bool:
+    """Whether the first answer that is missing or wrong is one to this queue pair of the peer."""
+    if difference.kind is not Kind.ANSWER:
+        return True
+    for expected, got in zip_longest(difference.expected, difference.got):
+        if expected != got:
+            return not isinstance(expected, bytes) or _peer_of(expected) == peer
+    return True
+
+
+def _peer_of(frame: bytes) -> int:
+    """The queue pair that a frame of the reference is for."""
+    return WholePacket.parse(frame).bth.dest_qp
 
 
 def _are_credits(difference: Difference) -> bool:
@@ -366,7 +422,11 @@ _OF_FIELD = {
 
 DUPLICATE_WRITE = f"IBA 9.7.5.1.5; {_TRANSPORT}duplicate-write"
 DUPLICATES = f"IBA 9.7.5.1.5, C9-105; {_TRANSPORT}duplicates"
-_FIELDS_OF_RULE = {"bth.psn": (DUPLICATE_WRITE,)}
+DUPLICATE_ATOMIC = f"IBA 9.7.5.1.5; {_TRANSPORT}duplicate-atomic"
+_OF_SERVICE = ("bth.ack_req", "byte_len", "wr_id")
+"""Fields that an unreliable service has its own rule for; and whether a message completes."""
+
+_FIELDS_OF_RULE = {"bth.psn": (DUPLICATE_WRITE,), "atomicacketh.orig": (DUPLICATE_ATOMIC,)}
 """Rules of packets that say what a field of the response is."""
 
 _PKEY = About(
@@ -374,6 +434,16 @@ _PKEY = About(
     f"IBA 10.9.3; {_WIRE}partition-key",
     group="the P_Key of another index",
 )
+_ELSEWHERE = About(
+    "while another queue pair answers",
+    f"IBA 10.3.1; {_TRANSPORT}qp-state-actions",
+    group="the answers of another queue pair",
+)
+_WRONG_LKEY = About(
+    "into a receive with a wrong L_Key", f"IBA 9.9.3 class A; {_TRANSPORT}receive-fault"
+)
+_SGES = About("into a receive of several SGEs", f"IBA 9.7.2; {_TRANSPORT}segmentation")
+_SGES_REFUSED = replace(_SGES, rule=f"IBA 9.7.4.1.6; {_TRANSPORT}receive-too-short")
 _REARMED = About(
     "with an alternate path", f"IBA 17.2.8; {_TRANSPORT}migration", group="an alternate path"
 )

@@ -21,7 +21,7 @@ def request(reference: Emulation, packet: Packet) -> About:
     """What a request is about that the responder gets now."""
     service = reference.connection.service
     if service != "RC":
-        return _SERVICES[service]
+        return SERVICES[service]
     said = _Said(reference, packet)
     found = _opcode(said)
     if found is not None:
@@ -135,7 +135,8 @@ def _content(said: _Said, info: OpCodeInfo) -> About:
     """Faults in lengths, keys and addresses; at last, a right request."""
     find = _CONTENT.get(info.operation)
     found = find(said, info) if find is not None else None
-    return found or _RIGHT.get(info.operation, _RESERVED_OPCODE)
+    unusual = next((_UNUSUAL[name] for name in _UNUSUAL if name in said.fields), None)
+    return found or unusual or _RIGHT.get(info.operation, _RESERVED_OPCODE)
 
 
 def _send(said: _Said, info: OpCodeInfo) -> About | None:
@@ -150,7 +151,9 @@ def _send(said: _Said, info: OpCodeInfo) -> About | None:
         return replace(_SIZE, what=f"a SEND {info.position.name} {size}")
     if "ieth.rkey" in said.fields and said.fields["ieth.rkey"] != reference.symbols.get("mw.rkey"):
         return _BAD_INVALIDATE
-    return _INVALIDATE if OpCode(said.opcode) in _INVALIDATES else None
+    if OpCode(said.opcode) in _INVALIDATES:
+        return _INVALIDATE
+    return _FILLING if length and length == reference.connection.room - filled else None
 
 
 def _fits(info: OpCodeInfo, length: int, mtu: int) -> bool:
@@ -302,7 +305,7 @@ _RESERVED_OPCODE = About("a reserved opcode", f"IBA 9.7.4.1.2; {_TRANSPORT}reser
 _OTHER_SERVICE = About("an opcode of another service", f"IBA 9.6.1.4; {_TRANSPORT}other-service")
 ERROR = "the state after a fatal NAK"
 AFTER_ERROR = About("after a fatal NAK", f"IBA 9.9.3; {_TRANSPORT}after-fatal-nak", group=ERROR)
-_SERVICES = {
+SERVICES = {
     "UC": About("a packet of UC", f"IBA 9.8.2; {_TRANSPORT}uc", is_wrong=False),
     "UD": About("a packet of UD", f"IBA 9.8.3; {_TRANSPORT}ud", is_wrong=False),
 }
@@ -328,6 +331,17 @@ _RESOURCES = About(
 _NOT_READY = About("no receive request", f"IBA 9.7.5.2.8; {_TRANSPORT}receive-missing")
 _TOO_LONG = About("a SEND longer than its receive", f"IBA 9.7.4.1.6; {_TRANSPORT}receive-too-short")
 _SIZE = About("a payload that does not fit the path MTU", f"C9-92; {_TRANSPORT}packet-length")
+_FILLING = About(
+    "a SEND that fills its receive",
+    f"IBA 9.7.4.1.6; {_TRANSPORT}receive-too-short",
+    is_wrong=False,
+)
+_UNUSUAL = {
+    "bth.mig_req": About("another MigReq", f"IBA 17.2.8; {_TRANSPORT}migration", is_wrong=False),
+    "bth.se": About("a solicited event", f"IBA 9.2.3; {_TRANSPORT}solicited-event", is_wrong=False),
+}
+"""Fields that are right either way; a minimised case has them only if it needs them."""
+
 _BAD_INVALIDATE = About(
     "a SEND that invalidates a wrong key", f"IBA 9.9.3; {_TRANSPORT}invalidate-fault"
 )
