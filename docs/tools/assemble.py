@@ -28,7 +28,7 @@ OUTSIDE = {
 }
 """Files of the repository that are pages of the site, and their names there."""
 
-COPIED = {".md", ".svg", ".css"}
+COPIED = {".md", ".svg", ".csv", ".css"}
 
 LINK = re.compile(r"\[([^\]\n]*(?:\n[^\]\n]*)?)\]\(([^)#\s:]+)(#[^)\s]*)?\)")
 """Text, path and anchor of a link inside the repository."""

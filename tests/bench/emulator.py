@@ -6,6 +6,7 @@ Two devices on a simulated wire move verified data; every packet is made with it
 ICRC and checked on the other side. tshark reads the capture of the same run, taken
 once more with a tap. The rounds of all jobs take turns; the tables show the median.
 Packets inside a long message travel in runs; `one by one` is the same without them.
+How the cost grows with packets and connections: `growth.py`.
 """
 
 from __future__ import annotations
@@ -170,18 +171,6 @@ def beside_tshark(packets: int, rounds: int) -> None:
         print(f"{row} {peer:,.0f} | {rate / peer:.2f} |")
 
 
-def flatness(rounds: int) -> None:
-    """Cost of a packet against the length of the run and the number of connections."""
-    print("\n| packets | connections | microseconds a frame |")
-    print("|---|---|---|")
-    jobs = [Job("", size=4096, packets=count) for count in (10_000, 100_000, 1_000_000)]
-    jobs += [Job("", size=4096, packets=200_000, connections=n) for n in (1, 100, 10_000)]
-    for job in jobs:
-        runs = [transfer(job) for _ in range(1 if job.packets > 500_000 else rounds)]
-        cost = statistics.median(seconds / frames for frames, seconds in runs)
-        print(f"| {job.packets:,} | {job.connections:,} | {cost * 1e6:.2f} |")
-
-
 def memory(count: int = 1000) -> None:
     """Bytes of a connected queue pair that does nothing."""
     there, back = (Side(address, "spec", 4096) for address in ("10.0.0.1", "10.0.0.2"))
@@ -202,5 +191,4 @@ if __name__ == "__main__":
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
     beside_tshark(given.packets, given.rounds)
-    flatness(given.rounds)
     memory()
