@@ -22,6 +22,9 @@ _LIDS, _PKEY, _SL, _QP1, _QP2, _GIDS = 0xC000, 0x2000, 0x1000, 0x0800, 0x0400, 0
 """Bits of DataValid in trap 259: which details the packet had. The order is that of Omni-Path in
 Wireshark (packet-opa.c); no source for the one of InfiniBand is at hand, and opensm prints the
 number as it is."""
+_OF_PACKETS = (Trap.BAD_M_KEY, Trap.BAD_P_KEY, Trap.BAD_Q_KEY, Trap.BAD_P_KEY_AT_SWITCH)
+"""Security traps. Every packet of a sender may cause one, so different ones wait for SubnetTimeOut
+too, as those of Linux do (drivers/infiniband/hw/qib/qib_mad.c, o14-2)."""
 REPEATS = 100
 """Times that a trap is sent without a response."""
 
@@ -47,6 +50,8 @@ class TrapSender:
         self._send = send
         self._open: dict[tuple[Port, int], _Open] = {}
         """By the port that the trap is about, and its number."""
+        self._not_before: dict[tuple[Port, int], Time] = {}
+        """The same for security traps that were repressed: when the next one may be sent."""
         self._tid = 0
 
     def link_changed(self, node: Node) -> None:
@@ -102,6 +107,8 @@ class TrapSender:
         for key, trap in self._open.items():
             if trap.port is port and trap.tid == int.from_bytes(datagram.mad[TID], "big"):
                 del self._open[key]
+                if key[1] in _OF_PACKETS:
+                    self._not_before[key] = trap.due
                 return True
         return False
 
@@ -139,9 +146,14 @@ class TrapSender:
             data_details=details.ljust(54, b"\0"),
         ).pack()
         before = self._open.get((about, number))
-        if before is None or before.notice != notice:
-            self._tid += 1
-            self._open[about, number] = _Open(port, notice, self._tid, due=0)
+        if before is not None and before.notice == notice:
+            return
+        due: Time = 0
+        if number in _OF_PACKETS:
+            not_before = self._not_before.pop((about, number), 0)
+            due = not_before if before is None else before.due
+        self._tid += 1
+        self._open[about, number] = _Open(port, notice, self._tid, due)
 
     def _datagram(self, trap: _Open) -> Datagram:
         header = MAD(

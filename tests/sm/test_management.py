@@ -407,6 +407,30 @@ def test_a_switch_that_drops_a_packet_by_its_p_key_sends_a_trap(
     assert trap.data_details == expected.ljust(54, b"\0")
 
 
+@pytest.mark.parametrize("is_repressed", [True, False])
+def test_different_security_traps_of_a_port_keep_the_distance_of_subnet_timeout(
+    is_repressed: bool, fabric: Fabric
+) -> None:
+    """4.096 us times 2^18, 1.07 s, from one to the next."""
+    up(fabric)
+    fabric.b.master_sm_lid, fabric.b.subnet_timeout = fabric.a.lid, 18
+    management = fabric.management
+    tenths = []
+    for tenth in range(30):
+        by_lid(fabric, 2, PerfAttribute.PORT_COUNTERS, MgmtClass.PERF, qkey=1 + tenth % 2)
+        management.handle_timeout(tenth * S // 10)
+        for trap in list(fabric.received):
+            assert Notice.unpack(trap.mad, 64).trap_number == 258
+            tenths.append(tenth)
+            repress = bytearray(trap.mad)
+            repress[3] = Method.TRAP_REPRESS
+            if is_repressed:
+                management.send(Datagram(repress, fabric.a.lid, fabric.b.lid, 0, 0), fabric.a)
+                management.run(tenth * S // 10)
+
+    assert tenths == [0, 11, 22]
+
+
 def test_a_trap_is_repeated_until_it_is_repressed(fabric: Fabric) -> None:
     up(fabric)
     fabric.subnet.disconnect(fabric.b)
