@@ -134,6 +134,31 @@ def traps_at(brought: Brought) -> list[tuple[int, int, bytes]]:
     return found
 
 
+def test_a_damaged_packet_makes_a_switch_send_no_trap_about_its_p_key() -> None:
+    """Each bit of LRH and BTH of an acknowledgement of 30 bytes: 8 + 12 + 4 + 4 + 2."""
+    brought = Brought("star2")
+    traffic, switch = brought.traffic, brought.subnet.nodes["sw0"]
+    seen: list[Frame] = []
+    tap(traffic.fabric, brought.adapters[1], lambda frame, now: seen.append(frame))
+    traffic.add(brought.adapters[0], brought.adapters[1], 1)
+    brought.run(20 * US)
+    acknowledgement = next(frame for frame in seen if len(frame) == 30)
+    errors = switch.ports[2].counters
+    assert errors.port_rcv_errors == 0
+
+    for bit in range(8 * 20):
+        damaged = bytearray(acknowledgement)
+        damaged[bit // 8] ^= 1 << bit % 8
+        traffic.fabric.switches["sw0"].receive(
+            DamagedFrame(damaged), traffic.simulator.now, switch.ports[2].number
+        )
+        brought.run(1 * US)
+
+    assert errors.symbol_error_counter == 8 * 20
+    assert errors.port_rcv_constraint_errors > 0
+    assert 259 not in {number for number, _, _ in traps_at(brought)}
+
+
 @pytest.mark.parametrize("damaged", [8, 9])
 def test_a_link_whose_errors_exceed_the_threshold_is_reported(damaged: int) -> None:
     """Trap 129 with LID and port: nine damaged packets in a row, one more than LocalPhyErrors."""

@@ -62,11 +62,16 @@ def is_management(frame: Frame) -> bool:
 
 
 def pkey_of(frame: Frame) -> int | None:
-    """The P_Key of a packet; `None` for a raw one, which has none."""
+    """The P_Key of a packet, or `None`.
+
+    A raw packet has none, nor has one that is too short for the GRH of its LNH: LNH is damaged.
+    """
     kind = frame[1] & 3
     if kind < 2:
         return None
     at = LRH.SIZE + (GRH.SIZE if kind == _GLOBAL else 0) + 2
+    if at + 2 > len(frame):
+        return None
     return frame[at] << 8 | frame[at + 1]
 
 

@@ -166,7 +166,7 @@ class CutThroughSwitch:
         """Takes packets for port 0 and SMPs by directed route, with the port by which they came
         and the time at which they are there whole."""
         self.on_bad_pkey: Callable[[Port, Frame], None] | None = None
-        """Called for a packet that a port does not let pass by its P_Key."""
+        """Called for a packet that a port does not let pass by its P_Key, unless it is damaged."""
         self.ready_ports: list[int] = []
         self._settings = settings
         self._alternatives = alternatives
@@ -289,7 +289,7 @@ class CutThroughSwitch:
             return
         outputs = self._route(transit)
         pkey = pkey_of(frame)
-        if outputs and not self._admits(link, frame, pkey, inbound=True):
+        if outputs and not self._admits(link, transit, pkey, inbound=True):
             outputs = []
         transit.copies = 1
         for out in outputs:
@@ -382,7 +382,7 @@ class CutThroughSwitch:
         busy = link.line.free_at > transit.arrived
         return False, packets + busy, -link.credits.left(vl)
 
-    def _admits(self, link: LinkEnd, frame: Frame, pkey: int | None, *, inbound: bool) -> bool:
+    def _admits(self, link: LinkEnd, transit: Transit, pkey: int | None, *, inbound: bool) -> bool:
         """Whether the P_Key table of a port lets a packet pass; counts it if not."""
         port = link.port
         enforces = port.enforces_pkeys_inbound if inbound else port.enforces_pkeys_outbound
@@ -392,8 +392,8 @@ class CutThroughSwitch:
             link.counters.port_rcv_constraint_errors += 1
         else:
             link.counters.port_xmit_constraint_errors += 1
-        if self.on_bad_pkey is not None:
-            self.on_bad_pkey(port, frame)
+        if self.on_bad_pkey is not None and not transit.is_bad:
+            self.on_bad_pkey(port, transit.frame)
         return False
 
     def _enqueue(self, transit: Transit, out: int, pkey: int | None, now: Time) -> None:
@@ -408,7 +408,7 @@ class CutThroughSwitch:
             if transit.came:
                 self.links[transit.came].counters.port_rcv_switch_relay_errors += 1
             return
-        if not self._admits(link, transit.frame, pkey, inbound=False):
+        if not self._admits(link, transit, pkey, inbound=False):
             return
         output = self.outputs[out]
         lane = output.lanes[vl]
@@ -447,7 +447,7 @@ class CutThroughSwitch:
                 self.send_smp(transit.frame, out, ready, transit)
 
     def _take_own(self, transit: Transit) -> None:
-        if self.to_management is not None and not transit.is_bad:
+        if self.to_management is not None:
             self.to_management(transit.frame, transit.came, transit.tail)
 
     # What leaves.
