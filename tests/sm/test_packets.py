@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-
 import pytest
 
 from ibwire.base.node import Frame
@@ -175,6 +174,20 @@ def test_a_link_whose_errors_exceed_the_threshold_is_reported(damaged: int) -> N
     lid = switch.ports[0].lid.to_bytes(2, "big")
     assert traps_at(brought) == [(129, 2, bytes(2) + lid + bytes((2,)))] * (damaged - 8)
     assert switch.ports[2].counters.local_link_integrity_errors == damaged - 8
+
+
+def test_good_packets_between_damaged_ones_keep_a_link_below_the_threshold() -> None:
+    """On a link that carries flow-control packets only, of which every second one is damaged."""
+    brought = Brought("star2")
+    fabric, switch = brought.traffic.fabric, brought.subnet.nodes["sw0"]
+    numbers = iter(range(1000))
+    fabric.line(brought.adapters[1]).stage = lambda frame, now: (
+        (0, DamagedFrame(bytes(len(frame))) if next(numbers) % 2 else frame),
+    )
+    brought.run(60 * US)
+
+    assert fabric.link(switch.ports[2]).errors >= 9
+    assert switch.ports[2].counters.local_link_integrity_errors == 0
 
 
 def test_a_link_without_flow_control_packets_is_trained_again() -> None:

@@ -265,6 +265,8 @@ class LinkEnd:
             self.errors += 1
             self._damaged()
             return
+        if self.local_errors:
+            self.local_errors -= 1
         operation, vl, sent, limit = found
         if operation in (NORMAL, INITIALIZING) and vl < self.lanes:
             self.updated |= 1 << vl
