@@ -4,9 +4,11 @@
 
 The pcap files of the directory (captures/ of this repository: Linux Soft-RoCE under many tools,
 with losses, duplicates, damage and reordering) begin at the same time, and their frames are put in
-order. When all have ended they begin again with other IP addresses, so that the connections of each
-round are new ones. The ICRC of a frame is changed by what the addresses change in it: one that was
-wrong stays wrong by the same bits. Frames of other protocols than RoCEv2 are always the same.
+order. Where both ends of a wire were captured (`name.a.pcap` and `name.b.pcap`), the second is left
+out, which has the same packets once more. When all have ended they begin again with other IP
+addresses, so that the connections of each round are new ones. The ICRC of a frame is changed by
+what the addresses change in it: one that was wrong stays wrong by the same bits. Frames of other
+protocols than RoCEv2 are always the same.
 """
 
 from __future__ import annotations
@@ -145,7 +147,8 @@ def _updated(checksum: int, before: int, after: int) -> int:
 
 def generate(out: Path, packets: int, captures: Path = CAPTURES) -> int:
     """Write the capture; returns how many frames it has."""
-    files = [read(path) for path in sorted(captures.glob("*.pcap"))]
+    paths = (path for path in sorted(captures.glob("*.pcap")) if not path.match("*.b.pcap"))
+    files = [read(path) for path in paths]
     frames = sorted((each for file in files for each in file), key=lambda each: each.time_ns)
     if not frames:
         raise SystemExit(f"no pcap file with Ethernet frames in {captures}")
