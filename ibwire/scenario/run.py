@@ -167,8 +167,8 @@ class Network:
             profile=spec.profile,
             link=self.scenario.link,
             lid=number,
-            # QPNs and keys that distinguish the nodes in a capture.
-            first_qpn=number << 16 | 1,
+            # QPNs and keys that distinguish the nodes in a capture, as far as 24 bits go.
+            first_qpn=((number - 1) % 0xFF + 1) << 16 | 1,
             key_start=number << 12,
             vlan=spec.vlan,
             **self._control(spec.name),

@@ -67,6 +67,16 @@ def test_each_port_is_a_node_with_its_own_address() -> None:
     ]
 
 
+def test_more_ports_than_the_upper_byte_of_a_queue_pair_number_can_count() -> None:
+    """A queue pair number has 24 bits: 255 numbers of the form 0xNN0001, then they begin again."""
+    many = FORM.replace("hosts = 3", "hosts = 128")
+
+    found = outcome_of(many + flow("'h126'", "'h127'"))
+
+    numbers = [(qp.qpn, qp.peer_qpn) for qp in found.qps[::2]]
+    assert numbers == [(0xFD0001, 0xFF0001), (0xFE0001, 0x010001)]
+
+
 def test_ports_without_addresses_have_those_that_follow() -> None:
     text = "[[node]]\nname='a'\nports=2\n[[node]]\nname='b'\n[[wire]]\nbetween=['a.1', 'b']\n"
     scenario = read(text + "[[flow]]\nfrom = 'a.1'\nto = 'b'\n")
