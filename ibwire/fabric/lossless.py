@@ -13,7 +13,7 @@ from fractions import Fraction
 from functools import partial
 
 from ibwire.base.errors import EncodeError
-from ibwire.base.node import Frame, Node
+from ibwire.base.node import Frame, Node, Stage
 from ibwire.base.units import ETHERNET_OVERHEAD, S, Time
 from ibwire.fabric.line import Direction
 from ibwire.fabric.llr import LLR, RetryLink
@@ -194,6 +194,8 @@ class LosslessNetwork:
                     name = f"{link.a}-{link.b}"
                     raise EncodeError("llr", name, "of switches without cut-through")
                 self.retries.setdefault(link, []).append(RetryLink(simulator, wire, own))
+        self._discarding: dict[Direction, Stage | None] = {}
+        """The stages of lines from hosts that are down."""
         for outage in outages:
             self._find(outage.link)
             self.timetable.add(outage.at, partial(self.fail, outage.link))
@@ -313,6 +315,8 @@ class LosslessNetwork:
             if name in self.switches:
                 self.switches[name].link_down(port)
                 self._simulator.kick(self.switches[name])
+            elif link not in self.retries:
+                self._discard(wire.a_to_b if name == link.a else wire.b_to_a)
         self._reroute_later()
 
     def restore(self, link: Link) -> None:
@@ -324,10 +328,28 @@ class LosslessNetwork:
         for name, port in ends:
             if name in self.switches:
                 self.switches[name].link_up(port)
+        for line in (wire.a_to_b, wire.b_to_a):
+            if line in self._discarding:
+                line.stage = self._discarding.pop(line)
         self._simulator.mend(wire)
         for retry in self.retries.get(link, ()):
             retry.restore()
         self._reroute_later()
+
+    def _discard(self, line: Direction) -> None:
+        """Take what a host sends to a line that is down, and lose it.
+
+        So its queue pairs time out and fail, as those of an adapter without a link; they do not wait.
+        """
+
+        def lose(frame: Frame, now: Time) -> Iterable[tuple[Time, Frame]]:
+            line.lost += 1
+            return ()
+
+        self._discarding[line] = line.stage
+        line.stage = lose
+        line.free_at = self._simulator.now
+        self._simulator.ask(line)
 
     def reroute(self) -> None:
         """Give all switches routes over the links that work now."""

@@ -161,9 +161,22 @@ def test_a_port_that_fails_leaves_the_other_alone() -> None:
     assert by_port["a.0"]["verified_bytes"] == by_port["a.1"]["verified_bytes"] == 200_000
 
 
-def test_run_with_messages_on_a_port_that_stays_down_names_its_line() -> None:
-    outage = "[[outage]]\nbetween = ['a.1', 'blue']\nat = '2us'\n"
+@pytest.mark.parametrize("host", ["a", "b"])
+def test_messages_on_a_port_that_stays_down_fail(host: str) -> None:
+    outage = f"[[outage]]\nbetween = ['{host}.1', 'blue']\nat = '2us'\n"
     found = run(read(TWO_SWITCHES + outage + flow("'a'", "'b'")))
+
+    assert (found.metrics["success"], found.metrics["failed"]) == (1, 1)
+    assert found.metrics["timeouts"] == 8  # retry_cnt is 7
+    assert not found.metrics["unfinished"]
+    assert not found.standstill
+
+
+def test_a_line_with_link_level_retry_keeps_what_it_has_and_is_named() -> None:
+    outage = "[[outage]]\nbetween = ['a.1', 'blue']\nat = '2us'\n"
+    line = 'between = ["a.1", "blue"]\n'
+    text = TWO_SWITCHES.replace(line, line + "llr = { while_down = 'block' }\n")
+    found = run(read(text + outage + flow("'a'", "'b'")))
 
     assert found.metrics["unfinished"] == 1
     assert found.standstill == ["a.1 to blue: the line is down"]
