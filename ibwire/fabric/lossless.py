@@ -339,7 +339,7 @@ class LosslessNetwork:
     def _discard(self, line: Direction) -> None:
         """Take what a host sends to a line that is down, and lose it.
 
-        So its queue pairs time out and fail, as those of an adapter without a link; they do not wait.
+        So its queue pairs time out and fail, as those of an adapter without a link.
         """
 
         def lose(frame: Frame, now: Time) -> Iterable[tuple[Time, Frame]]:
