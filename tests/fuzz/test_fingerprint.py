@@ -10,7 +10,7 @@ from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import Case, Connection, NeverConnects
 from ibwire.fuzz.judge.choices import CHOICES
 from ibwire.fuzz.judge.comparison import Difference, Kind
-from ibwire.fuzz.judge.witness import MOST_ENDLESS, fingerprint
+from ibwire.fuzz.judge.witness import MOST_ENDLESS, WITNESS, fingerprint
 from ibwire.fuzz.judge.witnesses import WITNESSES
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.targets.emulator import EmulatorTestbed
@@ -29,7 +29,7 @@ def test_a_target_that_does_not_come_back_is_given_few_witnesses() -> None:
     found = fingerprint(CASES, SPEC, CHOICES, replay)
 
     assert len(trials) == MOST_ENDLESS
-    assert found.unexplained == unique(trials)
+    assert found.unexplained == trials
     assert found.profile == SPEC
 
 
@@ -45,8 +45,30 @@ def test_a_target_that_never_connects_is_given_few_witnesses() -> None:
     assert (len(trials), found.unexplained) == (MOST_ENDLESS, [])
 
 
-def unique(cases: list[Case]) -> list[Case]:
-    return [case for number, case in enumerate(cases) if case not in cases[:number]]
+def test_a_witness_from_which_a_target_does_not_come_back_keeps_no_other_one_back() -> None:
+    trials: list[Case] = []
+
+    def replay(case: Case, profile: Profile) -> Difference | None:
+        if case is CASES[0][1]:
+            trials.append(case)
+            return Difference(0, Kind.ENDLESS, [], ["does not come back"])
+        return differs(case, profile)
+
+    found = fingerprint(CASES, SPEC, CHOICES, replay)
+
+    without = fingerprint(CASES[1:], SPEC, CHOICES, differs)
+    assert trials == [CASES[0][1]]
+    assert len(without.shown) > 30
+    assert found.shown == without.shown
+    assert found.unexplained == [CASES[0][1], *without.unexplained]
+
+
+def differs(case: Case, profile: Profile) -> Difference | None:
+    """A target with all choices of rxe, each of which shows in its own witnesses only."""
+    name = case.origin.removeprefix(WITNESS)
+    if getattr(profile, name) == getattr(PROFILES["rxe"], name):
+        return None
+    return Difference(0, Kind.MEMORY, [], [])
 
 
 class Counting(EmulatorTestbed):

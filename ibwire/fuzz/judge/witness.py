@@ -52,7 +52,7 @@ class Fingerprint:
 
 
 MOST_ENDLESS = 3
-"""Trials from which a target does not come back, before it is left alone."""
+"""Witnesses from which a target does not come back, before it is left alone."""
 
 
 def fingerprint(
@@ -60,7 +60,7 @@ def fingerprint(
 ) -> Fingerprint:
     """Carry out the witnesses, each with its field, until nothing new is shown.
 
-    A target that does not come back from `MOST_ENDLESS` trials is given no more of them.
+    A target that does not come back from `MOST_ENDLESS` of them is given no more.
     """
     found = Fingerprint(profile)
     trials = _Trials(replay)
@@ -78,39 +78,51 @@ class _GivesUp(Exception):
 
 
 class _Trials:
-    """Carries the witnesses out, each once against each reference."""
+    """Carries the witnesses out, each once against each reference.
+
+    From one of them a target does not come back once, whatever it is compared with.
+    """
 
     def __init__(self, replay: Replay) -> None:
         self._replay = replay
-        self._known: dict[tuple[int, Profile], Difference | CaseError | RunsAway | None] = {}
+        self._known: dict[tuple[int, Profile], _Outcome] = {}
+        self._lost: dict[int, Difference | NeverConnects] = {}
         self.endless: list[Case] = []
         """Witnesses from which the target did not come back."""
-        self._lost = 0
 
     def __call__(self, case: Case, profile: Profile) -> Difference | None:
-        key = id(case), profile
-        if key not in self._known:
-            if self._lost >= MOST_ENDLESS:
-                raise _GivesUp
-            self._known[key] = self._carry_out(case, profile)
-        found = self._known[key]
+        found = self._outcome(case, profile)
         if isinstance(found, Exception):
             raise found
         return found
 
-    def _carry_out(self, case: Case, profile: Profile) -> Difference | CaseError | RunsAway | None:
+    def _outcome(self, case: Case, profile: Profile) -> _Outcome:
+        key = id(case), profile
+        if key in self._known:
+            return self._known[key]
+        if id(case) in self._lost:
+            return self._lost[id(case)]
+        if len(self._lost) >= MOST_ENDLESS:
+            raise _GivesUp
+        found = self._known[key] = self._carry_out(case, profile)
+        return found
+
+    def _carry_out(self, case: Case, profile: Profile) -> _Outcome:
         try:
             found = self._replay(case, profile)
         except NeverConnects as error:
-            self._lost += 1
+            self._lost[id(case)] = error
             return error
         except (CaseError, RunsAway) as error:
             return error
         if found is not None and found.kind is Kind.ENDLESS:
-            self._lost += 1
-            if case not in self.endless:
-                self.endless.append(case)
+            self._lost[id(case)] = found
+            self.endless.append(case)
         return found
+
+
+_Outcome = Difference | CaseError | RunsAway | None
+"""How the target differs; or why there is nothing to compare."""
 
 
 def is_shown(
