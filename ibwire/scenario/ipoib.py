@@ -22,10 +22,9 @@ from ibwire.scenario.infiniband import GRH_SIZE, FabricTraffic
 from ibwire.sm.groups import BROADCAST, JOINING, PKEY
 from ibwire.sm.mads import TID, Datagram
 from ibwire.sm.path_records import DGID, NUMB_PATH, SGID
-from ibwire.sm.recording import GSI_QKEY
 from ibwire_layers.crc import internet_checksum
 from ibwire_layers.headers import IPoIB
-from ibwire_layers.mad import MAD, MAD_SIZE, SA, Method, MgmtClass
+from ibwire_layers.mad import GSI_QKEY, MAD, MAD_SIZE, SA, Method, MgmtClass
 from ibwire_layers.outer import EtherType, IPv4
 from ibwire_layers.records import MCMemberRecord, PathRecord, SAAttribute
 

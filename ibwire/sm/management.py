@@ -44,7 +44,7 @@ from ibwire.sm.routes import (
 from ibwire.sm.sma import SMA
 from ibwire.sm.traps import TrapSender
 from ibwire_layers.attributes import PortState, SMAttribute
-from ibwire_layers.mad import Method, MgmtClass, Status
+from ibwire_layers.mad import GSI_QKEY, Method, MgmtClass, Status
 
 _INIT = int(PortState.INIT)
 _GET, _SET, _TRAP_REPRESS = int(Method.GET), int(Method.SET), int(Method.TRAP_REPRESS)
@@ -112,8 +112,10 @@ class Management:
     def send(self, datagram: Datagram, port: Port) -> None:
         """Take a MAD that a program or an agent sends from a port; `run` delivers it."""
         self._psn = datagram.psn = self._psn + 1 & 0xFFFFFF
-        if datagram.dqp:  # a packet has a P_Key of its sender
+        if datagram.dqp:  # a packet has keys of its sender
             datagram.pkey = port.management.pkey_like(datagram.pkey)
+            if datagram.qkey & _QKEY_OF_SENDER:
+                datagram.qkey = GSI_QKEY
         self._waiting.append((datagram, port))
 
     def answer(self, port: Port, mad: bytes, hi_tid: bytes) -> bytes | None:
@@ -350,9 +352,7 @@ class Management:
             port.pkey_violations = min(port.pkey_violations + 1, 0xFFFF)
             self.traps.bad_pkey(port, datagram)
             return False
-        qkey = datagram.qkey
-        # Not given, or with the bit that makes the sender use the key of its own queue pair.
-        if not qkey or qkey & _QKEY_OF_SENDER:
+        if datagram.qkey in (0, GSI_QKEY):  # 0: not given
             return True
         port.qkey_violations = min(port.qkey_violations + 1, 0xFFFF)
         self.traps.bad_qkey(port, datagram)

@@ -14,12 +14,11 @@ from ibwire.fabric.infiniband.subnet import Port
 from ibwire.fabric.infiniband.tables import DEFAULT_SL_TO_VL
 from ibwire.sm.mads import GRH_WORDS, MGMT_CLASS, PACKET_WORDS, SMP_CLASSES, Datagram
 from ibwire_layers.headers import BTH, DETH, GRH, LRH
+from ibwire_layers.mad import GSI_QKEY
 from ibwire_layers.opcodes import OpCode
 from ibwire_layers.outer import LinkType
 from ibwire_layers.packet import IBRoute, Packet
 
-GSI_QKEY = 0x8001_0000
-"""Q_Key of queue pair 1 (IBA 10.2.5)."""
 MANAGEMENT_VL = 15
 LOCAL, GLOBAL = 2, 3
 """LNH."""

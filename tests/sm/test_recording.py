@@ -129,7 +129,7 @@ def test_a_file_that_cannot_be_written_any_more_ends_the_capture_alone(
     control.close()
 
 
-def test_a_program_may_ask_for_a_service_level_and_a_queue_pair_that_no_packet_has(
+def test_a_program_may_ask_for_a_service_level_q_key_and_queue_pair_that_no_packet_has(
     tmp_path: Path,
 ) -> None:
     fabric = Managed("star:hosts=2")
@@ -141,7 +141,8 @@ def test_a_program_may_ask_for_a_service_level_and_a_queue_pair_that_no_packet_h
     file = Door(fabric.management, port).open(lambda: None)
     assert file.register(Agent(0, 1, MgmtClass.PERF, 1, 0, 0, is_rmpp=False)) == 0
     lid = fabric.adapters[0].lid.to_bytes(2, "big")
-    addresses = (bytes.fromhex("ff000001"), bytes(4), lid, 0xF3, *(0,) * 5, bytes(16), bytes(4), 0)
+    qpn, qkey = bytes.fromhex("ff000001"), bytes.fromhex("80000000")
+    addresses = (qpn, qkey, lid, 0xF3, *(0,) * 5, bytes(16), bytes(4), 0)
     mad = MAD(mgmt_class=MgmtClass.PERF, class_version=1, method=1, attribute_id=0x12).pack()
 
     assert file.write(HEADER.pack(0, 0, 0, 0, 0, *addresses) + mad.ljust(256, b"\0"), 0) == 0
@@ -151,6 +152,8 @@ def test_a_program_may_ask_for_a_service_level_and_a_queue_pair_that_no_packet_h
     packet = Packet.parse(packets(tmp_path / "c.pcapng")[0][1], LinkType.INFINIBAND)
     assert isinstance(packet.route, IBRoute)
     assert (packet.route.lrh.sl, packet.bth.dest_qp) == (3, 1)
+    # With bit 31 it is that of the sender's queue pair (IBA 10.2.5).
+    assert packet.extensions[0] == DETH(qkey=0x80010000, src_qp=1)
 
 
 def test_the_lane_of_a_mad_is_that_of_the_port_by_which_it_came(tmp_path: Path) -> None:
