@@ -2,8 +2,8 @@
 
 They are nearly all that a subnet manager sends in a sweep. `Management` carries any MAD from port
 to port; here the ports that a path leads to are kept, as a tree whose nodes are the beginnings of
-paths, and a request costs what its agent does. What is answered, and what counts, is the same. All
-that is not plain, from a wrong M_Key to a port without a link, is left to `Management`.
+paths, so that a request costs the time of its agent only. Answers and counters are the same. Other
+cases, from a wrong M_Key to a port without a link, are left to `Management`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ibwire_layers.attributes import PortState, SMAttribute
 from ibwire_layers.mad import Method, MgmtClass
 
 MAXIMUM_PLACES = 1 << 15
-"""Paths that are kept; of more, all are found anew."""
+"""Paths that are kept; when there are more, all are removed and found again."""
 
 _INIT = int(PortState.INIT)
 _GET_RESP = int(Method.GET_RESP)
@@ -80,7 +80,7 @@ class Place:
 class DirectRequests:
     """Answers requests of a subnet's programs.
 
-    Ports on the way count when `settle` is called; `on_settled` is then told how many there were.
+    Ports on the way count them when `settle` is called, which calls `on_settled` with their number.
     """
 
     def __init__(self, subnet: Subnet, sma: SMA, on_settled: Callable[[int], None]) -> None:
