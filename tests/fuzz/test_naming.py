@@ -175,3 +175,20 @@ def test_another_source_port_of_a_right_response_has_its_own_rule() -> None:
 
     assert "with another udp.src_port" in name.text
     assert name.rule.endswith("#udp-source-port")
+
+
+@pytest.mark.parametrize("missing", [1, 4])
+def test_a_response_with_fewer_bytes_is_called_so(missing: int) -> None:
+    """Whether its padding tells it or only the length of its packet."""
+    case = Case(steps=(READ,))
+    (moment,) = moments(case, SPEC)
+    ((_, frame),) = moment.answers
+    other = bytearray(frame[: -4 - missing] + bytes(-missing % 4) + frame[-4:])
+    other[16:18] = (len(other) - 14).to_bytes(2)  # total length of IPv4, behind Ethernet
+    other[38:40] = (len(other) - 34).to_bytes(2)  # length of UDP, behind 20 bytes of IPv4
+    other[43] |= -missing % 4 << 4  # PadCnt of the BTH, behind 8 bytes of UDP
+
+    name = name_of(case, Difference(0, Kind.ANSWER, [frame], [bytes(other)]), SPEC)
+
+    assert name.text == f"READ_REQUEST: READ_RESPONSE_ONLY with {8 - missing} bytes instead of 8"
+    assert name.rule.endswith("#segmentation")

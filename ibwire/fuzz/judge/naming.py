@@ -190,11 +190,11 @@ def _answer(difference: Difference) -> _Effect:
         return _Effect(text, group, is_executed=group in ("executed", "an answer"))
     fields = next(filter(None, wrong_fields(difference)), [])
     names = list(dict.fromkeys(f"{part}.{name}" for part, name in fields))
-    if not names:
-        return _Effect(f"{got} with other data", "data")
     if set(names) <= {"bth.pad_count"} and (sizes := _sizes(difference)):
         text = f"{got} with {sizes[1]} bytes instead of {sizes[0]}"
         return _Effect(text, "payload", f"IBA 9.7.2; {_TRANSPORT}segmentation")
+    if not names:
+        return _Effect(f"{got} with other data", "data")
     if names == ["aeth.syndrome"] and _are_credits(difference):
         return _Effect(f"{got} with other credits", "credits", _OF_FIELD["credits"])
     rule = next((_OF_FIELD[name] for name in names if name in _OF_FIELD), "")
