@@ -192,3 +192,16 @@ def test_a_response_with_fewer_bytes_is_called_so(missing: int) -> None:
 
     assert name.text == f"READ_REQUEST: READ_RESPONSE_ONLY with {8 - missing} bytes instead of 8"
     assert name.rule.endswith("#segmentation")
+
+
+def test_the_queue_pair_of_a_device_on_a_link_is_no_other_one() -> None:
+    """Its peer has other numbers than that of an emulated device."""
+    case = Case(steps=(WRITE,))
+    (moment,) = moments(case, SPEC)
+    ((_, frame),) = moment.answers
+    expected = bytes([*frame[:47], 0x00, 0x12, 0x34, *frame[50:]])  # destination QP of the BTH
+    got = bytes([*expected[:-5], expected[-5] ^ 1, *expected[-4:]])  # MSN, in front of the ICRC
+
+    name = name_of(case, Difference(0, Kind.ANSWER, [expected], [got]), SPEC)
+
+    assert name.text == "WRITE_ONLY: ACK with another aeth.msn"

@@ -64,7 +64,7 @@ def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
     step, about = subjects[-1]
     effect = _effect(difference)
     about = _setting(reference.connection, step, effect) or about
-    if isinstance(step, Packet) and not _is_of(reference.symbols["peer_qpn"], difference):
+    if isinstance(step, Packet) and _is_of_another_pair(reference, difference):
         about = _ELSEWHERE
     if isinstance(step, Wait):
         effect = _timed(about, effect, difference, reference)
@@ -215,14 +215,15 @@ def _payload_of(frame: object) -> int:
     return len(WholePacket.parse(frame).payload)
 
 
-def _is_of(peer: int, difference: Difference) -> bool:
-    """Whether the first answer that is missing or wrong is one to this queue pair of the peer."""
-    if difference.kind is not Kind.ANSWER:
-        return True
+def _is_of_another_pair(reference: Emulation, difference: Difference) -> bool:
+    """Whether the first answer that is missing or wrong is one of another queue pair."""
+    if difference.kind is not Kind.ANSWER or reference.connection.pairs == 1:
+        return False  # the frames of a device on a link have other numbers than this reference
     for expected, got in zip_longest(difference.expected, difference.got):
         if expected != got:
-            return not isinstance(expected, bytes) or _peer_of(expected) == peer
-    return True
+            peer = reference.symbols["peer_qpn"]
+            return isinstance(expected, bytes) and _peer_of(expected) != peer
+    return False
 
 
 def _peer_of(frame: bytes) -> int:
