@@ -46,15 +46,16 @@ class Topology:
         self.links = tuple(links)
         self.parts: dict[str, str] = {}
         """The first host that each host can reach: the same for all that reach each other."""
+        self._links_of: dict[str, list[tuple[Link, str]]] = {}
+        """By node, in the order of its ports."""
+        for link in self.links:
+            self._links_of.setdefault(link.a, []).append((link, link.b))
+            self._links_of.setdefault(link.b, []).append((link, link.a))
         self._check(in_parts)
 
     def ports(self, node: str) -> list[tuple[Link, str]]:
         """The links of a node with the neighbour of each, by port."""
-        return [
-            (link, link.b if link.a == node else link.a)
-            for link in self.links
-            if node in (link.a, link.b)
-        ]
+        return list(self._links_of.get(node, ()))
 
     def next_hops(self, without: Iterable[Link] = ()) -> dict[str, dict[str, list[int]]]:
         """Ports on a shortest way, by switch and host; no entry where no way leads.
@@ -62,25 +63,28 @@ class Topology:
         without: links that are down.
         """
         down = {id(link) for link in without}
-        ports: dict[str, list[tuple[int, str]]] = {
-            node: [
-                (port, neighbour)
-                for port, (link, neighbour) in enumerate(self.ports(node))
-                if id(link) not in down
-            ]
-            for node in (*self.hosts, *self.switches)
-        }
         tables: dict[str, dict[str, list[int]]] = {switch: {} for switch in self.switches}
-        for host in self.hosts:
-            distance = self._distances(host, ports)
-            for switch, table in tables.items():
-                if switch not in distance:
+        between: dict[str, list[tuple[int, str]]] = {switch: [] for switch in self.switches}
+        port_of: dict[str, int] = {}
+        for switch in self.switches:
+            for port, (link, neighbour) in enumerate(self.ports(switch)):
+                if id(link) in down:
                     continue
-                table[host] = [
-                    port
-                    for port, neighbour in ports[switch]
-                    if distance.get(neighbour, _FAR) == distance[switch] - 1
-                ]
+                if neighbour in tables:
+                    between[switch].append((port, neighbour))
+                else:
+                    port_of[neighbour] = port
+        # The ways to all hosts of a switch are those to the switch.
+        ways: dict[str, dict[str, list[int]]] = {}
+        for host in self.hosts:
+            if host not in port_of:
+                continue
+            _, own = self._links_of[host][0]
+            if own not in ways:
+                ways[own] = _ways_to(own, between)
+            for switch, ports in ways[own].items():
+                tables[switch][host] = list(ports)
+            tables[own][host] = [port_of[host]]
         return tables
 
     def routed(
@@ -139,19 +143,17 @@ class Topology:
         for switch in self.switches:
             follow(switch)
 
-    def _distances(self, host: str, ports: Mapping[str, list[tuple[int, str]]]) -> dict[str, int]:
-        """Links between a host and each node; packets do not pass through other hosts."""
-        found = {host: 0}
-        waiting = deque([host])
-        ends = set(self.hosts)
+    def _reached(self, host: str) -> set[str]:
+        """The nodes that a host reaches; packets do not pass through other hosts."""
+        found = {host}
+        waiting = [host]
+        ends = set(self.hosts) - {host}
         while waiting:
-            node = waiting.popleft()
-            if node in ends and node != host:
-                continue
-            for _, neighbour in ports[node]:
+            for _, neighbour in self.ports(waiting.pop()):
                 if neighbour not in found:
-                    found[neighbour] = found[node] + 1
-                    waiting.append(neighbour)
+                    found.add(neighbour)
+                    if neighbour not in ends:
+                        waiting.append(neighbour)
         return found
 
     def _check(self, in_parts: bool) -> None:
@@ -171,20 +173,34 @@ class Topology:
                 count = len(self.ports(host))
                 reason = f"1, the number of links of host {host}: it has one port"
                 raise EncodeError("links", count, reason)
-        ports: dict[str, list[tuple[int, str]]] = {
-            node: [] for node in (*self.hosts, *self.switches)
-        }
-        for link in self.links:
-            ports[link.a].append((0, link.b))
-            ports[link.b].append((0, link.a))
         first = self.hosts[0]
         for host in self.hosts:
             if host in self.parts:
                 continue
             if self.parts and not in_parts:
                 raise EncodeError("link", str(first), f"connected to {host}: no links lead there")
-            reached = self._distances(host, ports)
+            reached = self._reached(host)
             self.parts |= {each: host for each in self.hosts if each in reached}
+
+
+def _ways_to(target: str, between: Mapping[str, Sequence[tuple[int, str]]]) -> dict[str, list[int]]:
+    """Ports on a shortest way to a switch, by each other switch that reaches it.
+
+    between: port and neighbour of the links between switches.
+    """
+    distance = {target: 0}
+    waiting = deque([target])
+    while waiting:
+        node = waiting.popleft()
+        for _, neighbour in between[node]:
+            if neighbour not in distance:
+                distance[neighbour] = distance[node] + 1
+                waiting.append(neighbour)
+    return {
+        switch: [port for port, nearer in between[switch] if distance[nearer] < distance[switch]]
+        for switch in distance
+        if switch != target
+    }
 
 
 def star(hosts: int, *, rate_bps: int = 100 * GBPS, delay: Time = 1 * US) -> Topology:
@@ -346,6 +362,3 @@ def _names(prefix: str, count: int, what: str) -> list[str]:
     if count < 1:
         raise EncodeError(what, count, "1 or above")
     return [f"{prefix}{number}" for number in range(count)]
-
-
-_FAR = 1 << 30
