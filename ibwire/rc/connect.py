@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from ibwire.base.errors import VerbsError
@@ -53,12 +52,11 @@ def connect(
 
 def bring_up(qp: QueuePair, address: AddressVector, **attr: Any) -> None:
     """Bring a queue pair from RESET to RTS; `attr` are fields of `QPAttr`."""
-    known = set(QPAttr.__dataclass_fields__)
-    unknown = set(attr) - known
+    unknown = attr.keys() - QPAttr.__dataclass_fields__.keys()
     if unknown:
         raise VerbsError(22, f"no attribute {', '.join(sorted(unknown))}")
-    wanted = replace(_DEFAULTS, ah_attr=address, **attr)
-    for state in (QPState.INIT, QPState.RTR, QPState.RTS):
+    wanted = QPAttr(ah_attr=address, **_DEFAULTS | attr)
+    for state in _UP:
         move(qp, state, wanted)
 
 
@@ -67,7 +65,12 @@ def move(qp: QueuePair, state: QPState, attr: QPAttr | None = None) -> None:
 
     Raises `VerbsError` EINVAL for a move that does not exist.
     """
-    qp.modify(replace(attr or QPAttr(), qp_state=state), mask_of(qp.qp_type, qp.state, state))
+    wanted = attr or QPAttr()
+    before, wanted.qp_state = wanted.qp_state, state  # faster than a copy
+    try:
+        qp.modify(wanted, mask_of(qp.qp_type, qp.state, state))
+    finally:
+        wanted.qp_state = before
 
 
 def address_of(peer: Device, traffic_class: int = 0) -> AddressVector:
@@ -80,13 +83,15 @@ def address_of(peer: Device, traffic_class: int = 0) -> AddressVector:
     )
 
 
-_DEFAULTS = QPAttr(
-    path_mtu=3,
-    qp_access_flags=int(ALL_ACCESS),
-    max_rd_atomic=16,
-    max_dest_rd_atomic=16,
-    min_rnr_timer=12,
-    timeout=14,
-    retry_cnt=7,
-    rnr_retry=7,
-)
+_UP = (QPState.INIT, QPState.RTR, QPState.RTS)
+
+_DEFAULTS: dict[str, Any] = {
+    "path_mtu": 3,
+    "qp_access_flags": int(ALL_ACCESS),
+    "max_rd_atomic": 16,
+    "max_dest_rd_atomic": 16,
+    "min_rnr_timer": 12,
+    "timeout": 14,
+    "retry_cnt": 7,
+    "rnr_retry": 7,
+}

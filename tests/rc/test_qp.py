@@ -19,6 +19,7 @@ from ibwire.rc.attributes import (
     QPState,
     QPType,
 )
+from ibwire.rc.connect import move
 from ibwire.rc.device import gid_of
 from ibwire.rc.memory import Access
 from ibwire.rc.profile import PROFILES, RXE, Profile
@@ -72,6 +73,18 @@ def datagram(**said: Any) -> SendWR:
     return SendWR(
         ah=AddressVector(dgid=gid_of("10.0.0.1")), remote_qpn=0x77, remote_qkey=0x11, **said
     )
+
+
+def test_move_leaves_the_attributes_that_it_is_given_as_they_are() -> None:
+    qp = in_state(QPType.RC, RESET).qp
+    wanted = QPAttr(qp_access_flags=1)
+
+    move(qp, INIT, wanted)
+    with pytest.raises(VerbsError):
+        move(qp, RTS, wanted)  # not from INIT
+
+    assert qp.state is INIT
+    assert wanted == QPAttr(qp_access_flags=1)
 
 
 # Every (state, call) pair.
