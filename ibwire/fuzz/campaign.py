@@ -222,19 +222,22 @@ class Campaign:
         before = reference.state
         steps: list[Step] = []
         difference: Difference | None = None
-        cell_of = self._testbed.vocabulary.cell_of
+        cell_of, cells = self._testbed.vocabulary.cell_of, coverage.cells
+        carry_out = comparison.step
         while (step := stepper.next(reference)) is not None:
             steps.append(step)
             before = reference.state
-            if cell_of is not None and isinstance(step, Packet):
-                cell = cell_of(reference, step)
-                coverage.cells[cell] += 1
-                if guide is not None:
-                    guide.seen.add(cell)
-            difference = comparison.step(step)
             if isinstance(step, Packet):
+                if cell_of is not None:
+                    cell = cell_of(reference, step)
+                    cells[cell] += 1
+                    if guide is not None:
+                        guide.seen.add(cell)
+                difference = carry_out(step)
                 report.packets += 1
                 coverage.count(before, step, comparison.expected)
+            else:
+                difference = carry_out(step)
             if difference is not None or report.packets >= budget:
                 break
         if difference is None:

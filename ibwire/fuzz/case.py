@@ -153,10 +153,20 @@ class Packet:
 
         With another opcode, fields of headers that it does not have go.
         """
-        new = Packet(self.opcode, self.psn, self.length, self.at, self.fields)
-        new.pad, new.more, new.cut = self.pad, self.more, self.cut
-        new.icrc, new.held, new.why = self.icrc, self.held, self.why
-        new.pair = self.pair
+        new = Packet(
+            self.opcode,
+            self.psn,
+            self.length,
+            self.at,
+            self.fields,
+            self.pad,
+            self.more,
+            self.cut,
+            self.icrc,
+            self.held,
+            self.why,
+            self.pair,
+        )
         for name, value in changes.items():
             setattr(new, name, value)
         if "opcode" in changes:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from typing import Protocol
 
 from ibwire.base.errors import VerbsError
@@ -26,7 +25,7 @@ from ibwire.fuzz.case import (
     RunsAway,
     Step,
 )
-from ibwire.peer import QKEY, End, frames_from, timeouts_until
+from ibwire.peer import QKEY, End, timeouts_until
 from ibwire.rc.attributes import (
     MTU_CODES,
     AddressVector,
@@ -177,7 +176,7 @@ class Idle:
     @property
     def state(self) -> str:
         """That of the connection."""
-        return self._emulation.connection_state
+        return connection_state(self._emulation.qp)
 
     @property
     def qp(self) -> QueuePair:
@@ -386,7 +385,7 @@ class Emulation:
 
     def prepare(self, step: Step) -> None:
         """Let `symbols` stand for what a step is about."""
-        if len(self.pairs) > 1 and isinstance(step, Packet | Post | Receive):
+        if len(self.pairs) > 1 and isinstance(step, _OF_A_PAIR):
             self.focus(step.pair)
         self.application.prepare(step)
         if isinstance(step, Packet) and "aeth.msn" in step.fields:
@@ -400,16 +399,16 @@ class Emulation:
 
     def answers(self) -> list[Frame]:
         """What it sends now; raises `RunsAway` when that does not end."""
-        found = self._frames()
-        while self.application.act():
-            found += self._frames()
-        return found
-
-    def _frames(self) -> list[Frame]:
-        found = list(islice(frames_from(self.node, self.now), MAXIMUM_ANSWERS + 1))
-        if len(found) > MAXIMUM_ANSWERS:
-            raise RunsAway(f"more than {MAXIMUM_ANSWERS} packets without a pause")
-        return found
+        poll, now, act = self.node.poll_transmit, self.now, self.application.act
+        found: list[Frame] = []
+        while True:
+            most = len(found) + MAXIMUM_ANSWERS
+            while (frame := poll(now)) is not None:
+                found.append(frame)
+                if len(found) > most:
+                    raise RunsAway(f"more than {MAXIMUM_ANSWERS} packets without a pause")
+            if not act():
+                return found
 
     def wait(self, time: Time) -> list[tuple[Time, Frame]]:
         """Let time pass, in ps: what it sends meanwhile, and when."""
@@ -462,13 +461,14 @@ class Emulation:
 
     def completions(self) -> list[Completion]:
         """Completions and events of the application since the last call."""
-        found: list[Completion] = []
-        for number, queue in enumerate(self._queues):
-            if queue.entries:
-                polled = queue.poll(queue.cqe)
-                self._polled += [(number, wc) for wc in polled]
-                found += [numbers_of(number, wc) for wc in polled]
-        return found + self.application.completions()
+        found = self.application.completions()
+        sends, receives = self._queues
+        if not sends.entries and not receives.entries:
+            return found
+        polled = [(SENDS, wc) for wc in sends.poll(sends.cqe)]
+        polled += [(RECEIVES, wc) for wc in receives.poll(receives.cqe)]
+        self._polled += polled
+        return [numbers_of(number, wc) for number, wc in polled] + found
 
     def details(self) -> list[Completion]:
         """The completions since the last call, as far as `completions` has returned them, whole."""
@@ -478,7 +478,8 @@ class Emulation:
 
     def events(self) -> list[int]:
         """Asynchronous events since the last call, and what stands in the application's tables."""
-        return self.raised() + self.application.events()
+        found = self.application.events()
+        return self.raised() + found if self.device.events else found
 
     def raised(self) -> list[int]:
         """Asynchronous events since the last call: `ibv_event_type`."""
@@ -649,3 +650,5 @@ _ATOMIC_WRITE = int(WROpcode.ATOMIC_WRITE)
 _SIGNALED = int(SendFlags.SIGNALED)
 _FENCE, _SOLICITED = int(SendFlags.FENCE), int(SendFlags.SOLICITED)
 _EIGHT = bytes(range(8))
+_OF_A_PAIR = (Packet, Post, Receive)
+"""Steps that name a queue pair; a tuple is faster than a union, which is made at each use."""

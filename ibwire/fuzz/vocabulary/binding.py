@@ -9,7 +9,7 @@ from typing import Any
 
 from ibwire.base.node import Frame
 from ibwire.drill.packets import built_icrc, pause_frame, with_icrc
-from ibwire.fuzz.case import GOOD, CaseError, Mad, Packet, Pause
+from ibwire.fuzz.case import GOOD, NONE, CaseError, Mad, Packet, Pause
 from ibwire.fuzz.vocabulary.cm.encoding import encode_message
 from ibwire.fuzz.vocabulary.queue_pair.encoding import Symbols, encode, number_of
 from ibwire.rc.device import gid_of, mac_of
@@ -80,8 +80,11 @@ class Binding:
                 if name not in self._masks:
                     raise CaseError(f"no field {name} on this route")
                 outer[name] = number_of(value, symbols) & self._masks[name]
-        if packet.icrc == GOOD and not outer and len(transport) >= h.BTH.SIZE:
-            return self._path.frame(transport)
+        if packet.icrc != NONE and not outer and len(transport) >= h.BTH.SIZE:
+            frame = self._path.frame(transport)
+            if packet.icrc < GOOD:
+                return frame[: -h.ICRC_SIZE] + packet.icrc.to_bytes(h.ICRC_SIZE)
+            return frame if packet.icrc == GOOD else with_icrc(frame, packet.icrc)
         icrc = built_icrc(packet.icrc)
         frame = enclose(transport, route=self.route, icrc=icrc, **outer)
         return with_icrc(frame, packet.icrc)

@@ -57,11 +57,10 @@ _MESSAGES = {name: number for number, name in enumerate(DIMENSIONS[MESSAGE][1])}
 def cell_of(reference: Emulation, packet: Packet) -> Cell:
     """The cell of a packet that the queue pair in focus is about to receive."""
     qp = reference.qp
-    info = INFO.get(packet.opcode)
-    base = reference.psn(packet.psn[0])
-    psn = base + packet.psn[1] & MASK
+    base, offset = packet.psn
+    psn = reference.psn(base) + offset & MASK
     sends = qp.sends
-    if info is not None and info.is_response:
+    if packet.opcode in _RESPONSES:
         una = sends.una
         position = len(_REQUEST_PSNS) + _response_psn(psn, una, sends.next_psn - una & MASK)
         credits = 3 if sends.credits.limited else 4
@@ -73,8 +72,8 @@ def cell_of(reference: Emulation, packet: Packet) -> Cell:
     message = qp.responder.under_way
     other = 0
     if len(reference.pairs) > 1:
-        number = reference.pairs.index(qp)
-        following = reference.pairs[(number + 1) % len(reference.pairs)]
+        pairs = reference.pairs
+        following = pairs[(pairs.index(qp) + 1) % len(pairs)]
         other = 1 + _STATE_NUMBERS[connection_state(following)]
     state = _STATE_NUMBERS[connection_state(qp)]
     under_way = _MESSAGES[message.name] if message is not None else 0
@@ -147,6 +146,7 @@ _OPCODES = tuple(
     if info.service in (Service.RC, Service.UC) or opcode in (OpCode.UD_SEND_ONLY, OpCode.CNP)
 )
 _KNOWN = frozenset(_OPCODES)
+_RESPONSES = frozenset(int(opcode) for opcode, info in INFO.items() if info.is_response)
 
 _PLAIN = "on a link, and from a capture, a case has one RC queue pair"
 

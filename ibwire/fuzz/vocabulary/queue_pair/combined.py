@@ -135,12 +135,12 @@ class CombinedGenerator:
         if isinstance(step, Post):
             return self._post(step)
         if isinstance(step, Packet):
-            packet: Packet | None = step
-            if service != "RC":
-                packet = self._unreliable(step, reference)
-            if packet is not None and self.rng.random() < 0.2 and "bth.se" not in packet.fields:
+            packet = step if service == "RC" else self._unreliable(step, reference)
+            if packet is None:
+                return None
+            if self.rng.random() < 0.2 and "bth.se" not in packet.fields:
                 packet = packet.altered(fields={**packet.fields, "bth.se": 1})
-            if packet is not None and self._holds and not packet.held and self.rng.random() < 0.6:
+            if self._holds and not packet.held and self.rng.random() < 0.6:
                 packet = packet.altered(held=True)
             return packet
         return step

@@ -26,24 +26,29 @@ def encode(packet: Packet, psn: int, symbols: Symbols) -> bytes:
     """
     payload = pattern(packet.at, packet.length)
     pad = -packet.length & 3 if packet.pad is None else packet.pad
-    given = packet.fields
-    parts: dict[str, dict[str, int]] = {}
-    for name, value in given.items():
-        part, _, key = name.partition(".")
-        number = value if type(value) is int else number_of(value, symbols)
-        if part in parts:
-            parts[part][key] = number
-        else:
-            parts[part] = {key: number}
     psn = psn + packet.psn[1] & MASK
     flags = 0x40 | (pad & 3) << 4
     headers = _BTH.pack(packet.opcode, flags, symbols["pkey"], symbols["qpn"], 1 << 31 | psn)
-    if "bth" in parts:
-        headers = rewritten(headers, h.BTH, parts["bth"])
-    for part, kind, write in _EXTENSIONS[packet.opcode]:
-        header = write(packet.length, symbols)
-        headers += rewritten(header, kind, parts[part]) if part in parts else header
-    whole = headers + payload + bytes(pad + packet.more)
+    extensions = _EXTENSIONS[packet.opcode]
+    if packet.fields:
+        parts: dict[str, dict[str, int]] = {}
+        for name, value in packet.fields.items():
+            part, _, key = name.partition(".")
+            number = value if type(value) is int else number_of(value, symbols)
+            if part in parts:
+                parts[part][key] = number
+            else:
+                parts[part] = {key: number}
+        if "bth" in parts:
+            headers = rewritten(headers, h.BTH, parts["bth"])
+        for part, kind, write in extensions:
+            header = write(packet.length, symbols)
+            headers += rewritten(header, kind, parts[part]) if part in parts else header
+    else:
+        for _, _, write in extensions:
+            headers += write(packet.length, symbols)
+    pad += packet.more
+    whole = headers + payload + bytes(pad) if pad else headers + payload
     return whole if packet.cut is None else whole[: packet.cut]
 
 
