@@ -190,7 +190,12 @@ def _judge(
     path: str, shown: str, comments: Comments, tell: Callable[[CaptureReader], None]
 ) -> None:
     """Collect the comments of a capture, also of a damaged one."""
-    judge = _Judge(comments)
+
+    def comment_on(event: FlowEvent) -> None:
+        for number, text in remarks.of_event(event):
+            comments.add(number, PREFIX + text)
+
+    judge = Conformance(tell=comment_on)
     try:
         with open_capture(path, reuse=True) as reader:
             for batch in reader.batches():
@@ -202,16 +207,3 @@ def _judge(
     for finding in judge.finish(shown):
         for number, text in remarks.of_finding(finding):
             comments.add(number, PREFIX + text)
-
-
-class _Judge(Conformance):
-    """Collects the events too, which violate no rule."""
-
-    def __init__(self, comments: Comments) -> None:
-        super().__init__()
-        self._comments = comments
-
-    def event(self, event: FlowEvent) -> None:
-        super().event(event)
-        for number, text in remarks.of_event(event):
-            self._comments.add(number, PREFIX + text)

@@ -17,13 +17,14 @@ from ibwire.connections.counts import DirectionCounts
 from ibwire.connections.events import Cause, FlowEvent, FlowEventKind, Message, Observer
 from ibwire.connections.flow import FlowKey
 from ibwire.connections.merge import analyse, follow
+from ibwire.connections.packet_observer import PacketObserver
 from ibwire.connections.packets import TransportPacket
 from ibwire.connections.pairing import PAIRINGS
 from ibwire.connections.states import PacketStatus, RequesterState, ResponderState
 from ibwire.connections.status import ConnectionStatus, Status
 from ibwire.connections.summary import Summary
 from ibwire.connections.tables import TABLES
-from ibwire.connections.tracker import PacketObserver, RequestTracker
+from ibwire.connections.tracker import RequestTracker
 
 __all__ = [
     "MTUS",

@@ -16,11 +16,11 @@ from ibwire.connections.copies import copies
 from ibwire.connections.events import Observer
 from ibwire.connections.flow import FlowKey, Flows
 from ibwire.connections.handshakes import Handshake, Handshakes
+from ibwire.connections.packet_observer import PacketObserver
 from ibwire.connections.packets import Rows
 from ibwire.connections.pause import Pauses
-from ibwire.connections.runs import RunObserver
+from ibwire.connections.run_observer import RunObserver
 from ibwire.connections.summary import Summary
-from ibwire.connections.tracker import PacketObserver
 from ibwire.connections.unreachable import Unreachable
 from ibwire.dissect import Columns
 from ibwire_layers.opcodes import OpCode, Service

@@ -13,11 +13,12 @@ from ibwire.connections.events import FlowEventKind, Observer
 from ibwire.connections.identity import KEEP
 from ibwire.connections.opcode_sets import ACKNOWLEDGE, FULL, RESPONSES, VERB
 from ibwire.connections.open_requests import ending_of, unacknowledged
+from ibwire.connections.packet_observer import PacketObserver
 from ibwire.connections.packets import Rows, TransportPacket
 from ibwire.connections.reporting import Reporter
 from ibwire.connections.retransmissions import NO_SKIP_NS
-from ibwire.connections.runs import RunObserver
-from ibwire.connections.tracker import PacketObserver, RequestTracker
+from ibwire.connections.run_observer import RunObserver
+from ibwire.connections.tracker import RequestTracker
 from ibwire_layers.opcodes import OpCode, Service
 
 HORIZON = 1024

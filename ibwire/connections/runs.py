@@ -1,4 +1,4 @@
-"""Runs of regular packets of a connection, as arrays, and who wants to receive them as such.
+"""Runs of regular packets of a connection, as arrays.
 
 A run is found by `steady`: every request has the next PSN, every message is in order, every
 response is new and answers a request. Positions are indices into the rows of the run; PSNs
@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ibwire.connections.connection import Connection
 from ibwire.connections.packets import Rows
-from ibwire.connections.tracker import PacketObserver, RequestTracker
+from ibwire.connections.tracker import RequestTracker
 
 Index = npt.NDArray[np.int64]
 
@@ -90,20 +90,3 @@ class CompletedMessages:
     first_ns: Index
     acked_number: Index
     acked_ns: Index
-
-
-@runtime_checkable
-class RunObserver(PacketObserver, Protocol):
-    """Receives runs of regular packets as arrays, and other packets one by one."""
-
-    def wants(self, connection: int) -> bool:
-        """Whether packets, events and messages of a connection are reported, by its number."""
-
-    def takes(self, run: Run) -> int:
-        """How many packets of a run can be reported together; those after are reported alone."""
-
-    def run(self, run: Run) -> None:
-        """Packets that it takes together, before they change the trackers."""
-
-    def completed(self, messages: CompletedMessages) -> None:
-        """Messages that begin and end in a run; others are reported one by one."""

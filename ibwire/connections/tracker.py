@@ -23,10 +23,9 @@ what they acknowledge), 9.7.5.2 (NAK, RNR NAK, implied NAK).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
 
-from ibwire.connections.connection import MTUS, Connection
-from ibwire.connections.events import Cause, FlowEventKind, Observer
+from ibwire.connections.connection import MTUS
+from ibwire.connections.events import Cause, FlowEventKind
 from ibwire.connections.identity import KEEP
 from ibwire.connections.naks import refuse
 from ibwire.connections.opcode_sets import ACKNOWLEDGE, READ, STARTS
@@ -39,6 +38,7 @@ from ibwire.connections.open_message import (
 )
 from ibwire.connections.open_requests import ending_of, report_exceeded_retries
 from ibwire.connections.order import note_duplicate, note_order
+from ibwire.connections.packet_observer import PacketObserver
 from ibwire.connections.packet_status import (
     status_of_acknowledge,
     status_of_old_request,
@@ -75,24 +75,6 @@ outstanding. Those before it were not seen."""
 JUMP = 1 << 16
 """A larger step in PSNs is a reset of the queue pair and no loss. A lost READ of 64 MiB reserves
 as many at an MTU of 1024."""
-
-
-@runtime_checkable
-class PacketObserver(Observer, Protocol):
-    """Receives every packet besides, which makes the analysis several times slower."""
-
-    def request(
-        self, tracker: RequestTracker, packet: TransportPacket, status: PacketStatus
-    ) -> None:
-        """A request, before it changes the tracker."""
-
-    def response(
-        self, tracker: RequestTracker, packet: TransportPacket, status: PacketStatus
-    ) -> None:
-        """A response, before it changes the tracker."""
-
-    def other(self, connection: Connection, direction: int, packet: TransportPacket) -> None:
-        """A CNP, a datagram, or a packet with a wrong ICRC."""
 
 
 class RequestTracker(TrackedRequests):

@@ -38,7 +38,7 @@ ONCE = Rule(
     "docs/reference/transport.md#duplicate-atomic; rxe_resp.c duplicate_request; drop-atomic-ack",
 )
 
-RULES = (ALIGNED, SAME, ONCE)
+RULES: tuple[Rule, ...] = (ALIGNED, SAME, ONCE)
 
 T = TypeVar("T")
 
@@ -72,7 +72,7 @@ def _address(chunk: Chunk, row: int) -> str:
     return f"{found}, expected a multiple of 8"
 
 
-PACKET_RULES = (PacketRule(ALIGNED, _is_unaligned, _address),)
+PACKET_RULES: tuple[PacketRule, ...] = (PacketRule(ALIGNED, _is_unaligned, _address),)
 
 
 class Atomics(ConnectionCheck):

@@ -32,7 +32,7 @@ UDP_CHECKSUM = Rule(
     least=4,
 )
 
-RULES = (IP_CHECKSUM, UDP_CHECKSUM)
+RULES: tuple[Rule, ...] = (IP_CHECKSUM, UDP_CHECKSUM)
 
 AT_ONCE = 1 << 20
 """Bytes that are summed at a time."""
@@ -116,7 +116,7 @@ def _udp_words(chunk: Chunk, row: int) -> str:
     return f"{name_of(int(chunk.opcode[row]))} with {found}, which is wrong"
 
 
-PACKET_RULES = (
+PACKET_RULES: tuple[PacketRule, ...] = (
     PacketRule(IP_CHECKSUM, _ip_is_wrong, _ip_words),
     PacketRule(UDP_CHECKSUM, _udp_is_wrong, _udp_words),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -58,15 +58,19 @@ class Conformance:
     """Checks one capture; an observer of its connections.
 
     profile: the implementation whose habits are not reported, one of `findings.PROFILES`.
-    rules: the rules to check.
+    rules: the rules to check. tell: receives the events of the connections, which break no rule.
     """
 
     def __init__(
-        self, profile: str = ANY, rules: Iterable[Rule] = catalogue.RULES.values()
+        self,
+        profile: str = ANY,
+        rules: Iterable[Rule] = catalogue.RULES.values(),
+        tell: Callable[[FlowEvent], None] | None = None,
     ) -> None:
         self.summary = Summary()
         """The connections, numbered as in the findings, once it is finished."""
         self._collector = FindingCollector(rules, profile)
+        self._tell = tell
         self._analysis = Analysis(self)
         self._flows = Flows()
         self._services: dict[tuple[str, str, int], Service] = {}
@@ -293,6 +297,8 @@ class Conformance:
             restarts = self._restarts.setdefault(event.connection, [])
             if len(restarts) < MOST_RESTARTS:
                 restarts.append(event.number)
+        if self._tell is not None:
+            self._tell(event)
 
     def message(self, message: Message) -> None:
         """Messages are not checked by themselves."""

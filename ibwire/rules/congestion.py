@@ -47,7 +47,7 @@ BECN = Rule(
     least=4,
 )
 
-RULES = (FORM, PACE, UNANSWERED, BECN)
+RULES: tuple[Rule, ...] = (FORM, PACE, UNANSWERED, BECN)
 
 PACE_NS = 4_000
 """`rate_reduce_monitor_period` (NVIDIA, DCQCN parameters): sooner ones change nothing."""
@@ -91,7 +91,7 @@ def _has_becn(chunk: Chunk) -> Mask:
     return mask
 
 
-PACKET_RULES = (
+PACKET_RULES: tuple[PacketRule, ...] = (
     PacketRule(FORM, _is_malformed, _form),
     PacketRule(
         BECN,

@@ -69,7 +69,7 @@ MIG_REQ = Rule(
     "docs/reference/transport.md#migration",
 )
 
-RULES = (P_KEY, SOURCE_PORT, MESSAGE_PORT, DSCP, RESERVED, MIG_REQ)
+RULES: tuple[Rule, ...] = (P_KEY, SOURCE_PORT, MESSAGE_PORT, DSCP, RESERVED, MIG_REQ)
 
 KEEP = 256
 """Changes that are kept of one direction."""

@@ -55,7 +55,7 @@ FIRST_ALONE = Rule(
     ("rdmavt", "hns"),
 )
 
-RULES = (LIMIT, ASK, FIRST_ALONE)
+RULES: tuple[Rule, ...] = (LIMIT, ASK, FIRST_ALONE)
 
 NO_ACCIDENT = 3
 """From this many on it is the sender and not the network."""

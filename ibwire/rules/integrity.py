@@ -105,7 +105,7 @@ UDP_PORT = Rule(
     "docs/reference/wire-formats.md#rocev2",
 )
 
-RULES = (
+RULES: tuple[Rule, ...] = (
     ICRC,
     DAMAGED,
     PAD_BYTES,
@@ -175,7 +175,7 @@ def _is_set(field: str) -> Callable[[Chunk], Mask]:
     return lambda chunk: np.asarray(chunk[field] != 0, np.bool_)
 
 
-PACKET_RULES = (
+PACKET_RULES: tuple[PacketRule, ...] = (
     PacketRule(PAD_BYTES, _has_padding, _padding),
     PacketRule(TVER, lambda chunk: chunk["bth.tver"] != 0, _says("bth.tver", "TVer", "0")),
     PacketRule(

@@ -99,7 +99,7 @@ HEADERS = Rule(
     "docs/reference/wire-formats.md#minimum-length; rxe_recv.c rxe_rcv",
 )
 
-RULES = (
+RULES: tuple[Rule, ...] = (
     NONE,
     FULL_SIZE,
     LAST_EMPTY,
@@ -171,7 +171,7 @@ def _fault(chunk: Chunk, row: int) -> str:
     return f"{name_of(int(chunk.opcode[row]))}: {what[fault]}, and the ICRC is correct"
 
 
-PACKET_RULES = (
+PACKET_RULES: tuple[PacketRule, ...] = (
     PacketRule(
         NONE,
         lambda chunk: chunk.are(_EMPTY) & (_size(chunk) > 0),
@@ -236,7 +236,9 @@ class PathMtu(ConnectionCheck):
             found = f"{name_of(packet.opcode)} with {packet.size} bytes"
             yield PATH_MTU, f"{found}, but the path MTU is {mtu}", packet
 
-    response = request
+    def response(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
+        """The same of a response."""
+        return self.request(packet, status)
 
     def takes(self, run: Regular) -> int:
         """Up to the first packet that is larger than the path MTU."""

@@ -23,7 +23,7 @@ UNANSWERED = Rule(
     "docs/reference/cm.md#resending",
 )
 
-RULES = (REJECTED, UNANSWERED)
+RULES: tuple[Rule, ...] = (REJECTED, UNANSWERED)
 
 
 def found(connection: Connection) -> Iterator[tuple[Rule, int, list[int], str]]:

@@ -94,7 +94,7 @@ TOO_LONG = Rule(
     ("rxe",),
 )
 
-RULES = (
+RULES: tuple[Rule, ...] = (
     ONCE,
     AFTER_DUPLICATE,
     AFTER_RNR,
@@ -146,7 +146,7 @@ def _is_refusal(chunk: Chunk) -> Mask:
     return mask
 
 
-PACKET_RULES = (
+PACKET_RULES: tuple[PacketRule, ...] = (
     PacketRule(
         OPCODE,
         _is_refusal,

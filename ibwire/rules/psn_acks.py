@@ -91,7 +91,7 @@ ASKED_MAD = Rule(
     is_trait=True,
 )
 
-RULES = (MSN, SENT, EARLY, BEFORE_FIRST, STALE, KIND, ASKED, ASKED_MAD)
+RULES: tuple[Rule, ...] = (MSN, SENT, EARLY, BEFORE_FIRST, STALE, KIND, ASKED, ASKED_MAD)
 
 MAX_UNSEEN = 1 << 16
 """A capture may lack this many packets in a row; a response further ahead has no request."""
@@ -124,7 +124,7 @@ _ACKNOWLEDGE = frozenset((OpCode.RC_ACKNOWLEDGE, OpCode.XRC_ACKNOWLEDGE))
 _MANAGEMENT_QPS = 2
 """QP 0 and QP 1 (IBA 3.9.4)."""
 
-PACKET_RULES = (
+PACKET_RULES: tuple[PacketRule, ...] = (
     PacketRule(
         ASKED,
         lambda chunk: (
@@ -149,6 +149,17 @@ PACKET_RULES = (
         ),
     ),
 )
+
+
+class _Suspect(NamedTuple):
+    """A response that counts more messages than were seen, until it is clear which end is wrong."""
+
+    words: str
+    response: TransportPacket
+    status: PacketStatus
+    upto: int
+    newest: TransportPacket
+    """The request before it."""
 
 
 class Messages(ConnectionCheck):
@@ -433,17 +444,6 @@ class _Fit(NamedTuple):
 def _distances(start: Index | int, end: Index) -> Index:
     distances: Index = ((end - start + HALF) & MASK) - HALF
     return distances
-
-
-class _Suspect(NamedTuple):
-    """A response that counts more messages than were seen, until it is clear which end is wrong."""
-
-    words: str
-    response: TransportPacket
-    status: PacketStatus
-    upto: int
-    newest: TransportPacket
-    """The request before it."""
 
 
 class Acknowledged(ConnectionCheck):

@@ -63,7 +63,7 @@ OUTSTANDING = Rule(
     "docs/reference/transport.md#read-limit; the CM's initiator depth",
 )
 
-RULES = (ORDER, SIZE, FROM_MIDDLE, RESTART, RESERVED, OUTSTANDING)
+RULES: tuple[Rule, ...] = (ORDER, SIZE, FROM_MIDDLE, RESTART, RESERVED, OUTSTANDING)
 
 NO_ACCIDENT = 3
 """From this many on it is the responder and not the network."""

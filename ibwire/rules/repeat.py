@@ -63,7 +63,7 @@ RETRIES = Rule(
     ("rxe", "connectx"),
 )
 
-RULES = (SAME, NEEDLESS, UNASKED, SELECTIVE, RETRIES)
+RULES: tuple[Rule, ...] = (SAME, NEEDLESS, UNASKED, SELECTIVE, RETRIES)
 
 MOST_RETRIES = 7
 """The retry count has 3 bits."""

@@ -34,7 +34,7 @@ Q_KEY = Rule(
     "docs/reference/wire-formats.md#special-queue-pairs",
 )
 
-RULES = (FRAGMENT, HOP_LIMIT, Q_KEY)
+RULES: tuple[Rule, ...] = (FRAGMENT, HOP_LIMIT, Q_KEY)
 
 MANAGEMENT_QP, MANAGEMENT_Q_KEY = 1, 0x80010000
 
@@ -59,7 +59,7 @@ def _has(chunk: Chunk, header: type) -> Mask:
     return mask
 
 
-PACKET_RULES = (
+PACKET_RULES: tuple[PacketRule, ...] = (
     PacketRule(
         FRAGMENT,
         lambda chunk: np.ones(len(chunk), np.bool_),

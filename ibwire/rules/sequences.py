@@ -45,12 +45,12 @@ SERVICE = Rule(
     "docs/reference/transport.md#other-service; rxe_recv.c check_type_state; probe-odd-frames",
 )
 
-RULES = (ORDER, KNOWN, SERVICE)
+RULES: tuple[Rule, ...] = (ORDER, KNOWN, SERVICE)
 
 _TABLE = opcodes_where(lambda info: True)
 _MANUFACTURER = 0xE0
 
-PACKET_RULES = (
+PACKET_RULES: tuple[PacketRule, ...] = (
     PacketRule(
         KNOWN,
         lambda chunk: ~chunk.are(_TABLE) & (chunk.opcode < _MANUFACTURER),
