@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import errno
 import gc
-import importlib
 import io
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import click
 
 from ibwire.base.errors import OldResultKept, OutputError
 from ibwire.base.interrupt import Terminated, signal_of
 from ibwire.base.output import command_files
+from ibwire.cli.groups import LazyGroup
 from ibwire.cli.messages import print_failure, print_with_notes
 from ibwire.cli.terminal import TerminalText, guard_errors
 
@@ -73,33 +73,15 @@ SECTIONS = {
 COMMANDS = {name: text for section in SECTIONS.values() for name, text in section.items()}
 
 
-LONGEST_NAME = 64
-"""Names up to this length are compared with those that there are, which takes quadratic time."""
-
-
 ALLOCATIONS = 50_000
 """Objects after which the garbage collector looks at the new ones."""
 
 
-class _Lazy(click.Group):
+class _Lazy(LazyGroup):
+    modules: ClassVar[Mapping[str, str]] = {name: f"ibwire.cli.{name}" for name in COMMANDS}
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        command = importlib.import_module(f"ibwire.cli.{cmd_name}").command
-        assert isinstance(command, click.Command)
-        return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        try:
-            return super().resolve_command(ctx, args)
-        except click.NoSuchCommand as error:
-            known = COMMANDS if len(error.command_name) <= LONGEST_NAME else ()
-            raise click.NoSuchCommand(error.command_name, possibilities=known, ctx=ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, COMMANDS))

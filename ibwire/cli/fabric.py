@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import click
 from click.core import ParameterSource
 
 from ibwire.base.errors import IbwireError
 from ibwire.cli.fabric_tables import port_named, read_subnet, reported_errors, write_table
-from ibwire.cli.groups import Group
+from ibwire.cli.groups import Group, LazyGroup
 from ibwire.cli.paths import InputPath, OutputPath
 from ibwire.cli.tables import table_options
 from ibwire.fabric.infiniband.routing import Engine
@@ -64,35 +63,13 @@ class Key(click.ParamType[int]):
         return key
 
 
-_MODULES = {"traffic": "ibwire.cli.fabric_traffic", "ping": "ibwire.cli.fabric_ping"}
-"""Of the commands for data, which need the whole transport."""
+class _Commands(LazyGroup, Group):
+    """The commands for data need the whole transport: the others start in half the time."""
 
-
-class _Commands(Group):
-    """Loads the commands for data when they are used: the others start in half the time."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """All names, in the order of the alphabet."""
-        return sorted({*self.commands, *_MODULES})
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of a name."""
-        module = _MODULES.get(cmd_name)
-        if module is None:
-            return super().get_command(ctx, cmd_name)
-        found = importlib.import_module(module).command
-        assert isinstance(found, click.Command)
-        return found
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that is named; a name like it is suggested for a wrong one."""
-        try:
-            return super().resolve_command(ctx, args)
-        except click.NoSuchCommand as error:
-            known = self.list_commands(ctx)
-            raise click.NoSuchCommand(error.command_name, possibilities=known, ctx=ctx) from None
+    modules: ClassVar[Mapping[str, str]] = {
+        "traffic": "ibwire.cli.fabric_traffic",
+        "ping": "ibwire.cli.fabric_ping",
+    }
 
 
 @click.group("fabric", cls=_Commands)
