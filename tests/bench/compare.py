@@ -29,10 +29,9 @@ import emulated
 import merged
 from generate import generate
 
-OURS = ("frame.time_ns", "ip.src", "ip.dst", "bth.opcode", "bth.destqp", "bth.psn", "bth.a")
-OURS = (*OURS, "aeth.syndrome")
-TSHARKS = ("frame.time_epoch", "ip.src", "ip.dst", "infiniband.bth.opcode")
-TSHARKS = (*TSHARKS, "infiniband.bth.destqp", "infiniband.bth.psn", "infiniband.bth.a")
+BTH = ("bth.opcode", "bth.destqp", "bth.psn", "bth.a")
+OURS = ("frame.time_ns", "ip.src", "ip.dst", *BTH, "aeth.syndrome")
+TSHARKS = ("frame.time_epoch", "ip.src", "ip.dst", *(f"infiniband.{name}" for name in BTH))
 NAMED = [f"-e{name}" for name in (*TSHARKS, "infiniband.aeth.syndrome")]
 
 IBWIRE = [sys.executable, "-m", "ibwire", "dissect"]

@@ -6,6 +6,7 @@ Two devices on a simulated wire move verified data; every packet is made with it
 ICRC and checked on the other side. tshark reads the capture of the same run, taken
 once more with a tap. The rounds of all jobs take turns; the tables show the median.
 Packets inside a long message travel in runs; `one by one` is the same without them.
+The garbage collector is set as the command `ibwire` sets it.
 How the cost grows with packets and connections: `growth.py`.
 """
 
@@ -27,6 +28,7 @@ from pathlib import Path
 from compare import NAMED, TSHARK
 from ibwire.base.compiled import describe_build
 from ibwire.capture import PcapWriter, Tap
+from ibwire.cli import ALLOCATIONS
 from ibwire.fabric.sim import Simulator
 from ibwire.rc.attributes import QPCap, QPType
 from ibwire.rc.connect import ALL_ACCESS, connect
@@ -186,6 +188,7 @@ def memory(count: int = 1000) -> None:
 
 
 if __name__ == "__main__":
+    gc.set_threshold(ALLOCATIONS, 20)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--packets", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=3)

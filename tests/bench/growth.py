@@ -110,7 +110,8 @@ def _flows(folder: Path, capture: Path, packets: int) -> float:
 
 
 def measure_all(out: Path, rounds: int, only: str | None) -> None:
-    """Write the table."""
+    """Write the table; with `only`, the rows of the other subjects stay as they are."""
+    rows = {} if only is None else _rows_of_others(out, only)
     with tempfile.TemporaryDirectory() as name:
         wanted = [each for each in points(Path(name)) if only in (None, each.subject)]
         costs: list[list[float]] = [[] for _ in wanted]
@@ -118,13 +119,26 @@ def measure_all(out: Path, rounds: int, only: str | None) -> None:
             for point, found in zip(wanted, costs, strict=True):
                 found.append(point.cost())
                 print(f"{point.subject}, {point.size:,} {point.grows}: {found[-1]:.2f}", flush=True)
+    for point, found in zip(wanted, costs, strict=True):
+        cost = f"{statistics.median(found):.2f}"
+        row = (point.subject, point.grows, str(point.size), cost, str(rounds), describe_build())
+        rows.setdefault(point.subject, []).append(row)
     with out.open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(COLUMNS)
-        for point, found in zip(wanted, costs, strict=True):
-            cost = f"{statistics.median(found):.2f}"
-            row = (point.subject, point.grows, point.size, cost, rounds, describe_build())
-            table.writerow(row)
+        for subject in NAMES:
+            table.writerows(rows.get(subject, ()))
+
+
+def _rows_of_others(out: Path, only: str) -> dict[str, list[tuple[str, ...]]]:
+    """The rows of a table by subject, without those of one subject; none without a table."""
+    rows: dict[str, list[tuple[str, ...]]] = {}
+    if out.exists():
+        with out.open(newline="", encoding="utf-8") as file:
+            for row in list(csv.reader(file))[1:]:
+                if row[0] != only:
+                    rows.setdefault(row[0], []).append(tuple(row))
+    return rows
 
 
 WIDTH, HEIGHT, MARGIN = 340, 220, 50
