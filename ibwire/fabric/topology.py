@@ -303,8 +303,9 @@ def with_ports(topology: Topology, ports: int, *, multihomed: bool = False) -> T
     """A network whose hosts have several ports: `h0.0`, `h0.1`, ... of `h0`, each with a link.
 
     multihomed: the ports of a host are at different switches: those with hosts form groups, in
-    their order, and each host of a group has a port at every switch of it. Otherwise they are
-    all at one switch.
+    their order, and port n of each host of a group is at switch n of it. So between these hosts
+    what goes from port n to port n passes that switch alone, as on a rail. Otherwise all ports
+    of a host are at one switch.
     Raises `EncodeError` where switches cannot form such groups, or hosts have no switch.
     """
     switches = set(topology.switches)
@@ -323,7 +324,7 @@ def with_ports(topology: Topology, ports: int, *, multihomed: bool = False) -> T
         for port in range(ports):
             names.append(f"{host}.{port}")
             if multihomed:
-                switch = edges[place // ports * ports + (place + port) % ports]
+                switch = edges[place // ports * ports + port]
             links.append(Link(names[-1], switch, link.rate_bps, link.delay))
     links += [link for link in topology.links if {link.a, link.b} <= switches]
     return Topology(names, topology.switches, links)

@@ -72,13 +72,22 @@ def _notified(table: Table, make: Any, interval: int) -> ControlSpec:
     """A control that marks reach as CNPs; interval: between them in microseconds."""
     interval = table.take_int("np_min_time_between_cnps", interval, 0, MAXIMUM_INTERVAL_US)
     scope = table.take_name("cnp_scope", None, [each.value for each in Scope])
+    has_priority = "np_cnp_prio" in table
+    priority = table.take_int("np_cnp_prio", 6, 0, 7)
+    follows_priority = bool(table.take_int("np_cnp_prio_mode", 0, 0, 1))
+    if follows_priority and has_priority:
+        raise table.error(
+            "np_cnp_prio",
+            "has no effect with np_cnp_prio_mode = 1, where CNPs have the priority of their "
+            "connection: leave out one of the two",
+        )
     return ControlSpec(
         make=make,
         interval=interval * US,
         scope=None if scope is None else Scope(scope),
         dscp=table.take_int("np_cnp_dscp", 48, 0, 63),
-        priority=table.take_int("np_cnp_prio", 6, 0, 7),
-        follows_priority=bool(table.take_int("np_cnp_prio_mode", 0, 0, 1)),
+        priority=priority,
+        follows_priority=follows_priority,
     )
 
 

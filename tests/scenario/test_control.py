@@ -81,6 +81,15 @@ def test_parameters_of_the_notification_point() -> None:
 
     assert (found.interval, found.dscp, found.priority) == (7 * 10**6, 20, 5)
     assert control("np_cnp_prio_mode = 1").follows_priority
+    assert not control("np_cnp_prio_mode = 0\nnp_cnp_prio = 5").follows_priority
+
+
+def test_priority_of_cnps_that_follow_their_connection_is_refused() -> None:
+    # Linux mlx5 cong.c: writing np_cnp_prio sets the mode to 0, so an adapter never has both.
+    with pytest.raises(ScriptError, match="no effect with np_cnp_prio_mode = 1") as caught:
+        control("np_cnp_prio_mode = 1\nnp_cnp_prio = 5")
+
+    assert "np_cnp_prio" in str(caught.value)
 
 
 @pytest.mark.parametrize("algorithm", ["dcqcn", "timely"])

@@ -211,10 +211,10 @@ def test_ports_of_a_multihomed_host_are_at_different_leaves() -> None:
         ("h0.1", "leaf1"),
         ("h1.0", "leaf0"),
         ("h1.1", "leaf1"),
-        ("h2.0", "leaf1"),
-        ("h2.1", "leaf0"),
-        ("h3.0", "leaf1"),
-        ("h3.1", "leaf0"),
+        ("h2.0", "leaf0"),
+        ("h2.1", "leaf1"),
+        ("h3.0", "leaf0"),
+        ("h3.1", "leaf1"),
     ]
     assert [wire.between for wire in read(LEAVES + flow("'h1'", "'h3'")).wires[:2]] == [
         ("h0.0", "leaf0"),
