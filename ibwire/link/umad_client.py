@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ibwire.base.errors import LinkError
-from ibwire.link.umad_server import CONTROL, HELLO, LONGEST, MAGIC
+from ibwire.link.umad_server import CONTROL, HELLO, LONGEST_COMMAND, MAGIC, WORD
 
 SOURCE = Path(__file__).with_name("umad_shim.c")
 CACHE = "XDG_CACHE_HOME"
@@ -58,13 +58,16 @@ def ask(folder: Path, command: dict[str, Any]) -> dict[str, Any]:
     refuses the command.
     """
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as asked:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as asked:
             asked.settimeout(_TIMEOUT)
             asked.connect(str(folder / "socket"))
-            asked.send(HELLO.pack(MAGIC, CONTROL, 0, 0, b""))
-            asked.recv(4)
-            asked.send(json.dumps(command).encode())
-            answer = json.loads(asked.recv(LONGEST + 4))
+            data = json.dumps(command).encode()
+            if len(data) > LONGEST_COMMAND:
+                raise LinkError(_name_of(folder), "a command this long is not taken")
+            hello = HELLO.pack(MAGIC, CONTROL, 0, 0, b"")
+            asked.sendall(hello + len(data).to_bytes(WORD, "little") + data)
+            _received(asked, WORD)
+            answer = json.loads(_received(asked, int.from_bytes(_received(asked, WORD), "little")))
     except (FileNotFoundError, ConnectionRefusedError):
         raise NotRunning(
             _name_of(folder), "no fabric is running; `ibwire fabric run` starts one"
@@ -123,3 +126,14 @@ def library() -> Path:
 
 def _name_of(folder: Path) -> str:
     return folder.name.removeprefix("fabric-")
+
+
+def _received(connected: socket.socket, size: int) -> bytes:
+    """So many bytes; raises `OSError` if there are no more."""
+    data = b""
+    while len(data) < size:
+        more = connected.recv(size - len(data))
+        if not more:
+            raise ConnectionResetError("it has closed the connection")
+        data += more
+    return data

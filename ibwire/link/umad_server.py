@@ -1,6 +1,7 @@
 """The socket by which programs reach an emulated fabric: connections of `umad_shim.c`.
 
-Each open file of a program is one connection. The server reads what programs write, lets the
+Each open file of a program is one connection: a stream of messages, with a word before each that
+says its kind and its length. The server reads what programs write, lets the
 fabric deliver it, and hands on what came for them; it never waits for a program. A connection may
 also carry commands for the fabric itself, as JSON (`ibwire fabric`).
 """
@@ -9,15 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import selectors
 import shutil
 import socket
 import struct
-import sys
-import termios
 import time
 from collections.abc import Callable
 from functools import partial
@@ -42,16 +40,22 @@ _REGISTRATION = struct.Struct("<IIIIIBBB3sBx")
 _REGISTRATION2 = struct.Struct("<IIBBHIQQIB3x")
 """struct ib_user_mad_reg_req2."""
 
-_PLAIN = 4 + HEADER.size + MAD_SIZE
+_PLAIN = HEADER.size + MAD_SIZE
 """Bytes of a message with one MAD."""
-_INLINE = INLINE.to_bytes(4, "little")
+_PLAIN_WORD = _PLAIN.to_bytes(4, "little")
 
+WORD = 4
+"""Bytes before each message: its length, and in the uppermost of them its kind."""
 REQUEST = 44
-"""Bytes of a registration, behind its kind."""
-LONGEST = 60_000
-"""Bytes of a message that fits a socket; longer ones go by a file."""
-ROUND = 256
-"""Messages read from a connection before the others have their turn."""
+"""Bytes of a registration."""
+LONGEST = 32_000
+"""Bytes of a message; longer ones go by a file. The system adds 32 KiB to a stream at once."""
+LONGEST_COMMAND = 1 << 16
+"""The same of a command for the fabric itself."""
+ROUND = 1 << 16
+"""Bytes that are read from a connection before the others have their turn."""
+MOST_UNSENT = 1 << 20
+"""Bytes of answers to commands that nobody reads, before their connection is closed."""
 MADS_OF_A_STEP = 1000
 """MADs that are delivered before connections have their turn: a sweep of a manager of our own is
 one long exchange."""
@@ -65,7 +69,7 @@ MAXIMUM_CONNECTIONS = 1000
 class _Connection:
     """An open file of a program."""
 
-    __slots__ = ("blocked", "door", "file", "kind", "name", "port", "socket")
+    __slots__ = ("blocked", "door", "file", "kind", "name", "port", "rest", "socket", "unsent")
 
     def __init__(self, connected: socket.socket) -> None:
         self.socket = connected
@@ -75,6 +79,10 @@ class _Connection:
         self.port: Port | None = None
         self.name = ""
         self.blocked = False
+        self.rest = b""
+        """The beginning of a message whose end has not come yet."""
+        self.unsent = b""
+        """Bytes that the socket has had no room for."""
 
 
 class UmadServer:
@@ -108,13 +116,11 @@ class UmadServer:
         self._ibsim: IbsimServer | None = None
         self._stopped = False
         self._selector = selectors.DefaultSelector()
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(self.path))
         self._listener.listen(64)
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ)
-        self._buffer = bytearray(LONGEST + 4)
-        self._room = memoryview(self._buffer)
         self._alarm, self._bell = socket.socketpair()
         self._selector.register(self._alarm, selectors.EVENT_READ)
 
@@ -232,61 +238,70 @@ class UmadServer:
 
     def _read(self, connection: _Connection) -> tuple[int, bool]:
         """Take messages: how many agents have answered at once, and whether these were all."""
-        answered = 0
-        is_plain = True
-        file, receive = connection.file, connection.socket.recv_into
-        buffer, room = self._buffer, self._room
-        for _ in range(self._count(connection)):
-            try:
-                size = receive(room)
-            except BlockingIOError:
-                break
-            except OSError:
-                size = 0
-            if (
-                size == _PLAIN
-                and file is not None
-                and buffer[:4] == _INLINE
-                and file.answer(bytes(room[4:_PLAIN]))
-            ):
+        try:
+            data = connection.socket.recv(ROUND)
+        except BlockingIOError:
+            return 0, True
+        except OSError:
+            data = b""
+        if not data:
+            self._drop(connection)
+            return 0, False
+        if connection.rest:
+            data = connection.rest + data
+        file = connection.file
+        answered, at, end = 0, 0, len(data)
+        if file is not None:
+            answer = file.answer
+            while data[at : at + WORD] == _PLAIN_WORD and end - at >= WORD + _PLAIN:
+                if not answer(data[at + WORD : at + WORD + _PLAIN]):
+                    break
+                at += WORD + _PLAIN
                 answered += 1
-                continue
-            is_plain = False
-            if not size:
-                self._drop(connection)
-                break
-            try:
-                self._take(connection, bytes(room[:size]))
-            except (struct.error, ValueError, OSError):
-                # Not one of our own: its other programs are not disturbed.
-                self._drop(connection)
-                break
-            file = connection.file
-        return answered, is_plain
+            if answered:
+                self._with_messages.add(connection.socket.fileno())
+        connection.rest = b""
+        if at == end:
+            return answered, True
+        try:
+            connection.rest = self._take_all(connection, data[at:])
+        except (struct.error, ValueError, OSError):
+            # Not one of our own: its other programs are not disturbed.
+            self._drop(connection)
+        return answered, False
 
-    def _count(self, connection: _Connection) -> int:
-        """How many messages to read, by the bytes that are there: an attempt too many costs more.
-
-        At least one, and one too few rather than too many: what is left is reported again.
-        """
-        waiting = fcntl.ioctl(connection.socket, termios.FIONREAD, _INLINE)
-        return min(max(int.from_bytes(waiting, sys.byteorder) // _PLAIN, 1), ROUND)
-
-    def _take(self, connection: _Connection, message: bytes) -> None:
+    def _take_all(self, connection: _Connection, data: bytes) -> bytes:
+        """Take the whole messages of what has come; the rest."""
+        at = 0
         if connection.kind == 0:
-            self._hello(connection, message)
-        elif connection.kind == CONTROL:
+            if len(data) < HELLO.size:
+                return data
+            self._hello(connection, data[: HELLO.size])
+            at = HELLO.size
+        while len(data) - at >= WORD:
+            size, kind = int.from_bytes(data[at : at + WORD - 1], "little"), data[at + WORD - 1]
+            if size > (LONGEST_COMMAND if connection.kind == CONTROL else LONGEST):
+                raise ValueError("too long")
+            if len(data) - at - WORD < size:
+                break
+            self._take(connection, kind, data[at + WORD : at + WORD + size])
+            at += WORD + size
+        return data[at:]
+
+    def _take(self, connection: _Connection, kind: int, message: bytes) -> None:
+        file = connection.file
+        if connection.kind == CONTROL:
             self._command(connection, message)
-        elif connection.file is not None:
-            kind = int.from_bytes(message[:4], "little")
+        elif file is not None:
             if kind == INLINE:
-                connection.file.write(message[4:], _now())
+                if not file.answer(message):
+                    file.write(message, _now())
             elif kind == FILED:
-                self._long(connection, message[4:])
+                self._long(connection, message)
             elif kind == REGISTER:
-                connection.file.register(_agent(message[4:]))
+                file.register(_agent(message))
             elif kind == UNREGISTER:
-                connection.file.unregister(int.from_bytes(message[4:8], "little"))
+                file.unregister(int.from_bytes(message[:4], "little"))
             self._is_stale = _now() + QUIET
 
     def _hello(self, connection: _Connection, message: bytes) -> None:
@@ -298,7 +313,9 @@ class UmadServer:
         result = 0
         if kind in (UMAD, ISSM):
             result = self._open(connection, number)
-        connection.socket.send(result.to_bytes(4, "little"))
+        elif kind != CONTROL:
+            raise ValueError("not a kind of connection")
+        self._send(connection, result.to_bytes(4, "little"))
 
     def _open(self, connection: _Connection, number: int) -> int:
         node = self.management.subnet.nodes.get(connection.name)
@@ -341,39 +358,55 @@ class UmadServer:
         if len(data) > LONGEST:
             path = self._spill(self.folder, data)
             data = json.dumps({"file": str(path)}).encode()
-        with contextlib.suppress(OSError):
-            connection.socket.send(data)
+        self._send(connection, len(data).to_bytes(WORD, "little") + data)
+        if len(connection.unsent) > MOST_UNSENT:
+            raise ValueError("answers are not read")
 
     def _flush(self) -> None:
-        for descriptor in list(self._with_messages):
-            self._with_messages.discard(descriptor)
-            connection = self._connections.get(descriptor)
-            if connection is not None and connection.file is not None:
-                self._give(connection, connection.file)
+        while self._with_messages:
+            connection = self._connections.get(self._with_messages.pop())
+            if connection is not None:
+                self._give(connection)
 
-    def _give(self, connection: _Connection, file: UmadFile) -> None:
-        while file.waiting:
-            message = file.waiting[0]
-            if len(message) > LONGEST:
-                path = self._spill(self._root(connection.name), message)
-                data = FILED.to_bytes(4, "little") + os.fsencode(path)
-            else:
-                data = b"\0\0\0\0" + message
-            try:
-                connection.socket.send(data)
-            except BlockingIOError:
-                self._block(connection, is_blocked=True)
+    def _give(self, connection: _Connection) -> None:
+        """Send what waits for a program, as much as there is room for."""
+        if not self._send(connection, b"") or connection.file is None:
+            return
+        waiting = connection.file.waiting
+        while waiting:
+            parts: list[bytes] = []
+            size = 0
+            while waiting and size + len(waiting[0]) <= LONGEST:
+                message = waiting.popleft()
+                length = len(message)
+                size += WORD + length
+                is_plain = length == _PLAIN
+                parts += (_PLAIN_WORD if is_plain else length.to_bytes(WORD, "little"), message)
+            if not parts:
+                path = os.fsencode(self._spill(self._root(connection.name), waiting.popleft()))
+                parts = [(len(path) | FILED << 24).to_bytes(WORD, "little"), path]
+            if not self._send(connection, b"".join(parts)):
                 return
+
+    def _send(self, connection: _Connection, data: bytes) -> bool:
+        """Send data behind what is unsent; `False` if not all is sent."""
+        if connection.unsent:
+            data = connection.unsent + data
+        if data:
+            try:
+                data = data[connection.socket.send(data) :]
+            except BlockingIOError:
+                pass
             except OSError:
                 self._drop(connection)
-                return
-            file.waiting.popleft()
-        self._block(connection, is_blocked=False)
+                return False
+            connection.unsent = data
+        if connection.blocked != bool(data):
+            self._block(connection, is_blocked=bool(data))
+        return not data
 
     def _block(self, connection: _Connection, *, is_blocked: bool) -> None:
         """Whether to be called again when the program has read something."""
-        if connection.blocked == is_blocked:
-            return
         connection.blocked = is_blocked
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if is_blocked else 0)
         self._selector.modify(connection.socket, events, connection)

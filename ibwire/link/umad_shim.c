@@ -5,9 +5,13 @@
  * IBWIRE_FABRIC: path of the socket of the fabric. IBWIRE_HOST: name of the host in it.
  * IBWIRE_ROOT: folder with the host's sys/class.
  *
- * A message on the connection is one MAD with its header (struct ib_user_mad), behind four bytes:
- * 0, or 1 if the message is the name of a file that holds it, as it is too long for a socket.
+ * The connection is a stream of messages. Each has four bytes before it, a little-endian number:
+ * its length, and in the uppermost byte its kind. Kind 0 is one MAD with its header (struct
+ * ib_user_mad); 1 is the name of a file that holds such a message, as it is too long.
  * What the descriptor itself can do (poll, select, epoll) stays the system's.
+ *
+ * The system adds no more than 32 KiB to a stream at once, so threads may write at the same time as
+ * long as no message is longer.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -27,10 +31,13 @@
 #include <unistd.h>
 
 enum { HELLO = 0x69627731, INLINE = 0, FILED = 1, REGISTER = 2, UNREGISTER = 3 };
-enum { MOST_FILES = 4096, MOST_AGENTS = 32, HEADER = 64, LEAST = 36, LONGEST = 60000 };
+enum { MOST_FILES = 4096, MOST_AGENTS = 32, HEADER = 64, LEAST = 36, LONGEST = 32000 };
+enum { ROOM = 1 << 18 };
 
 struct hello { uint32_t magic, kind, number, flags; char host[112]; };
-struct request { uint32_t kind; unsigned char body[44]; };
+struct request { uint32_t word; unsigned char body[44]; };
+
+#define WORD(kind, size) ((uint32_t)(kind) << 24 | (uint32_t)(size))
 
 /* For each of our descriptors: 1 umad, 2 issm, and the agent numbers in use. */
 static unsigned char ours[MOST_FILES];
@@ -60,12 +67,14 @@ static int connected(int kind, unsigned number, int flags) {
     }
     strcpy(address.sun_path, path);
     strcpy(hello.host, host);
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    int room = ROOM;
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0) return -1;
+    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
     if (fd >= MOST_FILES) { errno = EMFILE; goto failed; }
     if (connect(fd, (struct sockaddr *)&address, sizeof address) ||
         send(fd, &hello, sizeof hello, MSG_NOSIGNAL) != sizeof hello ||
-        recv(fd, &answer, sizeof answer, 0) != sizeof answer) { errno = ENODEV; goto failed; }
+        recv(fd, &answer, sizeof answer, MSG_WAITALL) != sizeof answer) { errno = ENODEV; goto failed; }
     if (answer) { errno = answer; goto failed; }
     if (flags & O_NONBLOCK) fcntl(fd, F_SETFL, O_NONBLOCK);
     ours[fd] = (unsigned char)kind;
@@ -211,16 +220,36 @@ static int is(int fd, int kind) { return fd >= 0 && fd < MOST_FILES && ours[fd] 
 
 /* Waits for room, also on descriptors that do not block: a MAD is never half written. */
 static int told(int fd, const void *message, size_t size) {
-    for (;;) {
-        if (send(fd, message, size, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)size) return 0;
+    for (size_t done = 0; done < size;) {
+        ssize_t now = send(fd, (const char *)message + done, size - done, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (now > 0) { done += (size_t)now; continue; }
         if (errno != EAGAIN && errno != EINTR) { errno = EIO; return -1; }
         struct pollfd waits = {fd, POLLOUT, 0};
         poll(&waits, 1, -1);
     }
+    return 0;
+}
+
+/* The first `size` bytes of what has come; less than all of them only at an error or the end.
+ * Once a message has begun, its rest is on its way. */
+static ssize_t heard(int fd, void *room, size_t size, int flags) {
+    for (size_t done = 0;;) {
+        int is_peek = flags & MSG_PEEK;
+        ssize_t now = recv(fd, (char *)room + done, size - done, flags);
+        if (now < 0 && errno == EINTR && done) continue;
+        if (now < 0 && (!done || errno != EAGAIN)) return now;
+        if (now == 0) return 0;
+        if (now > 0 && !is_peek) done += (size_t)now;
+        if (is_peek ? now == (ssize_t)size : done == size) return (ssize_t)size;
+        /* A part of a message, which happens only where the system splits what was sent. */
+        struct pollfd waits = {fd, POLLIN, 0};
+        poll(&waits, 1, -1);
+        if (is_peek && waits.revents & POLLHUP) return 0;
+    }
 }
 
 static int agent(int fd, unsigned char *body, size_t size) {
-    struct request request = {.kind = REGISTER};
+    struct request request = {.word = WORD(REGISTER, sizeof request.body)};
     uint32_t number = 0;
     while (number < MOST_AGENTS && agents[fd] >> number & 1) number++;
     if (number == MOST_AGENTS) { errno = ENOMEM; return -1; }
@@ -243,7 +272,7 @@ int ioctl(int fd, unsigned long what, ...) {
         case 4: return agent(fd, argument, 40);
         case 3: return 0;
         case 2: {
-            struct request request = {.kind = UNREGISTER};
+            struct request request = {.word = WORD(UNREGISTER, sizeof request.body)};
             memcpy(request.body, argument, 4);
             uint32_t number;
             memcpy(&number, argument, 4);
@@ -265,7 +294,7 @@ ssize_t write(int fd, const void *data, size_t count) {
     memcpy(&number, data, 4);
     if (number >= MOST_AGENTS || !(agents[fd] >> number & 1)) { errno = EINVAL; return -1; }
     if (count > LONGEST) {
-        char message[4 + 256] = {FILED};
+        char message[4 + 256];
         static unsigned long serial;
         snprintf(message + 4, 256, "%s/long-%d-%lu", getenv("IBWIRE_ROOT"), getpid(), serial++);
         REAL(int, "open", const char *, int, ...);
@@ -277,24 +306,37 @@ ssize_t write(int fd, const void *data, size_t count) {
             done += (size_t)now;
         }
         close(file);
+        uint32_t word = WORD(FILED, strlen(message + 4));
+        memcpy(message, &word, 4);
         return told(fd, message, 4 + strlen(message + 4)) ? -1 : (ssize_t)count;
     }
-    char message[4 + LONGEST] = {INLINE};
+    char message[4 + LONGEST];
+    uint32_t word = WORD(INLINE, count);
+    memcpy(message, &word, 4);
     memcpy(message + 4, data, count);
     return told(fd, message, 4 + count) ? -1 : (ssize_t)count;
 }
 
 ssize_t read(int fd, void *data, size_t count) {
     if (!is(fd, 1)) { REAL(ssize_t, "read", int, void *, size_t); return real(fd, data, count); }
-    char message[4 + LONGEST];
-    ssize_t got = recv(fd, message, sizeof message, MSG_PEEK);
+    char message[4 + LONGEST + 1];
+    uint32_t word;
+    ssize_t got = heard(fd, &word, sizeof word, MSG_PEEK);
     if (got < 0) return got;
-    if (got < 4) { errno = EIO; return -1; }
+    size_t whole = 4 + (word & 0xffffff), wanted = whole;
+    /* A MAD that has no room stays: as much of it is looked at as is given out. */
+    int stays = word >> 24 == INLINE && whole - 4 > count;
+    if (stays && wanted > 4 + HEADER + 256) wanted = 4 + HEADER + 256;
+    if (got == 0 || whole > 4 + LONGEST) { errno = EIO; return -1; }
+    int flags = stays || word >> 24 == FILED ? MSG_PEEK : 0;
+    got = heard(fd, message, wanted, flags);
+    if (got < 0) return got;
+    if (got == 0) { errno = EIO; return -1; }
     char *found = message + 4;
-    size_t size = (size_t)got - 4;
+    size_t size = whole - 4;
     int file = -1;
     struct stat about;
-    if (message[0] == FILED) {
+    if (word >> 24 == FILED) {
         found[size] = 0;
         REAL(int, "open", const char *, int, ...);
         file = real(found, O_RDONLY | O_CLOEXEC);
@@ -315,12 +357,11 @@ ssize_t read(int fd, void *data, size_t count) {
             done += (size_t)now;
         }
         close(file);
-        if (result >= 0) unlink(found);
+        if (result >= 0) { unlink(found); heard(fd, message, whole, 0); }
     } else {
         memcpy(data, found, copied);
     }
     if (result < 0) errno = copied ? ENOSPC : EINVAL;
-    else recv(fd, message, 1, 0);
     return result;
 }
 

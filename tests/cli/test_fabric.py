@@ -200,7 +200,7 @@ def test_run_keeps_the_folder_of_a_fabric_that_does_not_answer(
     monkeypatch.setattr(UmadServer, "run", lambda server: None)
     folder = fabric_folder("fabric")
     folder.mkdir()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(folder / "socket"))
         listener.listen(1)
 
@@ -217,7 +217,7 @@ def test_run_removes_the_folder_of_a_killed_fabric(
     folder = fabric_folder("fabric")
     folder.mkdir()
     (folder / "left").touch()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(folder / "socket"))  # closed: connections are refused
     monkeypatch.setattr(UmadServer, "run", lambda server: None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import struct
@@ -14,12 +15,22 @@ from ibwire.base.errors import LinkError
 from ibwire.fabric.infiniband import read_topology
 from ibwire.fabric.infiniband.shipped import topology_path
 from ibwire.link import umad_client
-from ibwire.link.umad_server import CONTROL, HELLO, ISSM, LONGEST, MAGIC, UMAD, UmadServer
+from ibwire.link.umad_server import (
+    CONTROL,
+    FILED,
+    HELLO,
+    INLINE,
+    ISSM,
+    LONGEST,
+    MAGIC,
+    REGISTER,
+    UMAD,
+    UNREGISTER,
+    UmadServer,
+)
 from ibwire.sm.control import Control
 from ibwire.sm.management import Management
 from ibwire.sm.umad import HEADER
-
-REGISTER = 2
 
 
 class Client:
@@ -27,25 +38,30 @@ class Client:
 
     def __init__(self, server: UmadServer) -> None:
         self.server = server
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.socket.connect(str(server.path))
         self.socket.setblocking(False)
 
-    def tell(self, data: bytes) -> None:
+    def tell(self, message: bytes, kind: int = INLINE) -> None:
+        self.tell_raw(struct.pack("<I", len(message) | kind << 24) + message)
+
+    def tell_raw(self, data: bytes) -> None:
         self.socket.send(data)
         self.server.step(0)
         self.server.step(0)
 
     def hear(self) -> bytes:
-        return self.socket.recv(LONGEST + 4)
+        """One message."""
+        (word,) = struct.unpack("<I", self.socket.recv(4))
+        return self.socket.recv(word & 0xFFFFFF)
 
     def hello(self, kind: int, host: str = "node-0", number: int = 0) -> int:
-        self.tell(HELLO.pack(MAGIC, kind, number, 0, host.encode()))
-        return int.from_bytes(self.hear(), "little")
+        self.tell_raw(HELLO.pack(MAGIC, kind, number, 0, host.encode()))
+        return int.from_bytes(self.socket.recv(4), "little")
 
     def register(self, number: int, mgmt_class: int, methods: int, *, rmpp: int = 0) -> None:
         body = struct.pack("<IIIIIBBB3sB", number, methods, 0, 0, 0, 1, mgmt_class, 2, b"", rmpp)
-        self.tell(struct.pack("<I43sB", REGISTER, body, 28))
+        self.tell(struct.pack("<43sB", body, 28), REGISTER)
 
 
 @pytest.fixture
@@ -89,8 +105,9 @@ def test_a_second_subnet_manager_on_a_port_is_refused(server: UmadServer) -> Non
 def test_a_stranger_is_shown_out_and_others_stay(server: UmadServer, message: bytes) -> None:
     good, bad = Client(server), Client(server)
     assert good.hello(UMAD) == 0
-    bad.tell(message)
-    bad.tell(b"more") if message == HELLO.pack(MAGIC, 99, 0, 0, b"") else None
+    bad.tell_raw(message)
+    if len(message) == HELLO.size:
+        assert bad.socket.recv(1) == b""
 
     good.register(0, 0x81, 0)
     assert len(server.management.programs) == 1
@@ -117,16 +134,25 @@ def test_a_wrong_command_is_answered_with_a_sentence(
     client.hello(CONTROL)
     client.tell(command)
 
-    assert words in json.loads(client.socket.recv(60_000))["error"]
+    assert words in json.loads(client.hear())["error"]
     assert Client(server).hello(UMAD) == 0
 
 
 def test_junk_behind_the_greeting_does_no_harm(server: UmadServer) -> None:
     client = Client(server)
     client.hello(UMAD)
-    for junk in (b"\0" * 4, b"\0" * 400, b"\x02\0\0\0", b"\xff" * 500, b"\x01\0\0\0/etc/passwd"):
+    for kind, junk in (
+        (INLINE, b""),
+        (INLINE, b"\0" * 400),
+        (REGISTER, b""),
+        (UNREGISTER, b""),
+        (77, b"\xff" * 500),
+        (FILED, b"/etc/passwd"),
+        (FILED, b"\0"),
+        (0xFF, b"\xff" * LONGEST),
+    ):
         try:
-            client.tell(junk)
+            client.tell(junk, kind)
         except OSError:
             client = Client(server)
             client.hello(UMAD)
@@ -149,22 +175,59 @@ def test_a_program_that_does_not_read_stops_nobody(server: UmadServer) -> None:
         mad[12:16] = tid.to_bytes(4, "big")
         mad[16:18] = b"\0\x11"
         mad[32:36] = b"\xff" * 4
-        idle.tell(b"\0\0\0\0" + request + bytes(mad))
-    busy.tell(b"\0\0\0\0" + request + bytes(mad))
+        idle.tell(request + bytes(mad))
+    busy.tell(request + bytes(mad))
 
-    assert len(busy.hear()) == 4 + 64 + 256
-    count = 0
-    while True:
-        try:
-            idle.hear()
-        except BlockingIOError:
-            server.step(0)
-            try:
-                idle.hear()
-            except BlockingIOError:
-                break
-        count += 1
-    assert count == 3000
+    assert len(busy.hear()) == 64 + 256
+    heard = b""
+    for _ in range(3000):
+        with contextlib.suppress(BlockingIOError):
+            heard += idle.socket.recv(1 << 20)
+        server.step(0)
+    size = 4 + 64 + 256
+    found = [int.from_bytes(heard[at + 80 : at + 84]) for at in range(0, len(heard), size)]
+    assert found == list(range(3000))
+
+
+def test_messages_come_in_pieces_and_together(server: UmadServer) -> None:
+    client = Client(server)
+    client.hello(UMAD)
+    client.register(0, 0x81, 0)
+    header = HEADER.pack(
+        0, 0, 1000, 0, 0, bytes(4), bytes(4), b"\xff\xff", *(0,) * 6, bytes(16), bytes(4), 0
+    )
+    messages = b""
+    for tid in (1, 2, 3):
+        mad = bytearray(256)
+        mad[:4] = bytes((1, 0x81, 1, 1))
+        mad[12:18] = struct.pack(">IH", tid, 0x11)
+        mad[32:36] = b"\xff" * 4
+        messages += struct.pack("<I", 320) + header + bytes(mad)
+
+    for start, end in ((0, 3), (3, 40), (40, 640), (640, 972)):
+        client.tell_raw(messages[start:end])
+
+    assert [client.hear()[76:80] for _ in range(3)] == [b"\0\0\0\1", b"\0\0\0\2", b"\0\0\0\3"]
+
+
+def test_a_message_that_would_be_too_long_ends_its_connection(server: UmadServer) -> None:
+    client = Client(server)
+    client.hello(UMAD)
+    client.tell_raw(struct.pack("<I", LONGEST + 1))
+    assert client.socket.recv(1) == b""
+
+
+def test_answers_that_nobody_reads_end_their_connection(server: UmadServer) -> None:
+    client = Client(server)
+    client.hello(CONTROL)
+    command = json.dumps({"command": "counters"}).encode()
+    told = 0
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        while told < 20_000:
+            client.tell(command)
+            told += 1
+    assert 100 < told < 20_000
+    assert Client(server).hello(UMAD) == 0
 
 
 def test_files_say_what_the_port_is(server: UmadServer) -> None:
