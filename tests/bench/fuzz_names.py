@@ -24,6 +24,7 @@ from ibwire.fuzz.targets.emulator import EmulatorTestbed, Open
 from ibwire.fuzz.vocabulary.vocabularies import vocabulary_for
 from ibwire.fuzz.watchdog import watchdog
 from mutants.engine import StaleMutant, copied
+from mutants.score import names_rule
 from mutants.table import FUZZED, Mutant
 
 FAULTS = 11
@@ -91,7 +92,6 @@ def _named(finding: Finding, alone: dict[str, Open], device: Open, role: Role) -
     case = from_json(to_json(finding.case))
     shown = _difference(case, device, role)
     causes = [name for name, one in alone.items() if _difference(case, one, role) == shown]
-    rules = {_anchor(FUZZED[name].fuzz.rule) for name in causes}
     steps = [step_text(step) for step in case.steps]
     about = connection_text(case.connection)
     # What the specification allows is right: a finding must differ from that, too.
@@ -100,14 +100,10 @@ def _named(finding: Finding, alone: dict[str, Open], device: Open, role: Role) -
         bucket=finding.bucket,
         rule=finding.rule,
         causes=tuple(causes),
-        is_rule_right=_anchor(finding.rule) in rules,
+        is_rule_right=any(names_rule(finding.rule, FUZZED[name].fuzz.rule) for name in causes),
         is_false=shown is None or plain is None,
         case=(*([about] if about else []), *steps),
     )
-
-
-def _anchor(rule: str) -> str:
-    return rule.rpartition("#")[2]
 
 
 def _difference(case: Case, device: Open, role: Role, *, is_plain: bool = False) -> object:

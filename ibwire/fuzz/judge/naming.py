@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 
 from ibwire.fuzz.case import (
     Case,
@@ -24,25 +23,37 @@ from ibwire.fuzz.case import (
     packet_text,
 )
 from ibwire.fuzz.judge.comparison import Difference, Kind, apply
-from ibwire.fuzz.judge.findings import first_verdicts, one_line, wrong_fields
-from ibwire.fuzz.judge.request_names import AFTER_ERROR, ERROR, SERVICES, headers, request
+from ibwire.fuzz.judge.effects import (
+    FLUSH,
+    OF_FIELD,
+    RETRY_COUNT,
+    RNR_RETRY,
+    STATUS,
+    Effect,
+    effect_of,
+    first_frame,
+    has_same_kind,
+    missing_frame,
+)
+from ibwire.fuzz.judge.request_names import (
+    AFTER_ERROR,
+    AHEAD,
+    ERROR,
+    NOT_READY,
+    SERVICES,
+    UNUSUAL,
+    headers,
+    request,
+)
 from ibwire.fuzz.judge.response_names import about as response
 from ibwire.fuzz.judge.subject import About
-from ibwire.fuzz.targets.emulated_device import (
-    ADDRESS,
-    PEER_ADDRESS,
-    SENDS,
-    Emulation,
-)
+from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
 from ibwire.fuzz.vocabulary.binding import Binding
-from ibwire.rc.attributes import EventType
 from ibwire.rc.profile import Profile
-from ibwire.rc.work import WCStatus, WROpcode
-from ibwire_layers import syndrome as aeth
-from ibwire_layers.headers import AETH
+from ibwire.rc.work import WROpcode
+from ibwire_layers.opcodes import INFO, OpCode, Operation, Position
 from ibwire_layers.packet import Packet as WholePacket
-from ibwire_layers.psn import MASK
-from ibwire_layers.syndrome import AckKind
+from ibwire_layers.psn import HALF, MASK
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +71,11 @@ class Name:
 def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
     """The name of a difference in the last step of a case. profile: of the reference."""
     reference = Emulation(case.connection, profile)
-    subjects = list(_subjects(reference, case, difference.step))
-    step, about = subjects[-1]
-    effect = _effect(difference)
-    about = _setting(reference.connection, step, effect) or about
-    if isinstance(step, Packet) and _is_of_another_pair(reference, difference):
-        about = _ELSEWHERE
+    scene = _Scene(reference, case, difference)
+    step, effect = scene.step, effect_of(difference)
+    about = _setting(scene, effect) or _place(scene, effect) or scene.about
     if isinstance(step, Wait):
-        effect = _timed(about, effect, difference, reference)
+        effect = _timed(about, effect, scene)
     is_named = about.what and not about.what.startswith("a right")
     text = f"{_step_text(step)} ({about.what})" if is_named else _step_text(step)
     if difference.kind is Kind.CRASH:
@@ -76,242 +84,337 @@ def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
         rule = AFTER_ERROR.rule if reference.qp.responder.failed else effect.rule
         return Name(f"{text}: {effect.text}", rule, ERROR)
     if about.is_wrong:
-        return _of_wrong(text, about, effect)
-    what, rule, wider = about.what, effect.rule or about.rule, ""
-    service = reference.connection.service
-    if service != "RC" and (rule == _STATUS or effect.group in _OF_SERVICE):
-        rule = SERVICES[service].rule
-    if effect.group in _OF_FIELD and isinstance(step, Packet | Post):
+        return _of_wrong(text, about, effect, scene)
+    what, rule, wider = about.what, _rule_of_right(about, effect, scene), ""
+    if effect.group in OF_FIELD and isinstance(step, Packet | Post):
         what = "a right packet"  # of any operation
-    if effect.group.startswith("reth.") and not isinstance(step, Post):
-        rule = f"IBA 9.7.6; {_TRANSPORT}read-restart"
     if isinstance(step, Post) and about.what:
         rule = about.rule
-    before = _cause(subjects, effect)
-    if before is not None:
+    before = _cause(scene, effect)
+    if before is not None and about not in UNUSUAL.values():
         wider = f"{what}: {effect.group}"
         text, rule, what = f"{text} after {before.what}", before.rule, f"after {before.what}"
+        if scene.breaks_another_pair:
+            rule = _ELSEWHERE.rule
+        elif scene.service != "RC":
+            rule = before.treatment or before.rule
     return Name(f"{text}: {effect.text}", rule, f"{what}: {effect.group}", wider)
 
 
-def _of_wrong(text: str, about: About, effect: _Effect) -> Name:
+class _Scene:
+    """The last step of a case and what led to it. reference: at the end before that step."""
+
+    def __init__(self, reference: Emulation, case: Case, difference: Difference) -> None:
+        self.reference = reference
+        self.connection = case.connection
+        self.service = case.connection.service
+        self.difference = difference
+        self.subjects: list[tuple[Step, About]] = []
+        """Each step, and what it is about."""
+        self.situation: About | None = None
+        """What else the queue pair is doing when the last packet arrives."""
+        self.last_psn = 0
+        """The PSN of the last packet."""
+        self.next_psn = 0
+        """The PSN of the requester's next new packet before the last step."""
+        self.is_unstored = self.is_beyond = False
+        """Whether memory was to be written and is as it was; whether the reverse."""
+        received: About | None = None
+        for number, step in enumerate(walk(reference, case, difference.step)):
+            about = _about(reference, step, received)
+            if about is AHEAD and self._is_refused(step):
+                about = _BEHIND_REFUSED
+            received = about if isinstance(step, Packet) else received
+            self.subjects.append((step, about))
+            if number == difference.step:
+                self.situation = _situation(reference, step)
+                self.next_psn = reference.qp.sends.next_psn
+                if isinstance(step, Packet):
+                    self.last_psn = reference.psn(step.psn[0]) + step.psn[1] & MASK
+                if difference.kind is Kind.MEMORY:
+                    self.is_unstored = _is_as_before(reference.memory, difference.got)
+                    self.is_beyond = _is_as_before(reference.memory, difference.expected, 1)
+
+    def _is_refused(self, step: Step) -> bool:
+        """Whether the last packet at the expected PSN has found no receive request."""
+        assert isinstance(step, Packet)
+        before = [
+            about
+            for each, about in self.subjects
+            if isinstance(each, Packet) and each.pair == step.pair and about is not AHEAD
+        ]
+        return bool(before) and before[-1] in (NOT_READY, _BEHIND_REFUSED)
+
+    @property
+    def step(self) -> Step:
+        """The last one."""
+        return self.subjects[-1][0]
+
+    @property
+    def about(self) -> About:
+        """What it is about."""
+        return self.subjects[-1][1]
+
+    @property
+    def earlier(self) -> Sequence[Step]:
+        """The steps before it."""
+        return [step for step, _ in self.subjects[:-1]]
+
+    @property
+    def breaks_another_pair(self) -> bool:
+        """Whether a queue pair beside that of the last step has gone to the error state."""
+        pairs = self.reference.pairs
+        return any(
+            qp.responder.failed or not qp.accepts_requests
+            for qp in pairs
+            if qp is not self.reference.qp
+        )
+
+    def is_about_earlier(self, frame: bytes) -> bool:
+        """Whether a response is to a request before the last packet, which came before it left."""
+        before = self.earlier[-1] if self.earlier else None
+        is_held = isinstance(before, Packet) and before.held
+        return is_held and 0 < self.last_psn - WholePacket.parse(frame).bth.psn & MASK < HALF
+
+    @property
+    def is_answered_from(self) -> int | None:
+        """The queue pair of the peer that the first missing or wrong answer is for."""
+        frame = first_frame(self.difference)
+        return None if frame is None else WholePacket.parse(frame).bth.dest_qp
+
+    @property
+    def is_retransmission(self) -> bool:
+        """Whether what differs is a packet that was sent before."""
+        frame = first_frame(self.difference)
+        if frame is None or not has_same_kind(self.difference):
+            return False
+        bth = WholePacket.parse(frame).bth
+        form = INFO.get(bth.opcode)
+        is_request = form is not None and not form.is_response
+        return is_request and (self.next_psn - 1 - bth.psn & MASK) < HALF
+
+    @property
+    def before(self) -> About | None:
+        """What the packet before the last one was about, of the same queue pair."""
+        step = self.step
+        found = [
+            about
+            for each, about in self.subjects[:-1]
+            if isinstance(each, Packet) and isinstance(step, Packet) and each.pair == step.pair
+        ]
+        return found[-1] if found else None
+
+    @property
+    def has_long_read(self) -> bool:
+        """Whether a READ that takes several PSNs came before."""
+        mtu = self.connection.mtu
+        lengths = [
+            step.fields.get("reth.dma_len", 0)
+            for step in self.earlier
+            if isinstance(step, Packet) and step.opcode == OpCode.RC_RDMA_READ_REQUEST
+        ]
+        return any(isinstance(each, int) and each > mtu for each in lengths)
+
+
+def _situation(reference: Emulation, step: Step) -> About | None:
+    """What else the queue pair does while a packet arrives: it waits, or is inside a message."""
+    if not isinstance(step, Packet) or reference.connection.service != "RC":
+        return None
+    info, sends = INFO.get(step.opcode), reference.qp.sends
+    if info is not None and info.is_response:
+        return _INSIDE if reference.under_way is not None else None
+    if sends.timers.rnr is not None:
+        return _DURING_RNR
+    return _OWN_REQUESTS if any(each.started for each in sends.wqes) else None
+
+
+def _is_as_before(memory: bytearray, found: Sequence[object], size: int = 8) -> bool:
+    """Whether the bytes that differ are those of before the step."""
+    first, content = found
+    assert isinstance(first, int)
+    assert isinstance(content, bytes)
+    return content[:size] == bytes(memory[first : first + len(content)])[:size]
+
+
+def _of_wrong(text: str, about: About, effect: Effect, scene: _Scene) -> Name:
     """The name for a packet with a fault, which the specification allows one treatment of."""
     rule, group = about.rule, effect.group
     if effect.is_executed:
         group = "executed"
         rule = DUPLICATES if about.rule == DUPLICATE_WRITE else rule
-    elif group in _OF_FIELD and about.rule not in _FIELDS_OF_RULE.get(group, ()):
-        rule = _OF_FIELD[group]
+    elif group in OF_FIELD:
+        rule = about.treatment or about.rule
+        if about.rule in _DUPLICATE_RULES and group == "credits":
+            rule = DUPLICATES  # a receive request was used
+        elif rule not in _FIELDS_OF_RULE.get(group, ()):
+            rule = _rule_of_field(effect, scene)
+    if effect.rule == SOLICITED:
+        rule = effect.rule
+    elif about.treatment and _is_noticed(effect, scene):
+        rule = about.treatment
+    elif scene.service == "UC" and about.rule.endswith("#opcode-sequence"):
+        before = scene.before
+        if before is not None and before.is_wrong and before.rule != about.rule:
+            # Only because of that one it has no FIRST; of UC nobody says that it was dropped.
+            text, rule = f"{text} after {before.what}", before.rule
     return Name(f"{text}: {effect.text}", rule, about.group or f"{about.what}: {group}")
 
 
-def _setting(connection: Connection, step: Step, effect: _Effect) -> About | None:
+def _is_noticed(effect: Effect, scene: _Scene) -> bool:
+    """Whether a device sees what is wrong, and then does something else than it should."""
+    if scene.service == "UC":  # what is wrong is dropped without a response
+        is_taken = scene.difference.kind in (Kind.MEMORY, Kind.COMPLETION)
+        return effect.ends or not is_taken
+    info = INFO.get(scene.step.opcode) if isinstance(scene.step, Packet) else None
+    return info is not None and info.is_response and effect.group == "no answer"
+
+
+def _rule_of_right(about: About, effect: Effect, scene: _Scene) -> str:
+    """The rule for what goes wrong at a packet or request without a fault."""
+    if scene.is_retransmission and effect.group in (*OF_FIELD, "data", "payload"):
+        return _rule_of_field(effect, scene)
+    if effect.group in OF_FIELD:
+        return _rule_of_field(effect, scene) or about.rule
+    if scene.service != "RC":
+        return _rule_of_service(about, effect, scene)
+    if effect.rule:
+        return effect.rule
+    if not isinstance(scene.step, Packet) or about.rule not in _RULES_OF_RIGHT:
+        return about.rule
+    if effect.nak:
+        return _rule_of_nak(about, effect, scene)
+    operations, rules = INFO[scene.step.opcode].operation, _RULES_OF_RIGHT[about.rule]
+    if effect.group == "memory" and operations in _STORED:
+        return _PADDING if scene.is_beyond and scene.step.length & 3 else _STORED[operations]
+    return rules if effect.group in ("no answer", "another answer") else about.rule
+
+
+def _rule_of_nak(about: About, effect: Effect, scene: _Scene) -> str:
+    """The rule that a NAK stands for which was sent without a reason."""
+    if effect.nak.startswith("NAK PSN") and scene.has_long_read:
+        return _PSN_COUNT
+    rule = next((rule for nak, rule in _OF_NAK.items() if effect.nak.startswith(nak)), "")
+    limits = {"max_dest_rd_atomic": READ_RESOURCES, "access": ACCESS_FLAGS}
+    for name, limited in limits.items():
+        if not rule and getattr(scene.connection, name) != getattr(Connection(), name):
+            return limited
+    return rule or about.rule
+
+
+def _rule_of_service(about: About, effect: Effect, scene: _Scene) -> str:
+    """The rule for a right packet or request of an unreliable service."""
+    fields = effect.group.split(" ")
+    own = SERVICES[scene.service].rule
+    if effect.rule == STATUS and about.rule != own:
+        return about.rule
+    if effect.rule == STATUS or "bth.ack_req" in fields or "wr_id" in fields:
+        return own
+    if fields == ["byte_len"]:
+        return own if scene.service == "UD" else effect.rule
+    if scene.service == "UC" and effect.group == "memory" and about.rule == own:
+        assert isinstance(scene.step, Packet)
+        info = INFO.get(scene.step.opcode)
+        if info is not None and info.operation is Operation.WRITE and about.what == "a right WRITE":
+            is_first = info.position in (Position.FIRST, Position.ONLY)
+            if scene.is_unstored:
+                return own if is_first else _WRITE_LENGTH
+            return _STORED[Operation.WRITE]
+    return effect.rule or about.rule
+
+
+def _rule_of_field(effect: Effect, scene: _Scene) -> str:
+    """The rule of the field of an answer that differs, or of a packet that is sent again."""
+    if effect.group == "aeth.msn" and scene.has_long_read:
+        return _PSN_COUNT  # it was taken for a duplicate, or for none
+    if not isinstance(scene.step, Post):
+        if effect.group.startswith("reth."):
+            return f"IBA 9.7.6; {_TRANSPORT}read-restart"
+        if scene.is_retransmission:
+            return _TIME.rule
+    if scene.service != "RC" and effect.group == "bth.ack_req":
+        return SERVICES[scene.service].rule
+    return effect.rule
+
+
+def _setting(scene: _Scene, effect: Effect) -> About | None:
     """What is unusual about the queue pair, if a minimised case needs it."""
+    connection, step = scene.connection, scene.step
     if connection.pkey_index:
         return _PKEY
     if connection.rearmed:
         return _REARMED
-    if not isinstance(step, Packet) or effect.rule not in ("", _STATUS):
+    if not isinstance(step, Packet) or effect.rule not in ("", STATUS) or scene.about.is_wrong:
         return None
-    if connection.wrong_lkey:
-        return _WRONG_LKEY
-    if connection.sges > 1:
-        return _SGES_REFUSED if effect.group == "refused" else _SGES
+    info = INFO.get(step.opcode)
+    if connection.sges > 1 and info is not None and info.operation is Operation.SEND:
+        return _SGES_REFUSED if effect.nak else _SGES
     return None
 
 
-def _cause(subjects: Sequence[tuple[Step, About]], effect: _Effect) -> About | None:
+def _place(scene: _Scene, effect: Effect) -> About | None:
+    """What the queue pair, or another one, is doing beside, if that is what goes wrong."""
+    step, reference = scene.step, scene.reference
+    if not isinstance(step, Packet) or scene.difference.kind is Kind.CRASH:
+        return None
+    asked = scene.is_answered_from
+    # The frames of a device on a link have other numbers than this reference.
+    if (
+        asked is not None
+        and reference.connection.pairs > 1
+        and asked != reference.symbols["peer_qpn"]
+    ):
+        return _ELSEWHERE
+    missing = missing_frame(scene.difference)
+    situation = scene.situation
+    if situation is _INSIDE:
+        is_ignored = effect.group in ("no answer", "no completion")
+        return situation if is_ignored else None
+    if situation is _DURING_RNR:
+        return situation if effect.group in ("no answer", "an answer", "another answer") else None
+    if missing is None:
+        return None
+    return situation or (_EARLIER if scene.is_about_earlier(missing) else None)
+
+
+def _cause(scene: _Scene, effect: Effect) -> About | None:
     """What an earlier step is about, if the name says that the last one is right after it."""
-    step, _ = subjects[-1]
-    if isinstance(step, Wait):
+    subjects = scene.subjects
+    if isinstance(scene.step, Wait):
         return None
     wrong = next((each for _, each in reversed(subjects) if each.is_wrong), None)
-    if wrong is None and isinstance(step, Post) and effect.group == "no answer":
-        wrong = next((each for _, each in subjects[:-1] if each.rule.endswith("#rnr-wait")), None)
+    if wrong is None and effect.group == "no answer" and _may_send(scene.step):
+        told = ("#rnr-wait", "#rnr-place")
+        wrong = next((each for _, each in subjects[:-1] if each.rule.endswith(told)), None)
+        return wrong and replace(wrong, rule=_RNR_WAIT.rule)
     return wrong
 
 
-def _timed(about: About, effect: _Effect, difference: Difference, reference: Emulation) -> _Effect:
+def _may_send(step: Step) -> bool:
+    """Whether the requester of a device may have something new to send after a step."""
+    info = INFO.get(step.opcode) if isinstance(step, Packet) else None
+    return isinstance(step, Post) or (info is not None and info.is_response)
+
+
+def _timed(about: About, effect: Effect, scene: _Scene) -> Effect:
     """What a device does otherwise when time passes: it sends early, late, or too often."""
-    statuses = {
-        each[2]
-        for things in (difference.expected, difference.got)
-        for each in things
-        if difference.kind is Kind.COMPLETION and isinstance(each, tuple) and len(each) > 2
-    }
-    if WCStatus.RNR_RETRY_EXC_ERR in statuses:
-        return replace(effect, rule=f"IBA 9.7.5.2.8; {_TRANSPORT}rnr-retry", group="retries")
+    difference = scene.difference
+    if effect.rule in (RNR_RETRY, RETRY_COUNT):
+        return replace(effect, group="retries")
     is_more = difference.kind is Kind.ANSWER and len(difference.got) > len(difference.expected)
-    has_ended = is_more and not reference.qp.sends.wqes
-    if WCStatus.RETRY_EXC_ERR in statuses or (about is _ACK_WAIT and has_ended):
-        return replace(effect, rule=f"IBA 9.7.6.1.3; {_TRANSPORT}retry-count", group="retries")
-    if about is _RNR_WAIT and effect.group in ("time", "an answer", "no answer"):
+    has_ended = is_more and not any(qp.sends.wqes for qp in scene.reference.pairs)
+    if about is _ACK_WAIT and has_ended:
+        return replace(effect, rule=RETRY_COUNT, group="retries")
+    is_timing = effect.group in ("time", "an answer", "no answer")
+    if about is _RNR_WAIT and is_timing:
         anchor = "rnr-timer" if difference.kind is Kind.TIME else "rnr-wait"
         return replace(effect, rule=f"IBA 9.7.5.2.8; {_TRANSPORT}{anchor}", group="time")
+    others = [each for each in scene.earlier if not isinstance(each, Wait)][1:]
+    if about is _ACK_WAIT and is_timing and others:  # what starts or stops it, not its length
+        return replace(effect, rule=f"IBA 9.7.6.1.3; {_TRANSPORT}ack-timer")
     return effect
 
 
-@dataclass(frozen=True, slots=True)
-class _Effect:
-    """What a device does otherwise."""
-
-    text: str
-    group: str
-    rule: str = ""
-    """That of the field in which it differs; empty for none."""
-    is_executed: bool = False
-    """Whether it shows that something was executed."""
-
-
-def _effect(difference: Difference) -> _Effect:
-    match difference.kind:
-        case Kind.CRASH:
-            text = one_line(difference.got[0])
-            return _Effect(text, text)
-        case Kind.ENDLESS:
-            return _Effect("it does not come to rest", "endless")
-        case Kind.ANSWER:
-            return _answer(difference)
-        case Kind.COMPLETION:
-            return replace(_completion(difference), is_executed=True)
-        case Kind.TIME:
-            return _Effect("it sends at another time", "time", f"{_TRANSPORT}ack-timeout")
-        case Kind.MEMORY:
-            return _Effect("other bytes in its memory", "memory", is_executed=True)
-        case Kind.EVENT:
-            return _event(difference)
-
-
-def _answer(difference: Difference) -> _Effect:
-    expected, got = first_verdicts(difference)
-    if expected != got:
-        text = f"{_or_nothing(got)} instead of {_or_nothing(expected)}"
-        group = _treatment(expected, got)
-        return _Effect(text, group, is_executed=group in ("executed", "an answer"))
-    fields = next(filter(None, wrong_fields(difference)), [])
-    names = list(dict.fromkeys(f"{part}.{name}" for part, name in fields))
-    if set(names) <= {"bth.pad_count"} and (sizes := _sizes(difference)):
-        text = f"{got} with {sizes[1]} bytes instead of {sizes[0]}"
-        return _Effect(text, "payload", f"IBA 9.7.2; {_TRANSPORT}segmentation")
-    if not names:
-        return _Effect(f"{got} with other data", "data")
-    if names == ["aeth.syndrome"] and _are_credits(difference):
-        return _Effect(f"{got} with other credits", "credits", _OF_FIELD["credits"])
-    rule = next((_OF_FIELD[name] for name in names if name in _OF_FIELD), "")
-    return _Effect(f"{got} with another {', '.join(names)}", names[0], rule)
-
-
-def _sizes(difference: Difference) -> tuple[int, int] | None:
-    """The bytes of payload in the first answers that differ, if those differ in them."""
-    for frames in zip(difference.expected, difference.got, strict=False):
-        if frames[0] != frames[1]:
-            one, other = (_payload_of(each) for each in frames)
-            return None if one == other else (one, other)
-    return None
-
-
-def _payload_of(frame: object) -> int:
-    assert isinstance(frame, bytes)
-    return len(WholePacket.parse(frame).payload)
-
-
-def _is_of_another_pair(reference: Emulation, difference: Difference) -> bool:
-    """Whether the first answer that is missing or wrong is one of another queue pair."""
-    if difference.kind is not Kind.ANSWER or reference.connection.pairs == 1:
-        return False  # the frames of a device on a link have other numbers than this reference
-    for expected, got in zip_longest(difference.expected, difference.got):
-        if expected != got:
-            peer = reference.symbols["peer_qpn"]
-            return isinstance(expected, bytes) and _peer_of(expected) != peer
-    return False
-
-
-def _peer_of(frame: bytes) -> int:
-    """The queue pair that a frame of the reference is for."""
-    return WholePacket.parse(frame).bth.dest_qp
-
-
-def _are_credits(difference: Difference) -> bool:
-    """Whether the first answers that differ are both positive, so that their credits differ."""
-    for frames in zip(difference.expected, difference.got, strict=False):
-        if frames[0] != frames[1]:
-            return all(_is_positive(each) for each in frames)
-    return False
-
-
-def _is_positive(frame: object) -> bool:
-    assert isinstance(frame, bytes)
-    header = WholePacket.parse(frame).extension(AETH)
-    return header is not None and aeth.kind(header.syndrome) is AckKind.ACK
-
-
-def _or_nothing(verdict: str) -> str:
-    return "nothing" if verdict == "silence" else verdict
-
-
-def _treatment(expected: str, got: str) -> str:
-    if got == "silence":
-        return "no answer"
-    if expected == "silence":
-        return "an answer"
-    if "NAK" in expected and "NAK" in got:
-        return "another NAK"
-    return "refused" if "NAK" in got else "executed" if "NAK" in expected else "another answer"
-
-
-def _completion(difference: Difference) -> _Effect:
-    for expected, got in zip_longest(difference.expected, difference.got):
-        if expected == got:
-            continue
-        if got is None and _status(expected).startswith(WCStatus.WR_FLUSH_ERR.name):
-            return _Effect("the receive requests are not flushed", FLUSH, _FLUSHED)
-        if got is None:
-            return _Effect(f"no completion {_status(expected)}", "no completion", _STATUS)
-        if expected is None:
-            return _Effect(f"a completion {_status(got)} too many", "a completion", _STATUS)
-        assert isinstance(expected, tuple)
-        assert isinstance(got, tuple)
-        fields = [
-            name for name, one, other in zip(_FIELDS, expected, got, strict=False) if one != other
-        ]
-        if "status" in fields:
-            text = f"completion {_status(got)} instead of {_status(expected)}"
-            return _Effect(text, "status", _STATUS)
-        text = f"completion with another {', '.join(fields)}"
-        rule = f"IBA 11.4.2.1; {_TRANSPORT}completion-fields"
-        if fields == ["solicited"]:
-            rule = f"IBA 9.2.3; {_TRANSPORT}solicited-event"
-        return _Effect(text, " ".join(fields), rule)
-    return _Effect("other completions", "completions", _STATUS)
-
-
-def _status(completion: object) -> str:
-    assert isinstance(completion, tuple)
-    queue = "send" if completion[0] == SENDS else "receive"
-    return f"{WCStatus(completion[2]).name} of a {queue}"
-
-
-def _event(difference: Difference) -> _Effect:
-    expected, got = (
-        [EventType(each).name for each in things if isinstance(each, int)]
-        for things in (difference.expected, difference.got)
-    )
-    missing = [each for each in expected if each not in got]
-    if missing:
-        return _Effect(f"no event {', '.join(missing)}", f"no event {missing[0]}", _EVENTS)
-    return _Effect(f"event {', '.join(got)} for no reason", "an event", _EVENTS)
-
-
 # What each step is about.
-
-
-def _subjects(reference: Emulation, case: Case, last: int) -> Iterator[tuple[Step, About]]:
-    """Each step up to the last one, and what it is about."""
-    received: About | None = None
-    for step in walk(reference, case, last):
-        about = _about(reference, step, received)
-        received = about if isinstance(step, Packet) else received
-        yield step, about
 
 
 def walk(reference: Emulation, case: Case, last: int) -> Iterator[Step]:
@@ -357,10 +460,10 @@ def _posted(step: Post) -> About:
 
 
 def _waiting(reference: Emulation) -> About | None:
-    timers = reference.qp.sends.timers
-    if timers.rnr is not None:
+    """What the device waits for, on any of its queue pairs."""
+    if any(qp.sends.timers.rnr is not None for qp in reference.pairs):
         return _RNR_WAIT
-    return _ACK_WAIT if reference.qp.sends.wqes else None
+    return _ACK_WAIT if any(qp.sends.wqes for qp in reference.pairs) else None
 
 
 def _advance(reference: Emulation, binding: Binding, step: Step) -> None:
@@ -393,39 +496,45 @@ def _step_text(step: Step) -> str:
 
 _TRANSPORT = "docs/reference/transport.md#"
 _WIRE = "docs/reference/wire-formats.md#"
-FLUSH = "no flush"
-_FLUSHED = f"IBA 10.3.1.7; {_TRANSPORT}flush"
-_STATUS = f"IBA 11.6.2; {_TRANSPORT}completion-status"
-_EVENTS = f"IBA 11.6.3; {_TRANSPORT}completion-status"
-_FIELDS = (
-    *("queue", "wr_id", "status", "opcode", "byte_len", "imm_data", "flags"),
-    *("solicited", "pkey_index", "qp_num", "src_qp"),
-)
-
-_OF_FIELD = {
-    "aeth.msn": f"IBA 9.7.7.1; {_TRANSPORT}msn",
-    "bth.psn": f"IBA 9.7.5.1.1; {_TRANSPORT}response-psn",
-    "bth.ack_req": f"IBA 9.7.3; {_TRANSPORT}ack-request",
-    "bth.pad_count": f"IBA 9.2.3; {_WIRE}padding",
-    "bth.se": f"IBA 9.2.3; {_TRANSPORT}solicited-event",
-    "bth.mig_req": f"IBA 17.2.8; {_TRANSPORT}migration",
-    "bth.pkey": f"IBA 10.9.3; {_WIRE}partition-key",
-    "aeth.syndrome": f"IBA 9.7.5.1; {_TRANSPORT}aeth",
-    "credits": f"IBA 9.7.7.2; {_TRANSPORT}credits-granted",
-    "deth.qkey": f"IBA 10.2.5; {_TRANSPORT}ud",
-    "deth.src_qp": f"IBA 9.8.3; {_TRANSPORT}ud",
-    "atomicacketh.orig": f"IBA 9.4.5; {_TRANSPORT}atomics",
-    "reth.va": f"IBA 9.4.3; {_TRANSPORT}reth",
-    "reth.dma_len": f"IBA 9.4.3; {_TRANSPORT}reth",
-    "reth.rkey": f"IBA 9.4.3; {_TRANSPORT}reth",
-    "udp.src_port": f"IBA A17.9.1; {_WIRE}udp-source-port",
-}
-
 DUPLICATE_WRITE = f"IBA 9.7.5.1.5; {_TRANSPORT}duplicate-write"
 DUPLICATES = f"IBA 9.7.5.1.5, C9-105; {_TRANSPORT}duplicates"
 DUPLICATE_ATOMIC = f"IBA 9.7.5.1.5; {_TRANSPORT}duplicate-atomic"
-_OF_SERVICE = ("bth.ack_req", "byte_len", "wr_id")
-"""Fields that an unreliable service has its own rule for; and whether a message completes."""
+SOLICITED = f"IBA 9.2.3; {_TRANSPORT}solicited-event"
+READ_RESOURCES = f"IBA 9.7.4.1.5; {_TRANSPORT}read-resources"
+ACCESS_FLAGS = f"IBA 9.7.4.1.5; {_TRANSPORT}access-flags"
+_PADDING = f"IBA 9.2.4; {_WIRE}padding"
+_PSN_COUNT = f"IBA 9.7.2; {_TRANSPORT}psn-count"
+_ACK_DUE = f"IBA 9.7.5.1.2; {_TRANSPORT}ack-due"
+_WRITE_LENGTH = f"C9-93; {_TRANSPORT}write-length"
+_DUPLICATE_RULES = (
+    DUPLICATE_WRITE,
+    DUPLICATE_ATOMIC,
+    f"IBA 9.7.5.1.5; {_TRANSPORT}duplicate-read",
+)
+_OF_NAK = {
+    "RNR NAK": f"IBA 9.7.5.2.8; {_TRANSPORT}receive-missing",
+    "NAK PSN": f"IBA 9.7.5.1.3; {_TRANSPORT}psn-ahead",
+    "NAK REMOTE_ACCESS": f"IBA 9.7.4.1.5; {_TRANSPORT}remote-key",
+    "NAK REMOTE_OPERATIONAL": f"IBA 9.9.3 class A; {_TRANSPORT}receive-fault",
+}
+"""What a NAK says, which may be false; an invalid request may be one for many reasons."""
+
+_RULES_OF_RIGHT = {
+    f"IBA 9.7.5; {_TRANSPORT}ack-due": _ACK_DUE,
+    f"IBA 9.7.5; {_TRANSPORT}write-length": _ACK_DUE,
+    f"IBA 9.4.1.1.3; {_TRANSPORT}invalidate": _ACK_DUE,
+    f"IBA 9.7.5; {_TRANSPORT}response-kinds": f"IBA 9.7.5; {_TRANSPORT}response-kinds",
+    f"IBA 9.4.5; {_TRANSPORT}atomics": f"IBA 9.4.5; {_TRANSPORT}atomics",
+    f"IBA A19; {_TRANSPORT}atomic-write": f"IBA A19; {_TRANSPORT}atomic-write",
+    f"IBA A19; {_TRANSPORT}flush-operation": f"IBA A19; {_TRANSPORT}flush-operation",
+}
+"""For what a right request is about, the rule that says how it is answered."""
+
+_STORED: dict[Operation | None, str] = {
+    Operation.WRITE: f"IBA 9.3; {_TRANSPORT}reth",
+    Operation.SEND: f"IBA 9.7.5.2; {_TRANSPORT}partial-data",
+}
+"""The rule that says where the bytes of a request go."""
 
 _FIELDS_OF_RULE = {"bth.psn": (DUPLICATE_WRITE,), "atomicacketh.orig": (DUPLICATE_ATOMIC,)}
 """Rules of packets that say what a field of the response is."""
@@ -440,8 +549,16 @@ _ELSEWHERE = About(
     f"IBA 10.3.1; {_TRANSPORT}qp-state-actions",
     group="the answers of another queue pair",
 )
-_WRONG_LKEY = About(
-    "into a receive with a wrong L_Key", f"IBA 9.9.3 class A; {_TRANSPORT}receive-fault"
+_BEHIND_REFUSED = About("a request behind a refused one", f"IBA 9.7.5.2.8; {_TRANSPORT}rnr-tail")
+_EARLIER = About("while earlier responses wait", f"IBA 9.7.5.1; {_TRANSPORT}ack-order")
+_INSIDE = About("while a request is being received", f"IBA 9.7.6; {_TRANSPORT}responses")
+_DURING_RNR = About(
+    "during the wait after an RNR NAK",
+    f"IBA 9.7.5.2.8; {_TRANSPORT}rnr-wait",
+    group="during the wait after an RNR NAK",
+)
+_OWN_REQUESTS = About(
+    "while its own requests are unanswered", f"IBA 9.7.5.1; {_TRANSPORT}response-priority"
 )
 _SGES = About("into a receive of several SGEs", f"IBA 9.7.2; {_TRANSPORT}segmentation")
 _SGES_REFUSED = replace(_SGES, rule=f"IBA 9.7.4.1.6; {_TRANSPORT}receive-too-short")

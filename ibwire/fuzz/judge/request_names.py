@@ -20,13 +20,15 @@ from ibwire_layers.psn import HALF, MASK
 def request(reference: Emulation, packet: Packet) -> About:
     """What a request is about that the responder gets now."""
     service = reference.connection.service
-    if service != "RC":
+    if service == "UD":
         return SERVICES[service]
     said = _Said(reference, packet)
-    found = _opcode(said)
+    found = _opcode(said, Service[service])
     if found is not None:
         return found
     info = INFO[said.opcode]
+    if service == "UC":
+        return _unreliable(said, info)
     return _psn(said, info) or _state(said, info) or _content(said, info)
 
 
@@ -74,11 +76,21 @@ def _headers(said: _Said) -> About | None:
     return None
 
 
-def _opcode(said: _Said) -> About | None:
+def _opcode(said: _Said, service: Service) -> About | None:
     info = INFO.get(said.opcode)
-    if info is not None and info.service is Service.RC:
+    if info is not None and info.service is service:
         return None
-    return _RESERVED_OPCODE if said.opcode >> 5 == 0 else _OTHER_SERVICE
+    return _RESERVED_OPCODE if said.opcode >> 5 == service else _OTHER_SERVICE
+
+
+def _unreliable(said: _Said, info: OpCodeInfo) -> About:
+    """What a packet of UC is about: a message may begin anywhere; its checks are those of RC."""
+    if said.psn != said.reference.psn("expected"):
+        return _UC_BEGINS if info.position in _BEGINS else _UC_GAP
+    about, own = _state(said, info) or _content(said, info), SERVICES["UC"].rule
+    if about.is_wrong:
+        return replace(about, treatment=own)
+    return replace(about, rule=own) if about in _RIGHT.values() else about
 
 
 def _psn(said: _Said, info: OpCodeInfo) -> About | None:
@@ -88,15 +100,17 @@ def _psn(said: _Said, info: OpCodeInfo) -> About | None:
     if not said.reference.is_alive:
         return AFTER_ERROR
     wraps = (said.psn > said.reference.psn("expected")) != (ahead < HALF)
-    if abs(ahead - HALF) <= 1:
-        return _WINDOW_EDGE
     if ahead < HALF:
-        return _AHEAD_WRAP if wraps else _AHEAD
+        if ahead == HALF - 1:
+            return _WINDOW_EDGE
+        return _AHEAD_WRAP if wraps else AHEAD
     if info.operation in (Operation.SEND, Operation.WRITE):
         about = replace(_DUPLICATE, what=f"a duplicate {info.operation.name}")
     else:
         about = _DUPLICATE_READ if info.operation is Operation.READ else _DUPLICATE_ATOMIC
-    return _DUPLICATE_WRAP if wraps else about
+    if ahead <= HALF + 1:
+        return replace(_WINDOW_EDGE, treatment=about.rule)
+    return replace(_DUPLICATE_WRAP, treatment=about.rule) if wraps else about
 
 
 def _state(said: _Said, info: OpCodeInfo) -> About | None:
@@ -104,7 +118,7 @@ def _state(said: _Said, info: OpCodeInfo) -> About | None:
     reference, message = said.reference, said.reference.under_way
     if not reference.is_alive:
         return AFTER_ERROR
-    is_first = info.position in (Position.FIRST, Position.ONLY)
+    is_first = info.position in _BEGINS
     if message is None and not is_first:
         return replace(_SEQUENCE, what=f"a {info.position.name} without its FIRST")
     if message is not None and (is_first or message is not info.operation):
@@ -119,9 +133,9 @@ def _state(said: _Said, info: OpCodeInfo) -> About | None:
         return _RESOURCES
     receives = reference.qp.receives
     takes = info.operation is Operation.SEND and is_first
-    takes |= info.operation is Operation.WRITE and OpCode(said.opcode) in _WRITES_WITH_IMMEDIATE
+    takes |= info.operation is Operation.WRITE and said.opcode & _ANY in _WRITES_WITH_IMMEDIATE
     if takes and not receives.waiting and receives.current is None:
-        return _NOT_READY
+        return NOT_READY
     return None
 
 
@@ -135,7 +149,7 @@ def _content(said: _Said, info: OpCodeInfo) -> About:
     """Faults in lengths, keys and addresses; at last, a right request."""
     find = _CONTENT.get(info.operation)
     found = find(said, info) if find is not None else None
-    unusual = next((_UNUSUAL[name] for name in _UNUSUAL if name in said.fields), None)
+    unusual = next((UNUSUAL[name] for name in UNUSUAL if name in said.fields), None)
     return found or unusual or _RIGHT.get(info.operation, _RESERVED_OPCODE)
 
 
@@ -151,7 +165,9 @@ def _send(said: _Said, info: OpCodeInfo) -> About | None:
         return replace(_SIZE, what=f"a SEND {info.position.name} {size}")
     if "ieth.rkey" in said.fields and said.fields["ieth.rkey"] != reference.symbols.get("mw.rkey"):
         return _BAD_INVALIDATE
-    if OpCode(said.opcode) in _INVALIDATES:
+    if reference.connection.wrong_lkey:
+        return WRONG_LKEY
+    if said.opcode in _INVALIDATES:
         return _INVALIDATE
     return _FILLING if length and length == reference.connection.room - filled else None
 
@@ -167,7 +183,7 @@ def _write(said: _Said, info: OpCodeInfo) -> About | None:
     reference, length = said.reference, said.packet.length
     rest = reference.qp.responder.missing
     mtu = reference.connection.mtu
-    if info.position in (Position.FIRST, Position.ONLY):
+    if info.position in _BEGINS:
         rest = said.fields.get("reth.dma_len", length)
         if length > mtu:
             return _SIZE
@@ -208,6 +224,24 @@ def _atomic_write(said: _Said, info: OpCodeInfo) -> About | None:
     return _key(said, 8, int(Access.REMOTE_WRITE))
 
 
+def _flush(said: _Said, info: OpCodeInfo) -> About | None:
+    fields, symbols = said.fields, said.reference.symbols
+    placement, level = fields.get("feth.plt", 1), fields.get("feth.sel", 0)
+    if said.packet.length or placement not in _PLACEMENTS or level > 1:
+        return _FLUSH_FORM
+    access = _PLACEMENTS[placement]
+    if access & ~said.reference.connection.access:
+        return _ACCESS
+    rkey = fields.get("reth.rkey", symbols["rkey"])
+    va = None if level else fields.get("reth.va", symbols["va"])
+    length = 0 if level else fields.get("reth.dma_len", 0)
+    reference = said.reference
+    is_open = reference.device.keys.grants(
+        reference.end.pd, reference.qp.number, rkey, va, length, access
+    )
+    return None if is_open else _bad_key(reference, rkey, va or symbols["va"], length)
+
+
 def _key(said: _Said, length: int, access: int, part: str = "reth") -> About | None:
     """A fault of key and range, or a key that is not looked at."""
     symbols = said.reference.symbols
@@ -221,7 +255,7 @@ def _key(said: _Said, length: int, access: int, part: str = "reth") -> About | N
     )
     if found is None:
         about = _bad_key(reference, rkey, va, length)
-        if about in (_RANGE[3], _WINDOW_RANGE[3]):
+        if about in (_RANGE[3], _WINDOW_RANGE[3], _OTHERS_WINDOW):
             return replace(about, what=f"{_OPERATIONS[access]} that its key does not permit")
         return about
     return _WINDOW if rkey == symbols.get("mw.rkey") else None
@@ -232,7 +266,9 @@ def _bad_key(reference: Emulation, rkey: int, va: int, length: int) -> About:
     symbols = reference.symbols
     if rkey == symbols.get("mw.rkey"):
         start, end = symbols["mw.va"], symbols["mw.end"]
-        return _range(_WINDOW_RANGE, va, va + length, start, end)
+        found = _range(_WINDOW_RANGE, va, va + length, start, end)
+        is_own = reference.qp is reference.pairs[0]
+        return found if is_own or found is not _WINDOW_RANGE[3] else _OTHERS_WINDOW
     region = next((each for each in reference.regions.values() if each.rkey == rkey), None)
     if region is None:
         known = {each.rkey >> 8 for each in reference.regions.values()}
@@ -263,6 +299,10 @@ _OPERATIONS = {
 }
 _LIMITED = (Operation.READ, Operation.COMPARE_SWAP, Operation.FETCH_ADD)
 _ATOMICS = (Operation.COMPARE_SWAP, Operation.FETCH_ADD)
+_ANY = 0x1F
+"""The bits of an opcode that are the same in all services."""
+
+_BEGINS = (Position.FIRST, Position.ONLY)
 _WRITES_WITH_IMMEDIATE = (
     OpCode.RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE,
     OpCode.RC_RDMA_WRITE_LAST_WITH_IMMEDIATE,
@@ -275,7 +315,15 @@ _CONTENT = {
     Operation.COMPARE_SWAP: _atomic,
     Operation.FETCH_ADD: _atomic,
     Operation.ATOMIC_WRITE: _atomic_write,
+    Operation.FLUSH: _flush,
 }
+_PLACEMENTS = {
+    1: int(Access.FLUSH_GLOBAL),
+    2: int(Access.FLUSH_PERSISTENT),
+    3: int(Access.FLUSH_GLOBAL | Access.FLUSH_PERSISTENT),
+}
+"""What a FLUSH needs, by its placement type."""
+
 _RIGHTS = {
     Operation.WRITE: int(Access.REMOTE_WRITE),
     Operation.ATOMIC_WRITE: int(Access.REMOTE_WRITE),
@@ -309,9 +357,11 @@ SERVICES = {
     "UC": About("a packet of UC", f"IBA 9.8.2; {_TRANSPORT}uc", is_wrong=False),
     "UD": About("a packet of UD", f"IBA 9.8.3; {_TRANSPORT}ud", is_wrong=False),
 }
+_UC_BEGINS = About("a message of UC behind a gap", f"IBA 9.8.2; {_TRANSPORT}uc", is_wrong=False)
+_UC_GAP = About("a packet of UC behind a gap", f"IBA 9.8.2; {_TRANSPORT}uc")
 _WRAP = "PSNs across the wrap"
 _WINDOW_EDGE = About("a PSN at the edge of the duplicates", f"IBA 9.7.1; {_TRANSPORT}psn-order")
-_AHEAD = About("a request behind a gap", f"IBA 9.7.5.1.3; {_TRANSPORT}psn-ahead")
+AHEAD = About("a request behind a gap", f"IBA 9.7.5.1.3; {_TRANSPORT}psn-ahead")
 _AHEAD_WRAP = About(
     "a request behind a gap across the PSN wrap", f"IBA 9.7.1; {_TRANSPORT}psn-order", group=_WRAP
 )
@@ -328,7 +378,7 @@ _ACCESS = About(
 _RESOURCES = About(
     "a READ or atomic beyond max_dest_rd_atomic", f"IBA 9.7.4.1.5; {_TRANSPORT}read-resources"
 )
-_NOT_READY = About("no receive request", f"IBA 9.7.5.2.8; {_TRANSPORT}receive-missing")
+NOT_READY = About("no receive request", f"IBA 9.7.5.2.8; {_TRANSPORT}receive-missing")
 _TOO_LONG = About("a SEND longer than its receive", f"IBA 9.7.4.1.6; {_TRANSPORT}receive-too-short")
 _SIZE = About("a payload that does not fit the path MTU", f"C9-92; {_TRANSPORT}packet-length")
 _FILLING = About(
@@ -336,12 +386,18 @@ _FILLING = About(
     f"IBA 9.7.4.1.6; {_TRANSPORT}receive-too-short",
     is_wrong=False,
 )
-_UNUSUAL = {
+UNUSUAL = {
     "bth.mig_req": About("another MigReq", f"IBA 17.2.8; {_TRANSPORT}migration", is_wrong=False),
     "bth.se": About("a solicited event", f"IBA 9.2.3; {_TRANSPORT}solicited-event", is_wrong=False),
 }
 """Fields that are right either way; a minimised case has them only if it needs them."""
 
+WRONG_LKEY = About(
+    "a SEND into a receive with a wrong L_Key", f"IBA 9.9.3 class A; {_TRANSPORT}receive-fault"
+)
+_FLUSH_FORM = About(
+    "a FLUSH with payload or reserved bits", f"IBA A19; {_TRANSPORT}flush-operation"
+)
 _BAD_INVALIDATE = About(
     "a SEND that invalidates a wrong key", f"IBA 9.9.3; {_TRANSPORT}invalidate-fault"
 )
@@ -359,12 +415,13 @@ _RANGE = (
     About("an operation that the region does not permit", f"IBA 9.7.4.1.5; {_TRANSPORT}remote-key"),
 )
 _WINDOW_RANGE = (
-    About("a range that begins before its window", f"IBA 10.6.7.2; {_TRANSPORT}memory-windows"),
-    About("a range that ends behind its window", f"IBA 10.6.7.2; {_TRANSPORT}memory-windows"),
+    About("a range that begins before its window", f"IBA 9.7.4.1.5; {_TRANSPORT}remote-key"),
+    About("a range that ends behind its window", f"IBA 9.7.4.1.5; {_TRANSPORT}remote-key"),
     About("a range that passes 2^64", f"IBA 9.7.4.1.5; {_TRANSPORT}remote-key"),
-    About(
-        "an operation that the window does not permit", f"IBA 10.6.7.2; {_TRANSPORT}memory-windows"
-    ),
+    About("an operation that the window does not permit", f"IBA 9.7.4.1.5; {_TRANSPORT}remote-key"),
+)
+_OTHERS_WINDOW = About(
+    "a window of another queue pair", f"IBA 10.6.7.2; {_TRANSPORT}memory-windows"
 )
 _WINDOW = About(
     "a request through a memory window", f"IBA 10.6.7.2; {_TRANSPORT}memory-windows", is_wrong=False

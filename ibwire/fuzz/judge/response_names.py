@@ -37,12 +37,14 @@ def about(reference: Emulation, packet: Packet, psn: int) -> About | None:
         return None
     syndrome = packet.fields.get("aeth.syndrome", aeth.INVALID_CREDITS)
     kind = aeth.kind(syndrome & 0xFF) if isinstance(syndrome, int) else AckKind.ACK
+    if packet.opcode == OpCode.RC_ACKNOWLEDGE and _is_reserved(packet, kind):
+        return _RESERVED
     if any(each.plan.is_answered for each in started[: started.index(wqe)]):
         return _BEHIND
     if wqe.plan.operation is Operation.READ and ahead and psn != wqe.first_psn:
         return _GAP
     if packet.opcode != OpCode.RC_ACKNOWLEDGE:
-        return _MISPLACED if kind is not AckKind.ACK else _data(reference, wqe, packet)
+        return _MISPLACED if kind is not AckKind.ACK else _data(reference, wqe, packet, psn)
     assert isinstance(syndrome, int)
     if kind is AckKind.NAK:
         return _nak(aeth.code(syndrome & 0xFF))
@@ -53,18 +55,26 @@ def about(reference: Emulation, packet: Packet, psn: int) -> About | None:
     return _RESERVED
 
 
+def _is_reserved(packet: Packet, kind: AckKind) -> bool:
+    """Whether an ACKNOWLEDGE has a syndrome that is ignored, wherever its PSN stands."""
+    syndrome = packet.fields.get("aeth.syndrome", 0)
+    if kind is AckKind.NAK and isinstance(syndrome, int):
+        return _nak(aeth.code(syndrome & 0xFF)) is _RESERVED
+    return kind not in (AckKind.ACK, AckKind.RNR_NAK, AckKind.NAK)
+
+
 def _is_nak(packet: Packet) -> bool:
     syndrome = packet.fields.get("aeth.syndrome", 0)
     return isinstance(syndrome, int) and aeth.kind(syndrome & 0xFF) is not AckKind.ACK
 
 
-def _data(reference: Emulation, wqe: SendWQE, packet: Packet) -> About:
+def _data(reference: Emulation, wqe: SendWQE, packet: Packet, psn: int) -> About:
     """A READ response or an atomic acknowledge."""
     info = INFO[packet.opcode]
     operation = wqe.plan.operation
     if operation is not Operation.READ or info.operation is not Operation.READ_RESPONSE:
         is_right = operation in _ATOMICS and info.operation is Operation.ATOMIC_ACKNOWLEDGE
-        return _right(wqe) if is_right else _MISPLACED
+        return _right(wqe, psn) if is_right else _MISPLACED
     begins = info.position in (Position.FIRST, Position.ONLY)
     if begins if wqe.in_response else not begins and not wqe.received:
         return _MISPLACED
@@ -73,12 +83,14 @@ def _data(reference: Emulation, wqe: SendWQE, packet: Packet) -> About:
         is_right = packet.length == rest <= mtu
     else:
         is_right = packet.length == mtu < rest
-    return _right(wqe) if is_right else _LENGTH
+    return _right(wqe, psn) if is_right else _LENGTH
 
 
-def _right(wqe: SendWQE) -> About:
+def _right(wqe: SendWQE, psn: int) -> About:
     """A right response: with several SGEs, which a minimised case needs, it is about those."""
-    return _SCATTERED if len(wqe.wr.sg_list) > 1 else _RESPONSE
+    if len(wqe.wr.sg_list) > 1:
+        return _SCATTERED
+    return _BEHIND_WRAP if psn < wqe.first_psn else _RESPONSE
 
 
 def _nak(code: int) -> About:
@@ -133,6 +145,7 @@ _MISPLACED = About(
 _NO_DATA = About(
     "an ACK in place of a READ response or atomic acknowledge",
     "IBA 9.7.6; docs/reference/transport.md#ack-inside-read",
+    treatment="IBA 9.7.6; docs/reference/transport.md#implied-nak",
 )
 _RESERVED = About(
     "a reserved syndrome",
@@ -155,6 +168,9 @@ _FATAL = About(
 _ACK = About("an ACK", "IBA 9.7.6; docs/reference/transport.md#ack-coalescing", is_wrong=False)
 _SCATTERED = About(
     "a response for several SGEs", "IBA 9.7.2; docs/reference/transport.md#segmentation"
+)
+_BEHIND_WRAP = About(
+    "a response behind the PSN wrap", "IBA 9.7.1; docs/reference/transport.md#psn-order", False
 )
 _RESPONSE = About(
     "a right response", "IBA 9.7.6; docs/reference/transport.md#responses", is_wrong=False

@@ -17,3 +17,7 @@ class About:
     """
     group: str = ""
     """What all differences at such a packet have in common, if they have one cause."""
+    treatment: str = ""
+    """The rule of what is done with it, where that is not part of `rule`: broken by a device that
+    notices what is wrong.
+    """

@@ -1,0 +1,266 @@
+"""What a device does otherwise than the reference, in words, and the rule of what is wrong in it.
+
+The rule is that of the field of an answer or completion that differs; where no field does,
+because an answer is missing or of another kind, the packet at fault determines the rule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+
+from ibwire.fuzz.judge.comparison import Difference, Kind
+from ibwire.fuzz.judge.findings import first_verdicts, one_line, verdict, wrong_fields
+from ibwire.fuzz.targets.emulated_device import SENDS
+from ibwire.rc.attributes import EventType
+from ibwire.rc.work import WCStatus
+from ibwire_layers import syndrome as aeth
+from ibwire_layers.headers import AETH
+from ibwire_layers.packet import Packet as WholePacket
+from ibwire_layers.syndrome import AckKind
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What a device does otherwise."""
+
+    text: str
+    group: str
+    rule: str = ""
+    """That of the field in which it differs; empty for none."""
+    is_executed: bool = False
+    """Whether it shows that something was executed."""
+    ends: bool = False
+    """Whether it shows that the queue pair has gone to the error state."""
+    nak: str = ""
+    """The NAK that was sent although none was due; empty for none."""
+
+
+def effect_of(difference: Difference) -> Effect:
+    """What a difference says."""
+    match difference.kind:
+        case Kind.CRASH:
+            text = one_line(difference.got[0])
+            return Effect(text, text)
+        case Kind.ENDLESS:
+            return Effect("it does not come to rest", "endless")
+        case Kind.ANSWER:
+            return _answer(difference)
+        case Kind.COMPLETION:
+            return replace(_completion(difference), is_executed=True)
+        case Kind.TIME:
+            return Effect("it sends at another time", "time", f"{_TRANSPORT}ack-timeout")
+        case Kind.MEMORY:
+            return Effect("other bytes in its memory", "memory", is_executed=True)
+        case Kind.EVENT:
+            return _event(difference)
+
+
+def missing_frame(difference: Difference) -> bytes | None:
+    """The first answer that is due and not there, if those that are there are all right."""
+    if difference.kind is not Kind.ANSWER or len(difference.expected) <= len(difference.got):
+        return None
+    rest, missing = list(difference.got), None
+    for frame in difference.expected:
+        if rest and rest[0] == frame:
+            del rest[0]
+        elif missing is None:
+            missing = frame
+    assert missing is None or isinstance(missing, bytes)
+    return None if rest else missing
+
+
+def first_frame(difference: Difference) -> bytes | None:
+    """The answer that is due where the first wrong one is; `None` for none."""
+    if difference.kind is not Kind.ANSWER:
+        return None
+    if (missing := missing_frame(difference)) is not None:
+        return missing
+    for expected, got in zip_longest(difference.expected, difference.got):
+        if expected != got:
+            return expected if isinstance(expected, bytes) else None
+    return None
+
+
+def has_same_kind(difference: Difference) -> bool:
+    """Whether the first wrong answer is of the kind that is due."""
+    expected, got = first_verdicts(difference)
+    return expected == got != "silence"
+
+
+def _answer(difference: Difference) -> Effect:
+    missing = missing_frame(difference)
+    expected, got = first_verdicts(difference)
+    if missing is not None:
+        expected, got = verdict(missing), "silence"
+    fields = next(filter(None, wrong_fields(difference)), [])
+    names = list(dict.fromkeys(f"{part}.{name}" for part, name in fields))
+    if expected == got and _CONSEQUENCES.issuperset(names):
+        expected, got = _other_verdicts(difference) or (expected, got)
+    if expected != got:
+        text = f"{_or_nothing(got)} instead of {_or_nothing(expected)}"
+        group = _treatment(expected, got)
+        nak = got if "NAK" in got and "NAK" not in expected else ""
+        return Effect(text, group, is_executed=group in ("executed", "an answer"), nak=nak)
+    if set(names) <= {"bth.pad_count"} and (sizes := _sizes(difference)):
+        text = f"{got} with {sizes[1]} bytes instead of {sizes[0]}"
+        return Effect(text, "payload", f"IBA 9.7.2; {_TRANSPORT}segmentation")
+    if not names:
+        return Effect(f"{got} with other data", "data")
+    if set(names) == _CONSEQUENCES and _are_credits(difference):
+        return Effect(f"{got} with another {', '.join(names)}", "aeth.msn", OF_FIELD["aeth.msn"])
+    if names == ["aeth.syndrome"] and _are_credits(difference):
+        return Effect(f"{got} with other credits", "credits", OF_FIELD["credits"])
+    rule = next((OF_FIELD[name] for name in names if name in OF_FIELD), "")
+    return Effect(f"{got} with another {', '.join(names)}", names[0], rule)
+
+
+def _other_verdicts(difference: Difference) -> tuple[str, str] | None:
+    """Of as many answers as are due, the first that is of another kind, and what was due."""
+    if len(difference.expected) == len(difference.got):
+        for one, other in zip(difference.expected, difference.got, strict=True):
+            assert isinstance(one, bytes)
+            assert isinstance(other, bytes)
+            if verdict(one) != verdict(other):
+                return verdict(one), verdict(other)
+    return None
+
+
+def _sizes(difference: Difference) -> tuple[int, int] | None:
+    """The bytes of payload in the first answers that differ, if those differ in them."""
+    for frames in zip(difference.expected, difference.got, strict=False):
+        if frames[0] != frames[1]:
+            one, other = (_payload_of(each) for each in frames)
+            return None if one == other else (one, other)
+    return None
+
+
+def _payload_of(frame: object) -> int:
+    assert isinstance(frame, bytes)
+    return len(WholePacket.parse(frame).payload)
+
+
+def _are_credits(difference: Difference) -> bool:
+    """Whether the first answers that differ are both positive, so that their credits differ."""
+    for frames in zip(difference.expected, difference.got, strict=False):
+        if frames[0] != frames[1]:
+            return all(_is_positive(each) for each in frames)
+    return False
+
+
+def _is_positive(frame: object) -> bool:
+    assert isinstance(frame, bytes)
+    header = WholePacket.parse(frame).extension(AETH)
+    return header is not None and aeth.kind(header.syndrome) is AckKind.ACK
+
+
+def _or_nothing(verdict: str) -> str:
+    return "nothing" if verdict == "silence" else verdict
+
+
+def _treatment(expected: str, got: str) -> str:
+    if got == "silence":
+        return "no answer"
+    if expected == "silence":
+        return "an answer"
+    if "NAK" in expected and "NAK" in got:
+        return "another NAK"
+    return "refused" if "NAK" in got else "executed" if "NAK" in expected else "another answer"
+
+
+def _completion(difference: Difference) -> Effect:
+    for expected, got in zip_longest(difference.expected, difference.got):
+        if expected == got:
+            continue
+        if got is None and _status(expected).startswith(WCStatus.WR_FLUSH_ERR.name):
+            return Effect("the receive requests are not flushed", FLUSH, _FLUSHED)
+        if got is None:
+            return Effect(f"no completion {_status(expected)}", "no completion", _due(expected))
+        if expected is None:
+            ends = _status(got).startswith(WCStatus.WR_FLUSH_ERR.name)
+            text = f"a completion {_status(got)} too many"
+            return Effect(text, "a completion", _due(got), ends=ends)
+        return _other_completion(expected, got)
+    return Effect("other completions", "completions", STATUS)
+
+
+def _other_completion(expected: object, got: object) -> Effect:
+    assert isinstance(expected, tuple)
+    assert isinstance(got, tuple)
+    fields = [
+        name for name, one, other in zip(_FIELDS, expected, got, strict=False) if one != other
+    ]
+    if "status" in fields:
+        text = f"completion {_status(got)} instead of {_status(expected)}"
+        rule = next((each for each in map(_due, (expected, got)) if each != STATUS), STATUS)
+        return Effect(text, "status", rule)
+    text = f"completion with another {', '.join(fields)}"
+    rule = COMPLETION_FIELDS
+    if fields == ["solicited"]:
+        rule = f"IBA 9.2.3; {_TRANSPORT}solicited-event"
+    return Effect(text, " ".join(fields), rule)
+
+
+def _due(completion: object) -> str:
+    """The rule that says when a completion is due."""
+    assert isinstance(completion, tuple)
+    return _OF_STATUS.get(completion[2], STATUS)
+
+
+def _status(completion: object) -> str:
+    assert isinstance(completion, tuple)
+    queue = "send" if completion[0] == SENDS else "receive"
+    return f"{WCStatus(completion[2]).name} of a {queue}"
+
+
+def _event(difference: Difference) -> Effect:
+    expected, got = (
+        [EventType(each).name for each in things if isinstance(each, int)]
+        for things in (difference.expected, difference.got)
+    )
+    missing = [each for each in expected if each not in got]
+    if missing:
+        return Effect(f"no event {', '.join(missing)}", f"no event {missing[0]}", _EVENTS)
+    return Effect(f"event {', '.join(got)} for no reason", "an event", _EVENTS)
+
+
+_TRANSPORT = "docs/reference/transport.md#"
+_WIRE = "docs/reference/wire-formats.md#"
+FLUSH = "no flush"
+_FLUSHED = f"IBA 10.3.1.7; {_TRANSPORT}flush"
+STATUS = f"IBA 11.6.2; {_TRANSPORT}completion-status"
+_EVENTS = f"IBA 11.6.3; {_TRANSPORT}completion-status"
+COMPLETION_FIELDS = f"IBA 11.4.2.1; {_TRANSPORT}completion-fields"
+RNR_RETRY = f"IBA 9.7.5.2.8; {_TRANSPORT}rnr-retry"
+RETRY_COUNT = f"IBA 9.7.6.1.3; {_TRANSPORT}retry-count"
+_OF_STATUS: dict[object, str] = {
+    int(WCStatus.RNR_RETRY_EXC_ERR): RNR_RETRY,
+    int(WCStatus.RETRY_EXC_ERR): RETRY_COUNT,
+}
+_CONSEQUENCES = {"aeth.msn", "aeth.syndrome"}
+"""Fields that tell what another packet did."""
+
+_FIELDS = (
+    *("queue", "wr_id", "status", "opcode", "byte_len", "imm_data", "flags"),
+    *("solicited", "pkey_index", "qp_num", "src_qp"),
+)
+
+OF_FIELD = {
+    "aeth.msn": f"IBA 9.7.7.1; {_TRANSPORT}msn",
+    "bth.psn": f"IBA 9.7.5.1.1; {_TRANSPORT}response-psn",
+    "bth.ack_req": f"IBA 9.7.3; {_TRANSPORT}ack-request",
+    "bth.pad_count": f"IBA 9.2.3; {_WIRE}padding",
+    "bth.se": f"IBA 9.2.3; {_TRANSPORT}solicited-event",
+    "bth.mig_req": f"IBA 17.2.8; {_TRANSPORT}migration",
+    "bth.pkey": f"IBA 10.9.3; {_WIRE}partition-key",
+    "aeth.syndrome": f"IBA 9.7.5.1; {_TRANSPORT}aeth",
+    "credits": f"IBA 9.7.7.2; {_TRANSPORT}credits-granted",
+    "deth.qkey": f"IBA 10.2.5; {_TRANSPORT}ud",
+    "deth.src_qp": f"IBA 9.8.3; {_TRANSPORT}ud",
+    "atomicacketh.orig": f"IBA 9.4.5; {_TRANSPORT}atomics",
+    "reth.va": f"IBA 9.4.3; {_TRANSPORT}reth",
+    "reth.dma_len": f"IBA 9.4.3; {_TRANSPORT}reth",
+    "reth.rkey": f"IBA 9.4.3; {_TRANSPORT}reth",
+    "udp.src_port": f"IBA A17.9.1; {_WIRE}udp-source-port",
+}
+"""The rule of a field in which an answer differs."""
