@@ -10,7 +10,6 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
-from struct import Struct
 from zlib import crc32 as _zlib_crc32
 
 from ibwire.base.node import Frame
@@ -187,16 +186,17 @@ class Path:
         found = []
         if identification >= 0:
             ip = len(before) - _V4_SIZE
-            first, last = before[: ip + 4], before[ip + 12 :] + bth
+            numbered = _identified(before, identification)
+            middle = numbered[ip + 4 :] + bth + psn.to_bytes(4)
             count = -(-len(data) // mtu)
-            middles, changes = _numbered(before[ip + 4 : ip + 12], identification, count)
+            register = crc32(bth, register)
+            middles, changes = _numbered(middle, count)
+            start = before[: ip + 4]
             for index in range(count):
-                word = psn.to_bytes(4)
-                psn = psn + 1 & MASK
+                middle = middles[index]
                 piece = data[index * mtu : (index + 1) * mtu]
-                icrc = crc32(piece, crc32(bth + word, register ^ changes[index]))
-                parts = (first, middles[index], last, word, piece, icrc.to_bytes(4, "little"))
-                found.append(b"".join(parts))
+                icrc = crc32(piece, crc32(middle[-4:], register ^ changes[index]))
+                found.append(b"".join((start, middle, piece, icrc.to_bytes(4, "little"))))
             return found
         start = before + bth
         register = crc32(bth, register)
@@ -237,30 +237,29 @@ class Path:
 
         identification: as `next_identification` has given it; `None` to take the next one.
         """
-        known = self._known.get(len(transport)) or self._of_size(len(transport))
+        before, register = self._known.get(len(transport)) or self._of_size(len(transport))
         if self._identification >= 0:
             number = self.next_identification() if identification is None else identification
-            known = _identified(known[0], number)
-        before, register = known
+            before = _identified(before, number)
+            register ^= _change_before_bth(number)
         icrc = crc32(transport, register ^ _MASKING[transport[4]])
         frame = b"".join((before, transport, icrc.to_bytes(4, "little")))
         return frame + crc.vcrc(frame) if self._headers.is_native else frame
 
 
-def _identified(before: bytes, number: int) -> tuple[bytes, int]:
-    """The headers with an IPv4 identification, and the CRC over them."""
+def _identified(before: bytes, number: int) -> bytes:
+    """The headers, which have IPv4 identification 0, with another one."""
     ip = len(before) - _V4_SIZE
     # One's complement arithmetic: adding to the header subtracts from its checksum.
     checksum = int.from_bytes(before[ip + 10 : ip + 12]) - number
     checksum = checksum + (checksum >> 16) & 0xFFFF
-    before = (
+    return (
         before[: ip + 4]
         + number.to_bytes(2)
         + before[ip + 6 : ip + 10]
         + checksum.to_bytes(2)
         + before[ip + 12 :]
     )
-    return before, _v4_register(before, ip)
 
 
 _V4_SIZE = IPv4.SIZE + UDP.SIZE
@@ -325,6 +324,9 @@ class Arrivals:
         self._known: dict[bytes, Arrival] = {}
         self._similar: dict[bytes, Arrival] = {}
         """IPv4 headers by the bytes that do not vary."""
+        self._counted: dict[bytes, tuple[Arrival, int, int]] = {}
+        """IPv4 headers by all bytes but identification and checksum; with the sum of these two, and
+        the CRC for identification 0."""
         self._sizes: list[int] = []
 
     def read(self, frame: Frame) -> Arrival | None:
@@ -336,6 +338,9 @@ class Arrivals:
         for size in self._sizes:
             ip = size - _V4_SIZE
             if ip >= 0:
+                counted = self._counted.get(_without_number(frame, ip))
+                if counted is not None:
+                    return _renumber(*counted, frame, ip)
                 similar = self._similar.get(_constant(frame, ip))
                 if similar is not None:
                     return self._vary(similar, frame, ip)
@@ -363,9 +368,14 @@ class Arrivals:
             source_port=int.from_bytes(frame[ip + 20 : ip + 22]),
             route=similar.route,
         )
-        if frame[ip + 4 : ip + 6] == b"\0\0":  # otherwise no other frame has the same headers
-            self._make_room()
+        self._make_room()
+        number = int.from_bytes(frame[ip + 4 : ip + 6])
+        if not number:  # otherwise no other frame has the same headers
             self._known[frame[:size]] = arrival
+        else:
+            total = number + int.from_bytes(frame[ip + 10 : ip + 12])
+            register = arrival.register ^ _change_before_bth(number)
+            self._counted[_without_number(frame, ip)] = arrival, total, register
         return arrival
 
     def _examine(self, frame: Frame) -> Arrival | None:
@@ -396,6 +406,35 @@ class Arrivals:
             self._known.clear()
         if len(self._similar) >= self.LIMIT:
             self._similar.clear()
+        if len(self._counted) >= self.LIMIT:
+            self._counted.clear()
+
+
+def _renumber(known: Arrival, total: int, register: int, frame: Frame, ip: int) -> Arrival | None:
+    """The headers of a frame that differ from known ones in identification and checksum only.
+
+    total: the sum of these two. register: the CRC of the headers for identification 0.
+    """
+    number = int.from_bytes(frame[ip + 4 : ip + 6])
+    checksum = int.from_bytes(frame[ip + 10 : ip + 12])
+    if known.end > len(frame) or (number + checksum - total) % 0xFFFF:
+        return None
+    return Arrival(
+        source=known.source,
+        destination=known.destination,
+        size=known.size,
+        end=known.end,
+        register=register ^ _change_before_bth(number),
+        ecn=known.ecn,
+        grh=bytes(20) + frame[ip : ip + IPv4.SIZE],
+        source_port=known.source_port,
+        route=known.route,
+    )
+
+
+def _without_number(frame: Frame, ip: int) -> bytes:
+    """The headers up to the BTH without IPv4 identification and checksum."""
+    return frame[: ip + 4] + frame[ip + 6 : ip + 10] + frame[ip + 12 : ip + _V4_SIZE]
 
 
 def _constant(frame: Frame, ip: int) -> bytes:
@@ -447,54 +486,57 @@ def _numbered_run_data(frames: Sequence[Frame], arrival: Arrival) -> bytes | Non
     route = arrival.route
     if not isinstance(route, RoCEv2Route) or not isinstance(route.ip, IPv4):
         return None
-    start, end, head = arrival.size + 8, arrival.end, frames[0]
+    start, end, head = arrival.size + 12, arrival.end, frames[0]
     ip = arrival.size - _V4_SIZE
-    first, last, bth = head[: ip + 4], head[ip + 12 : start], head[arrival.size : start]
-    number, checksum = (
-        int.from_bytes(head[ip + 4 : ip + 6]),
-        int.from_bytes(head[ip + 10 : ip + 12]),
-    )
-    total = checksum + number
-    total = (total & 0xFFFF) + (total >> 16)
-    zero = bytes(2) + head[ip + 6 : ip + 10] + total.to_bytes(2)
-    middles, changes = _numbered(zero, number, len(frames))
-    register = arrival.register ^ changes[0] ^ _MASKING[bth[4]]
-    psn = int.from_bytes(head[start : start + 4])
+    first, bth = head[: ip + 4], head[arrival.size : start - 4]
+    middles, changes = _numbered(head[ip + 4 : start], len(frames))
+    register = crc32(bth, arrival.register ^ _MASKING[bth[4]]) ^ changes[0]
     pieces = []
     for index, frame in enumerate(frames):
-        word = psn.to_bytes(4)
-        expected = b"".join((first, middles[index], last, word))
-        if len(frame) != end or not frame.startswith(expected):
+        middle = middles[index]
+        if len(frame) != end or not frame.startswith(first) or frame[ip + 4 : start] != middle:
             return None
-        piece = frame[start + 4 : end - 4]
-        found = crc32(piece, crc32(bth + word, register ^ changes[index]))
+        piece = frame[start : end - 4]
+        found = crc32(piece, crc32(middle[-4:], register ^ changes[index]))
         if found.to_bytes(4, "little") != frame[end - 4 :]:
             return None
         pieces.append(piece)
-        psn = psn + 1 & MASK
     return b"".join(pieces)
 
 
-def _numbered(zero: bytes, number: int, count: int) -> tuple[list[bytes], list[int]]:
-    """So many identifications from this one on: the IPv4 headers from there to the checksum.
+def _numbered(first: bytes, count: int) -> tuple[list[bytes], list[int]]:
+    """The bytes of frames from the IPv4 identification to the PSN, which both increase.
 
-    zero: these bytes for identification 0. With each goes the change of the CRC over the masked
-    header, against that of identification 0.
+    first: those of the first of `count` frames. With each goes the change of the CRC over the
+    masked headers and the BTH before the PSN, against identification 0.
     """
-    flags, ttl, checksum = _FROM_FLAGS.unpack(zero[2:8])
-    pack = _FROM_IDENTIFICATION.pack
-    middles, changes = [], []
-    for each in range(number, number + count):
-        value = each & 0xFFFF
-        left = checksum - value
-        middles.append(pack(value, flags, ttl, left + (left >> 16) & 0xFFFF))
-        changes.append(_HIGH_CHANGES[value >> 8] ^ _LOW_CHANGES[value & 0xFF])
+    number, checksum = int.from_bytes(first[:2]), int.from_bytes(first[6:8])
+    psn = int.from_bytes(first[-4:])
+    numbers = range(number, number + count)
+    if checksum < count or numbers.stop > 0x10000 or psn + count > MASK:
+        middles = _numbered_over_an_end(first, count)
+    else:  # one number: one more, one less in the checksum, and the next PSN
+        value, size = int.from_bytes(first), len(first)
+        step = (1 << 8 * size - 16) - (1 << 8 * size - 64) + 1
+        middles = [each.to_bytes(size) for each in range(value, value + count * step, step)]
+    changes = [_HIGH_CHANGES[each >> 8 & 0xFF] ^ _LOW_CHANGES[each & 0xFF] for each in numbers]
     return middles, changes
 
 
-_FROM_FLAGS = Struct(">HHH")
-_FROM_IDENTIFICATION = Struct(">HHHH")
-"""Identification, flags and offset, TTL and protocol, checksum of an IPv4 header."""
+def _numbered_over_an_end(first: bytes, count: int) -> list[bytes]:
+    """The same where a number returns to 0, or the checksum to its largest value."""
+    number, checksum = int.from_bytes(first[:2]), int.from_bytes(first[6:8])
+    psn = int.from_bytes(first[-4:])
+    checksum += number
+    checksum = (checksum & 0xFFFF) + (checksum >> 16)  # that of identification 0
+    middles = []
+    for index in range(count):
+        value = number + index & 0xFFFF
+        left = checksum - value
+        left = left + (left >> 16) & 0xFFFF
+        word = (psn + index & MASK).to_bytes(4)
+        middles.append(value.to_bytes(2) + first[2:6] + left.to_bytes(2) + first[8:-4] + word)
+    return middles
 
 
 def _masking(value: int) -> int:
@@ -516,13 +558,25 @@ _STEPS = [crc32(bytes((byte,)), 0xFFFFFFFF) ^ 0xFFFFFFFF for byte in range(256)]
 _BY_TOP = {step >> 24: byte for byte, step in enumerate(_STEPS)}
 _MASKING = tuple(_masking(value) for value in range(256))
 
-_AFTER_IDENTIFICATION = bytes(_V4_SIZE - 6)
-_NO_CHANGE = crc32(bytes(2) + _AFTER_IDENTIFICATION)
-_HIGH_CHANGES = [
-    crc32(bytes((byte, 0)) + _AFTER_IDENTIFICATION) ^ _NO_CHANGE for byte in range(256)
-]
-_LOW_CHANGES = [crc32(bytes((0, byte)) + _AFTER_IDENTIFICATION) ^ _NO_CHANGE for byte in range(256)]
-"""How each byte of an IPv4 identification changes the CRC of the headers: a CRC is linear."""
+
+def _changes(after: int) -> tuple[list[int], list[int]]:
+    """How each high and each low byte of an IPv4 identification changes a CRC.
+
+    after: bytes that follow it and are in the CRC. A CRC is linear, so the changes add up.
+    """
+    nothing = crc32(bytes(2 + after))
+    high = [crc32(bytes((byte, 0)) + bytes(after)) ^ nothing for byte in range(256)]
+    return high, [crc32(bytes((0, byte)) + bytes(after)) ^ nothing for byte in range(256)]
+
+
+def _change_before_bth(number: int) -> int:
+    """How an identification changes the CRC of the headers before the BTH."""
+    return _HIGH_BEFORE_BTH[number >> 8] ^ _LOW_BEFORE_BTH[number & 0xFF]
+
+
+_HIGH_BEFORE_BTH, _LOW_BEFORE_BTH = _changes(_V4_SIZE - 6)
+_HIGH_CHANGES, _LOW_CHANGES = _changes(_V4_SIZE - 6 + 8)
+"""With the BTH up to its PSN."""
 
 
 def _is_sound(route: Route, size: int) -> bool:

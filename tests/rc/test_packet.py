@@ -289,6 +289,26 @@ def test_a_changed_bit_that_the_icrc_covers_is_found(name: str, data: st.DataObj
     assert fits == (position == good.size + 4)  # FECN, BECN and six reserved bits are not covered
 
 
+@given(number=st.integers(0, 0xFFFF), later=st.integers(0, 0xFFFF), bit=st.integers(0, 54 * 8 - 1))
+def test_numbered_headers_are_read_as_new_ones(number: int, later: int, bit: int) -> None:
+    """Of a sender that counts IPv4 identifications, after two frames and with any wrong bit."""
+    data, packet = whole("rocev2-ipv4")
+    assert isinstance(packet.route, RoCEv2Route)
+    path = Path(packet.route, counts_identification=True)
+    frames = [path.frame(data, each) for each in (number, number ^ 1, later)]
+    wrong = bytearray(frames[2])
+    wrong[bit >> 3] ^= 1 << (bit & 7)
+    arrivals = Arrivals()
+    for frame in frames[:2]:
+        arrivals.read(frame)
+
+    for frame in (frames[2], bytes(wrong)):
+        found, new = arrivals.read(frame), Arrivals().read(frame)
+        assert (found is None) is (new is None)
+        if found is not None and new is not None:
+            assert replace(found, route=new.route) == new  # the route is that of an earlier frame
+
+
 @pytest.mark.parametrize(
     "bits",
     [

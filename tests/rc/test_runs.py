@@ -303,10 +303,18 @@ def test_most_packets_of_a_long_message_travel_in_runs(
     assert run.sim.flights.under_way == 0
 
 
-NUMBERS = (-1, 0, 0xFFFE, 255)
+NUMBERS = (
+    (-1, 0xFFFFFE),
+    (0, 0xFFFFFE),
+    (0xFFFE, 7),
+    (255, 7),
+    (0x25BD, 7),  # the checksum of the third is 0, that of the fourth 0xFFFE
+    (0x8000, 0xFFFFFB),
+)
+"""The first IPv4 identification, -1 if they are not counted, and the first PSN."""
 
 
-def run_of_frames(number: int) -> tuple[list[Frame], bytes]:
+def run_of_frames(number: int, psn: int) -> tuple[list[Frame], bytes]:
     """Frames of a run of five WRITE MIDDLEs, made one by one, and their data."""
     route = ethernet_route(
         source=gid_of("10.0.0.1"),
@@ -319,17 +327,17 @@ def run_of_frames(number: int) -> tuple[list[Frame], bytes]:
     data = random.Random(number).randbytes(5 * 256)
     frames = []
     for index in range(5):
-        packet = TransportPacket(MIDDLE, 0xFFFFFE + index & 0xFFFFFF, data[256 * index :][:256])
+        packet = TransportPacket(MIDDLE, psn + index & 0xFFFFFF, data[256 * index :][:256])
         packet.pkey, packet.mig_req, packet.dest_qp = 0xFFFF, 1, 0x11
         frames.append(path.frame(encode(packet), number + index & 0xFFFF))
-    made = path.frames(encode(packet)[:8], 0xFFFFFE, data, 256, number)
+    made = path.frames(encode(packet)[:8], psn, data, 256, number)
     assert made == frames
     return frames, data
 
 
-@pytest.mark.parametrize("number", NUMBERS)
-def test_frames_of_a_run_are_those_made_one_by_one(number: int) -> None:
-    frames, data = run_of_frames(number)
+@pytest.mark.parametrize(("number", "psn"), NUMBERS)
+def test_frames_of_a_run_are_those_made_one_by_one(number: int, psn: int) -> None:
+    frames, data = run_of_frames(number, psn)
     arrival = Arrivals().read(frames[0])
     assert arrival is not None
 
@@ -337,9 +345,9 @@ def test_frames_of_a_run_are_those_made_one_by_one(number: int) -> None:
     assert all(icrc_fits(frame, arrival) for frame in frames) is (number < 0)
 
 
-@pytest.mark.parametrize("number", NUMBERS)
-def test_any_wrong_bit_of_a_run_is_found(number: int) -> None:
-    frames, _ = run_of_frames(number)
+@pytest.mark.parametrize(("number", "psn"), NUMBERS)
+def test_any_wrong_bit_of_a_run_is_found(number: int, psn: int) -> None:
+    frames, _ = run_of_frames(number, psn)
     arrival = Arrivals().read(frames[0])
     assert arrival is not None
 
