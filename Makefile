@@ -62,8 +62,9 @@ compiled: $(VENV)/test.stamp
 	$(BIN)/python tests/bench/compiled.py
 
 # Tests on a compiled wheel: those of the packages that are known to pass there. A test that inherits
-# from a compiled class, or replaces one of its methods, cannot; two of tests/rc are skipped for that.
-COMPILED_TESTS ?= tests/base/test_compiled.py $(addprefix tests/,rc fabric cm replay scenario drill verbs tap)
+# from a compiled class, or replaces one of its methods, cannot and is skipped; so are mutants.
+COMPILED_TESTS ?= tests/base/test_compiled.py $(addprefix tests/,rc fabric cm replay scenario drill verbs tap \
+  connections rules diagnosis impair fuzz strategies traffic lab sm cli)
 test-compiled: $(VENV)/test.stamp
 	rm -rf build/compiled-wheel build/installed
 	IBWIRE_COMPILE=1 IBWIRE_COMPILE_LEVEL=0 $(BIN)/pip wheel -q --no-deps -w build/compiled-wheel .

@@ -224,6 +224,13 @@ class Messages(ConnectionCheck):
         certain = self._confirmed and self._low == self._high
         return self._low & MASK if certain else None
 
+    def _has_suspect(self) -> bool:
+        """Whether an MSN waits for the next one, which shows if it was wrong.
+
+        A compiled module would take the attribute itself to be as it was before a call.
+        """
+        return self._suspect is not None
+
     def request(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Count a message when its last packet is sent."""
         if status not in FRESH:
@@ -256,7 +263,7 @@ class Messages(ConnectionCheck):
         done = forgotten + bisect_right(self._ends, upto)
         if upto < self._since or (forgotten and done == forgotten):
             return
-        if self._suspect is not None:
+        if self._has_suspect():
             yield from self._resolve(packet, status, upto, done)
             return
         last = self._last
@@ -268,7 +275,7 @@ class Messages(ConnectionCheck):
         if last is None or max(low, self._low) > min(high, self._high):
             if self._confirmed:
                 yield from self._wrong(packet, status, upto, done, low > self._high)
-                if self._suspect is not None:
+                if self._has_suspect():
                     return
             elif last is not None and newer:
                 self._misfits += 1

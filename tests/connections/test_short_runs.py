@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from heapq import merge
 from typing import Any
 
@@ -68,7 +69,7 @@ def same(mine: ConnectionTracker, its: ConnectionTracker) -> None:
     assert mine.fingerprint() == its.fingerprint()
     for end in (0, 1):
         one, other = mine.connection.directions[end], its.connection.directions[end]
-        for name in set(one.__slots__) - {"congestion"}:
+        for name in {each.name for each in fields(one)} - {"congestion"}:
             assert getattr(one, name) == getattr(other, name), name
         ids, others = mine.connection.identities[end], its.connection.identities[end]
         assert (ids.high, ids.first, ids.counts_up) == (others.high, others.first, others.counts_up)
