@@ -239,7 +239,8 @@ class Analysis:
             self._parked_rows -= sum(map(len, parts))
             rows = Rows.concatenate([*parts, rows])
             rows = rows.take(rows.order())
-            mine = self._connect(connection.flows, connection.pairing, rows)
+            flows_in_order = sorted(connection.flows, key=lambda flow: flow != rows.flow[0])
+            mine = self._connect(flows_in_order, connection.pairing, rows.first)
             self._deliver(rows)
         else:
             mine = places[0][0]
@@ -355,16 +356,25 @@ class Analysis:
         for flow, (rows,) in self._parked.items():
             if flow not in together and (full or len(rows) >= PARKED):
                 groups.append(([flow], "none"))
-        groups.sort(key=lambda group: min(self._parked[flow][0].first for flow in group[0]))
-        begun = []
-        for flows, how in groups:
-            rows = Rows.concatenate([part for flow in flows for part in self._parked.pop(flow)])
-            self._parked_rows -= len(rows)
-            rows = rows.take(rows.order()) if len(flows) > 1 else rows
-            self._connect(flows, how, rows)
-            begun.append(rows)
-        if begun:
-            self._deliver(Rows.concatenate(begun))
+        self._begin(groups)
+
+    def _begin(self, groups: list[tuple[list[int], str]]) -> None:
+        """Begin connections with the packets that wait: flows and evidence of each."""
+        if not groups:
+            return
+        flows = [flow for each, _ in groups for flow in each]
+        parts = [self._parked.pop(flow)[0] for flow in flows]
+        rows = Rows.concatenate(parts)
+        self._parked_rows -= len(rows)
+        lengths = np.array(list(map(len, parts)))
+        starts = np.cumsum(lengths) - lengths
+        places = zip(rows.file[starts].tolist(), rows.number[starts].tolist(), strict=True)
+        first = dict(zip(flows, places, strict=True))
+        groups = [(sorted(each, key=first.__getitem__), how) for each, how in groups]
+        groups.sort(key=lambda group: first[group[0][0]])
+        for each, how in groups:
+            self._connect(each, how, first[each[0]])
+        self._deliver(rows.take(rows.order()))
 
     def _drop_stray(self) -> None:
         """Drop flows that have only damaged packets: the damage may be in their addresses."""
@@ -374,9 +384,11 @@ class Analysis:
                 self._parked_rows -= len(rows)
                 del self._parked[flow]
 
-    def _connect(self, flows: list[int], how: str, rows: Rows) -> ConnectionTracker:
-        """Begin a connection with these flows; `rows` are their packets in order."""
-        flows = sorted(flows, key=lambda flow: flow != rows.flow[0])
+    def _connect(self, flows: list[int], how: str, first: tuple[int, int]) -> ConnectionTracker:
+        """Begin a connection with these flows, the first of which has the first packet.
+
+        first: file and number of that.
+        """
         key = self._flows.keys[flows[0]]
         back = self._flows.keys[flows[1]].dst_qpn if len(flows) > 1 else key.src_qpn
         if back is None:
@@ -385,10 +397,12 @@ class Analysis:
         connection = Connection(len(self._trackers) + 1, ends, key.service)
         connection.pairing = how
         connection.flows = flows
-        connection.first = rows.first
+        connection.first = first
         is_wanted = self._run_observer is None or self._run_observer.wants(connection.number)
         if is_wanted:
-            tracker = ConnectionTracker(connection, self._observer, self._packet_observer)
+            tracker = ConnectionTracker(
+                connection, self._observer, self._packet_observer, self._run_observer
+            )
         else:
             tracker = ConnectionTracker(connection)
         if self._is_part:
@@ -456,12 +470,14 @@ class Analysis:
         """Take the packets of each connection for what congestion, and pauses, do to it."""
         has_pauses = self._summary.pauses.frames > 0
         congested = np.add.reduceat(rows.marked | (rows.opcode == OpCode.CNP), starts) > 0
-        for index, tracker in enumerate(trackers):
+        for index, (tracker, is_congested) in enumerate(
+            zip(trackers, congested.tolist(), strict=True)
+        ):
             connection = tracker.connection
             at = slice(int(starts[index]), int(ends[index]))
             if has_pauses:
                 connection.note_silences(rows.time_ns[at], tracker.last_ns)
-            if congested[index] or connection.is_congested:
+            if is_congested or connection.is_congested:
                 connection.take_congestion(rows.take(at), direction[at], self._summary.sources)
 
     def _take_together(

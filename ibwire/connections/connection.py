@@ -11,7 +11,7 @@ import numpy.typing as npt
 from ibwire.connections.cm_exchanges import CMExchange
 from ibwire.connections.congestion import Congestion
 from ibwire.connections.counts import DirectionCounts
-from ibwire.connections.ending import Ending
+from ibwire.connections.ending import NOTHING_OPEN, Ending
 from ibwire.connections.identity import Identity
 from ibwire.connections.packets import Rows
 from ibwire.connections.pause import Pauses, still
@@ -76,7 +76,7 @@ class Connection:
         """File and number of its first packet."""
         self.silences: list[tuple[int, int]] = []
         """The longest times without a packet, from and to (ns), of a capture with pause frames."""
-        self.endings = Ending(), Ending()
+        self.endings: tuple[Ending, Ending] = NOTHING_OPEN, NOTHING_OPEN
         """How the requests of each end stood when the capture ended."""
         self.unacknowledged = [(0, 0), (0, 0)]
         """First PSN and count of the requests of each end that were not acknowledged when the
@@ -102,7 +102,8 @@ class Connection:
     @property
     def has_packets(self) -> bool:
         """Whether it has packets of its own, and not only messages of connection managers."""
-        return any(direction.packets for direction in self.directions)
+        one, other = self.directions
+        return bool(one.packets or other.packets)
 
     @property
     def is_paired(self) -> bool:
@@ -117,7 +118,8 @@ class Connection:
     @property
     def is_congested(self) -> bool:
         """Whether a CE mark or a CNP has been seen."""
-        return any(direction.congestion is not None for direction in self.directions)
+        one, other = self.directions
+        return one.congestion is not None or other.congestion is not None
 
     def take_congestion(
         self, rows: Rows, sender: npt.NDArray[np.uint8], sources: Sequence[str]

@@ -50,14 +50,13 @@ class ConnectionTracker:
         connection: Connection,
         observer: Observer | None = None,
         packet_observer: PacketObserver | None = None,
+        run_observer: RunObserver | None = None,
     ) -> None:
+        """The observers are the same one, as far as it takes packets, and runs of them."""
         self.connection = connection
         self.reports = Reporter(connection, observer)
         self.packet_observer = packet_observer
-        # Asked only where there is one: it takes longer than all the rest here.
-        self.run_observer: RunObserver | None = None
-        if packet_observer is not None and isinstance(packet_observer, RunObserver):
-            self.run_observer = packet_observer
+        self.run_observer = run_observer
         self.requests = self._request_tracker(0), self._request_tracker(1)
         """By the end that sends them."""
         self.first_packets: FirstPackets | None = None

@@ -50,5 +50,7 @@ class Ending:
     """The first `NAMED` of the open messages."""
 
 
+NOTHING_OPEN = Ending()
+
 NAMED = 3
 """Open messages that are named."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import secrets
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -89,10 +90,11 @@ class Flows:
         new = (found < 0)[inverse]
         candidates = np.flatnonzero(new if admitted is None else new & admitted[unknown])
         _, first = np.unique(inverse[candidates], return_index=True)
-        for at in np.sort(candidates[first]).tolist():
-            number = self.number(_key(columns, int(rows[unknown[at]])))
-            self._by_hash[int(hashes[unknown[at]])] = number
-            found[inverse[at]] = number
+        begins = np.sort(candidates[first])
+        keys = _keys(columns, rows[unknown[begins]])
+        for key, each in zip(keys, hashes[unknown[begins]].tolist(), strict=True):
+            self._by_hash[each] = self.number(key)
+        found[inverse[begins]] = [self._by_hash[each] for each in hashes[unknown[begins]].tolist()]
         return found[inverse]
 
 
@@ -137,14 +139,43 @@ _WIDE = (
 )
 
 
-def _key(columns: Columns, row: int) -> FlowKey:
-    """The key of one packet."""
+def _keys(columns: Columns, rows: npt.NDArray[np.int64]) -> list[FlowKey]:
+    """The key of each of these packets."""
     frames = columns.frames
-    service = Service(int(_SERVICES[frames.opcode[row]]))
-    src_qpn = int(columns["deth.srcqp"][row]) if frames.position(h.DETH)[row] >= 0 else None
-    qpn = int(columns["bth.destqp"][row])
-    src, dst = addresses(columns, row)
-    return FlowKey(src, dst, qpn, service, src_qpn)
+    is_named = (frames.position(h.DETH)[rows] >= 0).tolist()
+    sender = columns["deth.srcqp"][rows].tolist() if any(is_named) else [0] * len(rows)
+    return [
+        FlowKey(*ends, qpn, _SERVICE_OF[number], src_qpn if named else None)
+        for ends, qpn, number, src_qpn, named in zip(
+            _ends(columns, rows),
+            columns["bth.destqp"][rows].tolist(),
+            _SERVICES[frames.opcode[rows]].tolist(),
+            sender,
+            is_named,
+            strict=True,
+        )
+    ]
+
+
+_SERVICE_OF = {int(service): service for service in Service}
+
+
+def _ends(columns: Columns, rows: npt.NDArray[np.int64]) -> list[tuple[str, str]]:
+    """Source and destination of each of these packets in words."""
+    if (columns.frames.position(outer.IPv4)[rows] < 0).any():
+        return [addresses(columns, row) for row in rows.tolist()]
+    ends = columns["ip.src"][rows].tolist(), columns["ip.dst"][rows].tolist()
+    return [(_ipv4(one), _ipv4(other)) for one, other in zip(*ends, strict=True)]
+
+
+@lru_cache(maxsize=1 << 12)
+def _ipv4(address: int) -> str:
+    return str(ipaddress.IPv4Address(address))
+
+
+@lru_cache(maxsize=1 << 12)
+def _ipv6(address: bytes) -> str:
+    return str(ipaddress.IPv6Address(address))
 
 
 def addresses(columns: Columns, row: int) -> tuple[str, str]:
@@ -152,9 +183,9 @@ def addresses(columns: Columns, row: int) -> tuple[str, str]:
     frames = columns.frames
     if frames.position(outer.IPv4)[row] >= 0:
         source, destination = columns["ip.src"][row], columns["ip.dst"][row]
-        return str(ipaddress.IPv4Address(int(source))), str(ipaddress.IPv4Address(int(destination)))
+        return _ipv4(int(source)), _ipv4(int(destination))
     for header, names in _WIDE:
         if frames.position(header)[row] >= 0:
             source, destination = (columns[name][row].tobytes() for name in names)
-            return str(ipaddress.IPv6Address(source)), str(ipaddress.IPv6Address(destination))
+            return _ipv6(source), _ipv6(destination)
     return f"LID {columns['lrh.slid'][row]}", f"LID {columns['lrh.dlid'][row]}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ibwire.connections.ending import NAMED, Ending, OpenRequest, Trouble
+from ibwire.connections.ending import NAMED, NOTHING_OPEN, Ending, OpenRequest, Trouble
 from ibwire.connections.events import Cause, FlowEvent, FlowEventKind
 from ibwire.connections.states import ResponderState
 from ibwire.connections.tracked_requests import TrackedRequests
@@ -22,9 +22,10 @@ DAMAGED_AHEAD = 1024
 def ending_of(requests: TrackedRequests, now: int) -> Ending:
     """How the requests stand when the capture ends at `now` (ns)."""
     if requests.next is None:
-        return Ending(trouble=requests.unrequested_nak and requests.unrequested_nak[0])
+        nak = requests.unrequested_nak
+        return NOTHING_OPEN if nak is None else Ending(trouble=nak[0])
     if not requests.connection.is_reliable:
-        return Ending()
+        return NOTHING_OPEN
     is_failed = requests.responder is ResponderState.FAILED
     silence = now - requests.last_ns
     trouble = None if is_failed else _trouble(requests, silence)

@@ -15,17 +15,27 @@ def worst_first(connections: Iterable[Connection]) -> list[Connection]:
 
 def gravity(connection: Connection) -> tuple[int, ...]:
     """How bad it is: the status first, then counts, then the amount of traffic."""
-    both = connection.directions
+    one, other = connection.directions
+    ending, other_ending = connection.endings
+    naks = 0
+    if one.naks or other.naks:
+        every = (*one.naks.items(), *other.naks.items())
+        naks = sum(count for name, count in every if name != SEQUENCE_NAK)
     return (
         connection.status.status.severity,
-        sum(count for d in both for name, count in d.naks.items() if name != SEQUENCE_NAK),
-        sum(each.open_messages for each in connection.endings),
-        sum(d.timeouts + d.rnr_naks + d.restarts for d in both),
-        sum(d.retransmitted for d in both),
-        sum(d.lost + d.damaged for d in both),
-        sum(d.duplicates + d.reordered for d in both),
-        sum(d.marked + d.cnps for d in both),
+        naks,
+        ending.open_messages + other_ending.open_messages,
+        one.timeouts
+        + one.rnr_naks
+        + one.restarts
+        + other.timeouts
+        + other.rnr_naks
+        + other.restarts,
+        one.retransmitted + other.retransmitted,
+        one.lost + one.damaged + other.lost + other.damaged,
+        one.duplicates + one.reordered + other.duplicates + other.reordered,
+        one.marked + one.cnps + other.marked + other.cnps,
         connection.is_reliable,
-        sum(d.packets for d in both),
+        one.packets + other.packets,
         -connection.number,
     )

@@ -155,6 +155,8 @@ class Evidence(Protocol):
 def status_of(connection: Evidence) -> ConnectionStatus:
     """The status of a connection, once the capture is over."""
     both = connection.directions
+    if _is_quiet(connection):
+        return _OK
     if connection.exchange_status is not None:
         return connection.exchange_status
     if connection.cm_rejected:
@@ -178,6 +180,45 @@ def status_of(connection: Evidence) -> ConnectionStatus:
     if any(each.cut_short for each in both):
         return ConnectionStatus(Status.UNRESOLVED)
     return ConnectionStatus(_lasting(connection))
+
+
+_OK = ConnectionStatus(Status.OK)
+
+
+def _is_quiet(connection: Evidence) -> bool:
+    """Whether nothing speaks against OK, as of most connections: only the counts are asked."""
+    (one, other), (ending, other_ending) = connection.directions, connection.endings
+    return not (
+        one.retransmitted
+        or other.retransmitted
+        or one.naks
+        or other.naks
+        or one.rnr_naks
+        or other.rnr_naks
+        or one.disturbances
+        or other.disturbances
+        or one.retransmissions
+        or other.retransmissions
+        or one.damaged
+        or other.damaged
+        or one.lost
+        or other.lost
+        or one.marked
+        or other.marked
+        or one.cnps
+        or other.cnps
+        or one.retries_exceeded
+        or other.retries_exceeded
+        or one.rnr_retries_exceeded
+        or other.rnr_retries_exceeded
+        or one.cut_short
+        or other.cut_short
+        or ending.trouble
+        or other_ending.trouble
+        or connection.exchange_status is not None
+        or connection.cm_rejected
+        or connection.refused
+    )
 
 
 def _lasting(connection: Evidence) -> Status:

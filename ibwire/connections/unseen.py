@@ -136,12 +136,16 @@ class Unseen:
 
     def limit(self) -> None:
         """Forget the oldest gaps, of which there may be any number."""
+        if len(self.requests) <= GAPS and len(self.responses) <= GAPS:
+            return
         for gaps, direction in self._open_gaps():
             while len(gaps) > GAPS:
                 self._lose_all(gaps.pop(0), direction)
 
     def finish(self) -> None:
         """Nothing more arrives."""
+        if not (self.requests or self.responses) and self.unsettled.is_empty:
+            return
         self._settle()
         for gaps, direction in self._open_gaps():
             for gap in gaps:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ibwire.connections.connection import Connection
@@ -46,41 +47,33 @@ def rows(connections: Sequence[Connection]) -> list[Row]:
     shown = []
     for connection in connections:
         each = [Row(connection, 0), Row(connection, 1)]
-        worth = [
-            row for row in each if row.counts.messages or any(count(row) for count in _TROUBLES)
-        ]
+        worth = [row for row in each if row.counts.messages or _has_troubles(row)]
         shown += worth or each[:1]
     return shown
 
 
-def _plain(name: str) -> Callable[[Row], int]:
-    return lambda row: int(getattr(row.counts, name))
-
-
-_TROUBLES: tuple[Callable[[Row], int], ...] = (
-    lambda row: sum(row.counts.naks.values()),
-    *map(
-        _plain,
-        (
-            "retransmitted",
-            "lost",
-            "duplicates",
-            "reordered",
-            "rnr_naks",
-            "timeouts",
-            "restarts",
-            "marked",
-            "cnps",
-            "damaged",
-            "implied_naks",
-        ),
-    ),
-)
+def _has_troubles(row: Row) -> bool:
+    """Whether anything went wrong with the packets of a direction."""
+    counts = row.connection.directions[row.way]
+    return bool(
+        counts.naks
+        or counts.retransmitted
+        or counts.lost
+        or counts.duplicates
+        or counts.reordered
+        or counts.rnr_naks
+        or counts.timeouts
+        or counts.restarts
+        or counts.marked
+        or counts.cnps
+        or counts.damaged
+        or counts.implied_naks
+    )
 
 
 def is_unsure(row: Row, name: str) -> bool:
     """Whether a count of a direction with problems, such as `lost_packets`, may be too low."""
-    return name in row.connection.not_observable(row.way) and any(count(row) for count in _TROUBLES)
+    return _has_troubles(row) and name in row.connection.not_observable(row.way)
 
 
 def marked(count: int, unsure: bool) -> str:
@@ -283,8 +276,10 @@ def _count_of(count: int, one: str) -> str:
 
 
 def _count(name: str) -> Callable[[Row], str]:
+    of = attrgetter(name)
+
     def show(row: Row) -> str:
-        value = getattr(row.counts, name)
+        value = of(row.connection.directions[row.way])
         return f"{value:,}" if value else ""
 
     return show
