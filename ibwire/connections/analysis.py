@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from itertools import permutations
 
 import numpy as np
@@ -60,8 +60,8 @@ class Analysis:
     is_part: other captures come before or after, and are joined with
     `merge`: the first packets of every connection are kept. rate_bps: of the link, for
     the times of pause frames. source: the name of the capture, for messages about it.
-    known: the connections as an earlier reading of the same capture found them; then those that
-    a `RunObserver` does not want are numbered, and their packets are not followed.
+    known: the connections as an earlier reading of the same capture found them; then only those
+    that a `RunObserver` wants are followed, and the others have their numbers and ends alone.
     """
 
     def __init__(
@@ -76,7 +76,10 @@ class Analysis:
         self._observer = observer
         self._packet_observer = observer if isinstance(observer, PacketObserver) else None
         self._run_observer = observer if isinstance(observer, RunObserver) else None
-        self._known = known if self._run_observer is not None else None
+        self._awaited = (
+            _Awaited(known, self._run_observer) if known and self._run_observer else None
+        )
+        """What is still to begin of the connections that are known and wanted."""
         self._is_one_by_one = self._packet_observer is not None and self._run_observer is None
         self._is_part = is_part
         self._flows = Flows()
@@ -86,8 +89,6 @@ class Analysis:
         """Connection and direction by flow; the arrays hold the same as numbers."""
         self._number = np.zeros(1024, np.uint32)
         self._way = np.zeros(1024, np.uint8)
-        self._is_ignored = np.zeros(1024, np.bool_)
-        """Whether it belongs to a connection that is not wanted."""
         self._parked: dict[int, list[Rows]] = {}
         self._parked_rows = 0
         self._handshakes = Handshakes()
@@ -99,8 +100,12 @@ class Analysis:
         self._block: list[Rows] = []
         self._block_rows = 0
         self._unsettled = 0
+        self._settled = 0
+        """How often the flows that wait have been paired."""
         self._ignores_icrc: bool | None = None
         self._summary = Summary(source, Pauses(rate_bps))
+        if self._awaited is not None:
+            self._summary.connections = self._awaited.connections()
 
     def take(self, columns: Columns) -> None:
         """Take the next chunk of the capture."""
@@ -121,13 +126,15 @@ class Analysis:
         if not len(rows):
             return
         self._unsettled += len(rows)
-        if self._known is not None:
-            is_followed = ~self._is_ignored[flow]
-            rows, flow = rows[is_followed], flow[is_followed]
+        if self._awaited is not None and self._ignores_icrc is not None:
+            is_wanted = self._awaited.are_wanted(flow)
+            rows, flow = rows[is_wanted], flow[is_wanted]
         if len(rows):
             seen = packets.read(columns, rows, flow)
             summary.copies += copies(seen, columns.frames.batch.interface[rows])
             self._judge_icrcs(seen)
+            if self._awaited is not None:
+                seen = seen.take(self._awaited.are_wanted(seen.flow))
             self._sort_out(seen)
         if self._unsettled >= SETTLE_EVERY:
             self._unsettled = 0
@@ -150,11 +157,8 @@ class Analysis:
         for tracker in self._trackers:
             tracker.finish(summary.last_ns)
             tracker.connection.may_be_cut = summary.cut > 0
-        if self._known is None:
+        if self._awaited is None:
             self._unreachable.note(tracker.connection for tracker in self._trackers)
-        else:
-            for tracker, before in zip(self._trackers, self._known, strict=False):
-                tracker.connection.refused = before.refused
         self._add_exchanges()
         if self._is_part:
             summary.connections.sort(key=lambda each: each.first)
@@ -164,6 +168,9 @@ class Analysis:
 
     def _add_exchanges(self) -> None:
         """Give exchanges of connection managers to their connections; others become one each."""
+        exchanges = list(self._exchanges.all())
+        if not exchanges:
+            return
         by_ends: dict[frozenset[tuple[str, int | None]], Connection] = {}
         for connection in self._summary.connections:
             by_ends[frozenset((end.address, end.qpn) for end in connection.ends)] = connection
@@ -172,7 +179,7 @@ class Analysis:
                     by_ends[frozenset([(end.address, None), (other.address, other.qpn)])] = (
                         connection
                     )
-        for exchange in self._exchanges.all():
+        for exchange in exchanges:
             ends = [End(*end) for end in zip(exchange.addresses, exchange.qpns, strict=True)]
             known = by_ends.get(frozenset((end.address, end.qpn) for end in ends))
             if known is not None and exchange.qpns[1] is not None and not exchange.reason:
@@ -255,7 +262,10 @@ class Analysis:
 
     def _add(self, tracker: ConnectionTracker) -> None:
         self._trackers.append(tracker)
-        self._summary.connections.append(tracker.connection)
+        if self._awaited is None:
+            self._summary.connections.append(tracker.connection)
+        else:
+            self._summary.connections[tracker.connection.number - 1] = tracker.connection
 
     def _add_flow(self, tracker: ConnectionTracker, flow: int, how: str) -> None:
         """The other direction of a connection has been found."""
@@ -294,7 +304,6 @@ class Analysis:
             more = max(short, len(self._number))
             self._number = np.pad(self._number, (0, more))
             self._way = np.pad(self._way, (0, more))
-            self._is_ignored = np.pad(self._is_ignored, (0, more))
 
     def _put(self, flow: int, tracker: ConnectionTracker, direction: int) -> None:
         """Record which direction of which connection a flow is."""
@@ -340,9 +349,13 @@ class Analysis:
 
     def _settle(self, force: bool) -> None:
         """Make connections of the flows that wait, as far as their pairing is certain."""
+        self._settled += 1
         if not self._parked:
             return
         self._parked = {flow: [Rows.concatenate(parts)] for flow, parts in self._parked.items()}
+        if self._awaited is not None:
+            self._begin(self._awaited.begin(self._parked, None if force else self._settled))
+            return
         if force:
             self._drop_stray()
         keys = self._flows.keys
@@ -394,10 +407,16 @@ class Analysis:
         if back is None:
             back = self._sender_qpns.get(key)
         ends = End(key.src, back), End(key.dst, key.dst_qpn)
-        connection = Connection(len(self._trackers) + 1, ends, key.service)
+        number = len(self._trackers) + 1
+        if self._awaited is not None:
+            number = self._awaited.number_of(flows[0])
+        connection = Connection(number, ends, key.service)
         connection.pairing = how
         connection.flows = flows
         connection.first = first
+        connection.settled = self._settled
+        if self._awaited is not None:
+            connection.refused = self._awaited.refused(number)
         is_wanted = self._run_observer is None or self._run_observer.wants(connection.number)
         if is_wanted:
             tracker = ConnectionTracker(
@@ -410,7 +429,6 @@ class Analysis:
         self._add(tracker)
         for direction, flow in enumerate(flows):
             self._put(flow, tracker, direction)
-            self._is_ignored[flow] = self._known is not None and not is_wanted
             negotiated = self._negotiated.get(self._flows.keys[flow])
             if negotiated is not None:
                 tracker.note_negotiated(direction, negotiated)
@@ -418,10 +436,6 @@ class Analysis:
 
     def _deliver(self, rows: Rows) -> None:
         """Give packets to their connections."""
-        if self._known is not None:
-            rows = rows.take(~self._is_ignored[rows.flow])
-            if not len(rows):
-                return
         number = self._number[rows.flow]
         if len(self._summary.connections) < 1 << 16:
             number = number.astype(np.uint16)  # which is sorted in linear time
@@ -496,6 +510,50 @@ class Analysis:
             chosen = [trackers[each] for each in short.tolist()]
             taken[short] = short_runs.advance(chosen, rows, direction, starts[short], ends[short])
         return taken
+
+
+class _Awaited:
+    """The connections that an earlier reading found, and which of their flows are followed."""
+
+    def __init__(self, known: Sequence[Connection], observer: RunObserver) -> None:
+        self._known = [each for each in known if each.flows]  # without exchanges of packets: last
+        wanted = [each for each in self._known if observer.wants(each.number)]
+        self._waiting = wanted
+        self._number = {flow: each.number for each in wanted for flow in each.flows}
+        self._is_wanted = np.zeros(max(self._number, default=0) + 2, np.bool_)
+        self._is_wanted[list(self._number)] = True
+
+    def connections(self) -> list[Connection]:
+        """All of them without packets, in the order of their numbers."""
+        return [Connection(each.number, each.ends, each.service) for each in self._known]
+
+    def are_wanted(self, flow: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+        """(n,) which of these flows are followed."""
+        found: npt.NDArray[np.bool_] = self._is_wanted[np.minimum(flow, len(self._is_wanted) - 1)]
+        return found
+
+    def begin(self, parked: Container[int], settled: int | None) -> list[tuple[list[int], str]]:
+        """Flows and evidence of the connections that begin now, as they did in that reading.
+
+        parked: flows with packets. settled: how often flows were paired; `None`: all begin.
+        """
+        begun = [
+            each
+            for each in self._waiting
+            if (settled is None or each.settled <= settled)
+            and all(flow in parked for flow in each.flows)
+        ]
+        numbers = {each.number for each in begun}
+        self._waiting = [each for each in self._waiting if each.number not in numbers]
+        return [(each.flows, each.pairing) for each in begun]
+
+    def number_of(self, flow: int) -> int:
+        """The number of the connection of a flow that is followed."""
+        return self._number[flow]
+
+    def refused(self, number: int) -> str:
+        """Why the destination of a connection refused its packets, if it did."""
+        return self._known[number - 1].refused
 
 
 def _take(tracker: ConnectionTracker, rows: Rows, direction: npt.NDArray[np.uint8]) -> None:

@@ -72,6 +72,8 @@ class Connection:
         """READs and atomics that each end may have outstanding, where the CM negotiated it."""
         self.flows: list[int] = []
         """Numbers of its flows, by direction."""
+        self.settled = 0
+        """How often flows had been paired when it was found."""
         self.first = (0, 0)
         """File and number of its first packet."""
         self.silences: list[tuple[int, int]] = []
