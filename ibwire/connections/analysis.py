@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from itertools import permutations
 
 import numpy as np
 import numpy.typing as npt
 
 from ibwire.connections import packets, pairing, short_runs, steady
+from ibwire.connections.awaited import Awaited
 from ibwire.connections.cm_exchanges import CMExchanges
 from ibwire.connections.connection import Connection, End, Negotiated
 from ibwire.connections.connection_tracker import HORIZON, ConnectionTracker, FirstPackets
@@ -76,9 +77,7 @@ class Analysis:
         self._observer = observer
         self._packet_observer = observer if isinstance(observer, PacketObserver) else None
         self._run_observer = observer if isinstance(observer, RunObserver) else None
-        self._awaited = (
-            _Awaited(known, self._run_observer) if known and self._run_observer else None
-        )
+        self._awaited = Awaited(known, self._run_observer) if known and self._run_observer else None
         """What is still to begin of the connections that are known and wanted."""
         self._is_one_by_one = self._packet_observer is not None and self._run_observer is None
         self._is_part = is_part
@@ -510,50 +509,6 @@ class Analysis:
             chosen = [trackers[each] for each in short.tolist()]
             taken[short] = short_runs.advance(chosen, rows, direction, starts[short], ends[short])
         return taken
-
-
-class _Awaited:
-    """The connections that an earlier reading found, and which of their flows are followed."""
-
-    def __init__(self, known: Sequence[Connection], observer: RunObserver) -> None:
-        self._known = [each for each in known if each.flows]  # without exchanges of packets: last
-        wanted = [each for each in self._known if observer.wants(each.number)]
-        self._waiting = wanted
-        self._number = {flow: each.number for each in wanted for flow in each.flows}
-        self._is_wanted = np.zeros(max(self._number, default=0) + 2, np.bool_)
-        self._is_wanted[list(self._number)] = True
-
-    def connections(self) -> list[Connection]:
-        """All of them without packets, in the order of their numbers."""
-        return [Connection(each.number, each.ends, each.service) for each in self._known]
-
-    def are_wanted(self, flow: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
-        """(n,) which of these flows are followed."""
-        found: npt.NDArray[np.bool_] = self._is_wanted[np.minimum(flow, len(self._is_wanted) - 1)]
-        return found
-
-    def begin(self, parked: Container[int], settled: int | None) -> list[tuple[list[int], str]]:
-        """Flows and evidence of the connections that begin now, as they did in that reading.
-
-        parked: flows with packets. settled: how often flows were paired; `None`: all begin.
-        """
-        begun = [
-            each
-            for each in self._waiting
-            if (settled is None or each.settled <= settled)
-            and all(flow in parked for flow in each.flows)
-        ]
-        numbers = {each.number for each in begun}
-        self._waiting = [each for each in self._waiting if each.number not in numbers]
-        return [(each.flows, each.pairing) for each in begun]
-
-    def number_of(self, flow: int) -> int:
-        """The number of the connection of a flow that is followed."""
-        return self._number[flow]
-
-    def refused(self, number: int) -> str:
-        """Why the destination of a connection refused its packets, if it did."""
-        return self._known[number - 1].refused
 
 
 def _take(tracker: ConnectionTracker, rows: Rows, direction: npt.NDArray[np.uint8]) -> None:
