@@ -21,7 +21,6 @@ from ibwire.connections.status import Status
 from ibwire.diagnosis.story import frames_of
 from ibwire.dissect.captures import Captures
 from ibwire.rules.findings import ANY, PROFILES
-from ibwire.scenario.run_tables import is_run
 
 if TYPE_CHECKING:
     from ibwire.report.html import Closer
@@ -87,7 +86,7 @@ def command(
     """
     output = output or _default_name(captures[0])
     check_writable(output)
-    if any(map(is_run, captures)):
+    if any(map(_is_run, captures)):
         _report_run(captures, output)
         return
     from ibwire.report.html import page
@@ -104,6 +103,15 @@ def command(
     if reading.damage:
         sys.exit(UNREADABLE)
     exit_if(fail_on, map(Status, content["statuses"]))
+
+
+def _is_run(path: str) -> bool:
+    """Whether a path is the directory of a run, without the import of scenarios for captures."""
+    if not os.path.isdir(path):
+        return False
+    from ibwire.scenario.run_tables import is_run
+
+    return is_run(path)
 
 
 def _report_run(captures: tuple[str, ...], output: str) -> None:

@@ -528,7 +528,8 @@ def _take(tracker: ConnectionTracker, rows: Rows, direction: npt.NDArray[np.uint
             window = WINDOW
             alone = ALONE if took else min(2 * alone, steady.LEAST)
             part = rows.take(slice(at, at + alone))
-            for each, packet in zip(direction[at:].tolist(), part.packets(), strict=False):
+            ways = direction[at : at + len(part)].tolist()
+            for each, packet in zip(ways, part.packets(), strict=True):
                 tracker.take(each, packet)
             at += len(part)
 

@@ -95,7 +95,7 @@ class Identity:
         self._waiting = ip_id, icrc
 
     def _remember(self, ip_id: int, icrc: int) -> None:
-        newest = self.newest
+        newest = self._newest if self._waiting is None else self.newest
         newest.pop(ip_id, None)
         newest[ip_id] = icrc
         if len(newest) > KEEP:
@@ -153,7 +153,8 @@ class Recent:
 
     def add(self, psn: int, packet: TransportPacket) -> None:
         """Remember a packet."""
-        self._unpack()
+        if self._waiting is not None:
+            self._unpack()
         self._put(psn, packet)
 
     def add_many(self, psn: npt.NDArray[np.int64], rows: Rows) -> None:
@@ -169,7 +170,8 @@ class Recent:
 
     def get(self, psn: int) -> TransportPacket | None:
         """The newest packet of this PSN."""
-        self._unpack()
+        if self._waiting is not None:
+            self._unpack()
         return self._packets.get(psn)
 
     @property

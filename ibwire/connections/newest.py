@@ -26,7 +26,9 @@ class NewestPackets:
 
     def get(self, psn: int) -> TransportPacket | None:
         """The packet with this PSN."""
-        return self.all().get(psn)
+        if self._arrays:
+            self.all()
+        return self._packets.get(psn)
 
     def all(self) -> dict[int, TransportPacket]:
         """All by PSN, oldest first."""
@@ -39,7 +41,8 @@ class NewestPackets:
 
     def put(self, psn: int, packet: TransportPacket) -> None:
         """Keep a packet in place of the one before with its PSN."""
-        self.all()
+        if self._arrays:
+            self.all()
         self._put(psn, packet)
 
     def put_first(self, psn: int, packet: TransportPacket) -> None:

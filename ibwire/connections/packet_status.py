@@ -102,7 +102,10 @@ def status_of_old_response(
     identity = requests.connection.identities[1 - requests.end]
     was_seen = within(requests.unseen.responses, psn) is None
     before = requests.recent_responses.get(psn)
-    repeats = sum(first <= psn < end for first, end in requests.repeated_reads)
+    repeats = 0
+    for first, end in requests.repeated_reads:
+        if first <= psn < end:
+            repeats += 1
     was_repeated = repeats > requests.answered_again.get(psn, 0)
     decides = identity.decides(packet)
     if not (was_repeated or decides) and requests.unseen.is_unseen(1 - requests.end, psn):

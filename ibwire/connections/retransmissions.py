@@ -227,20 +227,31 @@ def note_skipped(
     if before is None:
         return
     end = min(psn, requests.next)  # beyond, they are missing for the first time
-    known = sum(run.end <= each < end for each in requests.recent_requests.all())
     if not identity.counts_up:
         # Before something new, and except what is acknowledged, a requester leaves out nothing.
-        if known and requests.acked < run.end and psn < requests.next:
-            requests.unseen.skip_requests(run.end, end, packet, known)
+        if requests.acked < run.end and psn < requests.next:
+            known = _known_between(requests, run.end, end)
+            if known:
+                requests.unseen.skip_requests(run.end, end, packet, known)
         return
     unseen = identity.unseen(before, packet)
     if not unseen:
         return
+    known = _known_between(requests, run.end, end)
     for packets in {known, end - run.end}:
         if packets and len(unseen) == packets + psn - end:
             requests.unseen.skip_requests(run.end, end, packet, packets)
             return
     _note_unseen_ids(requests, before, packet)
+
+
+def _known_between(requests: TrackedRequests, first: int, end: int) -> int:
+    """How many requests with the PSNs `first` to `end` - 1 were seen, of the newest."""
+    known = 0
+    for psn in requests.recent_requests.all():
+        if first <= psn < end:
+            known += 1
+    return known
 
 
 def count_late(requests: TrackedRequests, psn: int, packet: TransportPacket) -> Cause | None:

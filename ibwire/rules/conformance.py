@@ -233,7 +233,7 @@ class Conformance:
         if status is PacketStatus.RETRANSMITTED and checked.history.is_beyond(packet):
             status = PacketStatus.NEW  # only damaged packets had its PSN before
         for check in checked.of_requests:
-            for violation in check.request(packet, status):
+            for violation in check(packet, status):
                 self._note(tracker, violation)
         checked.history.learn(packet)
         checked.history.note_request(packet, status)
@@ -246,7 +246,7 @@ class Conformance:
         checked = self._checked(tracker)
         checked.history.learn(packet)
         for check in checked.of_responses:
-            for violation in check.response(packet, status):
+            for violation in check(packet, status):
                 self._note(tracker, violation)
         checked.history.note_response(packet)
         self._note_packet(tracker.connection, 1 - tracker.end, packet)
@@ -342,8 +342,12 @@ class _Checked:
         checks = (catalogue.checks if is_answered else catalogue.unreliable_checks)(history)
         base = ConnectionCheck
         self.all = checks
-        self.of_requests = [each for each in checks if type(each).request is not base.request]
-        self.of_responses = [each for each in checks if type(each).response is not base.response]
+        self.of_requests = [
+            each.request for each in checks if type(each).request is not base.request
+        ]
+        self.of_responses = [
+            each.response for each in checks if type(each).response is not base.response
+        ]
 
     def takes(self, run: Regular) -> int:
         """Position of the first packet of a run that has to be checked alone."""

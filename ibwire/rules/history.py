@@ -21,7 +21,7 @@ from ibwire.connections.tracker import RequestTracker
 from ibwire.rules.findings import Rule
 from ibwire.rules.regular import Regular, opcode_table
 from ibwire_layers.opcodes import INFO, Operation, Position
-from ibwire_layers.psn import MASK, MODULUS, distance
+from ibwire_layers.psn import HALF, MASK, MODULUS, distance
 
 KEEP = 256
 """Requests that are remembered, to compare retransmitted ones."""
@@ -72,8 +72,14 @@ class KeptOperands:
 
     def get(self, number: int) -> Operands | None:
         """Swap and compare data of a request, or the original value in a response and 0."""
-        values, known = self.of(np.array([number]))
-        return tuple(values[0].tolist()) if known[0] else None
+        at = bisect_right(self._numbers, number, key=_first_number) - 1
+        if at < 0:
+            return None
+        numbers = self._numbers[at]
+        row = int(numbers.searchsorted(number))
+        if row == len(numbers) or numbers[row] != number:
+            return None
+        return tuple(self._values[at][row].tolist())
 
     def of(
         self, numbers: npt.NDArray[np.int64]
@@ -181,7 +187,7 @@ class RequestHistory:
     def unwrapped(self, psn: int) -> int | None:
         """A PSN, unwrapped as in `RequestTracker`; `None` before the first request."""
         following = self.tracker.next
-        return None if following is None else following + distance(following & MASK, psn)
+        return None if following is None else following + (psn - following + HALF & MASK) - HALF
 
     def span(self, request: TransportPacket) -> int | None:
         """PSNs that a request takes; `None` for a READ while the path MTU is not known."""
@@ -199,10 +205,13 @@ class RequestHistory:
     def covering(self, psn: int) -> list[TransportPacket] | None:
         """READ requests, newest first, that one of these PSNs answers; `None`: not known."""
         found = []
+        mtu = self.mtu
         for read in reversed(self.reads):
-            count = self.span(read)
-            if count is None:
-                return None
+            count = 1  # as `span` has it
+            if read.dma_len > MTUS[0]:
+                if not mtu:
+                    return None
+                count = -(-read.dma_len // mtu)
             if (psn - read.psn) & MASK < count:
                 found.append(read)
         return found

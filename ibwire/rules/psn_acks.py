@@ -565,6 +565,11 @@ _ANSWERS = {
 }
 """Operations that have their own kind of response."""
 
+_EXPECTED = {
+    code: _ANSWERS.get(info.operation, Operation.ACKNOWLEDGE) for code, info in INFO.items()
+}
+"""The kind of response by the opcode of the request."""
+
 _ANSWER_OF = np.full(len(Operation), -1, np.int16)
 _IS_EMPTY = np.zeros(len(Operation), np.bool_)
 for _asked, _answer in _ANSWERS.items():
@@ -596,13 +601,11 @@ class Kind(ConnectionCheck):
         if request is None:
             return
         asked = INFO[request.opcode].operation
-        expected = _ANSWERS.get(asked, Operation.ACKNOWLEDGE)
-        found = f"{name_of(packet.opcode)} of PSN {packet.psn}"
-        words = f"{found}, but {name_of(request.opcode)} was sent"
+        expected = _EXPECTED[request.opcode]
         if info.operation is Operation.ACKNOWLEDGE:
             is_new = status is PacketStatus.NEW and kind(packet.syndrome) is AckKind.ACK
             if is_new and expected is not info.operation and self._is_first(before, packet):
-                yield KIND, words, packet
+                yield KIND, _other_kind(packet, request), packet
             return
         self._plain = 0
         empty = asked in (Operation.FLUSH, Operation.ATOMIC_WRITE)
@@ -610,7 +613,7 @@ class Kind(ConnectionCheck):
             return
         if self.history.covering(packet.psn) != [] and info.operation is Operation.READ_RESPONSE:
             return
-        yield KIND, words, packet
+        yield KIND, _other_kind(packet, request), packet
 
     def takes(self, run: Regular) -> int:
         """Up to the first response of the wrong kind."""
@@ -636,3 +639,8 @@ class Kind(ConnectionCheck):
         self._plain += 1
         ids = self.history.answer_ids
         return self._plain >= MIN_PLAIN or (before is not None and ids.is_next(before, packet))
+
+
+def _other_kind(packet: TransportPacket, request: TransportPacket) -> str:
+    found = f"{name_of(packet.opcode)} of PSN {packet.psn}"
+    return f"{found}, but {name_of(request.opcode)} was sent"

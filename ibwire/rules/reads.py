@@ -76,6 +76,9 @@ for _operation in (Operation.READ, Operation.COMPARE_SWAP, Operation.FETCH_ADD):
 
 _READ = operation_number(Operation.READ)
 _PLACE = {position: number for number, position in enumerate(Position)}
+_READ_RESPONSES = frozenset(
+    code for code, info in INFO.items() if info.operation is Operation.READ_RESPONSE
+)
 _PLACE_OF = np.full(256, -1, np.int8)
 for _code, _info in INFO.items():
     if _info.operation is Operation.READ_RESPONSE:
@@ -135,8 +138,10 @@ class Responses(ConnectionCheck):
 
     def response(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Compare it with every request that it may answer."""
-        yield from self._too_many(packet, status)
-        yield from self._compare(packet, status)
+        if self.history.tracker.connection.max_reads[self.history.tracker.end] is not None:
+            yield from self._too_many(packet, status)
+        if packet.opcode in _READ_RESPONSES and not self._is_expected(packet):
+            yield from self._compare(packet, status)
         self._before = packet
 
     def takes(self, run: Regular) -> int:
@@ -193,10 +198,20 @@ class Responses(ConnectionCheck):
         if len(run.responses):
             self._before = run.last_response
 
+    def _is_expected(self, packet: TransportPacket) -> bool:
+        """Whether it answers the only READ with its PSN, as it should."""
+        covering = self.history.covering(packet.psn)
+        if covering is None or len(covering) != 1:
+            return not covering
+        (read,) = covering
+        mtu = self.history.mtu or 0
+        place = (packet.psn - read.psn) & MASK
+        count = self.history.span(read) or 1
+        size = read.dma_len - place * mtu if place == count - 1 else mtu
+        return packet.size == size and INFO[packet.opcode].position is _position(place, count)
+
     def _compare(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         info = INFO[packet.opcode]
-        if info.operation is not Operation.READ_RESPONSE:
-            return
         covering = self.history.covering(packet.psn)
         if not covering:
             return

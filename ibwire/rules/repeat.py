@@ -117,7 +117,6 @@ class Repeated(ConnectionCheck):
         first = self.history.requests.get(packet.psn)
         if first is not None:
             yield from _compare(first, packet)
-        found = f"{name_of(packet.opcode)} of PSN {packet.psn} retransmitted"
         follows = before is not None and self.history.request_ids.is_next(before, packet)
         known, early = self._known, self._early
         if early is not None:
@@ -127,7 +126,7 @@ class Repeated(ConnectionCheck):
             self._selects = self._selects or step > (self.history.span(before) or step)
         if known is not None and psn < known[0] and not self._selects and follows:
             words = f"although the requester went back to PSN {known[0] & MASK} in packet"
-            yield NEEDLESS, f"{found}, {words} {known[1]}", packet
+            yield NEEDLESS, f"{_retransmitted(packet)}, {words} {known[1]}", packet
             return
         if not runs and follows:
             self._known = psn, packet.number
@@ -136,7 +135,8 @@ class Repeated(ConnectionCheck):
         if not self._refused and packet.ack_req and (early is None or not runs):
             self._early = _Early(psn, packet)
         if not runs and follows and self._waits_for_nothing():
-            yield NEEDLESS, f"{found}, although nothing asks for an ACK", packet
+            words = f"{_retransmitted(packet)}, although nothing asks for an ACK"
+            yield NEEDLESS, words, packet
 
     def _is_settled(self, psn: int) -> bool:
         """Whether this and everything before it has been answered here."""
@@ -284,6 +284,10 @@ class Retries(ConnectionCheck):
         """Remember the last request."""
         if len(run.requests):
             self._before = run.last_request
+
+
+def _retransmitted(packet: TransportPacket) -> str:
+    return f"{name_of(packet.opcode)} of PSN {packet.psn} retransmitted"
 
 
 def _compare(first: TransportPacket, packet: TransportPacket) -> Iterable[Violation]:
