@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from ibwire.base.units import S, Time
 from ibwire.fabric.infiniband.stored import mask_of
@@ -193,27 +194,13 @@ class SMA:
 
     def _set_port(self, port: Port, data: bytes) -> int:
         """Set PortInfo; the status. An invalid field changes nothing."""
-        kind = port.kind
-        written = _number(data, "big")
-        now = _number(port.info, "big")
-        mask = _WRITABLE[kind]
-        if kind == "management":
-            port.info[:] = (now & ~mask | written & mask).to_bytes(ATTRIBUTE_SIZE, "big")
-            return 0
-        state, physical = data[_STATE.at] & _STATE.mask, data[_PHYSICAL.at] >> _PHYSICAL.shift
-        if not _is_valid(data, port.info):
+        now = port.info
+        found = _changes(port.kind, data[_LINK_PART:], bytes(now[_LINK_PART:]))
+        if found is None:
             return _INVALID
-        for field in _UNLESS_ZERO:
-            if written & field:
-                mask |= field
-        for enabled, supported, every in _ENABLED:
-            value = data[enabled.at] >> enabled.shift & enabled.mask
-            if value:
-                mask |= enabled.bits
-            if value == every:
-                value = port.info[supported.at] >> supported.shift & supported.mask
-                written = written & ~enabled.bits | value << enabled.place
-        port.info[:] = (now & ~mask | written & mask).to_bytes(ATTRIBUTE_SIZE, "big")
+        kept, taken, fixed, state, physical = found
+        value = _number(now, "big") & kept | _number(data, "big") & taken | fixed
+        now[:] = value.to_bytes(ATTRIBUTE_SIZE, "big")
         if physical == _DISABLED:
             self.subnet.disable(port)
         elif state == _DOWN or physical in _TRAINING:
@@ -302,6 +289,8 @@ _MKEY_SIZE = 8
 """Bytes of M_Key, the first field of PortInfo."""
 _NO_KEY = bytes(_MKEY_SIZE)
 _LOCAL_PORT = next(field.offset // 8 for field in PortInfo.FIELDS if field.name == "local_port_num")
+_LINK_PART = _LOCAL_PORT + 1
+"""Where the fields of PortInfo begin that say what a Set may change."""
 
 
 def takes_link_down(data: bytes) -> bool:
@@ -309,7 +298,40 @@ def takes_link_down(data: bytes) -> bool:
     return data[_STATE.at] & _STATE.mask == _DOWN or data[_PHYSICAL.at] >> _PHYSICAL.shift != 0
 
 
-def _is_valid(data: bytes, info: bytearray) -> bool:
+@lru_cache(4096)
+def _changes(kind: str, data: bytes, info: bytes) -> tuple[int, int, int, int, int] | None:
+    """What a Set changes, by the parts of the old and the new PortInfo that decide it.
+
+    Masks of the whole attribute: what stays as it was, what is taken over; other bits; the state
+    and the physical state to go to. `None` if a field is invalid. A manager asks for the same of
+    thousands of ports.
+    """
+    mask, fixed = _WRITABLE[kind], 0
+    taken = mask
+    if kind == "management":
+        return ~mask, taken, 0, 0, 0
+    data, info = bytes(_LINK_PART) + data, bytes(_LINK_PART) + info
+    if not _is_valid(data, info):
+        return None
+    written = _number(data, "big")
+    for field in _UNLESS_ZERO:
+        if written & field:
+            mask |= field
+            taken |= field
+    for enabled, supported, every in _ENABLED:
+        value = data[enabled.at] >> enabled.shift & enabled.mask
+        if value == every:
+            value = info[supported.at] >> supported.shift & supported.mask
+            mask |= enabled.bits
+            fixed |= value << enabled.place
+        elif value:
+            mask |= enabled.bits
+            taken |= enabled.bits
+    state, physical = data[_STATE.at] & _STATE.mask, data[_PHYSICAL.at] >> _PHYSICAL.shift
+    return ~mask, taken, fixed, state, physical
+
+
+def _is_valid(data: bytes, info: bytes) -> bool:
     """Whether a Set has only values that the port supports (IBA 14.2.5.6)."""
     now = info[_STATE.at] & _STATE.mask
     if now not in _BEFORE.get(data[_STATE.at] & _STATE.mask, ()):
