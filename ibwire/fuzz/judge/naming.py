@@ -83,6 +83,8 @@ def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
     if effect.group == FLUSH:
         rule = AFTER_ERROR.rule if reference.qp.responder.failed else effect.rule
         return Name(f"{text}: {effect.text}", rule, ERROR)
+    if _lacks_retry(scene, effect):
+        return Name(f"{text}: {effect.text}", RETRY_COUNT, f"{about.what}: retries")
     if about.is_wrong:
         return _of_wrong(text, about, effect, scene)
     what, rule, wider = about.what, _rule_of_right(about, effect, scene), ""
@@ -91,7 +93,8 @@ def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
     if isinstance(step, Post) and about.what:
         rule = about.rule
     before = _cause(scene, effect)
-    if before is not None and about not in UNUSUAL.values():
+    is_counted = effect.rule in (RNR_RETRY, RETRY_COUNT)
+    if before is not None and about not in UNUSUAL.values() and not is_counted:
         wider = f"{what}: {effect.group}"
         text, rule, what = f"{text} after {before.what}", before.rule, f"after {before.what}"
         if scene.breaks_another_pair:
@@ -186,8 +189,10 @@ class _Scene:
     def is_retransmission(self) -> bool:
         """Whether what differs is a packet that was sent before."""
         frame = first_frame(self.difference)
-        if frame is None or not has_same_kind(self.difference):
-            return False
+        return frame is not None and has_same_kind(self.difference) and self.is_sent_before(frame)
+
+    def is_sent_before(self, frame: bytes) -> bool:
+        """Whether a packet is a request that was sent before the last step."""
         bth = WholePacket.parse(frame).bth
         form = INFO.get(bth.opcode)
         is_request = form is not None and not form.is_response
@@ -236,6 +241,14 @@ def _is_as_before(memory: bytearray, found: Sequence[object], size: int = 8) -> 
     return content[:size] == bytes(memory[first : first + len(content)])[:size]
 
 
+def _lacks_retry(scene: _Scene, effect: Effect) -> bool:
+    """Whether a retransmission is missing, and the minimised case needs a limit of retries."""
+    missing = missing_frame(scene.difference)
+    if missing is None or effect.group != "no answer" or scene.connection.retry_cnt in (0, 7):
+        return False
+    return isinstance(scene.step, Packet) and scene.is_sent_before(missing)
+
+
 def _of_wrong(text: str, about: About, effect: Effect, scene: _Scene) -> Name:
     """The name for a packet with a fault, which the specification allows one treatment of."""
     rule, group = about.rule, effect.group
@@ -244,8 +257,8 @@ def _of_wrong(text: str, about: About, effect: Effect, scene: _Scene) -> Name:
         rule = DUPLICATES if about.rule == DUPLICATE_WRITE else rule
     elif group in OF_FIELD:
         rule = about.treatment or about.rule
-        if about.rule in _DUPLICATE_RULES and group == "credits":
-            rule = DUPLICATES  # a receive request was used
+        if about.rule in _DUPLICATE_RULES and group == "credits" and scene.connection.pairs == 1:
+            rule = DUPLICATES  # a receive request was used, not those of others counted
         elif rule not in _FIELDS_OF_RULE.get(group, ()):
             rule = _rule_of_field(effect, scene)
     if effect.rule == SOLICITED:
@@ -279,14 +292,20 @@ def _rule_of_right(about: About, effect: Effect, scene: _Scene) -> str:
         return _rule_of_service(about, effect, scene)
     if effect.rule:
         return effect.rule
-    if not isinstance(scene.step, Packet) or about.rule not in _RULES_OF_RIGHT:
+    if not isinstance(scene.step, Packet):
+        return about.rule
+    if effect.group == "memory" and scene.step.opcode == OpCode.RC_ATOMIC_ACKNOWLEDGE:
+        return f"IBA 9.4.5; {_TRANSPORT}atomics"
+    if about.rule not in _RULES_OF_RIGHT:
         return about.rule
     if effect.nak:
         return _rule_of_nak(about, effect, scene)
     operations, rules = INFO[scene.step.opcode].operation, _RULES_OF_RIGHT[about.rule]
     if effect.group == "memory" and operations in _STORED:
         return _PADDING if scene.is_beyond and scene.step.length & 3 else _STORED[operations]
-    return rules if effect.group in ("no answer", "another answer") else about.rule
+    if effect.group not in ("no answer", "another answer"):
+        return about.rule
+    return _PSN_COUNT if scene.has_long_read else rules
 
 
 def _rule_of_nak(about: About, effect: Effect, scene: _Scene) -> str:
@@ -316,6 +335,8 @@ def _rule_of_service(about: About, effect: Effect, scene: _Scene) -> str:
         info = INFO.get(scene.step.opcode)
         if info is not None and info.operation is Operation.WRITE and about.what == "a right WRITE":
             is_first = info.position in (Position.FIRST, Position.ONLY)
+            if scene.is_beyond and scene.step.length & 3:
+                return _PADDING
             if scene.is_unstored:
                 return own if is_first else _WRITE_LENGTH
             return _STORED[Operation.WRITE]
@@ -526,7 +547,6 @@ _RULES_OF_RIGHT = {
     f"IBA 9.7.5; {_TRANSPORT}response-kinds": f"IBA 9.7.5; {_TRANSPORT}response-kinds",
     f"IBA 9.4.5; {_TRANSPORT}atomics": f"IBA 9.4.5; {_TRANSPORT}atomics",
     f"IBA A19; {_TRANSPORT}atomic-write": f"IBA A19; {_TRANSPORT}atomic-write",
-    f"IBA A19; {_TRANSPORT}flush-operation": f"IBA A19; {_TRANSPORT}flush-operation",
 }
 """For what a right request is about, the rule that says how it is answered."""
 

@@ -318,7 +318,11 @@ def malformed_atomic(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     packet = traffic.atomic(reference)
     draw = rng.random()
     if draw < 0.25:
-        return [changed(packet, "alignment", atomiceth__va=("va", rng.choice((1, 2, 4, 7, 12))))]
+        offset = rng.choice((1, 2, 4, 7, 12))
+        if offset == 12:
+            there: dict[str, Value] = {"reth.va": ("va", offset)}
+            return [Packet(int(_O.RC_ATOMIC_WRITE), length=8, fields=there, why="alignment")]
+        return [changed(packet, "alignment", atomiceth__va=("va", offset))]
     if draw < 0.35:
         return [packet.altered(length=rng.choice((1, 4, 8)), why="payload")]
     if draw < 0.5:

@@ -80,7 +80,7 @@ class Traffic:
         if kind == "ATOMIC_WRITE":
             place = {"reth.va": ("va", self.word())}
             return [Packet(int(_O.RC_ATOMIC_WRITE), length=8, fields=place)]
-        return [Packet(int(_O.RC_FLUSH), fields={"reth.dma_len": self.length(), "feth.plt": 1})]
+        return [_flush(self.length())]
 
     def atomic(self, reference: Emulation) -> Packet:
         """A right COMPARE SWAP or FETCH ADD; it compares with what is there, or nearly."""
@@ -108,6 +108,14 @@ def _kinds(access: int, has_reads: bool) -> Sequence[str]:
         return [*("SEND", "WRITE") * 40, *_NEEDS]
     allowed = [kind for kind, right in _NEEDS.items() if access & right]
     return [*allowed * 8, *_NEEDS]
+
+
+def _flush(length: int) -> Packet:
+    """A right FLUSH: of one placement or both, of a range, or of the region wherever that ends."""
+    fields: dict[str, Value] = {"reth.dma_len": length, "feth.plt": 1 + length % 3}
+    if length & 1:
+        fields |= {"feth.sel": 1, "reth.va": ("end", 0)}
+    return Packet(int(_O.RC_FLUSH), fields=fields)
 
 
 def following(traffic: Traffic, reference: Emulation) -> Packet:
