@@ -52,6 +52,13 @@ class Station:
         self.flights: list[Flight] = []
         """Runs that have not left it as a whole, and runs on their way to it."""
 
+    def is_idle(self, now: Time) -> bool:
+        """Whether waking it now would change nothing."""
+        if self.ready is None or self.ready or self.flights:
+            return False
+        due = self.poll_timeout()
+        return due is None or (due > now and due >= self.armed)
+
     def add(self, line: Direction) -> None:
         """A line from a port of the node."""
         self.lines += (line,)

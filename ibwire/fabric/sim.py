@@ -260,7 +260,7 @@ class Simulator:
         stop: Callable[[], bool] | None = None,
         max_frames: int | None = None,
     ) -> Outcome:
-        """Process all events up to and including the time `until`; kicks every node first.
+        """Process all events up to and including the time `until`; first kicks nodes with work.
 
         stop: called before the first and after each event; ends the run when true. Frames that
         travel together are one event, so what it looks at may change by more than one frame.
@@ -275,7 +275,8 @@ class Simulator:
         if max_frames is not None and max_frames <= 0:
             return Outcome.FRAMES
         for station in self._stations.values():
-            self._wake(station, self.now)
+            if not station.is_idle(self.now):
+                self._wake(station, self.now)
         try:
             outcome = self._loop(until, stop, max_frames)
             if until is not None and outcome in (Outcome.IDLE, Outcome.UNTIL):

@@ -718,3 +718,38 @@ def test_a_head_arrives_before_the_rest_of_its_frame() -> None:
         (58 * NS, 1000),
         ((1002 + 6 + 50) * NS, 4),  # shorter than a head, so it arrives whole
     ]
+
+
+def test_a_node_that_names_its_ports_is_woken_only_for_work() -> None:
+    """`stop` is called before the first and after each event, so it counts events."""
+    a, b = (Host(name=name) for name in "ab")
+    a.ready_ports, b.ready_ports = [], []  # type: ignore[attr-defined]
+    sim = Simulator()
+    sim.connect(a, b)
+    sim.run()
+    events = 0
+
+    def counting() -> bool:
+        nonlocal events
+        events += 1
+        return False
+
+    def events_of_run() -> int:
+        nonlocal events
+        events = -1
+        sim.run(until=sim.now + US, stop=counting)
+        return events
+
+    assert events_of_run() == 0
+    a.timeout = sim.now
+    assert events_of_run() == 1
+    assert len(a.handled) == 1
+    a.timeout = sim.now + 10 * US
+    assert events_of_run() == 1  # it is armed now
+    assert events_of_run() == 0
+    b.to_send.append(b"x" * 60)
+    b.ready_ports.append(0)  # type: ignore[attr-defined]
+    assert events_of_run() == 1
+    assert not a.got  # under way for a microsecond
+    assert events_of_run() == 1
+    assert a.got
