@@ -27,7 +27,8 @@ from ibwire.rc.work import SGE, RecvWR, SendWR, WCOpcode, WROpcode
 PINGS = 2000
 WRITES = 200
 WRITE_SIZE = 1 << 16
-SECONDS = 30
+SECONDS = 120
+"""The longest that each part may take; a machine with much other work needs minutes."""
 PORTS = {"afpacket": AFPacketPort, "udp": UDPPort, "pcap": PcapPort}
 
 
@@ -37,7 +38,11 @@ def main(port):
         for spin, size, mtu in ((0, 64, 1024), (1, 64, 1024), (1, 1024, 1024), (1, 4096, 4096)):
             server = start(lab, "b", port, spin, size, mtu)
             client = start(lab, "a", port, spin, size, mtu)
-            median, p99, frames, megabytes = json.loads(client.communicate()[0])
+            printed = client.communicate()[0]
+            if client.returncode:
+                server.kill()
+                sys.exit(f"the sender of {size} bytes has failed, see above")
+            median, p99, frames, megabytes = json.loads(printed)
             server.wait()
             way = "spin" if spin else "sleep"
             print(f"{way:5} {size:6} {mtu:9} {median:19.1f} {p99:5.1f} {frames:9} {megabytes:5}")
@@ -91,6 +96,8 @@ def run(side, kind, spin, size, mtu):
         else:
             print("ready", flush=True)
         live.run(stop=ping, seconds=SECONDS)
+        if len(times) <= PINGS:
+            sys.exit(f"{side}: {len(times) - 1} of {PINGS} messages in {SECONDS} s, busy machine?")
         if side == "b":
             # The last message says that the stream is over.
             live.run(stop=lambda: ping() and len(times) > PINGS + 1, seconds=SECONDS)
@@ -112,6 +119,8 @@ def run(side, kind, spin, size, mtu):
             qp.post_send(write)
         live.run(stop=written, seconds=SECONDS)
         seconds = (time.perf_counter_ns() - begin) / 1e9
+        if writes < WRITES:
+            sys.exit(f"{writes} of {WRITES} WRITEs in {SECONDS} s, busy machine?")
         frames = live.sent - sent
         qp.post_send(SendWR(WROpcode.SEND, [message]))
         live.run(stop=lambda: bool(cq.poll(1)), seconds=SECONDS)
