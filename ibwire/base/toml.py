@@ -272,7 +272,7 @@ def shown(value: object) -> str:
 
 def hint(name: str, known: Iterable[str]) -> str:
     """A suggestion for a misspelled name, or else the known names."""
-    known = sorted(known)
+    known = sorted(set(known))
     close = difflib.get_close_matches(name, known, 1)
     return f"; did you mean {close[0]}?" if close else f"; expected {listed(known)}"
 
