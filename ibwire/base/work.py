@@ -17,6 +17,7 @@ from multiprocessing import parent_process
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol, TypeVar
 
+from ibwire.base.collector import set_collector
 from ibwire.base.errors import MissingExtra, WorkError
 from ibwire.base.spawning import safe_path
 
@@ -82,6 +83,7 @@ def processes(count: int) -> Work:
 def _begin_worker() -> None:
     """Leave signals to the process that has started this one, and end with it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    set_collector()
     parent = parent_process()
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gc
 import io
 import os
 import signal
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import click
 
+from ibwire.base.collector import set_collector
 from ibwire.base.errors import OldResultKept, OutputError
 from ibwire.base.interrupt import Terminated, signal_of
 from ibwire.base.output import command_files
@@ -73,10 +73,6 @@ SECTIONS = {
 COMMANDS = {name: text for section in SECTIONS.values() for name, text in section.items()}
 
 
-ALLOCATIONS = 50_000
-"""Objects after which the garbage collector looks at the new ones."""
-
-
 class _Lazy(LazyGroup):
     modules: ClassVar[Mapping[str, str]] = {name: f"ibwire.cli.{name}" for name in COMMANDS}
 
@@ -106,8 +102,7 @@ class _Main(_Lazy):
 
     def main(self, *args: Any, **options: Any) -> Any:
         guard_errors()
-        # Thousands of connections are many objects, none of them garbage: look for it less often.
-        gc.set_threshold(ALLOCATIONS, 20)
+        set_collector()
         return super().main(*args, **options)
 
     def make_context(

@@ -26,9 +26,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compare import NAMED, TSHARK
+from ibwire.base.collector import set_collector
 from ibwire.base.compiled import describe_build
 from ibwire.capture import PcapWriter, Tap
-from ibwire.cli import ALLOCATIONS
 from ibwire.fabric.sim import Simulator
 from ibwire.rc.attributes import QPCap, QPType
 from ibwire.rc.connect import ALL_ACCESS, connect
@@ -188,7 +188,7 @@ def memory(count: int = 1000) -> None:
 
 
 if __name__ == "__main__":
-    gc.set_threshold(ALLOCATIONS, 20)
+    set_collector()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--packets", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=3)
