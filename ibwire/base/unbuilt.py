@@ -8,6 +8,8 @@ is called.
 
 from __future__ import annotations
 
+from typing import Final
+
 
 class UnbuiltFrame:
     """A frame of IPv4 without tags and options, as far as switches know it. One node has it at a
@@ -76,11 +78,11 @@ def set_ce(frame: bytes, at: int) -> bytes:
     return type(frame)(marked)  # a damaged frame stays one
 
 
-_ECN_AT = 15
+_ECN_AT: Final = 15
 """Where a flow key has DSCP and ECN."""
-_CAN_BE_MARKED = (False, True, True, False)
+_CAN_BE_MARKED: Final = (False, True, True, False)
 """By the ECN field (RFC 3168 5)."""
 
-_LIMIT_FLOWS = 1 << 16
-_MARKED: dict[bytes, bytes] = {}
+_LIMIT_FLOWS: Final = 1 << 16
+_MARKED: Final[dict[bytes, bytes]] = {}
 """Keys with a mark by keys without."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from io import BufferedWriter
 from struct import Struct, unpack_from
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -171,6 +172,7 @@ class PcapWriter(Closing):
         self._snaplen = snaplen
         self._closing = ExitStack()
         self._file = open_output(target, self._closing)
+        self._write = self._file.write
         magic = 0xA1B23C4D if nanosecond else 0xA1B2C3D4
         self._file.write(_FILE_HEADER.pack(magic, 2, 4, 0, 0, snaplen, link_type))
 
@@ -188,9 +190,9 @@ class PcapWriter(Closing):
             raise EncodeError("wire_len", wire_len, "a 32-bit number")
         if not self.nanosecond:
             fraction //= 1000
-        header = _RECORD_HEADER.pack(seconds, fraction, length, wire_len)
+        header = _PACK_RECORD(seconds, fraction, length, wire_len)
         # At once: an interrupt between two writes would leave a header without its data.
-        self._file.write(b"".join((header, data)))
+        self._write(b"".join((header, data)))
 
     def flush(self) -> None:
         """Give the operating system all that was written, unless it is compressed."""
@@ -220,4 +222,4 @@ MAGICS: dict[bytes, tuple[str, int, int]] = {
 _VERSIONS = frozenset({(2, 0), (2, 1), (2, 2), (2, 3), (2, 4), (543, 0)})
 
 _FILE_HEADER = Struct("<IHHiIII")
-_RECORD_HEADER = Struct("<IIII")
+_PACK_RECORD: Final = Struct("<IIII").pack

@@ -48,6 +48,7 @@ class Tap(FrameWatcher):
         self.interface = interface
         self.hits = 0
         self._writer = writer
+        self._pcap = writer if isinstance(writer, PcapWriter) else None
         self._interfaces = writer if isinstance(writer, CaptureWriter | PcapngWriter) else None
         """The same, if it has several interfaces."""
 
@@ -56,7 +57,9 @@ class Tap(FrameWatcher):
         if self.pick is None or self.pick(frame, now):
             self.hits += 1
             time_ns = self.epoch_ns + now // NS
-            if self._interfaces is not None:
+            if self._pcap is not None:  # a call of compiled code by compiled code
+                self._pcap.write(frame, time_ns)
+            elif self._interfaces is not None:
                 self._interfaces.write(frame, time_ns, interface=self.interface)
             else:
                 self._writer.write(frame, time_ns)

@@ -30,6 +30,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from heapq import heapify, heappop, heappush
 from itertools import count
+from typing import Final
 
 from ibwire.base.errors import EncodeError, IbwireError, TooManyFrames
 from ibwire.base.node import Frame, Node, Stage
@@ -44,7 +45,7 @@ from ibwire_layers.outer import EtherType
 MAXIMUM_REPEATS = 100_000
 """Timeouts that one node may handle without time going on: a few for each of its queue pairs."""
 
-MAXIMUM_EVENTS = 1_000_000
+MAXIMUM_EVENTS: Final = 1_000_000
 """Frames that may be on their way at a time: hundreds of megabytes with their contents."""
 
 
@@ -432,7 +433,7 @@ class Simulator:
         unbuilt = given if isinstance(given, UnbuiltFrame) else None
         frame = given.build() if isinstance(given, UnbuiltFrame) else given
         arrival = line.free_at + line.delay
-        if line.back is None or frame[12:14] != _MAC_CONTROL:
+        if unbuilt is not None or line.back is None or frame[12:14] != _MAC_CONTROL:
             if 0 < line.head < len(frame) + line.overhead:
                 arrival = now + line.time_of(line.head) + line.delay
             arrival += line.latency
@@ -523,6 +524,6 @@ def _always() -> bool:
     return True
 
 
-_MAC_CONTROL = EtherType.MAC_CONTROL.to_bytes(2)
+_MAC_CONTROL: Final = EtherType.MAC_CONTROL.to_bytes(2)
 
-_MAXIMUM_WAKES = 64
+_MAXIMUM_WAKES: Final = 64

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from struct import Struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ibwire.base.unbuilt import UnbuiltFrame, set_ce
 from ibwire_layers import headers as h
@@ -21,16 +21,17 @@ if TYPE_CHECKING:
     from ibwire.rc.path import Arrival, Path
 
 _BTH = Struct(">BBHII")
-_BTH_START = Struct(">BBHI")
+_PACK_BTH_START: Final = Struct(">BBHI").pack
 _RETH = Struct(">QII")
 _ATOMIC = Struct(">QIQQ")
 _WORD = Struct(">I")
+_PACK_WORD: Final = _WORD.pack
 _LONG = Struct(">Q")
 _DETH = Struct(">II")
 
 LOW24 = 0xFFFFFF
 
-_IP_AT = 14
+_IP_AT: Final = 14
 """Where the IP header of an unbuilt frame is: it has no tags."""
 
 
@@ -137,13 +138,13 @@ class TransportPacket(UnbuiltFrame):
         path = self.path
         assert path is not None
         if self.identification < 0 and not self.form.writers and not len(self.payload) & 3:
-            start = _BTH_START.pack(
+            start = _PACK_BTH_START(
                 self.form.opcode,
                 self.se << 7 | self.mig_req << 6,
                 self.pkey,
                 self.becn << 30 | self.reserved << 24 | self.dest_qp,
             )
-            frame = path.plain(start, _WORD.pack(self.ack_req << 31 | self.psn), self.payload)
+            frame = path.plain(start, _PACK_WORD(self.ack_req << 31 | self.psn), self.payload)
         else:
             frame = path.frame(encode(self), self.identification)
         if self.is_marked:

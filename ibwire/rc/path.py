@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 from zlib import crc32 as _zlib_crc32
 
 from ibwire.base.node import Frame
@@ -219,7 +220,7 @@ class Path:
             self._bth, self._size = bth, len(payload)
             self._start = before + bth
             self._register = crc32(bth, register ^ _MASKING[bth[4]])
-        icrc = crc32(payload, crc32(word, self._register))
+        icrc = _CRC32(payload, _CRC32(word, self._register))
         frame = b"".join((self._start, word, payload, icrc.to_bytes(4, "little")))
         return frame + crc.vcrc(frame) if self._headers.is_native else frame
 
@@ -262,6 +263,7 @@ def _identified(before: bytes, number: int) -> bytes:
     )
 
 
+_CRC32: Final = crc32  # compiled code finds a constant without a lookup by name
 _V4_SIZE = IPv4.SIZE + UDP.SIZE
 _PLAIN_SIZE = Ethernet.SIZE + _V4_SIZE
 _PLAIN_IPV4 = EtherType.IPV4.to_bytes(2) + b"\x45"

@@ -10,6 +10,7 @@ Source: docs/reference/fabric.md#scheduling.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from ibwire.base.errors import EncodeError
 from ibwire.fabric.pause import LANES
@@ -101,5 +102,5 @@ class Scheduler:
                 deficits[following] += self._quanta[following]
 
 
-_NUMBERS = [bits.bit_length() - 1 for bits in range(1 << LANES)]
+_NUMBERS: Final = [bits.bit_length() - 1 for bits in range(1 << LANES)]
 """The highest priority by the bits of priorities."""
