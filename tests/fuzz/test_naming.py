@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from ibwire.fuzz.case import BAD, Case, Connection, Packet, Post, Step, Wait
+from ibwire.fuzz.case import BAD, Case, Connection, Packet, Post, Step, Value, Wait
 from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.naming import Name, name_of
+from ibwire.fuzz.judge.request_names import request
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.targets.emulator import EmulatorTestbed
 from ibwire.fuzz.vocabulary.queue_pair.execution import moments
@@ -239,6 +240,15 @@ def test_name_and_rule_are_those_of_the_planted_fault(
     assert planted is not None
     assert name.text == text
     assert names_rule(name.rule, planted.rule)
+
+
+def test_a_flush_of_address_0_begins_before_its_region() -> None:
+    reference = Emulation(USUAL, SPEC)
+    fields: dict[str, Value] = {"reth.va": 0, "reth.dma_len": 8}
+
+    about = request(reference, Packet(int(OpCode.RC_FLUSH), fields=fields))
+
+    assert about.what == "a range that begins before its region"
 
 
 def test_one_cause_is_one_group_in_every_operation() -> None:

@@ -239,7 +239,9 @@ def _flush(said: _Said, info: OpCodeInfo) -> About | None:
     is_open = reference.device.keys.grants(
         reference.end.pd, reference.qp.number, rkey, va, length, access
     )
-    return None if is_open else _bad_key(reference, rkey, va or symbols["va"], length)
+    return (
+        None if is_open else _bad_key(reference, rkey, symbols["va"] if va is None else va, length)
+    )
 
 
 def _key(said: _Said, length: int, access: int, part: str = "reth") -> About | None:
