@@ -113,7 +113,8 @@ def library() -> Path:
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache) as place:
             made = Path(place) / name
-            command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(made), str(SOURCE), "-ldl"]
+            command = [compiler, "-O2", "-shared", "-fPIC", "-pthread", "-o", str(made)]
+            command += [str(SOURCE), "-ldl"]
             subprocess.run(command, check=True, capture_output=True, text=True)
             os.replace(made, path)
     except subprocess.CalledProcessError as error:

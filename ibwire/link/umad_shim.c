@@ -11,7 +11,7 @@
  * What the descriptor itself can do (poll, select, epoll) stays the system's.
  *
  * The system adds no more than 32 KiB to a stream at once, so threads may write at the same time as
- * long as no message is longer.
+ * long as no message is longer. They read one after the other, as the length comes first.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -19,6 +19,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -72,9 +73,15 @@ static int connected(int kind, unsigned number, int flags) {
     if (fd < 0) return -1;
     setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
     if (fd >= MOST_FILES) { errno = EMFILE; goto failed; }
-    if (connect(fd, (struct sockaddr *)&address, sizeof address) ||
-        send(fd, &hello, sizeof hello, MSG_NOSIGNAL) != sizeof hello ||
-        recv(fd, &answer, sizeof answer, MSG_WAITALL) != sizeof answer) { errno = ENODEV; goto failed; }
+    int error;
+    do error = connect(fd, (struct sockaddr *)&address, sizeof address);
+    while (error && errno == EINTR);
+    ssize_t got = -1;
+    if (!error && send(fd, &hello, sizeof hello, MSG_NOSIGNAL) == sizeof hello) {
+        do got = recv(fd, &answer, sizeof answer, MSG_WAITALL);
+        while (got < 0 && errno == EINTR);
+    }
+    if (got != sizeof answer) { errno = ENODEV; goto failed; }
     if (answer) { errno = answer; goto failed; }
     if (flags & O_NONBLOCK) fcntl(fd, F_SETFL, O_NONBLOCK);
     ours[fd] = (unsigned char)kind;
@@ -296,7 +303,8 @@ ssize_t write(int fd, const void *data, size_t count) {
     if (count > LONGEST) {
         char message[4 + 256];
         static unsigned long serial;
-        snprintf(message + 4, 256, "%s/long-%d-%lu", getenv("IBWIRE_ROOT"), getpid(), serial++);
+        unsigned long own = __atomic_fetch_add(&serial, 1, __ATOMIC_RELAXED);
+        snprintf(message + 4, 256, "%s/long-%d-%lu", getenv("IBWIRE_ROOT"), getpid(), own);
         REAL(int, "open", const char *, int, ...);
         int file = real(message + 4, O_WRONLY | O_CREAT | O_EXCL, 0600);
         if (file < 0) return -1;
@@ -317,18 +325,18 @@ ssize_t write(int fd, const void *data, size_t count) {
     return told(fd, message, 4 + count) ? -1 : (ssize_t)count;
 }
 
-ssize_t read(int fd, void *data, size_t count) {
-    if (!is(fd, 1)) { REAL(ssize_t, "read", int, void *, size_t); return real(fd, data, count); }
+/* The next message, if there is one; EAGAIN if not. */
+static ssize_t next(int fd, void *data, size_t count) {
     char message[4 + LONGEST + 1];
     uint32_t word;
-    ssize_t got = heard(fd, &word, sizeof word, MSG_PEEK);
+    ssize_t got = heard(fd, &word, sizeof word, MSG_PEEK | MSG_DONTWAIT);
     if (got < 0) return got;
     size_t whole = 4 + (word & 0xffffff), wanted = whole;
     /* A MAD that has no room stays: as much of it is looked at as is given out. */
     int stays = word >> 24 == INLINE && whole - 4 > count;
     if (stays && wanted > 4 + HEADER + 256) wanted = 4 + HEADER + 256;
     if (got == 0 || whole > 4 + LONGEST) { errno = EIO; return -1; }
-    int flags = stays || word >> 24 == FILED ? MSG_PEEK : 0;
+    int flags = MSG_DONTWAIT | (stays || word >> 24 == FILED ? MSG_PEEK : 0);
     got = heard(fd, message, wanted, flags);
     if (got < 0) return got;
     if (got == 0) { errno = EIO; return -1; }
@@ -357,12 +365,35 @@ ssize_t read(int fd, void *data, size_t count) {
             done += (size_t)now;
         }
         close(file);
-        if (result >= 0) { unlink(found); heard(fd, message, whole, 0); }
+        if (result >= 0) { unlink(found); heard(fd, message, whole, MSG_DONTWAIT); }
     } else {
         memcpy(data, found, copied);
     }
     if (result < 0) errno = copied ? ENOSPC : EINVAL;
     return result;
+}
+
+/* Held by the thread that takes a message, never while it waits for one. */
+static pthread_mutex_t taking = PTHREAD_MUTEX_INITIALIZER;
+
+static void in_child(void) { pthread_mutex_init(&taking, NULL); }
+__attribute__((constructor)) static void loaded(void) { pthread_atfork(NULL, NULL, in_child); }
+
+ssize_t read(int fd, void *data, size_t count) {
+    if (!is(fd, 1)) { REAL(ssize_t, "read", int, void *, size_t); return real(fd, data, count); }
+    for (;;) {
+        int cancels, error;
+        pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancels);
+        pthread_mutex_lock(&taking);
+        ssize_t got = next(fd, data, count);
+        error = errno;
+        pthread_mutex_unlock(&taking);
+        pthread_setcancelstate(cancels, NULL);
+        errno = error;
+        if (got >= 0 || error != EAGAIN || fcntl(fd, F_GETFL) & O_NONBLOCK) return got;
+        char first;
+        if (recv(fd, &first, 1, MSG_PEEK) < 0) return -1;
+    }
 }
 
 int close(int fd) {
