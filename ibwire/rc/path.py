@@ -529,8 +529,7 @@ def _numbered_over_an_end(first: bytes, count: int) -> list[bytes]:
     """The same where a number returns to 0, or the checksum to its largest value."""
     number, checksum = int.from_bytes(first[:2]), int.from_bytes(first[6:8])
     psn = int.from_bytes(first[-4:])
-    checksum += number
-    checksum = (checksum & 0xFFFF) + (checksum >> 16)  # that of identification 0
+    checksum = (checksum + number) % 0xFFFF  # that of identification 0; never 0xFFFF (RFC 1071)
     middles = []
     for index in range(count):
         value = number + index & 0xFFFF

@@ -314,11 +314,13 @@ NUMBERS = (
 """The first IPv4 identification, -1 if they are not counted, and the first PSN."""
 
 
-def run_of_frames(number: int, psn: int) -> tuple[list[Frame], bytes]:
+def run_of_frames(
+    number: int, psn: int, destination: str = "10.0.0.2"
+) -> tuple[list[Frame], bytes]:
     """Frames of a run of five WRITE MIDDLEs, made one by one, and their data."""
     route = ethernet_route(
         source=gid_of("10.0.0.1"),
-        destination=gid_of("10.0.0.2"),
+        destination=gid_of(destination),
         source_mac=bytes(6),
         destination_mac=bytes(6),
         source_port=0xC123,
@@ -343,6 +345,18 @@ def test_frames_of_a_run_are_those_made_one_by_one(number: int, psn: int) -> Non
 
     assert run_data(frames, arrival) == data
     assert all(icrc_fits(frame, arrival) for frame in frames) is (number < 0)
+
+
+@pytest.mark.parametrize("number", [0, 1, 0xFFFC, 0xFFFE])
+def test_frames_of_a_run_have_checksum_0_at_identification_0_if_it_is_that(number: int) -> None:
+    """The checksum of the IPv4 header to this address is 0 with identification 0."""
+    frames, data = run_of_frames(number, 7, destination="10.0.37.193")
+    arrival = Arrivals().read(frames[0])
+    assert arrival is not None
+
+    assert run_data(frames, arrival) == data
+    checksums = {frame[18:20]: frame[24:26] for frame in frames}
+    assert checksums.get(bytes(2), bytes(2)) == bytes(2)
 
 
 @pytest.mark.parametrize(("number", "psn"), NUMBERS)
