@@ -40,7 +40,7 @@ WRONG_USAGE = 2
 CLEAN_PACKETS = 1_000_000
 
 
-class Seeds(click.ParamType):
+class Seeds(click.ParamType[tuple[int, ...]]):
     """A number of seeds from 1 on, or the seeds themselves: `5`, `3,` or `7,9`."""
 
     name = "seeds"
