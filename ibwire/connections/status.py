@@ -186,7 +186,7 @@ _OK = ConnectionStatus(Status.OK)
 
 
 def _is_quiet(connection: Evidence) -> bool:
-    """Whether nothing speaks against OK, as of most connections: only the counts are asked."""
+    """Whether it has nothing that `status_of` looks at, like most connections, which are OK."""
     (one, other), (ending, other_ending) = connection.directions, connection.endings
     return not (
         one.retransmitted

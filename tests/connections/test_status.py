@@ -172,6 +172,7 @@ def evidence(**given: Any) -> Any:
         ("ok", {"lost": 1}),  # acknowledged, and only the capture missed it
         ("recovered", {"damaged": 1}),
         ("recovered", {"retransmissions": 1, "retransmitted": 4}),
+        ("recovered", {"retransmissions": 1}),
         ("recovered", {"naks": {"psn_sequence_error": 1}}),
         ("recovered", {"rnr_naks": 1}),
         ("ok", {"retransmitted": 1}),  # responses to a duplicated READ
@@ -190,7 +191,9 @@ def evidence(**given: Any) -> Any:
         ("unresolved", {"trouble": Trouble.REQUESTS_MISSING, "other_packets": 0}),
         ("unanswered", {"trouble": Trouble.RETRANSMITTED, "other_packets": 0}),
         ("retry-exceeded", {"trouble": Trouble.RETRANSMITTED, "retries_exceeded": 1}),
+        ("retry-exceeded", {"retries_exceeded": 1}),
         ("rnr-exceeded", {"retries_exceeded": 1, "rnr_retries_exceeded": 1}),
+        ("rnr-exceeded", {"rnr_retries_exceeded": 1}),
         ("remote-error(access)", {"naks": {"remote_access_error": 1}, "retries_exceeded": 1}),
         ("remote-error(code-7)", {"naks": {"psn_sequence_error": 1, "code_7": 1}}),
         ("refused(port unreachable)", {"refused": "port unreachable"}),
@@ -198,7 +201,12 @@ def evidence(**given: Any) -> Any:
     ],
 )
 def test_status_follows_from_the_evidence(expected: str, given: dict[str, Any]) -> None:
-    assert str(status_of(evidence(**given))) == expected
+    of_end_0, of_end_1 = evidence(**given), evidence(**given)
+    of_end_1.directions = of_end_1.directions[::-1]
+    of_end_1.endings = of_end_1.endings[::-1]
+
+    assert str(status_of(of_end_0)) == expected
+    assert str(status_of(of_end_1)) == expected
 
 
 # How the requests of an end stand when the capture ends.
