@@ -83,7 +83,7 @@ class Analysis:
         self._is_part = is_part
         self._flows = Flows()
         self._trackers: list[ConnectionTracker] = []
-        """One for each connection of the summary, in the same order."""
+        """One for each connection that is followed; without `known` in the order of the summary."""
         self._places: list[tuple[ConnectionTracker, int] | None] = []
         """Connection and direction by flow; the arrays hold the same as numbers."""
         self._number = np.zeros(1024, np.uint32)

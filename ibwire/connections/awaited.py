@@ -15,7 +15,8 @@ class Awaited:
     """The connections that an earlier reading found, and which of their flows are followed."""
 
     def __init__(self, known: Sequence[Connection], observer: RunObserver) -> None:
-        self._known = [each for each in known if each.flows]  # without exchanges of packets: last
+        # Those that have only messages of connection managers come last, and are found again.
+        self._known = [each for each in known if each.flows]
         wanted = [each for each in self._known if observer.wants(each.number)]
         self._waiting = wanted
         self._number = {flow: each.number for each in wanted for flow in each.flows}
