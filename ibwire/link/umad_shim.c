@@ -226,7 +226,7 @@ int faccessat(int at, const char *path, int mode, int flags) {
 static int is(int fd, int kind) { return fd >= 0 && fd < MOST_FILES && ours[fd] == kind; }
 
 /* Waits for room, also on descriptors that do not block: a MAD is never half written. */
-static int told(int fd, const void *message, size_t size) {
+static int send_all(int fd, const void *message, size_t size) {
     for (size_t done = 0; done < size;) {
         ssize_t now = send(fd, (const char *)message + done, size - done, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (now > 0) { done += (size_t)now; continue; }
@@ -239,7 +239,7 @@ static int told(int fd, const void *message, size_t size) {
 
 /* The first `size` bytes of what has come; less than all of them only at an error or the end.
  * Once a message has begun, its rest is on its way. */
-static ssize_t heard(int fd, void *room, size_t size, int flags) {
+static ssize_t receive_all(int fd, void *room, size_t size, int flags) {
     for (size_t done = 0;;) {
         int is_peek = flags & MSG_PEEK;
         ssize_t now = recv(fd, (char *)room + done, size - done, flags);
@@ -263,7 +263,7 @@ static int agent(int fd, unsigned char *body, size_t size) {
     memcpy(body, &number, 4);
     memcpy(request.body, body, size);
     request.body[43] = (unsigned char)size;
-    if (told(fd, &request, sizeof request)) return -1;
+    if (send_all(fd, &request, sizeof request)) return -1;
     agents[fd] |= 1u << number;
     return 0;
 }
@@ -285,7 +285,7 @@ int ioctl(int fd, unsigned long what, ...) {
             memcpy(&number, argument, 4);
             if (number >= MOST_AGENTS || !(agents[fd] >> number & 1)) { errno = EINVAL; return -1; }
             agents[fd] &= ~(1u << number);
-            return told(fd, &request, sizeof request);
+            return send_all(fd, &request, sizeof request);
         }
         default: errno = ENOTTY; return -1;
         }
@@ -316,20 +316,20 @@ ssize_t write(int fd, const void *data, size_t count) {
         close(file);
         uint32_t word = WORD(FILED, strlen(message + 4));
         memcpy(message, &word, 4);
-        return told(fd, message, 4 + strlen(message + 4)) ? -1 : (ssize_t)count;
+        return send_all(fd, message, 4 + strlen(message + 4)) ? -1 : (ssize_t)count;
     }
     char message[4 + LONGEST];
     uint32_t word = WORD(INLINE, count);
     memcpy(message, &word, 4);
     memcpy(message + 4, data, count);
-    return told(fd, message, 4 + count) ? -1 : (ssize_t)count;
+    return send_all(fd, message, 4 + count) ? -1 : (ssize_t)count;
 }
 
 /* The next message, if there is one; EAGAIN if not. */
 static ssize_t next(int fd, void *data, size_t count) {
     char message[4 + LONGEST + 1];
     uint32_t word;
-    ssize_t got = heard(fd, &word, sizeof word, MSG_PEEK | MSG_DONTWAIT);
+    ssize_t got = receive_all(fd, &word, sizeof word, MSG_PEEK | MSG_DONTWAIT);
     if (got < 0) return got;
     size_t whole = 4 + (word & 0xffffff), wanted = whole;
     /* A MAD that has no room stays: as much of it is looked at as is given out. */
@@ -337,7 +337,7 @@ static ssize_t next(int fd, void *data, size_t count) {
     if (stays && wanted > 4 + HEADER + 256) wanted = 4 + HEADER + 256;
     if (got == 0 || whole > 4 + LONGEST) { errno = EIO; return -1; }
     int flags = MSG_DONTWAIT | (stays || word >> 24 == FILED ? MSG_PEEK : 0);
-    got = heard(fd, message, wanted, flags);
+    got = receive_all(fd, message, wanted, flags);
     if (got < 0) return got;
     if (got == 0) { errno = EIO; return -1; }
     char *found = message + 4;
@@ -365,7 +365,7 @@ static ssize_t next(int fd, void *data, size_t count) {
             done += (size_t)now;
         }
         close(file);
-        if (result >= 0) { unlink(found); heard(fd, message, whole, MSG_DONTWAIT); }
+        if (result >= 0) { unlink(found); receive_all(fd, message, whole, MSG_DONTWAIT); }
     } else {
         memcpy(data, found, copied);
     }

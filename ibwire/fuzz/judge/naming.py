@@ -268,7 +268,7 @@ def _of_wrong(text: str, about: About, effect: Effect, scene: _Scene) -> Name:
     elif scene.service == "UC" and about.rule.endswith("#opcode-sequence"):
         before = scene.before
         if before is not None and before.is_wrong and before.rule != about.rule:
-            # Only because of that one it has no FIRST; of UC nobody says that it was dropped.
+            # It has no FIRST because that one was dropped, which UC does not report.
             text, rule = f"{text} after {before.what}", before.rule
     return Name(f"{text}: {effect.text}", rule, about.group or f"{about.what}: {group}")
 
