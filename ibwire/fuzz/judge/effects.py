@@ -249,7 +249,7 @@ OF_FIELD = {
     "aeth.msn": f"IBA 9.7.7.1; {_TRANSPORT}msn",
     "bth.psn": f"IBA 9.7.5.1.1; {_TRANSPORT}response-psn",
     "bth.ack_req": f"IBA 9.7.3; {_TRANSPORT}ack-request",
-    "bth.pad_count": f"IBA 9.2.3; {_WIRE}padding",
+    "bth.pad_count": f"IBA 9.2.4; {_WIRE}padding",
     "bth.se": f"IBA 9.2.3; {_TRANSPORT}solicited-event",
     "bth.mig_req": f"IBA 17.2.8; {_TRANSPORT}migration",
     "bth.pkey": f"IBA 10.9.3; {_WIRE}partition-key",
