@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -13,6 +14,7 @@ import click
 from click.core import ParameterSource
 
 from ibwire.base.errors import IbwireError
+from ibwire.base.interrupt import signal_of
 from ibwire.cli.fabric_tables import port_named, read_subnet, reported_errors, write_table
 from ibwire.cli.groups import Group, LazyGroup
 from ibwire.cli.paths import InputPath, OutputPath
@@ -254,7 +256,8 @@ def run(
             click.echo("start a subnet manager in another terminal, for example:")
             given = "" if name == DEFAULT_NAME else f"--name {name} "
             click.echo(f"  ibwire fabric exec {given}{hosts[0]} -- opensm")
-        server.run()
+        with _ending_quietly():
+            server.run()
     finally:
         if server is not None:
             server.close()
@@ -262,6 +265,15 @@ def run(
         if control is not None:
             with reported_errors():
                 control.close()
+
+
+@contextmanager
+def _ending_quietly() -> Iterator[None]:
+    """A signal is how this ends: only the exit status tells of it."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        sys.exit(128 + signal_of(interrupt))
 
 
 def _greet(subnet: Subnet, name: str) -> list[str]:
@@ -340,16 +352,17 @@ def _manage_ibsim(name: str, host: str, settings: dict[str, Any]) -> None:
         client = IbsimClient(host, settings_of(settings), name)
         try:
             shown = None
-            while True:
-                client.step()
-                manager = client.manager
-                nodes = len(manager.view.subnet.nodes)
-                news = manager.state.name.lower(), manager.is_up, nodes
-                if news != shown and (manager.is_up or manager.state is SMState.STANDBY):
-                    click.echo(f"{news[0]}: {_count(nodes, 'node')}")
-                    for problem in manager.view.problems:
-                        click.echo(problem, err=True)
-                    shown = news
+            with _ending_quietly():
+                while True:
+                    client.step()
+                    manager = client.manager
+                    nodes = len(manager.view.subnet.nodes)
+                    news = manager.state.name.lower(), manager.is_up, nodes
+                    if news != shown and (manager.is_up or manager.state is SMState.STANDBY):
+                        click.echo(f"{news[0]}: {_count(nodes, 'node')}")
+                        for problem in manager.view.problems:
+                            click.echo(problem, err=True)
+                        shown = news
         finally:
             client.close()
 

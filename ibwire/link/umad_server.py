@@ -17,6 +17,7 @@ import shutil
 import socket
 import struct
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -69,7 +70,18 @@ MAXIMUM_CONNECTIONS = 1000
 class _Connection:
     """An open file of a program."""
 
-    __slots__ = ("blocked", "door", "file", "kind", "name", "port", "rest", "socket", "unsent")
+    __slots__ = (
+        "blocked",
+        "door",
+        "file",
+        "files",
+        "kind",
+        "name",
+        "port",
+        "rest",
+        "socket",
+        "unsent",
+    )
 
     def __init__(self, connected: socket.socket) -> None:
         self.socket = connected
@@ -81,6 +93,8 @@ class _Connection:
         self.blocked = False
         self.rest = b""
         """The beginning of a message whose end has not come yet."""
+        self.files: deque[tuple[Path, int]] = deque()
+        """Files with long messages, and their lengths, until the program has removed them."""
         self.unsent = b""
         """Bytes that the socket has had no room for."""
 
@@ -293,6 +307,7 @@ class UmadServer:
         if connection.kind == CONTROL:
             self._command(connection, message)
         elif file is not None:
+            self._count_read(connection)
             if kind == INLINE:
                 if not file.answer(message):
                     file.write(message, _now())
@@ -366,12 +381,16 @@ class UmadServer:
         while self._with_messages:
             connection = self._connections.get(self._with_messages.pop())
             if connection is not None:
-                self._give(connection)
+                try:
+                    self._give(connection)
+                except OSError:  # no room for a file
+                    self._drop(connection)
 
     def _give(self, connection: _Connection) -> None:
         """Send what waits for a program, as much as there is room for."""
         if not self._send(connection, b"") or connection.file is None:
             return
+        self._count_read(connection)
         waiting = connection.file.waiting
         while waiting:
             parts: list[bytes] = []
@@ -381,12 +400,26 @@ class UmadServer:
                 length = len(message)
                 size += WORD + length
                 is_plain = length == _PLAIN
+                if not is_plain:
+                    connection.file.fetched(length)
                 parts += (_PLAIN_WORD if is_plain else length.to_bytes(WORD, "little"), message)
             if not parts:
-                path = os.fsencode(self._spill(self._root(connection.name), waiting.popleft()))
+                path = os.fsencode(self._file(connection, waiting.popleft()))
                 parts = [(len(path) | FILED << 24).to_bytes(WORD, "little"), path]
             if not self._send(connection, b"".join(parts)):
                 return
+
+    def _file(self, connection: _Connection, message: bytes) -> Path:
+        """Write a long message where the program reads it."""
+        path = self._spill(self._root(connection.name), message)
+        connection.files.append((path, len(message)))
+        return path
+
+    def _count_read(self, connection: _Connection) -> None:
+        """Count the files that the program has read; it reads them in order."""
+        files = connection.files
+        while files and connection.file is not None and not files[0][0].exists():
+            connection.file.fetched(files.popleft()[1])
 
     def _send(self, connection: _Connection, data: bytes) -> bool:
         """Send data behind what is unsent; `False` if not all is sent."""
@@ -417,6 +450,8 @@ class UmadServer:
             return
         self._selector.unregister(connection.socket)
         connection.socket.close()
+        for path, _ in connection.files:
+            path.unlink(missing_ok=True)
         if connection.file is not None:
             connection.file.close()
         elif connection.kind == ISSM and connection.door is not None:
@@ -425,7 +460,11 @@ class UmadServer:
     def _spill(self, folder: Path, data: bytes) -> Path:
         self._serial += 1
         path = folder / f"answer-{self._serial}"
-        path.write_bytes(data)
+        try:
+            path.write_bytes(data)
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
         return path
 
     def _root(self, host: str) -> Path:

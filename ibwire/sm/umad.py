@@ -32,6 +32,8 @@ _FIRST, _REST, _LAST = struct.Struct("<IIIII"), struct.Struct(">IIHBB24x"), stru
 MAXIMUM_AGENTS = 32
 MAXIMUM_WAITING = 100_000
 """Messages that a file keeps for a program that does not read; later ones are dropped."""
+MAXIMUM_LONG_BYTES = 64 << 20
+"""Bytes of the messages longer than a MAD among them, after which no more are kept."""
 MAXIMUM_MESSAGE = 64 << 20
 _MOST_HEADERS = 256
 """Headers of requests that a file remembers."""
@@ -150,6 +152,8 @@ class UmadFile:
         self.agents: dict[int, Agent] = {}
         self.waiting: deque[bytes] = deque()
         """Messages to read: header and MAD."""
+        self.long_bytes = 0
+        """Of the messages longer than a MAD that wait, or that the program has not fetched yet."""
         self.dropped = 0
         self._on_message = on_message
         self._plain: dict[bytes, tuple[bytes, bytes] | None] = {}
@@ -270,7 +274,16 @@ class UmadFile:
 
     def take(self) -> bytes | None:
         """The next message for the program."""
-        return self.waiting.popleft() if self.waiting else None
+        if not self.waiting:
+            return None
+        message = self.waiting.popleft()
+        self.fetched(len(message))
+        return message
+
+    def fetched(self, length: int) -> None:
+        """The program has a message of this length."""
+        if length > HEADER.size + MAD_SIZE:
+            self.long_bytes -= length
 
     def poll_timeout(self) -> Time | None:
         """When `handle_timeout` is due."""
@@ -374,6 +387,11 @@ class UmadFile:
         self.door.management.send(datagram, port)
 
     def _give(self, agent: Agent, datagram: Datagram, mad: bytes) -> None:
+        if len(mad) > MAD_SIZE:
+            if self.long_bytes >= MAXIMUM_LONG_BYTES:
+                self.dropped += 1
+                return
+            self.long_bytes += HEADER.size + len(mad)
         first = _FIRST.pack(agent.number, 0, 0, 0, HEADER.size + len(mad))
         bits = 0 if datagram.dlid == DIRECTED_LID else self._path_bits(datagram.dlid)
         rest = _REST.pack(datagram.sqp, datagram.qkey, datagram.slid, datagram.sl, bits)
@@ -392,6 +410,7 @@ class UmadFile:
     def _put(self, message: bytes) -> None:
         if len(self.waiting) == MAXIMUM_WAITING:
             self.dropped += 1
+            self.fetched(len(message))
             return
         self.waiting.append(message)
         self._on_message()

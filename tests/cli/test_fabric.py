@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from ibwire.base.interrupt import Terminated
 from ibwire.cli import main
 from ibwire.dissect import read
 from ibwire.fabric.infiniband import Subnet, read_topology
@@ -225,6 +226,24 @@ def test_run_removes_the_folder_of_a_killed_fabric(
 
     assert result.exit_code == 0
     assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("interrupt", "status"), [(KeyboardInterrupt(), 130), (Terminated(15), 143)]
+)
+def test_a_signal_is_how_a_fabric_ends(
+    place: str, monkeypatch: pytest.MonkeyPatch, interrupt: BaseException, status: int
+) -> None:
+    def end(_: UmadServer) -> None:
+        raise interrupt
+
+    monkeypatch.setattr(UmadServer, "run", end)
+
+    result = run("run", "star2", "--sm", "own")
+
+    assert result.exit_code == status
+    assert result.stderr == ""
+    assert not fabric_folder("fabric").exists()
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,9 @@ from ibwire.link.umad_server import (
     UNREGISTER,
     UmadServer,
 )
+from ibwire.sm import umad
 from ibwire.sm.control import Control
+from ibwire.sm.mads import Datagram
 from ibwire.sm.management import Management
 from ibwire.sm.umad import HEADER
 
@@ -187,6 +189,53 @@ def test_a_program_that_does_not_read_stops_nobody(server: UmadServer) -> None:
     size = 4 + 64 + 256
     found = [int.from_bytes(heard[at + 80 : at + 84]) for at in range(0, len(heard), size)]
     assert found == list(range(3000))
+
+
+def test_long_messages_that_nobody_reads_are_bounded_and_removed(
+    server: UmadServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(umad, "MAXIMUM_LONG_BYTES", 3 * (64 + 40_000))
+    client = Client(server)
+    client.hello(UMAD)
+    client.register(0, 3, 0, rmpp=1)
+    (connection,) = server._connections.values()
+    file = connection.file
+    assert file is not None
+    datagram = Datagram(bytearray(40_000), slid=1, dlid=2, sqp=1, dqp=1)
+
+    def received(times: int) -> list[Path]:
+        for _ in range(times):
+            file._give(file.agents[0], datagram, bytes(40_000))
+        server.step(0)
+        return sorted(server.folder.glob("hosts/*/answer-*"))
+
+    server.environment("node-0")
+    paths = received(5)
+    assert len(paths) == 3
+    assert file.dropped == 2
+    paths[0].unlink()  # as the program does when it has read it
+    client.register(1, 4, 0)
+    assert len(received(2)) == 3
+    assert file.dropped == 3
+
+    client.socket.close()
+    server.step(0)
+    assert not list(server.folder.glob("hosts/*/answer-*"))
+
+
+def test_no_room_for_a_long_message_ends_its_connection_alone(server: UmadServer) -> None:
+    client, other = Client(server), Client(server)
+    for each in (client, other):
+        each.hello(UMAD)
+        each.register(0, 3, 0, rmpp=1)
+    file = next(iter(server._connections.values())).file
+    assert file is not None
+    # The folder of the host does not exist: nothing can be written there.
+    file._give(file.agents[0], Datagram(bytearray(1), 1, 2, 1, 1), bytes(40_000))
+    server.step(0)
+
+    assert client.socket.recv(1) == b""
+    assert len(server._connections) == 1
 
 
 def test_messages_come_in_pieces_and_together(server: UmadServer) -> None:
