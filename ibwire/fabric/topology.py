@@ -283,8 +283,7 @@ def rail_optimised(
 ) -> Topology:
     """Servers with an adapter for each rail: host `n2.5` is adapter 5 of server 2, at `rail5`.
 
-    Rails meet in the spines only; without spines a rail reaches nothing but itself, so there
-    can be only one.
+    Rails meet in the spines only; without spines an adapter reaches those of its own rail.
     """
     _names("n", servers, "servers")
     rail_names = _names("rail", rails, "rails")
@@ -296,7 +295,7 @@ def rail_optimised(
         for rail in rail_names
         for spine in spine_names
     ]
-    return Topology(hosts, (*rail_names, *spine_names), links)
+    return Topology(hosts, (*rail_names, *spine_names), links, in_parts=not spines)
 
 
 def with_ports(topology: Topology, ports: int, *, multihomed: bool = False) -> Topology:

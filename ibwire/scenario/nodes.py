@@ -159,7 +159,8 @@ def _of_form(
     ]
     _change_wires(top, topology, wires, link)
     links = [Link(*wire.between, wire.rate_bps, wire.delay) for wire in wires]
-    changed = Topology(topology.hosts, topology.switches, links)
+    in_parts = len(set(topology.parts.values())) > 1
+    changed = Topology(topology.hosts, topology.switches, links, in_parts=in_parts)
     return changed, tuple(nodes.values()), tuple(wires)
 
 

@@ -65,8 +65,21 @@ def test_rails_meet_in_the_spines() -> None:
     assert topology.hosts == ("n0.0", "n0.1", "n1.0", "n1.1", "n2.0", "n2.1")
     assert ways(topology, "n0.0", "n2.0") == 1
     assert ways(topology, "n0.0", "n2.1") == 4
+
+
+def test_network_in_two_parts_is_refused() -> None:
     with pytest.raises(EncodeError, match="no links lead there"):
-        rail_optimised(2, 2)
+        Topology(["a", "b"], ["s", "t"], [Link("a", "s", 1), Link("b", "t", 1)])
+
+
+def test_rails_without_spines_reach_only_themselves() -> None:
+    topology = rail_optimised(2, 2)
+
+    assert topology.parts == {"n0.0": "n0.0", "n1.0": "n0.0", "n0.1": "n0.1", "n1.1": "n0.1"}
+    assert topology.next_hops() == {
+        "rail0": {"n0.0": [0], "n1.0": [1]},
+        "rail1": {"n0.1": [0], "n1.1": [1]},
+    }
 
 
 def test_static_route_replaces_the_shortest_ways() -> None:

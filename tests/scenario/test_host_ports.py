@@ -229,6 +229,16 @@ def test_server_of_rails_is_a_host_with_several_ports() -> None:
     assert len(pairs(text + flow("'n*'", "'n*'"))) == 30
 
 
+def test_rails_without_spines_carry_flows_of_their_own() -> None:
+    text = "[topology]\nkind='rail-optimised'\nservers=2\nrails=2\n"
+    result = run(read(text + flow("'n0'", "'n1'")))
+
+    assert pairs(text + flow("'n0'", "'n1'")) == [("n0.0", "n1.0"), ("n0.1", "n1.1")]
+    assert result.metrics["verified"] == 2
+    with pytest.raises(ScriptError, match=r"no wires lead from n0\.0 to n1\.1"):
+        read(text + flow("'n0.0'", "'n1.1'"))
+
+
 def test_node_of_a_topology_changes_all_ports_of_a_host() -> None:
     scenario = read(FORM + "[[node]]\nname = 'h1'\nvlan = 7\n" + flow("'h0'", "'h1'"))
 
