@@ -4,7 +4,11 @@
 """
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -95,3 +99,25 @@ def test_spraying_without_go_back_n_is_near_ideal() -> None:
 
     assert retransmitted == 0
     assert times[-1] < 194 * US * 1.1
+
+
+@pytest.mark.slow
+def test_file_that_cannot_be_compared_is_a_miss_and_the_next_one_runs(tmp_path: Path) -> None:
+    here = Path(__file__).parents[1]
+    command = [sys.executable, str(here / "bench/fabric_truth.py"), str(tmp_path)]
+
+    def script() -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PYTHONPATH": str(here)}
+        return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+    empty = script()
+    (tmp_path / "a.json").write_text("[]")
+    (tmp_path / "b.json").write_text('{"params": {}, "rows": []}')
+    (tmp_path / "c.json").write_text((DATA / "headroom_sonic.json").read_text())
+    result = script()
+
+    assert (empty.returncode, result.returncode) == (2, 1)
+    assert "no .json file there" in empty.stderr
+    assert "b.json\n  MISS cannot be compared: the key 'cell' is missing\n" in result.stdout
+    assert "c.json\n  ok" in result.stdout
+    assert "2 out of their tolerance" in result.stdout
