@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import click
 
 from ibwire.capture import CaptureReader, RecordBatch
+from ibwire.cli.messages import print_warning
 from ibwire.cli.paths import captures_argument
 from ibwire.cli.sources import UNREADABLE, Sources
 from ibwire.cli.status import exit_if, statuses_of
@@ -151,6 +152,8 @@ def command(
     waiting: list[str] = []  # for a terminal that shows the progress meanwhile
     for name, judged in _judge(sources, profile, rules):
         findings = judged.finish(name)
+        for problem in judged.summary.all_problems():
+            print_warning(f"{name}: {problem}")
         if not only and STATUS not in ignore:
             findings += status_notes(name, judged.summary.connections)
         worst = max([worst, *(finding.severity for finding in findings)])

@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 from capture.handmade import NANOSECONDS, pcap_header, pcap_record
 from connections.talk import Talk
 from ibwire.cli.check import command
+from ibwire.cli.run import command as run
 from ibwire.rules.catalogue import RULES
 from rules.broken_rules import CONVERSATIONS
 
@@ -33,6 +34,15 @@ def broken(tmp_path: Path) -> Path:
     talk = Talk()
     dict(CONVERSATIONS)["naks.once"](talk, True)
     return write(tmp_path / "broken.pcap", talk.frames)
+
+
+def test_packets_that_were_captured_at_two_interfaces_are_counted_in_a_warning(
+    tmp_path: Path,
+) -> None:
+    # a sends 14 requests, of which 1 is dropped; b sends a NAK and an ACK.
+    both = tmp_path / "both.pcapng"
+    CliRunner().invoke(run, ["one-lost-packet", "-o", str(both), "--tap", "a", "--tap", "b"])
+    assert "15 packets were captured again at another interface" in check(both).stderr
 
 
 def test_a_finding_is_one_line_with_rule_place_packets_and_section(broken: Path) -> None:
