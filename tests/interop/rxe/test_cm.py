@@ -17,7 +17,7 @@ from ibwire.capture import open_capture
 from ibwire.programs.rping import ping_data
 from ibwire_layers import cm
 from ibwire_layers.packet import CrcStatus, Packet
-from interop.rxe.boot import Guest
+from interop.rxe.boot import Guest, Result
 from interop.rxe.peers import Peers
 from interop.rxe.wire import OURS, THEIRS
 from processes import ending
@@ -53,6 +53,23 @@ class Ended(NamedTuple):
     status: int
     output: str
     errors: str
+
+
+CLOSED_CHANNEL = "rdma_get_cm_event: Bad file descriptor\n"
+
+
+def assert_content(rping: Result) -> None:
+    """The guest's rping has done all it was to do.
+
+    Its main thread closes the channel of events last of all. Versions without rdma-core's
+    `cb->eventfd` (librdmacm/examples/rping.c) do so while `cm_thread` may still read it, which
+    then ends the program with -1.
+    """
+    if rping.status == 255 and CLOSED_CHANNEL in rping.output:
+        others = rping.output.replace(CLOSED_CHANNEL, "")
+        assert not re.search("failed|error", others, re.IGNORECASE), rping
+    else:
+        assert rping.status == 0, rping
 
 
 def end(process: subprocess.Popen[str], limit: float = LIMIT) -> Ended:
@@ -108,7 +125,8 @@ class RPing:
                 job = guest.start(f"rping -c -a {OURS[version]} {theirs}")
             own = end(running)
             other = job.wait(LIMIT)
-        assert (own.status, other.status) == (0, 0), (own, other)
+        assert own.status == 0, (own, other)
+        assert_content(other)
         return own, other.output
 
     def assert_clean(self, profile: str) -> None:
@@ -277,12 +295,13 @@ def test_several_clients_of_one_server_are_served_at_once(rping: RPing) -> None:
     guest = rping.peers.guest
     with guest.capture(rping.capture):
         jobs = [guest.start(f"rping -c -a {OURS[4]} -C 50 -S 5000 -V") for _ in range(3)]
-        statuses = [job.wait(LIMIT).status for job in jobs]
+        theirs = [job.wait(LIMIT) for job in jobs]
         results = [next_result(serving) for _ in jobs]
     serving.terminate()
     own = end(serving)
 
-    assert statuses == [0, 0, 0]
+    for each in theirs:
+        assert_content(each)
     assert (own.status, own.output) == (128 + 15, "")
     assert [(each["pings"], each["validated"]) for each in results] == [(50, True)] * 3
     rping.assert_clean("spec")
@@ -321,7 +340,7 @@ def test_rping_that_is_killed_does_not_hold_its_server(rping: RPing) -> None:
     again = rping.peers.guest.run(f"rping -c -a {OURS[4]} -C 2 -V", LIMIT)
     second = next_result(serving)
 
-    assert again.status == 0
+    assert_content(again)
     assert first["pings"] > 0
     assert (second["pings"], second["problem"]) == (2, None)
 
