@@ -13,13 +13,13 @@ from ibwire.connections.awaited import Awaited
 from ibwire.connections.cm_exchanges import CMExchanges
 from ibwire.connections.connection import Connection, End, Negotiated
 from ibwire.connections.connection_tracker import HORIZON, ConnectionTracker, FirstPackets
-from ibwire.connections.copies import copies
 from ibwire.connections.events import Observer
 from ibwire.connections.flow import FlowKey, Flows
 from ibwire.connections.handshakes import Handshake, Handshakes
 from ibwire.connections.packet_observer import PacketObserver
 from ibwire.connections.packets import Rows
 from ibwire.connections.pause import Pauses
+from ibwire.connections.points import Points
 from ibwire.connections.run_observer import RunObserver
 from ibwire.connections.summary import Summary
 from ibwire.connections.unreachable import Unreachable
@@ -81,6 +81,8 @@ class Analysis:
         """What is still to begin of the connections that are known and wanted."""
         self._is_one_by_one = self._packet_observer is not None and self._run_observer is None
         self._is_part = is_part
+        self.points = Points()
+        """Leaves out what was captured again at another interface."""
         self._flows = Flows()
         self._trackers: list[ConnectionTracker] = []
         """One for each connection that is followed; without `known` in the order of the summary."""
@@ -108,10 +110,15 @@ class Analysis:
 
     def take(self, columns: Columns) -> None:
         """Take the next chunk of the capture."""
+        self.take_once(self.points.take(columns))
+
+    def take_once(self, columns: Columns) -> None:
+        """Take the next chunk of the capture, which `points` has taken already."""
         rows = packets.known(columns)
         summary = self._summary
         summary.note_times(columns)
         summary.cut += packets.cut(columns)
+        summary.copies += self.points.copies
         summary.frames += columns.rows
         summary.packets += len(rows)
         summary.pauses.take(columns)
@@ -130,7 +137,8 @@ class Analysis:
             rows, flow = rows[is_wanted], flow[is_wanted]
         if len(rows):
             seen = packets.read(columns, rows, flow)
-            summary.copies += copies(seen, columns.frames.batch.interface[rows])
+            if self.points.marked is not None:
+                seen.marked[self.points.marked[rows]] = True
             self._judge_icrcs(seen)
             if self._awaited is not None:
                 seen = seen.take(self._awaited.are_wanted(seen.flow))

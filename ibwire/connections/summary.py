@@ -17,9 +17,8 @@ CUT_PROBLEM = (
     "looks lost may be one of them"
 )
 COPIES_PROBLEM = (
-    "{:,} packets were captured again at another interface, and are counted again: what is said "
-    "of losses, retransmissions, duplicates and broken rules may be wrong. Write each interface "
-    "to a file of its own: tshark -r CAPTURE -Y 'frame.interface_id == 0' -w FILE"
+    "{:,} packets were captured again at another interface: each counts once, at the first "
+    "interface that has it"
 )
 CLOCK_PROBLEM = (
     "the captures overlap in time: {} begins {:.6f} s before the captures that come first have "

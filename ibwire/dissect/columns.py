@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,14 @@ class Columns(Mapping[str, npt.NDArray[Any]]):
     def rows(self) -> int:
         """Packets of the chunk; `len` counts the fields, as of any mapping."""
         return len(self.frames)
+
+    def without(self, rows: npt.NDArray[np.int64]) -> Columns:
+        """The same chunk, in which nothing is known of the frames of these rows."""
+        self.column("icrc.status")  # which is not to be computed again
+        other = copy(self)
+        other.frames = self.frames.without(rows)
+        other._computed = {}
+        return other
 
     def to_list(self, name: str) -> list[Any]:
         """Values of a field as Python has them, `None` for a packet without it.

@@ -11,6 +11,7 @@ what an outer one held.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +45,19 @@ for _info in opcodes.INFO.values():
 _NETWORK = (outer.IPv4, outer.IPv6, outer.UDP)
 _INNER = (outer.VLAN, *_NETWORK)
 _OTHERS = (h.GRH, h.LRH, h.RWH, h.BTH, h.FlowControl, outer.Pause, outer.PFC)
+
+
+_NOTHING = {
+    "start": -1,
+    "end": -1,
+    "outer_vlan": -1,
+    "protocol": 0,
+    "fault": 0,
+    "has_icrc": False,
+    "tunnelled": False,
+    "opcode": 0,
+}
+"""What `Frames` has of a frame of which nothing is known."""
 
 
 class Frames:
@@ -81,6 +95,20 @@ class Frames:
 
     def __len__(self) -> int:
         return len(self.batch)
+
+    def without(self, rows: Rows) -> Frames:
+        """The same frames, in which those of these rows have no header."""
+        other = copy(self)
+        for name, nothing in _NOTHING.items():
+            values = getattr(self, name).copy()
+            values[rows] = nothing
+            setattr(other, name, values)
+        other._at = {header: at.copy() for header, at in self._at.items()}
+        for at in other._at.values():
+            at[rows] = -1
+        other.bth = other._at[h.BTH]
+        other.kept = {}
+        return other
 
     def position(self, header: type[Header]) -> Rows:
         """(n,) where the header starts in each frame, -1 where there is none or it was cut off."""

@@ -91,6 +91,7 @@ class Conformance:
 
     def take(self, columns: Columns) -> None:
         """Check the next chunk of the capture."""
+        columns = self._analysis.points.take(columns)
         flow = self._flow(columns)
         chunks: dict[object, Chunk] = {}
         for each in self._packet_rules:
@@ -106,7 +107,7 @@ class Conformance:
         if self._checks_constants:
             self._constants.take(chunk, flow[chunk.rows])
         self._keep_operands(chunk)
-        self._analysis.take(columns)
+        self._analysis.take_once(columns)
 
     def finish(self, source: str = "") -> list[Finding]:
         """The findings, worst first; `source` names the capture."""
