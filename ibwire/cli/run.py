@@ -304,7 +304,7 @@ def _print_report(scenario: Scenario, outcome: Outcome) -> None:
     if senders and len(senders) <= MOST_COLUMNS:
         several = len(outcome.by_connection) > 1
         columns = [
-            (f"{qp.connection}\n" * several + f"{qp.node} {qp.qpn:#x} to {qp.peer}", qp.metrics)
+            (f"{qp.connection}\n" * several + f"{qp.node} {qp.qpn:#x} to {qp.peer}", _shown(qp))
             for qp in senders
         ]
         _print_table(columns)
@@ -365,7 +365,7 @@ def _width() -> int | None:
 
 
 def _print_summary(senders: Sequence[QPOutcome], outcome: Outcome) -> None:
-    every = [qp.metrics for qp in senders]
+    every = [_shown(qp) for qp in senders]
     whole = {name: value for name, value in outcome.metrics.items() if name not in NETWORK}
     spread = [(f"all {len(senders)}", whole)]
     picks: list[tuple[str, Callable[[Sequence[int]], int]]] = [
@@ -376,6 +376,12 @@ def _print_summary(senders: Sequence[QPOutcome], outcome: Outcome) -> None:
     for title, pick in picks:
         spread.append((title, {name: pick([each[name] for each in every]) for name in every[0]}))
     _print_table(spread)
+
+
+def _shown(qp: QPOutcome) -> dict[str, int]:
+    """Metrics of a sender; marks of its packets are counted where they arrive, at its peer."""
+    marks = qp.counters["ce_marked"] + qp.peer_counters["ce_marked"]
+    return qp.metrics | {"ce_marked": marks}
 
 
 def _titled(name: str) -> str:

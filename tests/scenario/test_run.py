@@ -142,6 +142,17 @@ def test_many_queue_pairs_are_summed_up(tmp_path: Path) -> None:
     assert lines[1].split() == ["messages", "18", "2", "2", "2"]
 
 
+def test_marks_stand_in_the_column_of_the_queue_pair_whose_packets_have_them() -> None:
+    lines = invoke("incast-dcqcn").stdout.splitlines()
+    marks = next(line.split()[2:] for line in lines if line.startswith("ce marked"))
+    port = next(line.split() for line in lines if line.startswith("s0 to h0"))
+
+    total, least, _median, most = (int(text.replace(",", "")) for text in marks)
+    # The only port that marks; each of the eight senders has its share of what it marked.
+    assert total == int(port[4].replace(",", ""))
+    assert 0 < least <= total / 8 <= most
+
+
 def test_capture_shows_what_the_first_host_sends_and_what_reaches_it(tmp_path: Path) -> None:
     path = tmp_path / "x.pcap"
     invoke(written(tmp_path, LOSSY), "-o", path)
