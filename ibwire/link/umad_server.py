@@ -113,6 +113,8 @@ class UmadServer:
         control: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
     ) -> None:
         self.management = management
+        if management.times is not None:
+            management.times.clock = _now
         self.folder = folder
         self.path = folder / "socket"
         self.programs = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ibwire.base.units import S, Time
 from ibwire.fabric.infiniband.lrh import VCRC_SIZE
@@ -10,13 +10,13 @@ from ibwire.fabric.infiniband.network import DELIMITERS
 from ibwire.fabric.infiniband.settings import FabricSettings
 from ibwire.fabric.infiniband.subnet import Port, rate_of
 
-Way = Sequence[tuple[Port, int]]
-"""The ports by which a packet leaves, and how often the link of each had gone down before."""
+Way = Sequence[tuple[Port, Time]]
+"""The ports by which a packet leaves, and when it is whole at the other end of each link."""
 
 
-def is_broken(way: Way) -> bool:
-    """Whether a link of a way has gone down since the packet was sent."""
-    return any(port.counters.link_downed_counter > downed for port, downed in way)
+def is_broken(way: Way, down: Port, now: Time) -> bool:
+    """Whether a packet has still to leave by a port, or is on its link, which goes down now."""
+    return any(leaving is down and passed > now for leaving, passed in way)
 
 
 class LinkTimes:
@@ -26,9 +26,11 @@ class LinkTimes:
     """
 
     def __init__(self, settings: FabricSettings | None = None) -> None:
+        self.clock: Callable[[], Time] | None = None
+        """Gives the time at which a link goes down; without, that of the last `Management.run`."""
         self.now: Time = 0
         """When the packet that is followed is at its place."""
-        self._passed: list[tuple[Port, int]] = []
+        self._passed: list[tuple[Port, Time]] = []
         self._settings = settings or FabricSettings()
         self._free: dict[Port, Time] = {}
         """When the last packet of a port has left."""
@@ -44,7 +46,6 @@ class LinkTimes:
 
     def passes(self, leaving: Port, words: int) -> None:
         """The packet goes over a link; words: its PktLen."""
-        self._passed.append((leaving, leaving.counters.link_downed_counter))
         found = rate_of(leaving)
         if found is None:
             return
@@ -55,6 +56,7 @@ class LinkTimes:
         self.now = max(self.now, self._free.get(leaving, 0)) + bits * S // rate
         self._free[leaving] = self.now
         self.now += settings.delay
+        self._passed.append((leaving, self.now))
         if peer is not None and peer.node.is_switch:
             self.now += settings.latency
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Protocol
 
@@ -107,7 +107,10 @@ class Management:
         self._travelling: list[tuple[Time, int, Datagram, Port, Way]] = []
         """A heap of MADs by the time at which they arrive, with their way."""
         self._number = count().__next__
+        self._now: Time = 0
+        """When `run` was called last."""
         subnet.on_change = self.traps.link_changed
+        subnet.on_down = self._link_down
 
     def send(self, datagram: Datagram, port: Port) -> None:
         """Take a MAD that a program or an agent sends from a port; `run` delivers it."""
@@ -145,15 +148,13 @@ class Management:
         most: MADs after which the rest waits for the next call.
         """
         self.direct.settle()
+        self._now = now
         waiting, times = self._waiting, self.times
         left = -1 if most is None else most
         while left:
             left -= 1
             if self._travelling and self._travelling[0][0] <= now:
-                _, _, datagram, arrived, way = heappop(self._travelling)
-                if is_broken(way):
-                    self.lost += 1
-                    continue
+                _, _, datagram, arrived, _ = heappop(self._travelling)
                 self.delivered += 1
                 self._deliver(datagram, arrived, now)
                 continue
@@ -205,6 +206,16 @@ class Management:
         if self.managers.pop(port, None) is not None:
             port.capability_mask &= ~IS_SM
             self.traps.capabilities_changed(port)
+
+    def _link_down(self, port: Port) -> None:
+        """Lose the packets on a link that goes down, and those that have yet to pass it."""
+        if self.times is None or not self._travelling:
+            return
+        now = self.times.clock() if self.times.clock is not None else self._now
+        kept = [each for each in self._travelling if not is_broken(each[4], port, now)]
+        self.lost += len(self._travelling) - len(kept)
+        heapify(kept)
+        self._travelling = kept
 
     def _answered(self, requests: int) -> None:
         """So many requests and their responses have been delivered by `direct`."""

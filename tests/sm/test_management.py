@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ibwire.base.units import S
+from ibwire.base.units import NS, S
 from ibwire.fabric.infiniband.generated import generate
 from ibwire.fabric.infiniband.netfile import parse_topology
 from ibwire.fabric.infiniband.routing import bring_up
@@ -568,3 +568,35 @@ def test_a_mad_on_its_way_is_lost_with_its_link(fabric: Fabric) -> None:
     management.run(S)
     management.run(2 * S)
     assert fabric.received
+
+
+@pytest.mark.parametrize(
+    ("after", "switch", "number", "arrives"),
+    [
+        (20 * NS, "sw0", 1, False),
+        (40 * NS, "sw0", 1, True),
+        (40 * NS, "sw0", 2, False),
+        (180 * NS, "sw0", 2, False),
+        (210 * NS, "sw0", 2, True),
+        (210 * NS, "sw1", 1, False),
+    ],
+)
+def test_a_mad_is_lost_only_with_links_that_it_has_not_passed(
+    fabric: Fabric, after: int, switch: str, number: int, *, arrives: bool
+) -> None:
+    """With real rates, of a test as above: each link takes 23 and 10 ns, each switch 130 ns. The
+    link is back before the response comes."""
+    management, times = fabric.management, LinkTimes()
+    management.times, times.clock = times, lambda: after
+    assert fabric.ask(SMAttribute.NODE_INFO, (1, 2, 1)) is None
+    link = fabric.subnet.nodes[switch].ports[number]
+    far = link.peer
+    assert far is not None
+
+    fabric.subnet.disconnect(link)
+    fabric.subnet.reconnect(link, far)
+    management.run(S)
+    management.run(2 * S)
+
+    assert bool(fabric.received) == arrives
+    assert management.lost == (not arrives)

@@ -379,6 +379,8 @@ class Subnet:
         """By name."""
         self.on_change: Callable[[Node], None] | None = None
         """Called for a switch when the link of one of its ports has come up or gone down."""
+        self.on_down: Callable[[Port], None] | None = None
+        """Called for a port whose link was up and has just gone down."""
         self.changes = 0
         """How often the link of a port has come up, gone down, or been deferred."""
         self._by_guid: dict[int, Node] = {}
@@ -530,10 +532,13 @@ class Subnet:
             self._changed(port)
 
     def _down(self, port: Port) -> None:
-        if port.is_up:
-            port.counters.link_downed_counter += 1
+        was_up = port.is_up
         port.state = PortState.DOWN
         port.physical_state = PortPhysicalState.POLLING
+        if was_up:
+            port.counters.link_downed_counter += 1
+            if self.on_down is not None:
+                self.on_down(port)
         self._changed(port)
 
     def _changed(self, port: Port) -> None:
