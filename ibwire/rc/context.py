@@ -79,6 +79,10 @@ class QPContext:
         """Raise an asynchronous event."""
         raise NotImplementedError
 
+    def count_bad_qkey(self) -> None:
+        """Count a datagram that is dropped by its Q_Key."""
+        raise NotImplementedError
+
     def report(self, cq: CompletionQueue | None, wc: WC) -> None:
         """Put a completion into its queue."""
         raise NotImplementedError

@@ -129,6 +129,8 @@ class Device:
         self.multicast: dict[int, list[QueuePair]] = {}
         """Queue pairs by the multicast GID they are attached to."""
         self.counters: Counter[str] = Counter()
+        self.on_bad_key: Callable[[bool], None] | None = None
+        """Called when a queue pair drops a packet by its Q_Key (`True`) or its P_Key (`False`)."""
         self.ready_ports: list[int] = []
         """Holds 0 where it may have a frame to send; a driver that polls always may ignore it."""
         self.events: deque[AsyncEvent] = deque()

@@ -475,6 +475,12 @@ class QueuePair(QPContext):
             elif self.service is Service.XRC:
                 packet.xrc_srq = wr.remote_srqn
 
+    def count_bad_qkey(self) -> None:
+        """Count a datagram that is dropped by its Q_Key, and report it to the device's owner."""
+        self.counters.bad_qkey += 1
+        if self.device.on_bad_key is not None:
+            self.device.on_bad_key(True)
+
     def enter_error(self) -> None:
         """Move to ERR after a failure: flush both queues."""
         if self.state is not QPState.ERR:
@@ -555,6 +561,8 @@ class QueuePair(QPContext):
             return False
         if not self._accepts_pkey(packet.pkey):
             self.device.counters["bad_pkey"] += 1
+            if self.device.on_bad_key is not None:
+                self.device.on_bad_key(False)
             return False
         if profile.discards_unpadded and len(packet.payload) + packet.pad_count & 3:
             return False

@@ -127,7 +127,7 @@ class UDResponder(Responder):
         if packet.form.operation is not Operation.SEND:
             return
         if packet.qkey != qp.attr.qkey:
-            qp.counters.bad_qkey += 1
+            qp.count_bad_qkey()
             return
         if len(packet.payload) > qp.mtu or not receives.take():
             qp.counters.dropped_messages += 1

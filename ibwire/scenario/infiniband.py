@@ -112,6 +112,9 @@ class FabricTraffic:
                     if port.lid:
                         self.devices[port] = _device(port, profile)
         self.fabric = PacketFabric(self.simulator, subnet, self.devices, settings)
+        for key, adapter in self.fabric.adapters.items():
+            if (device := self.devices.get(subnet.port(*key))) is not None:
+                device.on_bad_key = adapter.bad_key
         self.management: PacketManagement | None = None
         """What carries MADs beside the data, once a subnet manager has been started."""
         self._profile = profile
@@ -141,7 +144,8 @@ class FabricTraffic:
         for key, adapter in self.fabric.adapters.items():
             end = self.subnet.port(*key)
             if end.lid:
-                adapter.device = self.devices[end] = _device(end, self._profile)
+                device = adapter.device = self.devices[end] = _device(end, self._profile)
+                device.on_bad_key = adapter.bad_key
         return manager
 
     def add(
@@ -333,9 +337,11 @@ def _post(
 def _device(port: Port, profile: Profile) -> Device:
     address = (0xFE80 << 112 | port.guid).to_bytes(16)
     text = ":".join(address[at : at + 2].hex() for at in range(0, 16, 2))
-    return Device(
+    device = Device(
         f"{port.node.name}[{port.number}]", text, link="ib", lid=port.lid, profile=profile
     )
+    device.pkeys = [port.pkey_at(index) for index in range(len(port.pkeys) // 2)]
+    return device
 
 
 def _end(

@@ -51,6 +51,7 @@ class PacketManagement(Management):
             switch.on_bad_pkey = self._bad_pkey
         for adapter in fabric.adapters.values():
             adapter.to_management = partial(self._arrive, adapter.link.port.node)
+            adapter.on_bad_key = self._bad_key
         fabric.subnet.on_change = self._link_changed
         fabric.on_link_error = self._link_error
         fabric.simulator.kick(self)
@@ -196,6 +197,15 @@ class PacketManagement(Management):
         self.traps.link_error(port, number)
         self.fabric.simulator.kick(self)
 
+    def _bad_key(self, port: Port, frame: Frame, is_qkey: bool) -> None:
+        """A queue pair of an adapter drops a packet of data by its Q_Key or its P_Key."""
+        datagram, _ = _addresses_of(frame)
+        if is_qkey:
+            self.traps.bad_qkey(port, datagram)
+        else:
+            self.traps.bad_pkey(port, datagram)
+        self.fabric.simulator.kick(self)
+
     def _bad_pkey(self, port: Port, frame: Frame) -> None:
         """A switch drops a packet, of data or with a MAD, by its P_Key."""
         datagram, has_source_qp = _addresses_of(frame)
@@ -227,10 +237,17 @@ def _addresses_of(frame: Frame) -> tuple[Datagram, bool]:
     at = LRH.SIZE + (GRH.SIZE if lrh.lnh == GLOBAL else 0)
     bth = BTH.unpack(frame[at:])
     is_datagram = bth.opcode >> 5 == Service.UD
-    source = DETH.unpack(frame[at + BTH.SIZE :]).src_qp if is_datagram else 0
-    grh = bytes(frame[LRH.SIZE : at]) or None
+    deth = DETH.unpack(frame[at + BTH.SIZE :]) if is_datagram else DETH()
     datagram = Datagram(
-        bytearray(), lrh.slid, lrh.dlid, source, bth.dest_qp, sl=lrh.sl, pkey=bth.pkey, grh=grh
+        bytearray(),
+        lrh.slid,
+        lrh.dlid,
+        deth.src_qp,
+        bth.dest_qp,
+        sl=lrh.sl,
+        qkey=deth.qkey,
+        pkey=bth.pkey,
+        grh=bytes(frame[LRH.SIZE : at]) or None,
     )
     return datagram, is_datagram
 

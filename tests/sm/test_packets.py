@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 
 import pytest
@@ -13,8 +14,9 @@ from ibwire.fabric.infiniband.settings import FabricSettings
 from ibwire.fabric.infiniband.shipped import find_topology
 from ibwire.fabric.infiniband.subnet import Port, Subnet
 from ibwire.fabric.infiniband.tap import tap
-from ibwire.scenario.infiniband import FabricTraffic
-from ibwire.sm.configuration import Settings
+from ibwire.rc.attributes import QPAttr, QPAttrMask, QPType
+from ibwire.scenario.infiniband import FabricTraffic, Operation
+from ibwire.sm.configuration import Settings, read_partition, with_default
 from ibwire.sm.mads import Datagram
 from ibwire.sm.recording import packet_of
 from ibwire_layers.attributes import PortInfo, PortPhysicalState, PortState, SMAttribute
@@ -122,6 +124,13 @@ def test_a_link_that_fails_is_routed_around_while_data_flow() -> None:
     assert near.route(destination.lid) not in (before, 0xFF)
     assert brought.manager.sweeps == 2
     assert {vl_of(frame) for frame, _ in brought.seen if len(frame) > FCP} == {MANAGEMENT_VL}
+
+
+def notices_at(brought: Brought, number: int) -> list[Notice]:
+    """The traps of a number that came to the manager."""
+    smps = (frame for frame, _ in brought.seen if len(frame) == SMP)
+    notices = (Notice.unpack(smp[28 + 64 :]) for smp in smps if smp[28 + 3] == Method.TRAP)
+    return [notice for notice in notices if notice.trap_number == number]
 
 
 def traps_at(brought: Brought) -> list[tuple[int, int, bytes]]:
@@ -356,3 +365,70 @@ def test_smps_by_lid_are_answered_too() -> None:
     # NodeInfo: node type 2 is a switch; it was asked by its port 2.
     assert (answer.mad[66], answer.mad[64 + 36]) == (2, 2)
     assert own.mad[66] == 1
+
+
+def keys_of(notice: Notice) -> tuple[int, ...]:
+    """LIDs, key, SL and queue pairs of trap 257 or 258 (opensm ib_types.h, ntc_257_258)."""
+    lids_and_key = struct.unpack(">2xHHI", notice.data_details[:10])
+    source, destination = struct.unpack(">II", notice.data_details[10:18])
+    return (*lids_and_key, source >> 28, source & 0xFFFFFF, destination & 0xFFFFFF)
+
+
+@pytest.mark.parametrize("qp_type", [QPType.RC, QPType.UD])
+def test_data_of_another_partition_are_counted_and_reported(qp_type: QPType) -> None:
+    """Two limited members of a partition: the queue pair drops the packet, trap 257 has both ends;
+    an RC packet does not say from which queue pair it is."""
+    brought = Brought("ring:switches=3,hosts=1")
+    traffic, (_, source, destination) = brought.traffic, brought.adapters
+    for port in (source, destination):
+        traffic.devices[port].pkeys = [0x7FFF]
+
+    transfer = traffic.add(
+        source, destination, 100, operation=Operation.SEND, qp_type=qp_type, sl=3
+    )
+    brought.run(10 * US)
+    assert (source.pkey_violations, destination.pkey_violations) == (0, 1)
+    assert not transfer.arrived
+    brought.run(1 * MS)
+
+    assert [keys_of(notice) for notice in notices_at(brought, 257)] == [
+        (
+            source.lid,
+            destination.lid,
+            0x7FFF,
+            3,
+            transfer.qp.number if qp_type is QPType.UD else 0,
+            transfer.peer.number,
+        )
+    ]
+
+
+def test_a_datagram_with_a_wrong_q_key_is_counted_and_reported() -> None:
+    brought = Brought("ring:switches=3,hosts=1")
+    traffic, (_, source, destination) = brought.traffic, brought.adapters
+    transfer = traffic.add(source, destination, 100, operation=Operation.SEND, qp_type=QPType.UD)
+    transfer.peer.modify(QPAttr(qkey=0x2222), QPAttrMask.QKEY)
+
+    brought.run(1 * MS)
+
+    assert (source.qkey_violations, destination.qkey_violations) == (0, 1)
+    assert destination.pkey_violations == 0
+    (notice,) = notices_at(brought, 258)
+    ends = transfer.qp.number, transfer.peer.number
+    assert keys_of(notice) == (source.lid, destination.lid, 0x11111111, 0, *ends)
+
+
+def test_queue_pairs_have_the_p_keys_that_the_manager_has_written() -> None:
+    """A device that is made after the manager's sweep has the table of its port."""
+    subnet = find_topology("star2")
+    traffic = FabricTraffic(subnet)
+    first, second = (
+        port
+        for node in subnet.nodes.values()
+        if not node.is_switch
+        for port in node.external_ports()
+    )
+    partition = read_partition("storage=0x10:ALL")
+    traffic.manage(first, Settings(partitions=with_default([partition])), 1 * S)
+
+    assert traffic.devices[second].pkeys[:3] == [0xFFFF, 0x8010, 0]

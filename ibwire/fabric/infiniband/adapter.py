@@ -55,6 +55,10 @@ class AdapterPort:
         self.device = device
         self.to_management: Callable[[Frame, int, Time], None] | None = None
         """Takes MADs, with the number of the port and the time; without, the device does."""
+        self.on_bad_key: Callable[[Port, Frame, bool], None] | None = None
+        """Called after `bad_key` has counted a packet, with that packet."""
+        self._arriving: Frame = b""
+        """What the device was given last."""
         self.vl15: deque[Frame] = deque()
         """Packets of subnet management that wait, which need no credits."""
         self.mads: deque[Frame] = deque()
@@ -81,7 +85,18 @@ class AdapterPort:
         if self.to_management is not None and is_management(frame):
             self.to_management(bytes(frame), link.port.number, now)
         elif self.device is not None:
+            self._arriving = frame
             self.device.receive(bytes(frame), now)
+
+    def bad_key(self, is_qkey: bool) -> None:
+        """Count the packet that the device was given last: its Q_Key or its P_Key is wrong."""
+        port = self.link.port
+        if is_qkey:
+            port.qkey_violations = min(port.qkey_violations + 1, 0xFFFF)
+        else:
+            port.pkey_violations = min(port.pkey_violations + 1, 0xFFFF)
+        if self.on_bad_key is not None:
+            self.on_bad_key(port, self._arriving, is_qkey)
 
     def poll_transmit(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
         """The next packet of the link."""
@@ -151,6 +166,7 @@ class AdapterPort:
             if frame is None:
                 return
             if self._is_own(frame):
+                self._arriving = frame
                 device.receive(frame, now)
                 continue
             if not self._put(frame):
