@@ -312,7 +312,7 @@ class UmadServer:
             self._count_read(connection)
             if kind == INLINE:
                 if not file.answer(message):
-                    file.write(message, _now())
+                    _write(file, message)
             elif kind == FILED:
                 self._long(connection, message)
             elif kind == REGISTER:
@@ -359,7 +359,7 @@ class UmadServer:
             raise ValueError("a message in a foreign file")
         data = path.read_bytes()
         path.unlink()
-        connection.file.write(data, _now())
+        _write(connection.file, data)
 
     def _command(self, connection: _Connection, message: bytes) -> None:
         try:
@@ -515,6 +515,12 @@ def _agent(body: bytes) -> Agent:
     return Agent(
         number, qpn, mgmt_class, version, low | high << 64, wide, is_rmpp=rmpp_version == 1
     )
+
+
+def _write(file: UmadFile, message: bytes) -> None:
+    error = file.write(message, _now())
+    if error:
+        file.refuse(message, error)
 
 
 def _now() -> Time:

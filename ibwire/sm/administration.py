@@ -67,6 +67,8 @@ RESPONSE_TIME = 18
 QKEY = 0x8001_0000
 NO_END = 0xFFFF_FFFF
 """Lease of a service that does not end."""
+MOST_SEGMENTS = 64
+"""Of a request: a MultiPathRecord has at most 510 GIDs, which take 41 (IBA 15.2.5.20)."""
 MAXIMUM_KEPT = 100_000
 """Services and subscriptions."""
 MAXIMUM_RECORDS = 200_000
@@ -302,9 +304,11 @@ class Administration:
     def _segment(self, datagram: Datagram, now: Time) -> None:
         """Take a segment of a request for several paths, and answer when it is whole."""
         key = datagram.slid, bytes(datagram.mad[TID])
-        if len(self._receiving) >= MAXIMUM_KEPT:
-            return
-        receiving = self._receiving.setdefault(key, rmpp.Receiving(now))
+        receiving = self._receiving.get(key)
+        if receiving is None:
+            while len(self._receiving) >= rmpp.MOST_RECEIVING:
+                del self._receiving[next(iter(self._receiving))]
+            receiving = self._receiving[key] = rmpp.Receiving(now, MOST_SEGMENTS)
         whole, ack = receiving.receive(datagram.mad)
         if ack is not None:
             self._send(_reply(datagram, ack))

@@ -34,6 +34,8 @@ DONE_TIMEOUT: Time = 10 * S
 RETRIES = 3
 MAXIMUM_SEGMENTS = 100_000
 """Of a message that is received: 20 MB."""
+MOST_RECEIVING = 1000
+"""Messages that are received at the same time; the oldest make room."""
 
 
 def header_size(mgmt_class: int) -> int:
@@ -123,11 +125,12 @@ class Sending:
 
 
 class Receiving:
-    """A message that is coming in."""
+    """A message that is coming in. most: segments that it may have."""
 
-    __slots__ = ("data", "due", "header", "is_done", "next", "size", "window")
+    __slots__ = ("data", "due", "header", "is_done", "most", "next", "size", "window")
 
-    def __init__(self, now: Time) -> None:
+    def __init__(self, now: Time, most: int = MAXIMUM_SEGMENTS) -> None:
+        self.most = most
         self.header = b""
         self.data: list[bytes] = []
         self.next = 1
@@ -143,7 +146,7 @@ class Receiving:
         number = int.from_bytes(mad[SEGMENT], "big")
         flags = mad[FLAGS_AT]
         self.size = header_size(mad[1])
-        if number != self.next or number > MAXIMUM_SEGMENTS:
+        if number != self.next or number > self.most:
             # A duplicate, or one after a loss: what is in order is said again.
             return None, self._ack(mad)
         if number == 1:

@@ -35,9 +35,13 @@ MAXIMUM_WAITING = 100_000
 MAXIMUM_LONG_BYTES = 64 << 20
 """Bytes of the messages longer than a MAD among them, after which no more are kept."""
 MAXIMUM_MESSAGE = 64 << 20
+MAXIMUM_REQUESTS = 10_000
+"""Requests of a file that wait for a response; opensm has 1000."""
+_MOST_SEGMENTS = MAXIMUM_LONG_BYTES // 200
+"""Segments that a file keeps of messages that are not whole yet."""
 _MOST_HEADERS = 256
 """Headers of requests that a file remembers."""
-ETIMEDOUT, EINVAL, EBUSY = 110, 22, 16
+ETIMEDOUT, EINVAL, EBUSY, ENOMEM = 110, 22, 16, 12
 DIRECTED_LID = 0xFFFF
 
 _TRAP_REPRESS, _DIRECTED_ROUTE = int(Method.TRAP_REPRESS), int(MgmtClass.SUBN_DIRECTED_ROUTE)
@@ -162,6 +166,8 @@ class UmadFile:
         self._requests: dict[tuple[bytes, int], _Request] = {}
         self._sending: dict[tuple[bytes, int], tuple[rmpp.Sending, bytes, Agent]] = {}
         self._receiving: dict[tuple[bytes, int, int], tuple[rmpp.Receiving, Agent]] = {}
+        self._segments = 0
+        """Of the messages that are not whole yet."""
 
     def register(self, agent: Agent) -> int:
         """Take an agent; 0 or an error number."""
@@ -183,9 +189,8 @@ class UmadFile:
             key: request for key, request in self._requests.items() if request.agent is not agent
         }
         self._sending = {key: each for key, each in self._sending.items() if each[2] is not agent}
-        self._receiving = {
-            key: each for key, each in self._receiving.items() if each[1] is not agent
-        }
+        for place in [key for key, each in self._receiving.items() if each[1] is agent]:
+            self._forget(place)
 
     def close(self) -> None:
         """The program has closed the file, or has ended."""
@@ -243,11 +248,17 @@ class UmadFile:
         if is_request and timeout_ms:
             if key in self._requests:
                 return EINVAL
+            if len(self._requests) >= MAXIMUM_REQUESTS:
+                return ENOMEM
             wait = timeout_ms * MS
             self._requests[key] = _Request(
                 agent, header, bytes(mad), due=now + wait, wait=wait, retries=min(retries, 1000)
             )
         if is_rmpp:
+            unacknowledged = sum(len(each.message) for each, _, _ in self._sending.values())
+            if unacknowledged + len(mad) > MAXIMUM_LONG_BYTES:
+                self._requests.pop(key, None)
+                return ENOMEM
             sending = rmpp.Sending(bytes(mad), now)
             self._sending[key] = (sending, header, agent)
             for segment in sending.take(now):
@@ -255,6 +266,18 @@ class UmadFile:
         else:
             self._send(mad, header, agent)
         return 0
+
+    def refuse(self, message: bytes, error: int) -> None:
+        """Give a program its request back, with the error of `write` as its status.
+
+        It has written into a socket, which does not fail; without this it would wait for ever.
+        """
+        if len(message) < HEADER.size + 24:
+            return
+        number, _, timeout_ms, *_ = HEADER.unpack(message[: HEADER.size])
+        is_answer = message[HEADER.size + METHOD] & RESPONSE
+        if number in self.agents and timeout_ms and not is_answer:
+            self._return(message[: HEADER.size], message[HEADER.size :], error)
 
     def receive(self, agent: Agent, datagram: Datagram, now: Time) -> None:
         """Take a MAD for one of the agents."""
@@ -303,7 +326,7 @@ class UmadFile:
                 self._send(bytearray(request.mad), request.header, request.agent)
                 continue
             del self._requests[key]
-            self._expired(request)
+            self._return(request.header, request.mad, ETIMEDOUT)
         for key, (sending, header, agent) in list(self._sending.items()):
             if sending.due > now:
                 continue
@@ -314,7 +337,7 @@ class UmadFile:
                 self._send(segment, header, agent)
         for place, (receiving, _) in list(self._receiving.items()):
             if receiving.due <= now:
-                del self._receiving[place]
+                self._forget(place)
 
     def _plainly(self, header: bytes) -> tuple[bytes, bytes] | None:
         """The header of a response to a directed-route SMP, and the upper half of its TID."""
@@ -330,8 +353,15 @@ class UmadFile:
         mad = datagram.mad
         place = bytes(mad[TID]), mad[MGMT_CLASS], datagram.slid
         if place not in self._receiving:
+            while len(self._receiving) >= rmpp.MOST_RECEIVING:
+                self._forget(next(iter(self._receiving)))
             self._receiving[place] = (rmpp.Receiving(now), agent)
-        whole, ack = self._receiving[place][0].receive(mad)
+        receiving = self._receiving[place][0]
+        if self._segments >= _MOST_SEGMENTS:
+            return
+        kept = len(receiving.data)
+        whole, ack = receiving.receive(mad)
+        self._segments += len(receiving.data) - kept
         if ack is not None:
             answer = Datagram(
                 ack,
@@ -346,10 +376,13 @@ class UmadFile:
             self.door.management.send(answer, self.door.port)
         if whole is None:
             return
-        self._receiving[place][0].due = now + rmpp.DONE_TIMEOUT
+        receiving.due = now + rmpp.DONE_TIMEOUT
         if datagram.is_response:
             self._requests.pop(place[:2], None)
         self._give(agent, datagram, whole)
+
+    def _forget(self, place: tuple[bytes, int, int]) -> None:
+        self._segments -= len(self._receiving.pop(place)[0].data)
 
     def _acknowledged(self, key: tuple[bytes, int], datagram: Datagram, now: Time) -> None:
         found = self._sending.get(key)
@@ -402,10 +435,10 @@ class UmadFile:
         port = self.door.port
         return dlid - port.lid if port.has_lid(dlid) else 0
 
-    def _expired(self, request: _Request) -> None:
-        fields = list(HEADER.unpack(request.header))
-        fields[1], fields[4] = ETIMEDOUT, HEADER.size + 24
-        self._put(HEADER.pack(*fields) + request.mad[:24])
+    def _return(self, header: bytes, mad: bytes, status: int) -> None:
+        fields = list(HEADER.unpack(header))
+        fields[1], fields[4] = status, HEADER.size + 24
+        self._put(HEADER.pack(*fields) + mad[:24])
 
     def _put(self, message: bytes) -> None:
         if len(self.waiting) == MAXIMUM_WAITING:

@@ -259,6 +259,20 @@ def test_messages_come_in_pieces_and_together(server: UmadServer) -> None:
     assert [client.hear()[76:80] for _ in range(3)] == [b"\0\0\0\1", b"\0\0\0\2", b"\0\0\0\3"]
 
 
+def test_a_program_gets_back_what_cannot_be_sent(server: UmadServer) -> None:
+    """A write into a socket does not fail, so that a program would wait for ever."""
+    client = Client(server)
+    client.hello(UMAD)
+    client.register(0, 3, 0)
+    header = struct.pack("<4I", 0, 0, 60_000, 0).ljust(HEADER.size, b"\0")
+
+    client.tell(header + bytes((1, 3, 2, 1)) + bytes(253))
+
+    message = client.hear()
+    assert struct.unpack_from("<2I", message) == (0, 22)
+    assert message[HEADER.size :][:4] == bytes((1, 3, 2, 1))
+
+
 def test_a_message_that_would_be_too_long_ends_its_connection(server: UmadServer) -> None:
     client = Client(server)
     client.hello(UMAD)

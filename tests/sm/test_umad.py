@@ -10,7 +10,7 @@ import pytest
 from ibwire.base.units import S
 from ibwire.fabric.infiniband import read_topology
 from ibwire.fabric.infiniband.shipped import topology_path
-from ibwire.sm import rmpp
+from ibwire.sm import rmpp, umad
 from ibwire.sm.configuration import Settings
 from ibwire.sm.control import start_manager
 from ibwire.sm.mads import Datagram
@@ -195,6 +195,91 @@ def test_the_first_segment_says_how_long_the_message_is() -> None:
 @pytest.mark.parametrize("size", [0, 63, 64 + 35])
 def test_what_is_too_short_is_refused(doors: tuple[Door, Door], size: int) -> None:
     assert opened(doors[0]).write(bytes(size), 0) == 22
+
+
+@pytest.mark.parametrize(("size", "again"), [(200, True), (201, False)])
+def test_a_request_that_is_refused_comes_back_with_the_error(
+    doors: tuple[Door, Door], size: int, *, again: bool
+) -> None:
+    """A second one with the transaction of the first, and one longer than a MAD without RMPP."""
+    file = opened(doors[0])
+    asked = message(2, GET, 5, bytes(size), timeout=1000)
+    if again:
+        assert file.write(asked, 0) == 0
+
+    error = file.write(asked, 0)
+    file.refuse(asked, error)
+
+    assert error == 22
+    returned = file.take()
+    assert returned is not None
+    assert len(returned) == 64 + 24
+    agent, status, *_ = HEADER.unpack(returned[:64])
+    assert (agent, status) == (0, 22)
+    assert returned[64 + 12 : 64 + 16] == (5).to_bytes(4, "big")
+
+
+def test_nobody_waits_for_what_is_refused_without_a_timeout(doors: tuple[Door, Door]) -> None:
+    file = opened(doors[0])
+    for refused in (message(2, GET, 5, bytes(201)), message(2, GET | 0x80, 5, timeout=9), b"x"):
+        file.refuse(refused, 22)
+    assert file.take() is None
+
+
+def test_requests_that_wait_are_bounded(
+    doors: tuple[Door, Door], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(umad, "MAXIMUM_REQUESTS", 10)
+    file = opened(doors[0])
+    asked = [message(2, GET, tid, bytes(200), timeout=1000) for tid in range(11)]
+    assert [file.write(each, 0) for each in asked] == [0] * 10 + [12]
+
+
+def test_long_messages_that_nobody_acknowledges_are_bounded(
+    doors: tuple[Door, Door], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(umad, "MAXIMUM_LONG_BYTES", 10_000)
+    file = opened(doors[0])
+    long = bytearray(message(9, GET_TABLE_RESP, 1, bytes(4000)))
+    long[64 + 26] = 1
+    found = []
+    for tid in range(3):
+        long[64 + 15] = tid
+        found.append(file.write(bytes(long), 0))
+    assert found == [0, 0, 12]
+
+
+def segment(tid: int, number: int) -> Datagram:
+    """A segment of a message that does not end."""
+    mad = bytearray(256)
+    mad[:4], mad[8:16] = bytes((1, SA, 2, GET_TABLE)), tid.to_bytes(8, "big")
+    mad[24:27], mad[28:32] = bytes((1, 1, 1)), number.to_bytes(4, "big")
+    return Datagram(mad, 1, 2, 1, 1)
+
+
+def test_messages_that_never_end_are_bounded(
+    doors: tuple[Door, Door], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest make room for others, and no segment is taken beyond a number."""
+    monkeypatch.setattr(rmpp, "MOST_RECEIVING", 3)
+    monkeypatch.setattr(umad, "_MOST_SEGMENTS", 5)
+    file = opened(doors[1], methods=1 << GET_TABLE)
+    agent = file.agents[0]
+
+    def acknowledged(tid: int, number: int) -> bool:
+        sent: list[Datagram] = []
+        monkeypatch.setattr(file.door.management, "send", lambda each, port: sent.append(each))
+        file.receive(agent, segment(tid, number), 0)
+        return bool(sent) and sent[0].mad[31] == number
+
+    assert all(acknowledged(tid, 1) for tid in range(4))
+    assert not acknowledged(0, 2)  # forgotten: what came first is expected again
+    assert acknowledged(1, 1)
+    assert acknowledged(9, 1)
+    assert not acknowledged(10, 2)
+    for number in range(2, 66):
+        file.receive(agent, segment(9, number), 0)
+    assert sum(len(each.data) for each, _ in file._receiving.values()) == 5
 
 
 def test_a_closed_file_waits_for_nothing(doors: tuple[Door, Door]) -> None:
