@@ -7,7 +7,19 @@ from dataclasses import dataclass
 
 from ibwire.base.units import US, Time
 from ibwire.fabric.infiniband.subnet import Node, Port
-from ibwire.sm.mads import METHOD, MGMT_CLASS, MODIFIER, SMP_DATA, TID, Datagram, attribute_of
+from ibwire.sm.mads import (
+    DR_SLID,
+    HOP_COUNT,
+    METHOD,
+    MGMT_CLASS,
+    MKEY,
+    MODIFIER,
+    RETURN_PATH,
+    SMP_DATA,
+    TID,
+    Datagram,
+    attribute_of,
+)
 from ibwire_layers.attributes import SMAttribute
 from ibwire_layers.headers import GRH
 from ibwire_layers.mad import MAD, MAD_SIZE, Method, MgmtClass, Notice, Trap
@@ -25,6 +37,9 @@ number as it is."""
 _OF_PACKETS = (Trap.BAD_M_KEY, Trap.BAD_P_KEY, Trap.BAD_Q_KEY, Trap.BAD_P_KEY_AT_SWITCH)
 """Security traps. Every packet of a sender may cause one, so different ones wait for SubnetTimeOut
 too, as those of Linux do (drivers/infiniband/hw/qib/qib_mad.c, o14-2)."""
+_DIRECTED, _TRUNCATED, _LONGEST_PATH = 0x80, 0x40, 30
+"""In trap 256: flags beside the hop count, and the bytes there are for the return path. They begin
+with that of hop 0, as in Linux (drivers/infiniband/hw/qib/qib_mad.c, qib_bad_mkey)."""
 REPEATS = 100
 """Times that a trap is sent without a response."""
 
@@ -74,9 +89,15 @@ class TrapSender:
     def bad_mkey(self, port: Port, datagram: Datagram) -> None:
         """Trap 256: a packet with a wrong M_Key."""
         mad = datagram.mad
-        details = bytes(2) + datagram.slid.to_bytes(2, "big") + bytes(mad[32:34])
+        is_directed = datagram.is_directed
+        details = bytes(2) + datagram.slid.to_bytes(2, "big")
+        details += bytes(mad[DR_SLID]) if is_directed else bytes(2)
         details += bytes((mad[METHOD], 0)) + attribute_of(mad).to_bytes(2, "big")
-        details += bytes(mad[MODIFIER]) + bytes(mad[24:32])
+        details += bytes(mad[MODIFIER]) + bytes(mad[MKEY])
+        if is_directed:
+            hops = min(mad[HOP_COUNT], _LONGEST_PATH)
+            flags = _DIRECTED | (_TRUNCATED if mad[HOP_COUNT] > hops else 0)
+            details += bytes((0, flags | hops)) + bytes(mad[RETURN_PATH : RETURN_PATH + hops])
         self._add(port, Trap.BAD_M_KEY, SECURITY, details)
 
     def bad_pkey(self, port: Port, datagram: Datagram) -> None:

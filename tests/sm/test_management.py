@@ -431,6 +431,32 @@ def test_different_security_traps_of_a_port_keep_the_distance_of_subnet_timeout(
     assert tenths == [0, 11, 22]
 
 
+def test_a_trap_about_an_m_key_says_who_asked_and_how(fabric: Fabric) -> None:
+    """By directed route with DrSLID, hop count and return path (Linux qib_mad.c, qib_bad_mkey), by
+    LID without them."""
+    up(fabric)
+    fabric.b.master_sm_lid, fabric.b.mkey, fabric.b.mkey_protect_bits = fabric.a.lid, 5, 2
+    management, lid = fabric.management, fabric.a.lid.to_bytes(2, "big").hex()
+    details = []
+
+    def read_trap(now: int) -> None:
+        management.handle_timeout(now)
+        (trap,) = fabric.received
+        details.append(Notice.unpack(trap.mad, 64).data_details.hex())
+
+    assert fabric.ask(SMAttribute.NODE_INFO, (1, 2, 1), modifier=7, mkey=6) is None
+    read_trap(0)
+    by_lid(fabric, fabric.b.lid, SMAttribute.NODE_INFO, MgmtClass.SUBN_LID_ROUTED)
+    read_trap(100 * S)
+
+    # Ports by which the request came into sw0, sw1 and b; the last has no room.
+    asked = "01 00 0011 00000007 0000000000000006"
+    path = f"0000 ffff ffff {asked} 00 83 00 01 02".replace(" ", "")
+    assert details[0] == path.ljust(108, "0")
+    plain = f"0000 {lid} 0000 01 00 0011 00000000 0000000000000000".replace(" ", "")
+    assert details[1] == plain.ljust(108, "0")
+
+
 def test_a_trap_is_repeated_until_it_is_repressed(fabric: Fabric) -> None:
     up(fabric)
     fabric.subnet.disconnect(fabric.b)
