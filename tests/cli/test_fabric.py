@@ -298,7 +298,7 @@ def test_a_wrong_value_of_a_key_is_an_error() -> None:
     result = run("run", "ring:switches=none")
 
     assert result.exit_code == 2
-    assert "'none' is not a number from 1 on" in result.output
+    assert "'none' is not a number from 1 to 100,000" in result.output
 
 
 @pytest.mark.parametrize(

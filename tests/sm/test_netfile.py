@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ibwire.base.errors import IbwireError
-from ibwire.fabric.infiniband import read_topology
+from ibwire.fabric.infiniband import netfile, read_topology
 from ibwire.fabric.infiniband.netfile import TopologyError, parse_topology, write_topology
 from ibwire.fabric.infiniband.shipped import topology_names, topology_path
 from ibwire.fabric.infiniband.subnet import Subnet, rate_name
@@ -70,6 +71,21 @@ Ca\t1 "H-0002c90300200010"\t\t# "node-0 HCA-1"
         0x2C90000100003,
     )
     assert [rate_name(a) for a, _ in subnet.links()] == ["4xNDR"]
+
+
+def test_bytes_that_are_no_text_have_a_line_and_a_column(tmp_path: Path) -> None:
+    path = tmp_path / "f.net"
+    path.write_bytes('switchguid=0x1\nSwitch 2 "swé'.encode() + b'\xff"\n')
+
+    with pytest.raises(TopologyError, match=rf"^{path}:2:14: not UTF-8 text$"):
+        read_topology(path)
+
+
+def test_a_file_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(netfile, "MAXIMUM_BYTES", 2 << 20)
+
+    with pytest.raises(TopologyError, match="^/dev/zero: longer than 2 MiB$"):
+        read_topology(Path("/dev/zero"))
 
 
 @pytest.mark.parametrize("name", topology_names())

@@ -62,7 +62,7 @@ def _mesh(build: _Builder, *, size: str, hosts: int) -> None:
 def _dimensions(size: str) -> list[int]:
     parts = size.split("x")
     if not all(part.isdecimal() and 1 <= int(part) <= 1000 for part in parts) or len(parts) > 6:
-        raise EncodeError("size", size, "up to six numbers like 4x4x2")
+        raise EncodeError("size", size, "up to six numbers like 4x4x2, each 1 to 1,000")
     return [int(part) for part in parts]
 
 
@@ -89,7 +89,7 @@ def _grid(build: _Builder, size: list[int], hosts: int, *, wraps: bool) -> None:
 
 def _fattree(build: _Builder, *, ports: int, levels: int, leaves: int, pods: int) -> None:
     if ports % 2 or ports < 2:
-        raise EncodeError("ports", ports, "an even number: half go up, half go down")
+        raise EncodeError("ports", ports, "an even number from 2 on: half go up, half go down")
     if levels == 2 and pods:
         raise EncodeError("pods", pods, "a value of levels=2: leaves= makes a part of such a tree")
     if levels == 3 and leaves:
@@ -224,8 +224,12 @@ def generate(text: str) -> Subnet:
     function, defaults = _KINDS[kind]
     values = dict(defaults)
     rate = Width.X4, Speed.EDR
+    given = set()
     for part in filter(None, rest.split(",")):
         name, sign, value = part.partition("=")
+        if name in given:
+            raise EncodeError(f"value of {kind}", part, f"the only {name}=")
+        given.add(name)
         if name == "rate" and sign:
             rate = read_rate(value)
         elif name not in defaults or not sign:
@@ -241,6 +245,7 @@ def generate(text: str) -> Subnet:
 
 
 def _number(name: str, value: str, *, least: int) -> int:
-    if not value.isascii() or not value.isdecimal() or len(value) > 6 or int(value) < least:
-        raise EncodeError(name, value, f"a number from {least} on")
+    is_number = value.isascii() and value.isdecimal() and len(value) <= 30
+    if not is_number or not least <= int(value) <= MAXIMUM_NODES:
+        raise EncodeError(name, value, f"a number from {least} to {MAXIMUM_NODES:,}")
     return int(value)

@@ -19,6 +19,8 @@ from ibwire.fabric.infiniband.speeds import Speed, Width, read_rate
 from ibwire.fabric.infiniband.subnet import Node, Subnet, rate_name
 
 MAXIMUM_NODES = 100_000
+MAXIMUM_BYTES = 128 << 20
+"""Of a file; that of a fat tree with 100,000 nodes has some 40 MB."""
 
 
 class TopologyError(IbwireError):
@@ -66,12 +68,17 @@ def read_topology(path: Path) -> Subnet:
 
     Raises `OSError`, and `TopologyError` with file, line and column for what is not one.
     """
-    data = path.read_bytes()
+    with path.open("rb") as file:
+        data = file.read(MAXIMUM_BYTES + 1)
+    if len(data) > MAXIMUM_BYTES:
+        raise TopologyError(f"{path}: longer than {MAXIMUM_BYTES >> 20} MiB")
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise TopologyError(f"{path}:{line}: not UTF-8 text") from None
+        before = data[: error.start]
+        line = before.count(b"\n") + 1
+        column = len(before[before.rfind(b"\n") + 1 :].decode()) + 1
+        raise TopologyError(f"{path}:{line}:{column}: not UTF-8 text") from None
     return parse_topology(text, str(path))
 
 

@@ -65,8 +65,8 @@ def test_the_leaves_that_the_message_names_are_possible(leaves: int) -> None:
         ("circle", "star, ring, torus"),
         ("ring:size=4", "switches=, hosts=, rate="),
         ("ring:switches", "switches=, hosts=, rate="),
-        ("ring:switches=0", "a number from 1 on"),
-        ("ring:switches=x", "a number from 1 on"),
+        ("ring:switches=0", "a number from 1 to 100,000"),
+        ("ring:switches=x", "a number from 1 to 100,000"),
         ("torus:size=4x", "like 4x4x2"),
         ("torus:size=1000x1000", "at most 100,000"),
         ("fattree:ports=7", "an even number"),
@@ -79,6 +79,11 @@ def test_the_leaves_that_the_message_names_are_possible(leaves: int) -> None:
         ("fattree:ports=256,leaves=2", "1 to 254"),
         ("star:rate=3xEDR", "1x, 2x, 4x"),
         ("star:hosts=300", "1 to 254"),
+        ("star:hosts=1000000", "hosts: '1000000' is not a number from 1 to 100,000"),
+        ("ring:switches=" + 5000 * "9", "a number from 1 to 100,000"),
+        ("fattree:ports=0", "ports: 0 is not an even number from 2 on"),
+        ("torus:size=1001x1", "each 1 to 1,000"),
+        ("star:hosts=4,hosts=8", "value of star: 'hosts=8' is not the only hosts="),
     ],
 )
 def test_errors(key: str, said: str) -> None:
