@@ -84,7 +84,7 @@ def test_bytes_that_are_no_text_have_a_line_and_a_column(tmp_path: Path) -> None
 def test_a_file_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(netfile, "MAXIMUM_BYTES", 2 << 20)
 
-    with pytest.raises(TopologyError, match="^/dev/zero: longer than 2 MiB$"):
+    with pytest.raises(TopologyError, match="/dev/zero: longer than 2 MiB"):
         read_topology(Path("/dev/zero"))
 
 
