@@ -110,6 +110,8 @@ class Settings:
     they stay."""
     sweep_interval: int = 10
     """Seconds from one light sweep to the next; 0 for none."""
+    poll_interval: int = 10
+    """Seconds from one question of a standby to the master to the next."""
 
     def __post_init__(self) -> None:
         for name, value, least, most in (
@@ -119,6 +121,7 @@ class Settings:
             ("M_Key", self.mkey, 0, (1 << 64) - 1),
             ("M_KeyProtectBits", self.mkey_protect, 0, 3),
             ("M_Key lease period", self.mkey_lease, 0, 0xFFFF),
+            ("poll interval", self.poll_interval, 1, 3600),
         ):
             if not least <= value <= most:
                 raise EncodeError(name, value, f"{least} to {most}")
@@ -241,6 +244,8 @@ def _partitions(view: View, settings: Settings) -> Steps:
     asks: dict[Port, Ask] = {}
     for port in view.end_ports():
         keys = pkeys_of(port, settings)[:PKEYS_OF_A_BLOCK]
+        if port is view.own:
+            keys[0] |= FULL  # limited members reach the subnet administration, as in opensm
         block = b"".join(key.to_bytes(2, "big") for key in keys).ljust(64, b"\0")
         asks[port] = _pkey_block(view, port, block)
         # A switch checks at the port to an adapter what the adapter may send and receive.

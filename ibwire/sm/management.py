@@ -265,7 +265,7 @@ class Management:
                 is_data
                 and leaving.enforces_pkeys_outbound
                 and node.is_switch
-                and not leaving.accepts_pkey(datagram.pkey)
+                and not leaving.passes_pkey(datagram.pkey)
             ):
                 leaving.counters.port_xmit_constraint_errors += 1
                 self.traps.bad_pkey_at_switch(leaving, datagram)
@@ -287,7 +287,7 @@ class Management:
         """Whether a port lets a packet in by its P_Key, if it is one of a switch that checks."""
         if not (arrived.node.is_switch and arrived.enforces_pkeys_inbound):
             return True
-        if arrived.accepts_pkey(datagram.pkey):
+        if arrived.passes_pkey(datagram.pkey):
             return True
         arrived.counters.port_rcv_constraint_errors += 1
         self.traps.bad_pkey_at_switch(arrived, datagram)

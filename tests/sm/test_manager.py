@@ -17,7 +17,7 @@ from ibwire.sm.configuration import Partition, Settings
 from ibwire.sm.control import Control, route
 from ibwire.sm.mads import Datagram
 from ibwire_layers.attributes import PortInfo, PortState, SMAttribute, SMInfo, SMState
-from ibwire_layers.mad import MAD
+from ibwire_layers.mad import MAD, Method, MgmtClass
 from sm.managed import Managed
 
 QUIET = Settings(sweep_interval=0)
@@ -368,18 +368,22 @@ def test_of_two_managers_with_one_priority_the_smaller_guid_is_master() -> None:
     assert (first.state, second.state) == (SMState.MASTER, SMState.STANDBY)
 
 
-def test_a_standby_takes_over_from_a_master_that_ends() -> None:
+@pytest.mark.parametrize("poll", [10, 1])
+def test_a_standby_takes_over_from_a_master_that_ends(poll: int) -> None:
+    """After five requests without a response."""
     fabric = Managed("ring6")
     master = fabric.start(Settings(priority=9))
     fabric.run(1)
-    standby = fabric.start(Settings(priority=3), host=5)
+    standby = fabric.start(Settings(priority=3, poll_interval=poll), host=5)
     fabric.run(1)
     assert standby.state.name == "STANDBY"
 
     assert fabric.adapters[0].lid == fabric.adapters[5].master_sm_lid
     master.stop()
     fabric.management.remove_manager(fabric.adapters[0])
-    fabric.run(70)
+    fabric.run(4 * poll)
+    assert standby.state.name == "STANDBY"
+    fabric.run(2 * poll + 5)
 
     assert standby.state is SMState.MASTER
     assert not fabric.adapters[0].capability_mask & IS_SM
@@ -452,7 +456,10 @@ def test_routing_gives_others_a_turn() -> None:
 
 
 def test_partitions_of_the_options_reach_ports_and_keep_data_apart() -> None:
-    """node-0-0 and node-1-0 are full members of storage, node-2-0 is a limited one."""
+    """node-0-0 and node-1-0 are full members of storage, node-2-0 is a limited one.
+
+    The manager's own port is a full member of the default partition (opensm partition-config.txt).
+    """
     fabric = Managed("ring:switches=4,hosts=1")
     control = Control(fabric.management, lambda host: {})
     given = ["storage=0x10:node-0-0,node-1-0,node-2-0=limited", "Default=0x7fff:ALL=limited"]
@@ -463,9 +470,23 @@ def test_partitions_of_the_options_reach_ports_and_keep_data_apart() -> None:
     switch = fabric.subnet.nodes["sw2"].ports
     link = next(port for port in switch if port.peer is fabric.adapters[2])
 
-    assert keys == ["7fff8010", "7fff8010", "7fff0010", "7fff0000"]
+    assert keys == ["ffff8010", "7fff8010", "7fff0010", "7fff0000"]
     assert bytes(link.pkeys[:4]).hex() == "7fff0010"
     assert (link.enforces_pkeys_inbound, link.enforces_pkeys_outbound) == (1, 1)
+
+    def reaches(source: int, destination: int) -> bool:
+        mad = MAD(mgmt_class=MgmtClass.PERF, class_version=1, method=Method.GET, attribute_id=1)
+        program = fabric.program(fabric.adapters[source])
+        lids = fabric.adapters[source].lid, fabric.adapters[destination].lid
+        asked = Datagram(bytearray(mad.pack().ljust(256, b"\0")), *lids, 1, 1, pkey=0x7FFF)
+        fabric.management.send(asked, program.port)
+        fabric.run(1)
+        return bool(program.received)
+
+    assert reaches(2, 0)
+    assert not reaches(2, 3)
+    assert fabric.adapters[3].pkey_violations == 1
+    assert link.counters.port_rcv_constraint_errors == 0
 
 
 def test_a_member_of_a_partition_may_have_another_description() -> None:

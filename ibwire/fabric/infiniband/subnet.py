@@ -214,6 +214,17 @@ class Port:
                 return True
         return False
 
+    def passes_pkey(self, pkey: int) -> bool:
+        """Whether a port of a switch that checks P_Keys lets a packet pass, of a full member or not.
+
+        Source: docs/reference/infiniband.md#mad-pkeys.
+        """
+        table = self.pkeys
+        wanted = pkey & 0x7FFF
+        return wanted != 0 and any(
+            (table[at] & 0x7F) << 8 | table[at + 1] == wanted for at in range(0, len(table), 2)
+        )
+
     def pkey_like(self, pkey: int) -> int:
         """The P_Key of its table for a partition; the first of the table if it has none."""
         table = self.pkeys

@@ -386,7 +386,7 @@ class CutThroughSwitch:
         """Whether the P_Key table of a port lets a packet pass; counts it if not."""
         port = link.port
         enforces = port.enforces_pkeys_inbound if inbound else port.enforces_pkeys_outbound
-        if not enforces or pkey is None or port.accepts_pkey(pkey):
+        if not enforces or pkey is None or port.passes_pkey(pkey):
             return True
         if inbound:
             link.counters.port_rcv_constraint_errors += 1
