@@ -38,6 +38,7 @@ _OF_A_MANAGER = (
     "lmc",
     "lanes",
     "priority",
+    "poll",
     "mkey",
     "mkey_protect",
     "mkey_lease",
@@ -172,6 +173,15 @@ def _manager_options(function: Decorated) -> Decorated:
             type=click.IntRange(0, 15),
             default=0,
             help="The manager with the highest is master.",
+        ),
+        click.option(
+            "--poll",
+            metavar="SECONDS",
+            type=click.IntRange(1, 3600),
+            default=10,
+            show_default=True,
+            help="As a standby, ask the master so often; after five requests without a response, "
+            "take over.",
         ),
         *_PROTECTION,
     )

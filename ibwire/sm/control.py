@@ -242,6 +242,7 @@ def settings_of(command: dict[str, Any]) -> Settings:
         mkey=_whole(command, "mkey"),
         mkey_protect=_whole(command, "mkey_protect", 1),
         mkey_lease=_whole(command, "mkey_lease"),
+        poll_interval=_whole(command, "poll", 10),
     )
 
 

@@ -36,8 +36,6 @@ from ibwire_layers.mad import MAD, MAD_SIZE, Method, MgmtClass, Notice, Status, 
 
 log = logging.getLogger(__name__)
 
-POLL_INTERVAL: Time = 10 * S
-"""From one question of a standby to the master to the next."""
 POLLS = 5
 """Questions without an answer until the master is taken to be gone."""
 SETTLE: Time = S // 100
@@ -264,7 +262,7 @@ class SubnetManager:
         if self._is_changed:
             self._wake = now + SETTLE
         elif self.state is SMState.STANDBY:
-            self._wake = now + POLL_INTERVAL
+            self._wake = now + self.settings.poll_interval * S
         elif self.state is SMState.DISCOVERING:
             self._wake = now + S  # its own link is down
         elif self.settings.sweep_interval and self.state is SMState.MASTER:

@@ -33,20 +33,19 @@ NO_LOOPS, LOOPS = "no credit loops found", "credit loops in routing"
 
 @pytest.fixture
 def ring(place: Path) -> Iterator[Fabric]:
-    fabric = Fabric("ring6", place, "--sm", "own", "--routing", "updn")
+    fabric = Fabric("ring6", place, "--sm", "own", "--routing", "updn", "--poll", "1")
     until(lambda: is_up(fabric))
     yield fabric
     fabric.close()
 
 
 def is_up(fabric: Fabric) -> bool:
-    shown = fabric.run("show")
-    return "active" in shown and "init" not in shown and "armed" not in shown
+    return fabric.states() == {"active"}
 
 
 def master(fabric: Fabric) -> str:
     """What sminfo says of the master, asked from a host that has no manager."""
-    return fabric.run("exec", "node-2-0", "--", "sminfo", status=None)
+    return fabric.on("node-2-0", "sminfo", status=None)
 
 
 def test_osmtest_passes_all_validations(ring: Fabric, tmp_path: Path) -> None:
@@ -115,7 +114,7 @@ def test_ibdmchk_on_credit_loops(
         name = tmp_path / "ibdiagnet"
         judged = ["ibdmchk", "-s", f"{name}.lst", "-f", f"{name}.fdbs", "-m", f"{name}.mcfdbs"]
         # It may end by a signal after its verdict.
-        text = fabric.run("exec", host, "--", *judged, status=None)
+        text = fabric.on(host, *judged, status=None)
         assert verdict in text
     finally:
         fabric.close()
