@@ -215,7 +215,7 @@ class Port:
         return False
 
     def passes_pkey(self, pkey: int) -> bool:
-        """Whether a port of a switch that checks P_Keys lets a packet pass, of a full member or not.
+        """Whether a port of a switch that checks P_Keys lets a packet pass: it has the partition.
 
         Source: docs/reference/infiniband.md#mad-pkeys.
         """
