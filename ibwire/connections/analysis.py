@@ -8,7 +8,7 @@ from itertools import permutations
 import numpy as np
 import numpy.typing as npt
 
-from ibwire.connections import packets, pairing, short_runs, steady
+from ibwire.connections import packets, pairing, rounds, steady
 from ibwire.connections.awaited import Awaited
 from ibwire.connections.cm_exchanges import CMExchanges
 from ibwire.connections.connection import Connection, End, Negotiated
@@ -37,10 +37,6 @@ WINDOW = 1 << 10
 """Packets of a connection among which regular ones are looked for first."""
 ALONE = 12
 """Packets that are taken one by one behind a run; more, where no run follows them."""
-SHORT = 1024
-"""With fewer packets in a block a connection is followed together with others."""
-MANY = 8
-"""From this many such connections on."""
 PARKED = 4096
 """Packets of a flow that wait for its other direction."""
 FEW = 8
@@ -453,7 +449,7 @@ class Analysis:
         ends = np.append(starts[1:], len(rows))
         trackers = list(map(self._tracker, rows.flow[starts].tolist()))
         self._note_congestion(trackers, rows, direction, starts, ends)
-        starts = starts + self._take_together(trackers, rows, direction, starts, ends)
+        starts = starts + rounds.advance(trackers, rows, direction, starts, ends)
         one_by_one = ends - starts < steady.LEAST
         if self._is_one_by_one:
             one_by_one[:] = True
@@ -500,23 +496,6 @@ class Analysis:
                 connection.note_silences(rows.time_ns[at], tracker.last_ns)
             if is_congested or connection.is_congested:
                 connection.take_congestion(rows.take(at), direction[at], self._summary.sources)
-
-    def _take_together(
-        self,
-        trackers: list[ConnectionTracker],
-        rows: Rows,
-        direction: npt.NDArray[np.uint8],
-        starts: npt.NDArray[np.int64],
-        ends: npt.NDArray[np.int64],
-    ) -> npt.NDArray[np.int64]:
-        """Take the regular packets of connections with few; returns how many of each."""
-        taken = np.zeros(len(trackers), np.int64)
-        is_observed = np.array([each.has_observer for each in trackers])
-        short = np.flatnonzero((ends - starts < SHORT) & ~is_observed)
-        if len(short) >= MANY:
-            chosen = [trackers[each] for each in short.tolist()]
-            taken[short] = short_runs.advance(chosen, rows, direction, starts[short], ends[short])
-        return taken
 
 
 def _take(tracker: ConnectionTracker, rows: Rows, direction: npt.NDArray[np.uint8]) -> None:

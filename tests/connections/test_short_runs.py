@@ -13,7 +13,7 @@ import pytest
 from connections.talk import Talk
 from connections.test_steady import MTU, ODDITIES, UNFINISHED, Watcher, odd, reads, sends, told
 from emulated_traffic import Stamped, feed
-from ibwire.connections import analysis, short_runs, tracker
+from ibwire.connections import analysis, rounds, short_runs, tracker
 from ibwire.connections.analysis import Analysis
 from ibwire.connections.connection_tracker import ConnectionTracker
 from ibwire.connections.packets import Rows
@@ -53,7 +53,7 @@ def both_ways(
     monkeypatch.setattr(short_runs, "FEWEST", 1)
     for name in ("BLOCK", "SMALL_BLOCK", "SETTLE_EVERY"):
         monkeypatch.setattr(analysis, name, block)
-    monkeypatch.setattr(analysis, "MANY", 1)
+    monkeypatch.setattr(rounds, "MANY", 1)
     watcher = Watcher()
     one, other = feed(Analysis(), frames, chunk=block), feed(Analysis(watcher), frames, chunk=block)
     found, alone = one.finish(), other.finish()
@@ -121,6 +121,26 @@ def test_many_connections_at_once(ids: bool, block: int, monkeypatch: pytest.Mon
     assert took > 0.4 * len(frames)
 
 
+def test_packets_behind_a_repaired_loss_are_taken_together_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    talks = [Talk(True, number) for number in range(10)]
+    for talk in talks:
+        talk.sends(0, 40)
+        talk.ask(OpCode.RC_SEND_ONLY, 41, 64)
+        talk.answer(40, 40, syndrome=0x60)
+        talk.sends(40, 80)
+        talk.ask(OpCode.RC_SEND_ONLY, 121, 64)
+        talk.answer(120, 120, syndrome=0x60)
+        talk.sends(120, 80)
+    frames = list(merge(*(talk.frames for talk in talks)))
+
+    found, took = both_ways(frames, 1 << 14, monkeypatch)
+
+    assert [each.directions[0].retransmitted for each in found.connections] == [4] * 10
+    assert took > 0.85 * len(frames)
+
+
 @pytest.mark.parametrize("block", [10, 100])
 def test_messages_of_several_packets_go_on_in_the_next_block(
     block: int, monkeypatch: pytest.MonkeyPatch
@@ -162,8 +182,9 @@ def test_what_was_left_unfinished_stays_open_in_the_next_block(
 def test_of_requests_that_nobody_answers_only_the_newest_are_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name, value in (("PARKED", 20), ("BLOCK", 20), ("SETTLE_EVERY", 20), ("MANY", 1)):
+    for name, value in (("PARKED", 20), ("BLOCK", 20), ("SETTLE_EVERY", 20)):
         monkeypatch.setattr(analysis, name, value)
+    monkeypatch.setattr(rounds, "MANY", 1)
     monkeypatch.setattr(short_runs, "FEWEST", 1)
     monkeypatch.setattr(tracker, "LIMIT", 50)
     talk = Talk()

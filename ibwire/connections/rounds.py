@@ -1,0 +1,86 @@
+"""Packets of many connections in rounds: regular ones of all at once, the others one by one.
+
+Where packets are lost, regular traffic of a connection has an end every few dozen packets. In each
+round `short_runs` takes what is regular at the beginning of every connection; then each takes the
+packets after it one by one, until nothing is missing, refused or retransmitted any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ibwire.connections import short_runs
+from ibwire.connections.connection_tracker import ConnectionTracker
+from ibwire.connections.packets import Rows
+from ibwire.connections.short_runs import Index
+from ibwire_layers.opcodes import Service
+
+MANY = 8
+"""From this many connections on rounds are faster than one connection after the other."""
+LARGE = 1 << 12
+"""A connection with more packets is followed alone."""
+WINDOW = 256
+"""Packets of a connection that a round looks at; more, where all of them were regular before."""
+ALONE = 4
+"""Packets that are taken one by one, at least, behind regular ones: an end of a round for fewer
+costs more."""
+TOGETHER = 16
+"""Packets of a connection that become objects at a time."""
+
+
+def advance(
+    trackers: Sequence[ConnectionTracker],
+    rows: Rows,
+    direction: npt.NDArray[np.uint8],
+    starts: Index,
+    ends: Index,
+) -> Index:
+    """Take packets of each connection, as long as rounds are worth it; returns how many.
+
+    rows: of one connection after the other. direction: (n,) which end sent each. starts, ends:
+    where the packets of each tracker are.
+    """
+    at = starts.copy()
+    is_short = ends - starts <= LARGE
+    left = np.flatnonzero(is_short & [_takes_part(each) for each in trackers])
+    window = np.full(len(at), WINDOW)
+    while len(left) >= MANY:
+        chosen = [trackers[each] for each in left.tolist()]
+        until = np.minimum(at[left] + window[left], ends[left])
+        if int((until - at[left]).sum()) < short_runs.FEWEST:
+            break
+        at[left] += short_runs.advance(chosen, rows, direction, at[left], until)
+        is_whole = at[left] == until
+        window[left] = np.where(is_whole, 4 * window[left], WINDOW)
+        for each in left[~is_whole].tolist():
+            at[each] += _take_odd(trackers[each], rows, direction, int(at[each]), int(ends[each]))
+        left = left[at[left] < ends[left]]
+    return at - starts
+
+
+def _takes_part(tracker: ConnectionTracker) -> bool:
+    is_followed = tracker.connection.service in (Service.RC, Service.XRC)
+    return is_followed and not tracker.has_observer and tracker.first_packets is None
+
+
+def _take_odd(
+    tracker: ConnectionTracker,
+    rows: Rows,
+    direction: npt.NDArray[np.uint8],
+    start: int,
+    end: int,
+) -> int:
+    """Take packets one by one until regular ones may follow; returns how many."""
+    one, other = tracker.requests
+    take, taken = tracker.take, 0
+    for begin in range(start, end, TOGETHER):
+        part = slice(begin, min(begin + TOGETHER, end))
+        for way, packet in zip(direction[part].tolist(), rows.take(part).packets(), strict=True):
+            if taken >= ALONE and one.is_regular and other.is_regular:
+                return taken
+            take(way, packet)
+            taken += 1
+    return taken
