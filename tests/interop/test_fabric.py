@@ -119,6 +119,13 @@ def ring(place: Path) -> Iterator[Fabric]:
     fabric.close()
 
 
+@pytest.fixture
+def star(place: Path) -> Iterator[Fabric]:
+    fabric = Fabric("star2", place)
+    yield fabric
+    fabric.close()
+
+
 @pytest.mark.parametrize(
     ("topology", "engine"),
     [
@@ -146,7 +153,8 @@ def test_opensm_brings_the_subnet_up(topology: str, engine: str, place: Path) ->
             frozenset(((a.node.guid, a.number), (b.node.guid, b.number))) for a, b in found.links()
         }
         assert "Init" not in fabric.on(first, "iblinkinfo", *TIMEOUT)
-        fabric.run("route", first, last)
+        asked = {"command": "route", "source": first, "destination": last}
+        assert "problem" not in umad_client.ask(fabric.folder, asked)["rows"][-1]
     finally:
         fabric.close()
 
@@ -278,8 +286,7 @@ def test_opensm_reads_the_trap_about_a_wrong_q_key(ring: Fabric, tmp_path: Path)
     manager = ring.start(first, "opensm", "-s", "0", "-d", "2", "-f", str(log))
     try:
         wait_for(ring, last)
-        show = [line.split() for line in ring.run("show").splitlines()]
-        lids = {line[0]: line[2] for line in show if line[0] in (first, last)}
+        lids = lids_of(ring)
         done = ring.on(last, sys.executable, "-P", "-c", WRONG_KEY, lids[first])
         assert done == "110\n"
         sent = f"from LID1:{lids[last]} QP1:0x1 to LID2:{lids[first]} QP2:0x1"
@@ -287,6 +294,110 @@ def test_opensm_reads_the_trap_about_a_wrong_q_key(ring: Fabric, tmp_path: Path)
     finally:
         manager.terminate()
         manager.wait(LIMIT)
+
+
+def lids_of(fabric: Fabric) -> dict[str, str]:
+    """The LID of each node."""
+    rows = umad_client.ask(fabric.folder, {"command": "show"})["rows"]
+    return {row["node"]: str(row["lid"]) for row in rows}
+
+
+SHORT = ("-t", "300")
+"""Milliseconds, three times, for what nobody answers."""
+
+
+def test_the_m_key_of_opensm_keeps_others_out_until_its_lease_ends(
+    star: Fabric, tmp_path: Path
+) -> None:
+    """Reads need the key too with M_KeyProtectBits 2. opensm sweeps when it receives trap 256, and
+    its packets have the key; when it is gone, another opensm takes over with a key of its own."""
+    first, last = hosts("star2")
+    lines = "m_key {}\nm_key_lease_period 2\nm_key_protection_level 2\nsweep_interval 1\n"
+    options, log = tmp_path / "options", tmp_path / "log"
+    options.write_text(lines.format("0x1234"))
+    settings = ("-F", str(options), "-d", "2", "-f", str(log))
+    manager = star.start(first, "opensm", *settings)
+    try:
+        until(lambda: star.states() == {"active"})
+        lid = lids_of(star)["sw0"]
+        right = star.on(last, "smpquery", *TIMEOUT, "-y", "0x1234", "portinfo", lid)
+        assert "ProtectBits:.....................2" in right
+        for key in ("0x1235", "0"):
+            asked = ("smpquery", *SHORT, "-y", key, "nodeinfo", lid)
+            assert "NodeType" not in star.on(last, *asked, status=255)
+        until(lambda: 'Reporting Security Notice "Bad M_Key"' in log.read_text())
+    finally:
+        manager.terminate()
+        manager.wait(LIMIT)
+
+    star.on(last, "smpquery", *SHORT, "nodeinfo", lid, status=255)
+    until(lambda: "NodeType" in star.on(last, "smpquery", *SHORT, "nodeinfo", lid, status=None))
+    options.write_text(lines.format("0x5678"))
+    manager = star.start(last, "opensm", *settings)
+    try:
+        asked = ("smpquery", *SHORT, "-y", "0x5678", "portinfo", lid)
+        until(lambda: "ProtectBits:.....................2" in star.on(last, *asked, status=None))
+        assert "NodeType" not in star.on(last, "smpquery", *SHORT, "nodeinfo", lid, status=255)
+    finally:
+        manager.terminate()
+        manager.wait(LIMIT)
+
+
+def test_limited_members_of_opensm_reach_full_ones_only(ring: Fabric, tmp_path: Path) -> None:
+    """The switches enforce the partitions, with the tables of the adapters behind their ports."""
+    first, second, *_, last = hosts("ring6")
+    partitions, log = tmp_path / "partitions", tmp_path / "log"
+    partitions.write_text("Default=0x7fff, ipoib : ALL=limited, SELF=full ;\n")
+    settings = ("-P", str(partitions), "-s", "0", "-d", "2", "-f", str(log))
+    manager = ring.start(first, "opensm", *settings)
+    try:
+        until(lambda: ring.states() == {"active"})
+        lids = lids_of(ring)
+        paths = ring.on(second, "saquery", *TIMEOUT, "PR")
+        assert paths.count("PathRecord dump") > 1
+        assert "PortXmitData" in ring.on(second, "perfquery", *TIMEOUT, lids[first], "1")
+        enforced = ring.on(first, "smpquery", *TIMEOUT, "portinfo", lids["sw0"], "1")
+        assert "PartEnforceInb:..................1" in enforced
+        asked = ("perfquery", *SHORT, lids[last], "1")
+        assert "PortXmitData" not in ring.on(second, *asked, status=255)
+        sent = f"from LID1:{lids[second]} QP1:0x1 to LID2:{lids[last]} QP2:0x1"
+        until(lambda: f"Bad P_Key:0x7fff on SL:0 {sent}" in log.read_text())
+    finally:
+        manager.terminate()
+        manager.wait(LIMIT)
+
+
+@pytest.mark.skipif(shutil.which("tshark") is None, reason="needs tshark")
+def test_tshark_reads_all_that_opensm_and_the_tools_send(ring: Fabric, tmp_path: Path) -> None:
+    """No packet is malformed, and none is suspicious, by directed route, by LID and by RMPP."""
+    first, *_, last = hosts("ring6")
+    file = tmp_path / "c.pcapng"
+    ring.run("capture", str(file), "--tap", "all")
+    manager = ring.start(first, "opensm", "-s", "0")
+    try:
+        until(lambda: ring.states() == {"active"})
+        for tool in (
+            ("saquery", *TIMEOUT, "PR"),
+            ("perfquery", *TIMEOUT, "-x"),
+            ("iblinkinfo", *TIMEOUT),
+            ("ibdiagnet", "-o", str(tmp_path)),
+        ):
+            ring.on(last, *tool)
+        ring.run("fail", "sw0[7]")
+        packets = int(ring.run("capture", "--stop").split()[0].replace(",", ""))
+    finally:
+        manager.terminate()
+        manager.wait(LIMIT)
+
+    def listed(*options: str) -> list[str]:
+        command = ["tshark", "-r", str(file), "-T", "fields", "-e", "infiniband.mad.mgmtclass"]
+        done = subprocess.run([*command, *options], capture_output=True, text=True, check=True)
+        return done.stdout.splitlines()
+
+    assert listed("-Y", "_ws.malformed or _ws.expert") == []
+    classes = listed()
+    assert len(classes) == packets > 1000
+    assert {int(each, 0) for each in classes} == {0x01, 0x03, 0x04, 0x81}
 
 
 def wait_for(fabric: Fabric, host: str) -> None:
