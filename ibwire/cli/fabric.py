@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,10 +16,12 @@ from click.core import ParameterSource
 
 from ibwire.base.errors import IbwireError
 from ibwire.base.interrupt import signal_of
+from ibwire.base.units import S, Time
 from ibwire.cli.fabric_tables import port_named, read_subnet, reported_errors, write_table
 from ibwire.cli.groups import Group, LazyGroup
 from ibwire.cli.paths import InputPath, OutputPath
 from ibwire.cli.tables import table_options
+from ibwire.cli.values import Duration
 from ibwire.fabric.infiniband.routing import Engine
 from ibwire.fabric.infiniband.subnet import Subnet
 from ibwire.link import umad_client
@@ -487,14 +490,45 @@ def capture(name: str, file: str | None, taps: tuple[str, ...], stop: bool) -> N
 @command.command("fail")
 @_named
 @click.argument("link", metavar="NODE[PORT]")
-@click.option("--restore", is_flag=True, help="Bring the link back.")
-def fail(name: str, link: str, restore: bool) -> None:
-    """Take the link at a port down; its switches tell the subnet manager."""
+@click.option("--restore", is_flag=True, help="Bring the link back, and end its errors.")
+@click.option(
+    "--for",
+    "duration",
+    metavar="TIME",
+    type=Duration(),
+    help="Bring it back after some time, such as 2s, and end then.",
+)
+@click.option(
+    "--errors",
+    metavar="RATE",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    help="Do not take it down: damage what it carries at a bit error rate, such as 1e-5.",
+)
+def fail(
+    name: str, link: str, *, restore: bool, duration: Time | None, errors: float | None
+) -> None:
+    """Take the link at a port down; its switches tell the subnet manager.
+
+    With --errors it stays up, and MADs that are damaged are lost; perfquery and ibqueryerrors show
+    how many, as SymbolErrorCounter and PortRcvErrors of the port that received them.
+    """
+    if restore and (duration is not None or errors is not None):
+        raise click.UsageError("--restore does not go with --for and --errors")
     node, port = _port_of(link)
-    asked = {"command": "restore" if restore else "fail", "node": node, "port": port}
+    folder = fabric_folder(name)
+    back = {"command": "restore", "node": node, "port": port}
     with reported_errors():
-        done = ask(fabric_folder(name), asked)
-    click.echo(f"{done['link']} is {'up' if restore else 'down'}")
+        if not restore:
+            done = ask(folder, {**back, "command": "fail", "errors": errors})
+            state = "is down" if errors is None else f"has bit errors at a rate of {errors:g}"
+            click.echo(f"{done['link']} {state}")
+            if duration is None:
+                return
+        try:
+            time.sleep((duration or 0) / S)
+        finally:
+            done = ask(folder, back)
+    click.echo(f"{done['link']} is up")
 
 
 def _port_of(text: str) -> tuple[str, int]:

@@ -22,6 +22,7 @@ from ibwire.cli.messages import print_note, print_warning
 from ibwire.cli.paths import InputPath, OutputPath
 from ibwire.cli.tables import table_options
 from ibwire.cli.tool_options import MessageSize
+from ibwire.cli.values import Duration
 from ibwire.fabric.infiniband.network import FOREVER, limit_lanes, set_limits
 from ibwire.fabric.infiniband.routing import Engine, bring_up
 from ibwire.fabric.infiniband.settings import FabricSettings
@@ -41,21 +42,6 @@ from ibwire_layers.outer import LinkType
 
 MOST_MEMORY = 1 << 30
 """Bytes of the messages of all transfers."""
-
-
-class Duration(click.ParamType[int]):
-    """A time such as 10ms, in picoseconds."""
-
-    name = "time"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Time:
-        """Picoseconds."""
-        try:
-            return value if isinstance(value, int) else parse_duration(str(value))
-        except EncodeError as error:
-            self.fail(str(error), param, ctx)
 
 
 class Interrupt(click.ParamType[tuple[str, Time, Time]]):

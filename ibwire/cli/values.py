@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from ibwire.base.quantities import parse_duration
+from ibwire.base.units import Time
 from ibwire_layers.errors import EncodeError
 
 MOST_JOBS = 1024
@@ -184,6 +186,21 @@ class MACAddress(click.ParamType[bytes]):
 
 _BROADCAST = "255.255.255.255"
 _BYTE = re.compile("[0-9a-fA-F]{1,2}")
+
+
+class Duration(click.ParamType[int]):
+    """A time such as 10ms, in picoseconds."""
+
+    name = "time"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Time:
+        """Picoseconds."""
+        try:
+            return value if isinstance(value, int) else parse_duration(str(value))
+        except EncodeError as error:
+            self.fail(str(error), param, ctx)
 
 
 class Rate(click.ParamType[int]):

@@ -168,6 +168,13 @@ class Control:
     def _fail(self, command: dict[str, Any]) -> Answer:
         port = self.subnet.port(str(command["node"]), _whole(command, "port", None))
         peer = port.peer
+        errors = command.get("errors")
+        if errors is not None and peer is not None:
+            if not isinstance(errors, (int, float)):
+                raise EncodeError("bit error rate", errors, "a number")
+            for end in (port, peer):
+                self.management.damage(end, errors)
+            return {"link": f"{_name(port)} - {_name(peer)}"}
         self.subnet.disconnect(port)
         assert peer is not None
         for key in ((port.node.name, port.number), (peer.node.name, peer.number)):
@@ -177,6 +184,14 @@ class Control:
     def _restore(self, command: dict[str, Any]) -> Answer:
         key = self.subnet.node(str(command["node"])).name, _whole(command, "port", None)
         found = self._failed.get(key)
+        damaged = self.subnet.port(*key)
+        if self.management.damages(damaged):
+            ends = found or (damaged, damaged.peer)
+            for end in ends:
+                if end is not None:
+                    self.management.damage(end, 0)
+            if found is None and damaged.peer is not None:
+                return {"link": f"{_name(damaged)} - {_name(damaged.peer)}"}
         if found is None:
             raise EncodeError("link", f"{key[0]}[{key[1]}]", "one that was failed")
         port, peer = found

@@ -7,13 +7,17 @@ or handed to the programs at the port.
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from itertools import count
+from math import expm1, log1p
 from typing import Protocol
 
+from ibwire.base.errors import EncodeError
 from ibwire.base.units import Time
+from ibwire.fabric.infiniband.lrh import VCRC_SIZE
 from ibwire.fabric.infiniband.subnet import IS_SM, PERMISSIVE_LID, Port, Subnet
 from ibwire.sm.direct import DirectRequests
 from ibwire.sm.link_times import LinkTimes, Way, is_broken
@@ -107,6 +111,10 @@ class Management:
         self._travelling: list[tuple[Time, int, Datagram, Port, Way]] = []
         """A heap of MADs by the time at which they arrive, with their way."""
         self._number = count().__next__
+        self._errors: dict[Port, float] = {}
+        """Bit error rate of what leaves a port; the ports of a link that damages nothing are not in
+        it."""
+        self._draw = random.Random(0)
         self._now: Time = 0
         """When `run` was called last."""
         subnet.on_change = self.traps.link_changed
@@ -127,11 +135,23 @@ class Management:
         `None` if it is for `send`. hi_tid: the upper half of its transaction id, in place of its
         own. The ports on the way count it in `settle` or `run`.
         """
-        if self._waiting or self.times is not None or self.on_packet is not None:
+        if self._waiting or self.times is not None or self.on_packet is not None or self._errors:
             return None
         if port.management in self.managers:
             return None
         return self.direct.answer(port, mad, hi_tid)
+
+    def damage(self, port: Port, rate: float) -> None:
+        """Damage what leaves a port at a bit error rate, 0 for none: a damaged packet is lost."""
+        if not 0 <= rate < 1:
+            raise EncodeError("bit error rate", rate, "0 or above, and below 1")
+        self._errors.pop(port, None)
+        if rate:
+            self._errors[port] = rate
+
+    def damages(self, port: Port) -> bool:
+        """Whether what leaves a port has bit errors."""
+        return port in self._errors
 
     def settle(self) -> None:
         """Bring the counters of ports up to date."""
@@ -231,7 +251,6 @@ class Management:
         by_path = mad[MGMT_CLASS] == MgmtClass.SUBN_DIRECTED_ROUTE and (
             datagram.dlid == PERMISSIVE_LID
         )
-        words = PACKET_WORDS + (GRH_WORDS if datagram.grh is not None else 0)
         is_data = mad[MGMT_CLASS] not in SMP_CLASSES
         least = PortState.ACTIVE if is_data else PortState.INIT
         taken_from = min(least, PortState.ARMED)
@@ -270,16 +289,10 @@ class Management:
                 leaving.counters.port_xmit_constraint_errors += 1
                 self.traps.bad_pkey_at_switch(leaving, datagram)
                 return None
-            leaving.counters.port_xmit_pkts += 1
-            leaving.counters.port_xmit_data += words
-            peer.counters.port_rcv_pkts += 1
-            peer.counters.port_rcv_data += words
-            if self.times is not None:
-                self.times.passes(leaving, words)
             if peer.state < least:  # Armed, and this is data
                 peer.state = PortState.ACTIVE
-            if self.on_packet is not None:
-                self.on_packet(leaving, peer, datagram, 0 if arrived is None else arrived.number)
+            if not self._cross(leaving, peer, datagram, 0 if arrived is None else arrived.number):
+                return None
             node, arrived = peer.node, peer
         return None
 
@@ -292,6 +305,30 @@ class Management:
         arrived.counters.port_rcv_constraint_errors += 1
         self.traps.bad_pkey_at_switch(arrived, datagram)
         return False
+
+    def _cross(self, leaving: Port, peer: Port, datagram: Datagram, came: int) -> bool:
+        """Take a MAD over a link; `False` if it is damaged there."""
+        words = PACKET_WORDS + (GRH_WORDS if datagram.grh is not None else 0)
+        leaving.counters.port_xmit_pkts += 1
+        leaving.counters.port_xmit_data += words
+        peer.counters.port_rcv_pkts += 1
+        peer.counters.port_rcv_data += words
+        if self.times is not None:
+            self.times.passes(leaving, words)
+        if self.on_packet is not None:
+            self.on_packet(leaving, peer, datagram, came)
+        return not (self._errors and self._is_damaged(leaving, peer, words))
+
+    def _is_damaged(self, leaving: Port, peer: Port, words: int) -> bool:
+        """Whether a packet arrives with bit errors; the port that receives it counts that."""
+        rate = self._errors.get(leaving, 0.0)
+        bits = 8 * (4 * words + VCRC_SIZE)
+        # 1 - (1 - rate) ** bits, also for rates near 0.
+        if not rate or self._draw.random() >= -expm1(bits * log1p(-rate)):
+            return False
+        peer.counters.symbol_error_counter += 1
+        peer.counters.port_rcv_errors += 1
+        return True
 
     def _walk(self, datagram: Datagram, start: Port) -> Port | None:
         """The same for a directed-route SMP without a part by LID: nearly all of a sweep."""
@@ -326,6 +363,8 @@ class Management:
             if self.on_packet is not None:
                 mad[HOP_POINTER] = place
                 self.on_packet(leaving, peer, datagram, 0)
+            if self._errors and self._is_damaged(leaving, peer, PACKET_WORDS):
+                return None
             node, arrived = peer.node, peer
             if not returns:
                 mad[RETURN_PATH + place] = peer.number

@@ -139,6 +139,24 @@ def test_links_fail_and_come_back(subnet: Subnet) -> None:
     assert "one that was failed" in run("fail", "node-0[1]", "--restore").output
 
 
+def test_a_link_fails_for_some_time(subnet: Subnet) -> None:
+    port = subnet.nodes["sw0"].ports[1]
+
+    result = run("fail", "sw0[1]", "--for", "1ms")
+
+    assert result.output == "sw0[1] - node-0[1] is down\nsw0[1] - node-0[1] is up\n"
+    assert port.is_up
+    assert port.counters.link_downed_counter == 1
+
+
+def test_a_link_has_bit_errors_until_it_is_restored(subnet: Subnet) -> None:
+    said = run("fail", "sw0[1]", "--errors", "1e-3").output
+    assert said == "sw0[1] - node-0[1] has bit errors at a rate of 0.001\n"
+    assert subnet.nodes["sw0"].ports[1].is_up
+    assert run("fail", "node-0[1]", "--restore").output == "node-0[1] - sw0[1] is up\n"
+    assert "one that was failed" in run("fail", "node-0[1]", "--restore").output
+
+
 def test_mads_are_captured_until_stop(subnet: Subnet, tmp_path: Path) -> None:
     file = tmp_path / "c.pcapng"
     started = run("capture", str(file), "--tap", "sw0[1]", "--tap", "sw0[2]")
@@ -168,6 +186,11 @@ def test_mads_are_captured_until_stop(subnet: Subnet, tmp_path: Path) -> None:
         (("capture", "no/c.pcapng"), "no/c.pcapng"),
         (("capture", "--stop"), "capture: none is running"),
         (("fail", "sw0"), "is not NODE[PORT]"),
+        (("fail", "sw0[1]", "--restore", "--for", "1s"), "--restore does not go with --for"),
+        (("fail", "sw0[1]", "--for", "nan"), "nan"),
+        (("fail", "sw0[1]", "--errors", "1"), "0<x<1"),
+        (("fail", "sw0[1]", "--errors", "nan"), "bit error rate: nan"),
+        (("fail", "sw0[4]", "--errors", "1e-3"), "a port with a link"),
         (("fail", "sw0[99]"), "1 to 8"),
         (("fail", f"sw0[{'9' * 5000}]"), "is not NODE[PORT]"),
         (("route", "node-0", "nobody"), "the name of a node"),

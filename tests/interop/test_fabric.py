@@ -261,6 +261,33 @@ def test_a_link_that_fails_is_routed_around(ring: Fabric, tmp_path: Path) -> Non
         manager.wait(LIMIT)
 
 
+def test_opensm_and_tools_work_with_a_link_that_damages_and_one_that_flaps(ring: Fabric) -> None:
+    """What is lost is repeated; ibqueryerrors names the switches at the link with errors."""
+    first, *_, last = hosts("ring6")
+    manager = ring.start(first, "opensm", "-s", "0")
+    try:
+        wait_for(ring, last)
+        ring.run("fail", "sw0[7]", "--errors", "3e-6")
+        found = ""
+
+        def has_errors() -> bool:
+            nonlocal found
+            assert ring.on(first, "iblinkinfo", "-t", "500").count("Active") == 36
+            found = ring.on(last, "ibqueryerrors", "-t", "500", status=None)
+            return "SymbolErrorCounter" in found
+
+        until(has_errors)
+        assert set(re.findall(r'^Errors for \S+ "(\S+)"', found, re.MULTILINE)) <= {"sw0", "sw5"}
+        ring.run("fail", "sw0[7]", "--restore")
+        ring.run("fail", "sw0[8]", "--for", "100ms")
+        until(lambda: ring.states() == {"active"})
+        assert ring.on(last, "iblinkinfo", *TIMEOUT).count("Active") == 36
+        assert "[LinkDownedCounter == 1" in ring.on(last, "ibqueryerrors", *TIMEOUT, status=None)
+    finally:
+        manager.terminate()
+        manager.wait(LIMIT)
+
+
 WRONG_KEY = """\
 import ctypes, struct, sys
 

@@ -626,3 +626,25 @@ def test_a_mad_is_lost_only_with_links_that_it_has_not_passed(
 
     assert bool(fabric.received) == arrives
     assert management.lost == (not arrives)
+
+
+def test_damaged_mads_are_lost_and_counted_by_the_port_that_receives_them(fabric: Fabric) -> None:
+    """At one bit error in the 8 * 290 of a packet, 1 - 1/e of them are damaged; both ways count."""
+    first = fabric.subnet.nodes["sw0"].ports[2]
+    far = first.peer
+    assert far is not None
+    for port in (first, far):
+        fabric.management.damage(port, 1 / (8 * 290))
+
+    answered = sum(fabric.ask(SMAttribute.NODE_INFO, (1, 2)) is not None for _ in range(2000))
+
+    there, back = far.counters, first.counters
+    assert there.port_rcv_pkts == 2000
+    assert there.symbol_error_counter == there.port_rcv_errors
+    assert there.symbol_error_counter == pytest.approx(2000 * 0.632, rel=0.05)
+    assert back.port_rcv_pkts == 2000 - there.symbol_error_counter
+    assert back.symbol_error_counter == pytest.approx(back.port_rcv_pkts * 0.632, rel=0.1)
+    assert answered == back.port_rcv_pkts - back.symbol_error_counter
+    for port in (first, far):
+        fabric.management.damage(port, 0)
+    assert all(fabric.ask(SMAttribute.NODE_INFO, (1, 2)) for _ in range(100))
