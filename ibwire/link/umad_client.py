@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ibwire.base.errors import LinkError
-from ibwire.link.umad_server import CONTROL, HELLO, LONGEST_COMMAND, MAGIC, WORD
+from ibwire.link.umad_server import CONTROL, HELLO, LONGEST_COMMAND, MAGIC
+from ibwire.sm.umad import WORD
 
 SOURCE = Path(__file__).with_name("umad_shim.c")
 CACHE = "XDG_CACHE_HOME"

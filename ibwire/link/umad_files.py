@@ -30,47 +30,91 @@ _PHYSICAL: dict[int, str] = {
 }
 
 
-def write_host(root: Path, node: Node) -> None:
-    """Write the files of a channel adapter below `root`, as Linux names them."""
-    sys = root / "sys" / "class"
-    device = sys / "infiniband" / DEVICE
-    mads = sys / "infiniband_mad"
-    files = {
-        mads / "abi_version": ABI_VERSION,
-        device / "node_type": "1: CA",
-        device / "fw_ver": "1.0",
-        device / "hw_rev": "1",
-        device / "hca_type": "ibwire",
-        device / "board_id": "ibwire",
-        device / "node_desc": node.description,
-        device / "node_guid": _groups(node.guid),
-        device / "sys_image_guid": _groups(node.system_guid),
+class HostFiles:
+    """The files of a channel adapter below `root`, as Linux names them."""
+
+    def __init__(self, root: Path, node: Node) -> None:
+        self.root = root
+        self._node = node
+        self._state = b""
+        self._written: dict[str, object] = {}
+        """What each file says."""
+
+    def write(self) -> None:
+        """Write the files that are not there yet, or say what is no longer so."""
+        state = b"".join([bytes(each.info + each.pkeys) for each in self._node.external_ports()])
+        if state == self._state:
+            return
+        self._state = state
+        written = self._written
+        for name, value in _contents(self._node).items():
+            if name not in written:
+                self._make(name, value)
+            elif written[name] != value:
+                self._replace(name, value)
+            written[name] = value
+
+    def _make(self, name: str, value: object) -> None:
+        path = f"{self.root}/{name}"
+        try:
+            self._put(path, value)
+        except FileNotFoundError:
+            os.makedirs(os.path.dirname(path))
+            self._put(path, value)
+
+    def _replace(self, name: str, value: object) -> None:
+        """At once: a program may be reading it."""
+        folder, _, last = name.rpartition("/")
+        draft = f"{self.root}/{folder}/.{last}"
+        self._put(draft, value)
+        os.replace(draft, f"{self.root}/{name}")
+
+    def _put(self, path: str, value: object) -> None:
+        opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        try:
+            os.write(opened, f"{value}\n".encode())
+        finally:
+            os.close(opened)
+
+
+def _contents(node: Node) -> dict[str, object]:
+    """What the files of an adapter say, by their names."""
+    device, mads = f"sys/class/infiniband/{DEVICE}", "sys/class/infiniband_mad"
+    files: dict[str, object] = {
+        f"{mads}/abi_version": ABI_VERSION,
+        f"{device}/node_type": "1: CA",
+        f"{device}/fw_ver": "1.0",
+        f"{device}/hw_rev": "1",
+        f"{device}/hca_type": "ibwire",
+        f"{device}/board_id": "ibwire",
+        f"{device}/node_desc": node.description,
+        f"{device}/node_guid": _groups(node.guid),
+        f"{device}/sys_image_guid": _groups(node.system_guid),
     }
     for port in node.external_ports():
-        files |= _port_files(device / "ports" / str(port.number), port)
+        files |= _contents_of_port(f"{device}/ports/{port.number}", port)
         for name in ("umad", "issm"):
-            files[mads / f"{name}{port.number - 1}" / "ibdev"] = DEVICE
-            files[mads / f"{name}{port.number - 1}" / "port"] = port.number
-    for path, value in files.items():
-        _write(path, f"{value}\n")
+            files[f"{mads}/{name}{port.number - 1}/ibdev"] = DEVICE
+            files[f"{mads}/{name}{port.number - 1}/port"] = port.number
+    return files
 
 
-def _port_files(folder: Path, port: Port) -> dict[Path, object]:
-    files: dict[Path, object] = {
-        folder / "lid": f"0x{port.lid:x}",
-        folder / "lid_mask_count": port.lmc,
-        folder / "sm_lid": f"0x{port.master_sm_lid:x}",
-        folder / "sm_sl": port.master_sm_sl,
-        folder / "state": f"{port.state}: {_STATES.get(port.state, 'NOP')}",
-        folder / "phys_state": f"{port.physical_state}: {_PHYSICAL.get(port.physical_state, '')}",
-        folder / "rate": _rate(port),
-        folder / "cap_mask": f"0x{port.capability_mask:08x}",
-        folder / "link_layer": "InfiniBand",
-        folder / "gids" / "0": _gid(port),
+def _contents_of_port(folder: str, port: Port) -> dict[str, object]:
+    files: dict[str, object] = {
+        f"{folder}/lid": f"0x{port.lid:x}",
+        f"{folder}/lid_mask_count": port.lmc,
+        f"{folder}/sm_lid": f"0x{port.master_sm_lid:x}",
+        f"{folder}/sm_sl": port.master_sm_sl,
+        f"{folder}/state": f"{port.state}: {_STATES.get(port.state, 'NOP')}",
+        f"{folder}/phys_state": f"{port.physical_state}: {_PHYSICAL.get(port.physical_state, '')}",
+        f"{folder}/rate": _rate(port),
+        f"{folder}/cap_mask": f"0x{port.capability_mask:08x}",
+        f"{folder}/link_layer": "InfiniBand",
+        f"{folder}/gids/0": _gid(port),
     }
     entries = bytes(port.pkeys).ljust(64, b"\0")[:64]
     for index in range(32):
-        files[folder / "pkeys" / str(index)] = f"0x{entries[2 * index : 2 * index + 2].hex()}"
+        files[f"{folder}/pkeys/{index}"] = f"0x{entries[2 * index : 2 * index + 2].hex()}"
     return files
 
 
@@ -94,13 +138,3 @@ def _groups(value: int) -> str:
     """A GUID in four groups."""
     text = f"{value:016x}"
     return ":".join(text[start : start + 4] for start in range(0, 16, 4))
-
-
-def _write(path: Path, text: str) -> None:
-    """Replace a file at once: a program may be reading it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.exists() and path.read_text() == text:
-        return
-    draft = path.with_name(f".{path.name}")
-    draft.write_text(text)
-    os.replace(draft, path)

@@ -12,7 +12,7 @@ import contextlib
 import errno
 import json
 import os
-import selectors
+import select
 import shutil
 import socket
 import struct
@@ -27,10 +27,9 @@ from ibwire.base.errors import EncodeError, IbwireError
 from ibwire.base.units import MS, Time
 from ibwire.fabric.infiniband.subnet import Port
 from ibwire.link.ibsim_server import IbsimServer
-from ibwire.link.umad_files import write_host
+from ibwire.link.umad_files import HostFiles
 from ibwire.sm.management import Management
-from ibwire.sm.umad import HEADER, Agent, Door, UmadFile
-from ibwire_layers.mad import MAD_SIZE
+from ibwire.sm.umad import ONE_MAD, WORD, Agent, Door, UmadFile
 
 HELLO = struct.Struct("<IIII112s")
 MAGIC = 0x69627731
@@ -41,12 +40,9 @@ _REGISTRATION = struct.Struct("<IIIIIBBB3sBx")
 _REGISTRATION2 = struct.Struct("<IIBBHIQQIB3x")
 """struct ib_user_mad_reg_req2."""
 
-_PLAIN = HEADER.size + MAD_SIZE
-"""Bytes of a message with one MAD."""
-_PLAIN_WORD = _PLAIN.to_bytes(4, "little")
+_ONE_WORD = ONE_MAD.to_bytes(WORD, "little")
+_WITH_WORD = WORD + ONE_MAD
 
-WORD = 4
-"""Bytes before each message: its length, and in the uppermost of them its kind."""
 REQUEST = 44
 """Bytes of a registration."""
 LONGEST = 32_000
@@ -121,8 +117,8 @@ class UmadServer:
         """Connections so far."""
         self.control = control
         self._doors: dict[Port, Door] = {}
-        self._written: dict[str, bytes] = {}
-        """Hosts whose files exist, with the state of their ports then."""
+        self._files: dict[str, HostFiles] = {}
+        """Of the hosts that programs have run on."""
         self._is_stale: Time | None = None
         self._due: Time | None = 0
         """When a step has something to do without a message, files of hosts aside."""
@@ -131,14 +127,16 @@ class UmadServer:
         self._serial = 0
         self._ibsim: IbsimServer | None = None
         self._stopped = False
-        self._selector = selectors.DefaultSelector()
+        self._poll = select.epoll()
+        self._readers: dict[int, Callable[[], object]] = {}
+        """What reads the other descriptors."""
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(self.path))
         self._listener.listen(64)
         self._listener.setblocking(False)
-        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._watch(self._listener, self._accept)
         self._alarm, self._bell = socket.socketpair()
-        self._selector.register(self._alarm, selectors.EVENT_READ)
+        self._watch(self._alarm, partial(self._alarm.recv, 1))
 
     def add_ibsim(self, name: str) -> None:
         """Also serve programs with libumad2sim of ibsim, by this name; raises `LinkError`."""
@@ -147,19 +145,25 @@ class UmadServer:
         for number, each in enumerate(ibsim.data):
             self._watch(each, partial(ibsim.read_data, number))
 
-    def _watch(self, opened: socket.socket, read: Callable[[], None]) -> None:
-        self._selector.register(opened, selectors.EVENT_READ, read)
+    def _watch(self, opened: socket.socket, read: Callable[[], object]) -> None:
+        self._readers[opened.fileno()] = read
+        self._poll.register(opened, select.EPOLLIN)
 
     def environment(self, host: str) -> dict[str, str]:
         """The variables with which a program runs on a host; makes the files it reads."""
         node = self.management.subnet.node(host)
         if node.is_switch:
             raise EncodeError("host", host, "a channel adapter: programs run there")
-        self._write(node.name)
+        files = self._files.get(node.name)
+        if files is None:
+            number = len(self._files)
+            files = HostFiles(self.folder / "hosts" / str(number), node)
+            self._files[node.name] = files
+        files.write()
         return {
             "IBWIRE_FABRIC": str(self.path),
             "IBWIRE_HOST": node.name,
-            "IBWIRE_ROOT": str(self._root(node.name)),
+            "IBWIRE_ROOT": str(files.root),
         }
 
     def stop(self) -> None:
@@ -174,46 +178,57 @@ class UmadServer:
 
     def step(self, longest: float = 1.0) -> None:
         """Wait for messages, at most `longest` seconds, and deal with them."""
-        due = min((each for each in (self._due, self._is_stale) if each is not None), default=None)
-        found = self._selector.select(_seconds(due, longest))
-        answered = 0
-        is_plain = bool(found)
-        for key, events in found:
-            connection = key.data
-            if isinstance(connection, _Connection):
-                if events & selectors.EVENT_READ:
-                    count, is_all = self._read(connection)
-                    answered += count
-                    is_plain = is_plain and is_all
-                if events & selectors.EVENT_WRITE:
-                    self._with_messages.add(connection.socket.fileno())
-                continue
+        due, stale = self._due, self._is_stale
+        if due is None or (stale is not None and stale < due):
+            due = stale
+        found = self._poll.poll(longest if due is None else _seconds(due, longest))
+        has_answered, is_plain = False, bool(found)
+        if self.management.waiting > MADS_OF_A_STEP:
+            # All wait together, so that none gets ahead of the others.
+            found = [each for each in found if not self._is_of_program(each[0])]
             is_plain = False
-            if key.fileobj is self._listener:
-                self._accept()
-            elif key.fileobj is self._alarm:
-                self._alarm.recv(1)
-            else:
-                connection()
+        for descriptor, events in found:
+            connection = self._connections.get(descriptor)
+            if connection is None:
+                is_plain = False
+                self._readers[descriptor]()
+                continue
+            if events & ~select.EPOLLOUT:
+                if self._read(connection):
+                    has_answered = True
+                else:
+                    is_plain = False
+            if events & select.EPOLLOUT:
+                self._with_messages.add(descriptor)
         now = _now()
-        if not is_plain or (due is not None and due <= now):
-            if self._due is not None and self._due <= now:
-                self._time_out(now)
-            self.management.run(now, MADS_OF_A_STEP)
-            self._due = self._next_due()
-        if answered:
+        if has_answered:
             self._is_stale = now + QUIET
+        if not is_plain or (due is not None and due <= now):
+            self._proceed(now)
+        if self._with_messages:
+            self._flush()
+
+    def _proceed(self, now: Time) -> None:
+        """Deliver MADs, and do what is due."""
+        if self._due is not None and self._due <= now:
+            self._time_out(now)
+        self.management.run(now, MADS_OF_A_STEP)
+        self._due = self._next_due()
         self._flush()
         if self._is_stale is not None and now >= self._is_stale:
             self._is_stale = None
-            for name in list(self._written):
-                self._write(name)
+            for files in self._files.values():
+                files.write()
+
+    def _is_of_program(self, descriptor: int) -> bool:
+        connection = self._connections.get(descriptor)
+        return connection is not None and connection.file is not None
 
     def close(self) -> None:
         """Close all connections and remove the socket."""
         for connection in list(self._connections.values()):
             self._drop(connection)
-        self._selector.close()
+        self._poll.close()
         if self._ibsim is not None:
             self._ibsim.close()
         for each in (self._listener, self._alarm, self._bell):
@@ -250,41 +265,40 @@ class UmadServer:
             connected.setblocking(False)
             connection = _Connection(connected)
             self._connections[connected.fileno()] = connection
-            self._selector.register(connected, selectors.EVENT_READ, connection)
+            self._poll.register(connected, select.EPOLLIN)
 
-    def _read(self, connection: _Connection) -> tuple[int, bool]:
-        """Take messages: how many agents have answered at once, and whether these were all."""
+    def _read(self, connection: _Connection) -> bool:
+        """Take messages; whether agents have answered all of them at once."""
         try:
             data = connection.socket.recv(ROUND)
         except BlockingIOError:
-            return 0, True
+            return True
         except OSError:
             data = b""
         if not data:
             self._drop(connection)
-            return 0, False
+            return False
         if connection.rest:
             data = connection.rest + data
+            connection.rest = b""
         file = connection.file
-        answered, at, end = 0, 0, len(data)
         if file is not None:
-            answer = file.answer
-            while data[at : at + WORD] == _PLAIN_WORD and end - at >= WORD + _PLAIN:
-                if not answer(data[at + WORD : at + WORD + _PLAIN]):
-                    break
-                at += WORD + _PLAIN
-                answered += 1
-            if answered:
-                self._with_messages.add(connection.socket.fileno())
-        connection.rest = b""
-        if at == end:
-            return answered, True
+            count, answers = file.answer(data)
+            if count:
+                if connection.unsent or file.waiting:
+                    for at in range(WORD, len(answers), _WITH_WORD):
+                        file.put(answers[at : at + ONE_MAD])
+                else:
+                    self._send(connection, answers)
+                if len(data) == len(answers):
+                    return True
+                data = data[len(answers) :]
         try:
-            connection.rest = self._take_all(connection, data[at:])
+            connection.rest = self._take_all(connection, data)
         except (struct.error, ValueError, OSError):
             # Not one of our own: its other programs are not disturbed.
             self._drop(connection)
-        return answered, False
+        return False
 
     def _take_all(self, connection: _Connection, data: bytes) -> bytes:
         """Take the whole messages of what has come; the rest."""
@@ -311,8 +325,7 @@ class UmadServer:
         elif file is not None:
             self._count_read(connection)
             if kind == INLINE:
-                if not file.answer(message):
-                    _write(file, message)
+                _write(file, message)
             elif kind == FILED:
                 self._long(connection, message)
             elif kind == REGISTER:
@@ -354,8 +367,9 @@ class UmadServer:
 
     def _long(self, connection: _Connection, name: bytes) -> None:
         path = Path(os.fsdecode(name))
+        files = self._files.get(connection.name)
         # Only a file that the shim has put into the folder of its own host.
-        if connection.file is None or path.parent != self._root(connection.name):
+        if connection.file is None or files is None or path.parent != files.root:
             raise ValueError("a message in a foreign file")
         data = path.read_bytes()
         path.unlink()
@@ -401,10 +415,10 @@ class UmadServer:
                 message = waiting.popleft()
                 length = len(message)
                 size += WORD + length
-                is_plain = length == _PLAIN
+                is_plain = length == ONE_MAD
                 if not is_plain:
                     connection.file.fetched(length)
-                parts += (_PLAIN_WORD if is_plain else length.to_bytes(WORD, "little"), message)
+                parts += (_ONE_WORD if is_plain else length.to_bytes(WORD, "little"), message)
             if not parts:
                 path = os.fsencode(self._file(connection, waiting.popleft()))
                 parts = [(len(path) | FILED << 24).to_bytes(WORD, "little"), path]
@@ -413,7 +427,10 @@ class UmadServer:
 
     def _file(self, connection: _Connection, message: bytes) -> Path:
         """Write a long message where the program reads it."""
-        path = self._spill(self._root(connection.name), message)
+        files = self._files.get(connection.name)
+        if files is None:
+            raise FileNotFoundError(connection.name)
+        path = self._spill(files.root, message)
         connection.files.append((path, len(message)))
         return path
 
@@ -443,14 +460,14 @@ class UmadServer:
     def _block(self, connection: _Connection, *, is_blocked: bool) -> None:
         """Whether to be called again when the program has read something."""
         connection.blocked = is_blocked
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if is_blocked else 0)
-        self._selector.modify(connection.socket, events, connection)
+        events = select.EPOLLIN | (select.EPOLLOUT if is_blocked else 0)
+        self._poll.modify(connection.socket, events)
 
     def _drop(self, connection: _Connection) -> None:
         descriptor = connection.socket.fileno()
         if self._connections.pop(descriptor, None) is None:
             return
-        self._selector.unregister(connection.socket)
+        self._poll.unregister(connection.socket)
         connection.socket.close()
         for path, _ in connection.files:
             path.unlink(missing_ok=True)
@@ -468,18 +485,6 @@ class UmadServer:
             path.unlink(missing_ok=True)
             raise
         return path
-
-    def _root(self, host: str) -> Path:
-        index = list(self.management.subnet.nodes).index(host)
-        return self.folder / "hosts" / str(index)
-
-    def _write(self, host: str) -> None:
-        node = self.management.subnet.nodes[host]
-        state = b"".join(bytes(port.info) for port in node.external_ports())
-        if self._written.get(host) == state:
-            return
-        self._written[host] = state
-        write_host(self._root(host), node)
 
 
 def _seconds(due: Time | None, longest: float) -> float:

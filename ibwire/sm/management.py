@@ -129,17 +129,14 @@ class Management:
                 datagram.qkey = GSI_QKEY
         self._waiting.append((datagram, port))
 
-    def answer(self, port: Port, mad: bytes, hi_tid: bytes) -> bytes | None:
-        """The response to a MAD that a program sends from a port, if an agent answers it at once.
+    def answers_at_once(self, port: Port) -> bool:
+        """Whether `direct` may answer what a program writes at a port, in place of `send`.
 
-        `None` if it is for `send`. hi_tid: the upper half of its transaction id, in place of its
-        own. The ports on the way count it in `settle` or `run`.
+        The ports on the way count it in `settle` or `run`.
         """
         if self._waiting or self.times is not None or self.on_packet is not None or self._errors:
-            return None
-        if port.management in self.managers:
-            return None
-        return self.direct.answer(port, mad, hi_tid)
+            return False
+        return not self.managers or port.management not in self.managers
 
     def damage(self, port: Port, rate: float) -> None:
         """Damage what leaves a port at a bit error rate, 0 for none: a damaged packet is lost."""
@@ -156,6 +153,11 @@ class Management:
     def settle(self) -> None:
         """Bring the counters of ports up to date."""
         self.direct.settle()
+
+    @property
+    def waiting(self) -> int:
+        """MADs that wait for `run`."""
+        return len(self._waiting)
 
     @property
     def is_busy(self) -> bool:

@@ -177,9 +177,9 @@ class SMA:
 
     def _port_info(self, node: Node, arrived: int, modifier: int, data: bytes | None) -> _Answer:
         number = modifier & 0xFF
-        if not node.is_switch and number == 0:
+        if number == 0 and not node.is_switch:
             number = arrived
-        if number > node.num_ports:
+        if number >= len(node.ports):
             return _INVALID, bytes(ATTRIBUTE_SIZE)
         port = node.ports[number]
         status = 0
@@ -188,34 +188,37 @@ class SMA:
                 status = _INVALID
             else:
                 status = self._set_port(port, data)
-        info = bytearray(port.info)
+        info = port.info[:]
         info[_LOCAL_PORT] = arrived
         return status, bytes(info)
 
     def _set_port(self, port: Port, data: bytes) -> int:
         """Set PortInfo; the status. An invalid field changes nothing."""
-        now = port.info
-        found = _changes(port.kind, data[_LINK_PART:], bytes(now[_LINK_PART:]))
+        now = bytes(port.info)
+        if port.number and port.node.is_switch:
+            found = _written_external(data, now)
+        else:
+            found = _written(port.kind, data, now)
         if found is None:
             return _INVALID
-        kept, taken, fixed, state, physical = found
-        value = _number(now, "big") & kept | _number(data, "big") & taken | fixed
-        now[:] = value.to_bytes(ATTRIBUTE_SIZE, "big")
+        port.info[:], state, physical = found
         if physical == _DISABLED:
             self.subnet.disable(port)
         elif state == _DOWN or physical in _TRAINING:
             self.subnet.retrain(port)
         elif state:
-            port.state = state
+            port.info[_STATE.at] = port.info[_STATE.at] & ~_STATE.mask | state
         return 0
 
     def _pkey_table(self, node: Node, arrived: int, modifier: int, data: bytes | None) -> _Answer:
         block, number = modifier & 0xFFFF, modifier >> 16
         if not node.is_switch:
             number = arrived
-        if number > node.num_ports:
+        if number >= len(node.ports):
             return _INVALID, bytes(ATTRIBUTE_SIZE)
         port = node.ports[number]
+        if block == 0 and data is None:
+            return 0, bytes(port.pkeys[:PKEY_BLOCK]).ljust(ATTRIBUTE_SIZE, b"\0")
         start = block * PKEY_BLOCK
         size = 2 * node.pkey_capacity_of(port)
         if start >= size:
@@ -298,13 +301,28 @@ def takes_link_down(data: bytes) -> bool:
     return data[_STATE.at] & _STATE.mask == _DOWN or data[_PHYSICAL.at] >> _PHYSICAL.shift != 0
 
 
+def _written(kind: str, data: bytes, now: bytes) -> tuple[bytes, int, int] | None:
+    """PortInfo after a Set; the state and the physical state to go to. `None` if it is invalid."""
+    found = _changes(kind, data[_LINK_PART:], now[_LINK_PART:])
+    if found is None:
+        return None
+    kept, taken, fixed, state, physical = found
+    value = _number(now, "big") & kept | _number(data, "big") & taken | fixed
+    return value.to_bytes(ATTRIBUTE_SIZE, "big"), state, physical
+
+
+@lru_cache(4096)
+def _written_external(data: bytes, now: bytes) -> tuple[bytes, int, int] | None:
+    """The same of a port of a switch: a manager writes the same to thousands of them."""
+    return _written("external", data, now)
+
+
 @lru_cache(4096)
 def _changes(kind: str, data: bytes, info: bytes) -> tuple[int, int, int, int, int] | None:
     """What a Set changes, by the parts of the old and the new PortInfo that decide it.
 
     Masks of the whole attribute: what stays as it was, what is taken over; other bits; the state
-    and the physical state to go to. `None` if a field is invalid. A manager asks for the same of
-    thousands of ports.
+    and the physical state to go to. `None` if a field is invalid.
     """
     mask, fixed = _WRITABLE[kind], 0
     taken = mask

@@ -11,11 +11,13 @@ import struct
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 from itertools import count
 
 from ibwire.base.units import MS, Time
 from ibwire.fabric.infiniband.subnet import IS_SM, Port
 from ibwire.sm import rmpp
+from ibwire.sm.direct import Stream
 from ibwire.sm.mads import METHOD, MGMT_CLASS, PERMISSIVE, RESPONSE, TID, Datagram
 from ibwire.sm.management import Management
 from ibwire_layers.mad import MAD_SIZE, VENDOR_RANGE_2, Method, MgmtClass, RMPPType
@@ -29,6 +31,13 @@ _FIRST, _REST, _LAST = struct.Struct("<IIIII"), struct.Struct(">IIHBB24x"), stru
 """The same for a message to a program, whose fields from the path bits to the P_Key index are all
 0."""
 
+WORD = 4
+"""Bytes of the number before each message of a stream: its length, and in the uppermost of them its
+kind, 0 for a MAD (`ibwire/link/umad_shim.c`)."""
+ONE_MAD = HEADER.size + MAD_SIZE
+"""Bytes of a message with one MAD."""
+_WORD = ONE_MAD.to_bytes(WORD, "little")
+
 MAXIMUM_AGENTS = 32
 MAXIMUM_WAITING = 100_000
 """Messages that a file keeps for a program that does not read; later ones are dropped."""
@@ -37,10 +46,9 @@ MAXIMUM_LONG_BYTES = 64 << 20
 MAXIMUM_MESSAGE = 64 << 20
 MAXIMUM_REQUESTS = 10_000
 """Requests of a file that wait for a response; opensm has 1000."""
+_SPARE_DUES = 1000
 _MOST_SEGMENTS = MAXIMUM_LONG_BYTES // 200
 """Segments that a file keeps of messages that are not whole yet."""
-_MOST_HEADERS = 256
-"""Headers of requests that a file remembers."""
 ETIMEDOUT, EINVAL, EBUSY, ENOMEM = 110, 22, 16, 12
 DIRECTED_LID = 0xFFFF
 
@@ -160,10 +168,11 @@ class UmadFile:
         """Of the messages longer than a MAD that wait, or that the program has not fetched yet."""
         self.dropped = 0
         self._on_message = on_message
-        self._plain: dict[bytes, tuple[bytes, bytes] | None] = {}
-        """By header: the header of the response, and the upper half of the transaction id, if
-        agents may answer requests with this header at once."""
+        self._stream = Stream(door.management.direct, door.port, WORD + HEADER.size, self._plainly)
         self._requests: dict[tuple[bytes, int], _Request] = {}
+        self._dues: list[tuple[Time, int, tuple[bytes, int]]] = []
+        """A heap of when requests are due, also of those that have their answer."""
+        self._number = count().__next__
         self._sending: dict[tuple[bytes, int], tuple[rmpp.Sending, bytes, Agent]] = {}
         self._receiving: dict[tuple[bytes, int, int], tuple[rmpp.Receiving, Agent]] = {}
         self._segments = 0
@@ -176,7 +185,7 @@ class UmadFile:
         if agent.qpn not in (0, 1):
             return EINVAL
         self.agents[agent.number] = agent
-        self._plain.clear()
+        self._stream.forget()
         return 0
 
     def unregister(self, number: int) -> None:
@@ -184,7 +193,7 @@ class UmadFile:
         agent = self.agents.pop(number, None)
         if agent is None:
             return
-        self._plain.clear()
+        self._stream.forget()
         self._requests = {
             key: request for key, request in self._requests.items() if request.agent is not agent
         }
@@ -197,35 +206,30 @@ class UmadFile:
         if self in self.door.files:
             self.door.files.remove(self)
         self.agents.clear()
-        self._plain.clear()
+        self._stream.forget()
         self._requests.clear()
         self._sending.clear()
         self._receiving.clear()
 
-    def answer(self, message: bytes) -> bool:
-        """Give a program the response to what it writes, if an agent answers it at once.
+    def answer(self, data: bytes) -> tuple[int, bytes]:
+        """The responses to what a program writes, as far as agents answer it at once.
 
-        `False` if it is for `write`: then nothing has happened.
+        data: messages of `ONE_MAD` bytes, with a word before each; so are the responses. Their
+        number comes first. The rest is for `write`: with it nothing has happened.
         """
-        if len(message) != HEADER.size + MAD_SIZE:
-            return False
-        header = message[: HEADER.size]
-        if header not in self._plain:
-            if len(self._plain) == _MOST_HEADERS:
-                self._plain.clear()
-            self._plain[header] = self._plainly(header)
-        found = self._plain[header]
-        if found is None:
-            return False
-        given, hi_tid = found
-        mad = message[HEADER.size :]
-        if self._requests and (hi_tid + mad[12:16], mad[MGMT_CLASS]) in self._requests:
-            return False
-        answer = self.door.management.answer(self.door.port, mad, hi_tid)
-        if answer is None:
-            return False
-        self._put(given + answer)
-        return True
+        door = self.door
+        if not door.management.answers_at_once(door.port):
+            return 0, b""
+        return self._stream.answer(data, self._requests)
+
+    def put(self, message: bytes) -> None:
+        """Keep a message until the program reads it."""
+        if len(self.waiting) == MAXIMUM_WAITING:
+            self.dropped += 1
+            self.fetched(len(message))
+            return
+        self.waiting.append(message)
+        self._on_message()
 
     def write(self, message: bytes, now: Time) -> int:
         """Send what a program writes; 0 or an error number."""
@@ -251,9 +255,11 @@ class UmadFile:
             if len(self._requests) >= MAXIMUM_REQUESTS:
                 return ENOMEM
             wait = timeout_ms * MS
-            self._requests[key] = _Request(
+            request = _Request(
                 agent, header, bytes(mad), due=now + wait, wait=wait, retries=min(retries, 1000)
             )
+            self._requests[key] = request
+            self._wait_until(request.due, key)
         if is_rmpp:
             unacknowledged = sum(len(each.message) for each, _, _ in self._sending.values())
             if unacknowledged + len(mad) > MAXIMUM_LONG_BYTES:
@@ -310,19 +316,27 @@ class UmadFile:
 
     def poll_timeout(self) -> Time | None:
         """When `handle_timeout` is due."""
-        dues = [request.due for request in self._requests.values()]
-        dues += [sending.due for sending, _, _ in self._sending.values()]
-        dues += [receiving.due for receiving, _ in self._receiving.values()]
-        return min(dues, default=None)
+        dues = self._dues
+        while dues and not self._is_due_at(dues[0]):
+            heappop(dues)
+        found = [dues[0][0]] if dues else []
+        found += [sending.due for sending, _, _ in self._sending.values()]
+        found += [receiving.due for receiving, _ in self._receiving.values()]
+        return min(found, default=None)
 
     def handle_timeout(self, now: Time) -> None:
         """Repeat requests without a response, until they are given up."""
-        for key, request in list(self._requests.items()):
-            if request.due > now:
+        dues = self._dues
+        while dues and dues[0][0] <= now:
+            place = heappop(dues)
+            if not self._is_due_at(place):
                 continue
+            key = place[2]
+            request = self._requests[key]
             if request.retries:
                 request.retries -= 1
                 request.due = now + request.wait
+                self._wait_until(request.due, key)
                 self._send(bytearray(request.mad), request.header, request.agent)
                 continue
             del self._requests[key]
@@ -335,19 +349,32 @@ class UmadFile:
                 continue
             for segment in sending.take(now):
                 self._send(segment, header, agent)
-        for place, (receiving, _) in list(self._receiving.items()):
+        for message, (receiving, _) in list(self._receiving.items()):
             if receiving.due <= now:
-                self._forget(place)
+                self._forget(message)
 
-    def _plainly(self, header: bytes) -> tuple[bytes, bytes] | None:
-        """The header of a response to a directed-route SMP, and the upper half of its TID."""
-        number, _, timeout_ms, _, _, qpn, qkey, lid, sl, *_ = HEADER.unpack(header)
+    def _wait_until(self, due: Time, key: tuple[bytes, int]) -> None:
+        if len(self._dues) > _SPARE_DUES + 2 * len(self._requests):
+            self._dues = [place for place in self._dues if self._is_due_at(place)]
+            heapify(self._dues)
+        heappush(self._dues, (due, self._number(), key))
+
+    def _is_due_at(self, place: tuple[Time, int, tuple[bytes, int]]) -> bool:
+        """Whether a request still waits for its answer, and is due then."""
+        request = self._requests.get(place[2])
+        return request is not None and request.due == place[0]
+
+    def _plainly(self, before: bytes) -> tuple[bytes, bytes] | None:
+        """What is before a response to a directed-route SMP, and the upper half of its TID."""
+        if before[:WORD] != _WORD:
+            return None
+        number, _, timeout_ms, _, _, qpn, qkey, lid, sl, *_ = HEADER.unpack(before[WORD:])
         agent = self.agents.get(number)
         if agent is None or agent.qpn or any(qpn) or lid != PERMISSIVE or not timeout_ms:
             return None
-        first = _FIRST.pack(number, 0, 0, 0, HEADER.size + MAD_SIZE)
+        first = _FIRST.pack(number, 0, 0, 0, ONE_MAD)
         rest = _REST.pack(0, int.from_bytes(qkey, "big"), DIRECTED_LID, sl & 0xF, 0)
-        return first + rest + _LAST.pack(0), agent.hi_tid.to_bytes(4, "big")
+        return _WORD + first + rest + _LAST.pack(0), agent.hi_tid.to_bytes(4, "big")
 
     def _segment(self, agent: Agent, datagram: Datagram, now: Time) -> None:
         mad = datagram.mad
@@ -429,7 +456,7 @@ class UmadFile:
         bits = 0 if datagram.dlid == DIRECTED_LID else self._path_bits(datagram.dlid)
         rest = _REST.pack(datagram.sqp, datagram.qkey, datagram.slid, datagram.sl, bits)
         index = self.door.port.pkey_index(datagram.pkey) if datagram.dqp else 0
-        self._put(first + rest + _LAST.pack(index) + mad)
+        self.put(first + rest + _LAST.pack(index) + mad)
 
     def _path_bits(self, dlid: int) -> int:
         port = self.door.port
@@ -438,15 +465,7 @@ class UmadFile:
     def _return(self, header: bytes, mad: bytes, status: int) -> None:
         fields = list(HEADER.unpack(header))
         fields[1], fields[4] = status, HEADER.size + 24
-        self._put(HEADER.pack(*fields) + mad[:24])
-
-    def _put(self, message: bytes) -> None:
-        if len(self.waiting) == MAXIMUM_WAITING:
-            self.dropped += 1
-            self.fetched(len(message))
-            return
-        self.waiting.append(message)
-        self._on_message()
+        self.put(HEADER.pack(*fields) + mad[:24])
 
 
 def _wants(agent: Agent, mad: bytes | bytearray) -> bool:

@@ -22,8 +22,10 @@ from ibwire.link.umad_server import (
     INLINE,
     ISSM,
     LONGEST,
+    MADS_OF_A_STEP,
     MAGIC,
     REGISTER,
+    ROUND,
     UMAD,
     UNREGISTER,
     UmadServer,
@@ -189,6 +191,60 @@ def test_a_program_that_does_not_read_stops_nobody(server: UmadServer) -> None:
     size = 4 + 64 + 256
     found = [int.from_bytes(heard[at + 80 : at + 84]) for at in range(0, len(heard), size)]
     assert found == list(range(3000))
+
+
+def get_node_info(tid: int, port: int) -> bytes:
+    """Get NodeInfo of what is behind a port, as it is written to the socket."""
+    header = HEADER.pack(
+        0, 0, 20_000, 0, 0, bytes(4), bytes(4), b"\xff\xff", *(0,) * 6, bytes(16), bytes(4), 0
+    )
+    mad = bytearray(256)
+    mad[:8] = bytes((1, 0x81, 1, 1, 0, 0, 0, 1))
+    mad[12:16] = tid.to_bytes(4, "big")
+    mad[16:18] = b"\0\x11"
+    mad[32:36] = b"\xff" * 4
+    mad[129] = port
+    return (320).to_bytes(4, "little") + header + bytes(mad)
+
+
+@pytest.mark.parametrize("port", [1, 9], ids=["answered at once", "lost"])
+def test_a_program_that_asks_for_much_leaves_others_their_turn(
+    server: UmadServer, port: int
+) -> None:
+    greedy, modest = Client(server), Client(server)
+    for each in (greedy, modest):
+        each.hello(UMAD)
+        each.register(0, 0x81, 0)
+    many = b"".join(get_node_info(tid, port) for tid in range(5000))
+    assert greedy.socket.send(many) > 2 * ROUND
+    modest.socket.send(get_node_info(1, 1))
+
+    server.step(0)
+
+    assert len(modest.hear()) == 320
+    server.management.settle()
+    assert server.management.delivered // 2 + server.management.lost <= ROUND // 324 + 2
+
+
+def test_many_programs_that_ask_for_much_do_not_fill_the_memory(server: UmadServer) -> None:
+    clients = [Client(server) for _ in range(12)]
+    for each in clients:
+        each.hello(UMAD)
+        each.register(0, 0x81, 0)
+    modest = clients.pop()
+    written = {each: b"".join(get_node_info(tid, 9) for tid in range(5000)) for each in clients}
+    waited = 0
+    for turn in range(40):
+        for each in clients:
+            with contextlib.suppress(BlockingIOError):
+                written[each] = written[each][each.socket.send(written[each]) :]
+        if turn == 20:
+            modest.socket.send(get_node_info(1, 1))
+        server.step(0)
+        waited = max(waited, server.management.waiting)
+
+    assert waited <= MADS_OF_A_STEP + 11 * (ROUND // 324 + 1)
+    assert len(modest.hear()) == 320
 
 
 def test_long_messages_that_nobody_reads_are_bounded_and_removed(

@@ -120,6 +120,26 @@ def test_a_request_is_repeated_and_then_given_up(doors: tuple[Door, Door]) -> No
     assert client.poll_timeout() is None
 
 
+def test_requests_with_answers_leave_nothing_behind(doors: tuple[Door, Door]) -> None:
+    client = opened(doors[0], SMP)
+    management = doors[0].management
+    client.agents[0].version = 1
+    ask = bytearray(message(2, GET, 0, bytes(200), timeout=20_000))
+    ask[20:24], ask[24:28] = bytes(4), bytes(4)
+    ask[64 : 64 + 4] = bytes((1, SMP, 1, GET))
+    ask[64 + 16 : 64 + 18] = (0x11).to_bytes(2, "big")
+    for tid in range(5000):
+        ask[76:80] = tid.to_bytes(4, "big")
+        client.write(bytes(ask), tid)
+        management.run(tid)
+        assert client.take() is not None
+
+    assert len(client._dues) < 2000
+    assert client.poll_timeout() is None
+    client.write(message(9, GET, 1, bytes(200), timeout=1), 10 * S)
+    assert client.poll_timeout() == 10 * S + S // 1000
+
+
 @pytest.mark.parametrize("records", [0, 1, 2, 3, 65, 66, 1000])
 def test_long_messages_come_whole(doors: tuple[Door, Door], records: int) -> None:
     client, server = opened(doors[0]), opened(doors[1], methods=1 << GET_TABLE)
