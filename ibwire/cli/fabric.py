@@ -399,7 +399,10 @@ def execute(name: str, host: str, arguments: tuple[str, ...]) -> None:
     if found is None:
         raise click.ClickException(f"{program}: command not found")
     sys.stdout.flush()
-    os.execve(found, list(arguments), environment)
+    try:
+        os.execve(found, list(arguments), environment)
+    except OSError as error:  # such as a script whose interpreter is missing
+        raise click.ClickException(f"{program}: {error.strerror}") from None
 
 
 @command.command("show")
@@ -420,7 +423,7 @@ def show(name: str, style: str | None, output: str | None) -> None:
 @click.argument("destination")
 @table_options("hop")
 def route(name: str, source: str, destination: str, style: str | None, output: str | None) -> None:
-    """Show the hops from a host to another by the tables of the switches.
+    """Show the hops from a host or switch to another by the tables of the switches.
 
     The exit status is 1 if packets do not arrive, and the last line says why.
     """

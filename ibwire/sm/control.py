@@ -202,36 +202,42 @@ class Control:
 
 
 def route(start: Port, end: Port) -> list[Answer]:
-    """The hops from one adapter to another by the tables of the switches.
+    """The hops from one node to another by the tables of the switches.
 
-    Each with the node, the port it comes in by and the port it leaves by; `problem` says at the
-    last one why the packet does not arrive.
+    start, end: a port of an adapter, or port 0 of a switch. Each hop with the node, the port it
+    comes in by and the port it leaves by; `problem` says at the last one why the packet does not
+    arrive.
     """
     lid = end.lid
-    rows: list[Answer] = [{"node": start.node.name, "in": None, "out": start.number}]
+    rows: list[Answer] = [{"node": start.node.name, "in": None, "out": start.number or None}]
     if lid == 0:
         rows[-1]["problem"] = f"{end.node.name} has no LID: no subnet manager has been here"
         return rows
-    port = start
     passed: set[Node] = set()
-    while port.peer is None or port.peer.node not in passed:
-        peer = port.peer
+    node, came = start.node, start
+    while node not in passed:
+        if node.is_switch:
+            passed.add(node)
+        out = node.route(lid) if node.is_switch else start.number
+        if came is end or (node.is_switch and out == 0):
+            rows[-1]["out"] = None
+            if came.management is not end:
+                rows[-1]["problem"] = f"this is not {end.node.name}"
+            return rows
+        if not node.is_switch and len(rows) > 1:
+            rows[-1]["problem"] = f"this is not {end.node.name}"
+            return rows
+        rows[-1]["out"] = None if out == NO_PORT else out
+        if out == NO_PORT or out > node.num_ports:
+            rows[-1]["problem"] = f"no route to LID {lid}"
+            return rows
+        peer = node.ports[out].peer
         if peer is None or not peer.is_up:
             rows[-1]["problem"] = "the link is down"
             return rows
-        node = peer.node
-        passed.add(node)
-        if not node.is_switch:
-            rows.append({"node": node.name, "in": peer.number, "out": None})
-            if peer is not end:
-                rows[-1]["problem"] = f"this is not {end.node.name}"
-            return rows
-        out = node.route(lid)
-        rows.append({"node": node.name, "in": peer.number, "out": None if out == NO_PORT else out})
-        if out in (NO_PORT, 0) or out > node.num_ports:
-            rows[-1]["problem"] = f"no route to LID {lid}"
-            return rows
-        port = node.ports[out]
+        node, came = peer.node, peer
+        rows.append({"node": node.name, "in": came.number, "out": None})
+    rows.pop()  # where it has been before
     rows[-1]["problem"] = "the route is a loop"
     return rows
 

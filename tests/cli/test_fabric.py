@@ -6,6 +6,8 @@ Real programs on it: tests/interop/test_fabric.py.
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -127,6 +129,21 @@ def test_the_subnet_manager_runs_where_there_is_a_link(
     assert [(port.node.name, port.number) for port in seen] == [("a", 2)]
     assert asked.exit_code == 2
     assert "one with a link" in asked.output
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs cc: apt install gcc")
+@pytest.mark.parametrize("content", ["#!/no/such/interpreter\n", "no program\n"])
+def test_a_program_that_cannot_run_is_a_sentence(
+    subnet: Subnet, tmp_path: Path, content: str
+) -> None:
+    program = tmp_path / "program"
+    program.write_text(content)
+    program.chmod(0o755)
+
+    result = run("exec", "node-0", str(program))
+
+    assert result.exit_code == 1
+    assert re.search(r"program: (No such file|Exec format)", result.output)
 
 
 def test_links_fail_and_come_back(subnet: Subnet) -> None:

@@ -332,6 +332,27 @@ def test_a_route_of_many_hops_is_no_loop() -> None:
     assert rows[-1] == {"node": "node-69-0", "in": 1, "out": None}
 
 
+def test_routes_begin_and_end_at_switches_too(fabric: Fabric) -> None:
+    up(fabric)
+    ports = {"a": fabric.a, "b": fabric.b}
+    ports |= {name: fabric.subnet.nodes[name].ports[0] for name in ("sw0", "sw1")}
+
+    def hops(source: str, destination: str) -> list[tuple[object, ...]]:
+        return [tuple(row.values()) for row in route(ports[source], ports[destination])]
+
+    assert hops("a", "a") == [("a", None, None)]
+    assert hops("a", "sw0") == [("a", None, 1), ("sw0", 1, None)]
+    assert hops("sw0", "b") == [("sw0", None, 2), ("sw1", 2, 1), ("b", 1, None)]
+    assert hops("sw1", "sw0") == [("sw1", None, 2), ("sw0", 2, None)]
+    assert hops("sw1", "sw1") == [("sw1", None, None)]
+    fabric.subnet.nodes["sw0"].lft[2] = 1
+    assert hops("a", "b")[-1] == ("a", 1, None, "this is not b")
+    fabric.subnet.nodes["sw0"].lft[2] = 0
+    assert hops("a", "b")[-1] == ("sw0", 1, None, "this is not b")
+    fabric.subnet.nodes["sw0"].lft[2] = 255
+    assert hops("a", "b")[-1] == ("sw0", 1, None, "no route to LID 2")
+
+
 def test_data_do_not_pass_a_link_that_is_armed(fabric: Fabric) -> None:
     up(fabric)
     fabric.subnet.nodes["sw0"].ports[2].state = PortState.ARMED
