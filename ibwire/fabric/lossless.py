@@ -43,8 +43,6 @@ class SwitchSettings:
     headroom: Callable[[Link], int] | None = None
     """Bytes of headroom for a link; by default three times what it carries in its delay."""
     alpha: Fraction = Fraction(1, 8)
-    scales_alpha: bool = False
-    """Whether alpha doubles with each doubling of a port's rate over that of the first host."""
     ramps: Mapping[int, Ramp] = field(default_factory=dict)
     """When frames are marked, by the rate of the port in bits a second; 0 for all other rates."""
     strict: tuple[int, ...] = ()
@@ -73,20 +71,15 @@ class SwitchSettings:
     """The rules of each priority of a port, in place of those that `lossless`, `reserve`,
     `headroom`, `alpha` and `ramps` give."""
 
-    def port(self, link: Link, host_bps: int) -> PortSettings:
-        """The port at a link; host_bps: rate of the first host, for `scales_alpha`."""
+    def port(self, link: Link) -> PortSettings:
+        """The port at a link."""
         if self.rules is not None:
             return PortSettings(link.rate_bps, self.rules(link))
-        alpha = self.alpha
-        if self.scales_alpha:
-            rate = host_bps
-            while rate * 2 <= link.rate_bps:
-                rate, alpha = rate * 2, alpha * 2
         lossless = PriorityRules(
             is_lossless=True,
             reserve=self.reserve,
             headroom=(self.headroom or default_headroom)(link),
-            alpha=alpha,
+            alpha=self.alpha,
             ramp=self.ramps.get(link.rate_bps, self.ramps.get(0)),
         )
         return PortSettings(link.rate_bps, dict.fromkeys(self.lossless, lossless))
@@ -209,7 +202,6 @@ class LosslessNetwork:
     def _make_switches(self, settings: SwitchSettings | Mapping[str, SwitchSettings]) -> None:
         topology, draw = self.topology, self._simulator.random
         tables = self._tables()
-        host_bps = topology.ports(topology.hosts[0])[0][0].rate_bps
         for number, name in enumerate(topology.switches):
             own = settings if isinstance(settings, SwitchSettings) else settings[name]
             router = Router(
@@ -225,7 +217,7 @@ class LosslessNetwork:
                 },
                 flowlet_gap=own.flowlet_gap,
             )
-            ports = [own.port(link, host_bps) for link, _ in topology.ports(name)]
+            ports = [own.port(link) for link, _ in topology.ports(name)]
             self.switches[name] = Switch(
                 ports,
                 router,

@@ -3,7 +3,8 @@
 PYTHONPATH=tests python tests/bench/fabric_truth.py [FOLDER or FILE]... [--seeds N]
 
 FOLDER: of files like those in tests/truth/data, which are the default. One row a figure: expected,
-got, tolerance. The exit status is 1 if a row is out of its tolerance.
+got, tolerance. The exit status is 1 if a row is out of its tolerance, or if a set has a key that a
+run here cannot follow. Files of other kinds are named and left out.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from truth.compare import UnknownKind, rows_of
+from truth.compare import Part, Row, UnknownKind, parts_of
 from truth.sets import DATA
 
 
@@ -30,29 +31,58 @@ def main(places: tuple[Path, ...], seeds: int | None) -> None:
     ]
     if not files:
         raise click.UsageError("no .json file there")
-    failed = rows = 0
+    failed = rows = left_out = 0
     for path in files:
         print(f"{path.name}")
         try:
-            for row in rows_of(json.loads(path.read_text()), seeds=seeds):
-                rows += 1
-                failed += not row.passed
-                verdict = "ok  " if row.passed else "MISS"
-                print(
-                    f"  {verdict} {row.name:<50} {row.expected:>14,.2f} {row.got:>14,.2f} "
-                    f"+-{row.tolerance:,.2f}",
-                    flush=True,
-                )
+            parts = parts_of(json.loads(path.read_text()))
         except UnknownKind as error:
-            print(f"  left out: {error}")
-        except KeyError as error:
+            left_out += 1
+            print(f"  left out, and not compared: {error}")
+            continue
+        except Exception as error:  # A bad file can fail anywhere; the others still run.
             failed += 1
-            print(f"  MISS cannot be compared: the key {error} is missing")
-        except Exception as error:  # A bad value can fail anywhere; the other files still run.
-            failed += 1
-            print(f"  MISS cannot be compared: {type(error).__name__}: {error}")
-    print(f"{rows} rows, {failed} out of their tolerance")
+            print(f"  MISS cannot be compared: {reason(error)}")
+            continue
+        for part in parts:
+            for key in part.unknown:
+                failed += 1
+                print(f"  MISS {label(part)}no run here has {key}")
+            try:
+                for row in part.rows(seeds):
+                    rows += 1
+                    failed += not row.passed
+                    show(row, part)
+            except Exception as error:  # As above; the other sets still run.
+                failed += 1
+                print(f"  MISS {label(part)}cannot be compared: {reason(error)}", flush=True)
+        unused = sorted({key for part in parts for key in part.unused})
+        if unused:
+            print(f"  not compared: {', '.join(unused)}")
+    print(f"{rows} rows, {failed} missed, {left_out} files left out")
     sys.exit(failed > 0)
+
+
+def show(row: Row, part: Part) -> None:
+    """Print a row."""
+    verdict = "ok  " if row.passed else "MISS"
+    name = label(part) + row.name
+    print(
+        f"  {verdict} {name:<50} {row.expected:>14,.2f} {row.got:>14,.2f} +-{row.tolerance:,.2f}",
+        flush=True,
+    )
+
+
+def label(part: Part) -> str:
+    """What stands before the lines of a set; a file that is one table has no such name."""
+    return f"{part.name}: " if part.name else ""
+
+
+def reason(error: Exception) -> str:
+    """What is wrong with a file or a set."""
+    if isinstance(error, KeyError):
+        return f"the key {error} is missing"
+    return f"{type(error).__name__}: {error}"
 
 
 main()

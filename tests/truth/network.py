@@ -8,17 +8,21 @@ carries 42 bytes of telemetry, with TIMELY 8 of a time stamp, which stand here a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from fractions import Fraction
+from functools import partial
 from typing import Any, Self
 
 from ibwire.base import telemetry
-from ibwire.base.units import ETHERNET_OVERHEAD, GBPS, MS, NS, S, Time
+from ibwire.base.units import ETHERNET_OVERHEAD, NS, S, Time
 from ibwire.fabric import Simulator
 from ibwire.fabric.lossless import LosslessNetwork, SwitchSettings
 from ibwire.fabric.pause import is_mac_control
 from ibwire.fabric.switch import Ramp
+from ibwire.fabric.switch.port import PriorityRules
 from ibwire.fabric.topology import Link, Topology
 from ibwire.impair import Chance, Loss
 from ibwire.rc.attributes import AddressVector, QPType
@@ -173,9 +177,16 @@ class Run:
     """A network of a set with its flows."""
 
     def __init__(
-        self, setup: Mapping[str, Any], *, seed: int = 1, loss: float = 0, timeout: int = 0
+        self,
+        setup: Mapping[str, Any],
+        *,
+        seed: int = 1,
+        loss: float = 0,
+        timeout: int = 0,
+        watched: Iterable[tuple[str, int]] = (),
     ) -> None:
-        """loss: probability that a link loses a frame. timeout: code of the ACK timer."""
+        """loss: probability that a link loses a frame. timeout: code of the ACK timer. watched:
+        ports of switches, counted from 1, whose first pause is noted as that of hosts is."""
         self._timeout = timeout
         self._tables: dict[str, dict[str, list[int]]] | None = None
         self._ports: dict[str, list[tuple[Link, str]]] = {}
@@ -184,6 +195,11 @@ class Run:
         # With packets of one length many events fall on one instant: then their order counts.
         self.simulator = Simulator(seed, arrivals_first=mode.has_feedback)
         links = [_link(*each, packet=mode.packet) for each in setup["links"]]
+        self._nominal = {
+            link.rate_bps: bits_per_second(each[2])
+            for link, each in zip(links, setup["links"], strict=True)
+        }
+        """The rate that a line has by its name, by its rate here."""
         flows = flows_of(setup)
         numbers = {end for link in links for end in (link.a, link.b)}
         switches = {f"n{number}" for number in _switches(setup)}
@@ -195,7 +211,7 @@ class Run:
                 host,
                 f"10.0.{_number(host) >> 8}.{_number(host) + 1 & 255}",
                 profile=PROFILE,
-                **_control(mode, config, self.topology.ports(host)[0][0], *trip),
+                **_control(mode, config, self._line(host), *trip),
             )
             for host in hosts
         }
@@ -204,10 +220,8 @@ class Run:
             self.topology,
             {host: (device, device.mac) for host, device in self.devices.items()},
             SwitchSettings(
-                buffer=config.get("buf", DEFAULT_BUFFER) << 20,
-                headroom=_headroom,
-                scales_alpha=True,
-                ramps=_ramps(config, mode.packet),
+                buffer=int(config.get("buf", DEFAULT_BUFFER) * (1 << 20)),
+                rules=partial(self._rules, _ramps(config)),
                 overhead=ETHERNET_OVERHEAD + mode.stamp,
                 has_telemetry=mode is Mode.HPCC,
             ),
@@ -222,10 +236,10 @@ class Run:
         self._by_queue: dict[int, Flow] = {}
         """The flow of each completion queue, by its identity."""
         self.flows = [self._flow(*flow) for flow in flows]
-        self.first_pauses: dict[str, Time] = {}
-        """When the first pause frame arrived, by host."""
-        for host in hosts:
-            self._watch(host)
+        self.first_pauses: dict[tuple[str, int], Time] = {}
+        """When the first pause frame arrived, by node and port, which counts from 1."""
+        for port in {*((host, 1) for host in hosts), *watched}:
+            self._watch(*port)
         if loss:
             for wire in self.simulator.wires:
                 for line in (wire.a_to_b, wire.b_to_a):
@@ -249,30 +263,64 @@ class Run:
                 if id(line) not in lines:
                     line.overhead -= mode.ack_excess
                     bits = mode.ack * 8
-                    there = bits * S // _nominal_bps(line.rate_bps) // NS * NS
+                    there = bits * S // self._nominal[line.rate_bps] // NS * NS
                     line.delay += there - -(-bits * S // line.rate_bps)
 
-    def _watch(self, host: str) -> None:
-        ((link, _),) = self.topology.ports(host)
-        (wire,) = self.network.wires[link]
-        line = wire.b_to_a if link.a == host else wire.a_to_b
+    def _rules(self, ramps: Mapping[int, Ramp], link: Link) -> Mapping[int, PriorityRules]:
+        """A port as the other simulator sets it up (third.cc there): three times of headroom what
+        the line carries in its delay, and alpha twice for each halving that brings the rate of
+        the port down to that of the first host, from 1/8 to 1 at most."""
+        rate = nominal = self._nominal[link.rate_bps]
+        host = self._line(self.topology.hosts[0])
+        alpha = Fraction(1, 8)
+        while rate > host and alpha < 1:
+            rate, alpha = rate // 2, alpha * 2
+        rules = PriorityRules(
+            is_lossless=True,
+            reserve=4096,
+            headroom=nominal * (link.delay // NS) // 8 // 10**9 * 3,
+            alpha=alpha,
+            ramp=ramps.get(nominal, ramps.get(0)),
+        )
+        return {PRIORITY: rules}
+
+    def _line(self, host: str) -> int:
+        """Bits a second of the line of a host, by its name."""
+        return self._nominal[self.topology.ports(host)[0][0].rate_bps]
+
+    def _watch(self, node: str, port: int) -> None:
+        ends = [
+            line
+            for _, wire, places in self.network.ends
+            for place, line in zip(places, (wire.b_to_a, wire.a_to_b), strict=True)
+            if place == (node, port - 1)
+        ]
+        if not ends:
+            raise ValueError(f"{node} has no port {port}")
+        (line,) = ends
 
         def note(frame: bytes, now: Time) -> list[tuple[Time, bytes]]:
             if is_mac_control(frame):
                 bits = (len(frame) + line.overhead) * 8
-                self.first_pauses.setdefault(host, now + bits * S // line.rate_bps + line.delay)
+                arrival = now + bits * S // line.rate_bps + line.delay
+                self.first_pauses.setdefault((node, port), arrival)
             return [(0, frame)]
 
         line.stage = note
 
-    def run(self, limit: Time = 100 * MS) -> None:
+    def run(self, limit: Time = 1 * S) -> None:
         """Run until all flows have ended, or until the limit."""
+        self.run_until(max(flow.start for flow in self.flows))
+        self.advance(limit, until_ended=True)
+
+    def run_until(self, time: Time) -> None:
+        """Run to a time, and post the messages that begin until then."""
         for flow in sorted(self.flows, key=lambda flow: flow.start):
-            if not flow.is_posted:
+            if not flow.is_posted and flow.start <= time:
                 self.advance(flow.start)
                 flow.post()
                 self.simulator.kick(flow.qp.device)
-        self.advance(limit, until_ended=True)
+        self.advance(time)
 
     def advance(self, until: Time, *, until_ended: bool = False) -> None:
         """Run to a time, or until all flows have ended, and note when each of them does."""
@@ -297,9 +345,13 @@ class Run:
             raise ValueError(f"{ends.count(None)} of {len(ends)} flows have not ended")
         return max(end for end in ends if end is not None)
 
-    def hops(self, source: str, target: str) -> int:
-        """Links between two hosts."""
-        return len(self._links(source, target))
+    def alone(self, flow: Flow) -> float:
+        """Nanoseconds of a flow that has the network to itself: its packets on the slowest line,
+        one packet on each of the others, and the delays there and back."""
+        links = self._links(flow.source, flow.target)
+        each = [PACKET * 8 * 10**9 // self._nominal[link.rate_bps] for link in links]
+        trip = 2 * sum(link.delay // NS for link in links)
+        return flow.packets * max(each) + sum(each) - max(each) + trip
 
     def _longest_trip(self) -> tuple[int, int]:
         """Nanoseconds of the longest round trip, and the largest product with the rate in bytes.
@@ -312,7 +364,7 @@ class Run:
                 if source == target:
                     continue
                 path = self._links(source, target)
-                rates = [_nominal(link) for link in path]
+                rates = [self._nominal[link.rate_bps] for link in path]
                 sending = sum(_PAYLOAD * 8 * 10**9 // rate for rate in rates)
                 trip = 2 * sum(link.delay // NS for link in path) + sending
                 rtt = max(rtt, trip)
@@ -332,11 +384,6 @@ class Run:
             link, node = self._ports[node][self._tables[node][target][0]]
             found.append(link)
         return found
-
-    def post(self) -> None:
-        """Post all messages that begin at once."""
-        for flow in self.flows:
-            flow.post()
 
     def paused(self) -> dict[str, Time]:
         """For how long each port was stopped by pause frames; ports count from 1."""
@@ -406,22 +453,7 @@ def _switches(setup: Mapping[str, Any]) -> set[int]:
 
 
 def _link(a: int, b: int, rate: str, delay_ns: int, *, packet: int) -> Link:
-    nominal = int(rate.removesuffix("Gbps")) * GBPS
-    return Link(f"n{a}", f"n{b}", _rate(nominal, packet), delay_ns * NS)
-
-
-def _headroom(link: Link) -> int:
-    """Three times what the nominal rate carries in the delay (reference/fabric#shared-buffer)."""
-    return 3 * _nominal(link) * link.delay // (8 * S)
-
-
-def _nominal(link: Link) -> int:
-    """The rate of a line by its name: a whole number of gigabits a second, of 5 or more."""
-    return _nominal_bps(link.rate_bps)
-
-
-def _nominal_bps(rate_bps: int) -> int:
-    return round(rate_bps / (5 * GBPS)) * 5 * GBPS
+    return Link(f"n{a}", f"n{b}", _rate(bits_per_second(rate), packet), delay_ns * NS)
 
 
 class Mode(Enum):
@@ -464,12 +496,11 @@ MODES = frozenset(mode.value for mode in Mode)
 
 
 def _control(
-    mode: Mode, config: Mapping[str, Any], link: Link, rtt_ns: int, bdp: int
+    mode: Mode, config: Mapping[str, Any], line: int, rtt_ns: int, bdp: int
 ) -> dict[str, Any]:
     """How devices control congestion: not at all, or by a model with the values of a set."""
     if not config.get("qcn", 1) or mode is Mode.NONE:
         return {}
-    line = _nominal(link)
     least = megabits(config.get("minr", "100Mb/s"))
     step, step_after = megabits(config.get("ai", "5Mb/s")), megabits(config.get("hai", "50Mb/s"))
     gain = config.get("g", 1 / 256)
@@ -517,21 +548,33 @@ def _control(
     return {"rate_control": make, "notification": NotificationPoint(interval=0)}
 
 
-def _ramps(config: Mapping[str, Any], packet: int) -> dict[int, Ramp]:
-    """When frames are marked, by the rate of a line here."""
+def _ramps(config: Mapping[str, Any]) -> dict[int, Ramp]:
+    """When frames are marked, by the rate of a line; 0 for all others."""
     if "kmin" in config:
         return {0: _ramp(config["kmin"], config["kmax"], config["pmax"])}
-    rates = config.get("rates", {})
-    return {_rate(int(bps), packet): _ramp(*limits) for bps, limits in rates.items()}
+    return {int(bps): _ramp(*limits) for bps, limits in config.get("rates", {}).items()}
 
 
-def _ramp(minimum: int, maximum: int, probability: float) -> Ramp:
-    return Ramp(minimum=minimum * 1000, maximum=maximum * 1000, probability=probability)
+def _ramp(minimum: float, maximum: float, probability: float) -> Ramp:
+    """minimum, maximum: in units of 1,000 bytes."""
+    return Ramp(minimum=int(minimum * 1000), maximum=int(maximum * 1000), probability=probability)
 
 
-def megabits(text: str) -> int:
+def bits_per_second(text: str) -> int:
+    """`100Gbps`, `5Mb/s`, `1.6Tbps` or `2500000000bps` in bits a second."""
+    found = _RATE.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"the rate {text!r} is not of the form 100Gbps or 5Mb/s")
+    return int(Fraction(found[1]) * 1000 ** " KMGT".index(found[2].upper() or " "))
+
+
+def megabits(text: str) -> int | float:
     """`5Mb/s` or `1Gb/s` in megabits a second."""
-    return int(text.removesuffix("b/s")[:-1]) * (1000 if "G" in text else 1)
+    found = Fraction(bits_per_second(text), 10**6)
+    return int(found) if found.denominator == 1 else float(found)
+
+
+_RATE = re.compile(r"([0-9.]+) ?([KMGTkmgt]?)(?:b/s|bps|bit/s)")
 
 
 def _rate(nominal: int, packet: int) -> int:

@@ -11,11 +11,11 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from ibwire.base.units import MS, US, Time
+from ibwire.base.units import GBPS, NS, US, S, Time
 from ibwire.fabric import Simulator
 from ibwire.fabric.lossless import LosslessNetwork, SwitchSettings
 from ibwire.fabric.switch.routing import Strategy
-from ibwire.fabric.topology import fat_tree
+from ibwire.fabric.topology import Topology, fat_tree
 from ibwire.rc.attributes import AddressVector, QPType
 from ibwire.rc.connect import ALL_ACCESS, bring_up
 from ibwire.rc.device import Device
@@ -42,13 +42,18 @@ _PRIORITY = 3
 
 
 def transfer_times(
-    matrix: list[str], strategy: Strategy, *, seed: int = 1, profile: Profile = SPEC
+    matrix: list[str],
+    strategy: Strategy,
+    *,
+    seed: int = 1,
+    profile: Profile = SPEC,
+    topology: Topology | None = None,
 ) -> tuple[list[Time], int]:
     """How long each transfer of a matrix took, and bytes that were retransmitted."""
     simulator = Simulator(seed)
-    topology = fat_tree(4)
+    topology = topology or fat_tree(4)
     devices = [
-        Device(name, f"10.0.0.{number + 1}", profile=profile)
+        Device(name, f"10.0.{number >> 8}.{number + 1 & 255}", profile=profile)
         for number, name in enumerate(topology.hosts)
     ]
     LosslessNetwork(
@@ -84,9 +89,24 @@ def transfer_times(
                 ended[id(qp)] = simulator.now
         return len(ended) == len(senders)
 
-    simulator.run(until=100 * MS, stop=all_ended)
+    simulator.run(until=1 * S, stop=all_ended)
     assert len(ended) == len(senders), f"{len(senders) - len(ended)} transfers have not ended"
     return sorted(ended.values()), sum(qp.counters.retransmitted for qp, _ in senders) * _MTU
+
+
+def topology_of(document: Mapping[str, Any]) -> Topology:
+    """The fat tree that a file describes in words: its host slots, rate and delay of a hop."""
+    text = document.get("topology", "")
+    number = max(
+        int(each) for line in document["matrix"] for each in _FLOW.match(line).groups()[:2]
+    )
+    slots = re.search(r"(\d+) host", text)
+    hosts = int(slots[1]) if slots else number + 1
+    k = next(each for each in range(2, 64, 2) if each**3 // 4 >= hosts)
+    rate = re.search(r"(\d+)\s?G\b", text)
+    hop = re.search(r"([\d.]+) (us|ns) a hop", text)
+    delay = round(float(hop[1]) * {"us": US, "ns": NS}[hop[2]]) if hop else 1 * US
+    return fat_tree(k, rate_bps=int(rate[1]) * GBPS if rate else 100 * GBPS, delay=delay)
 
 
 def figures(document: Mapping[str, Any]) -> dict[str, dict[str, list[float]]]:
@@ -99,9 +119,11 @@ def figures(document: Mapping[str, Any]) -> dict[str, dict[str, list[float]]]:
     return found
 
 
-def own_figures(matrix: list[str], strategy: Strategy, seed: int) -> dict[str, float]:
+def own_figures(
+    matrix: list[str], strategy: Strategy, seed: int, topology: Topology
+) -> dict[str, float]:
     """The same figures of one run here."""
-    times, again = transfer_times(matrix, strategy, seed=seed)
+    times, again = transfer_times(matrix, strategy, seed=seed, topology=topology)
     return {
         "last, us": times[-1] / US,
         "first, us": times[0] / US,
