@@ -103,8 +103,13 @@ def test_ibdmchk_on_credit_loops(
         host = next(
             node.name for node in find_topology(topology).nodes.values() if not node.is_switch
         )
-        report = fabric.on(host, "ibdiagnet", "-o", str(tmp_path))
-        stages = re.findall(r"^ +(\S.*?(?:Check|Report)) +(\d+) +\d+ *$", report, re.MULTILINE)
+        # Its timeout cannot be set, so on a busy machine it may miss a response: then once more.
+        for _ in range(3):
+            report = fabric.on(host, "ibdiagnet", "-o", str(tmp_path))
+            line = r"^ +(\S.*?(?:Check|Report)) +(\d+) +\d+ *$"
+            stages = re.findall(line, report, re.MULTILINE)
+            if {errors for _, errors in stages} == {"0"}:
+                break
         assert len(stages) == 6
         assert {errors for _, errors in stages} == {"0"}
         nodes = find_topology(topology).nodes.values()
@@ -242,3 +247,97 @@ def test_opensm_under_ibsim_run_brings_the_fabric_up(place: Path, tmp_path: Path
         assert is_up(fabric)
     finally:
         fabric.close()
+
+
+TOOLS = """\
+ibstat
+ibstat -p
+ibaddr
+ibaddr 2
+ibaddr 99
+ibhosts
+ibswitches
+ibnodes
+ibrouters
+ibnetdiscover
+ibnetdiscover -p
+ibnetdiscover -g
+ibnetdiscover -l
+iblinkinfo
+iblinkinfo -l
+iblinkinfo -S 0x2c90000100000
+iblinkinfo -S 0x1
+ibidsverify
+smpquery nodeinfo 2
+smpquery nodeinfo 99
+smpquery nodedesc 2
+smpquery portinfo 2 1
+smpquery portinfo 2 99
+smpquery switchinfo 2
+smpquery switchinfo 1
+smpquery pkeys 1
+smpquery pkeys 2 1
+smpquery sl2vl 2
+smpquery vlarb 2 1
+smpquery guidinfo 1
+smpquery nodeinfo 1
+smpquery -D nodeinfo 0,1
+smpquery -D nodeinfo 0,2
+smpquery -G nodeinfo 0x2c90300200061
+smpdump 1 0x15
+smpdump -D 0,1 0x11
+perfquery 1 1
+perfquery -x 1 1
+perfquery -a 2
+perfquery -R 1 1
+ibroute 2
+ibroute 1
+ibroute -M 2
+ibtracert 1 2
+ibtracert 1 99
+dump_fts
+ibportstate 2 1 query
+ibportstate -D 0,1 1 query"""
+
+
+@pytest.mark.skipif(
+    shutil.which("ibsim-run", path=PATH) is None, reason="needs ibsim: apt install ibsim-utils"
+)
+def test_tools_end_as_on_the_real_ibsim(place: Path, tmp_path: Path) -> None:
+    """48 runs, each with the exit status that it has on ibsim, after a sweep of opensm.
+
+    Not among them is `smpquery mepi`: ibsim has that attribute of a vendor.
+    """
+    name = f"ibwire-{os.getpid()}-tools"
+    environment = {**os.environ, "SIM_HOST": FIRST, "PATH": PATH}
+    environment |= {"OSM_TMP_DIR": str(tmp_path), "OSM_CACHE_DIR": str(tmp_path)}
+    script = f"opensm -o -f {tmp_path}/log >opensm\n"
+    for tool in TOOLS.splitlines():
+        script += f"timeout 60 {tool} >/dev/null 2>&1; echo {tool}: $?\n"
+
+    def statuses(server: str) -> list[str]:
+        return under_ibsim(script, environment | {"IBSIM_SOCKNAME": server}, tmp_path).splitlines()
+
+    printed = tmp_path / "ibsim"
+    with (
+        printed.open("w") as output,
+        subprocess.Popen(
+            ["ibsim", "-s", str(topology_path("ring6"))],
+            env=environment | {"IBSIM_SOCKNAME": f"{name}-real"},
+            stdin=subprocess.PIPE,
+            stdout=output,
+        ) as ibsim,
+    ):
+        assert ibsim.stdin is not None
+        until(lambda: "sim>" in printed.read_text())
+        expected = statuses(f"{name}-real")
+        ibsim.stdin.close()
+        ibsim.terminate()
+    fabric = Fabric("ring6", place, "--ibsim", name)
+    try:
+        found = statuses(name)
+    finally:
+        fabric.close()
+
+    assert len(expected) == 48
+    assert found == expected
