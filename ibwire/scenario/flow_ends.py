@@ -64,6 +64,14 @@ class Ends:
             found |= dict.fromkeys(self.ports.get(each, (each,)))
         return list(found)
 
+    def ways(self, source: str, targets: Sequence[str]) -> list[str]:
+        """The targets that wires connect to a source: of other hosts, if there are any."""
+        found = [
+            each for each in targets if each != source and self.island[each] == self.island[source]
+        ]
+        host = self._host(source)
+        return [each for each in found if self._host(each) != host] or found
+
     def check_ways(self, table: Table, pairs: Sequence[tuple[str, str]]) -> None:
         """Refuse a flow between ends that no wires connect."""
         for a, b in pairs:
@@ -94,6 +102,11 @@ class Ends:
         if not found:
             raise table.error(key, "expected a host, or several")
         return list(found)
+
+    def _host(self, end: str) -> str:
+        """The host of a port; a host with one port is its own."""
+        host = end.rpartition(".")[0]
+        return host if end in self.ports.get(host, ()) else end
 
     def _number(self, end: str, place: int) -> int:
         """The number of a port at its host; `place` for a host with one port."""

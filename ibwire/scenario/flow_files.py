@@ -10,7 +10,7 @@ import heapq
 import random
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from importlib.resources.abc import Traversable
@@ -70,8 +70,7 @@ class Sizes:
 
 def poisson_flows(
     sizes: Sizes,
-    sources: Sequence[int],
-    targets: Sequence[int],
+    ways: Mapping[int, Sequence[int]],
     *,
     mean_interval: Fraction,
     duration: Time | None,
@@ -80,11 +79,11 @@ def poisson_flows(
 ) -> list[FlowEntry]:
     """Flows that begin at random, independent of each other, at each source.
 
-    Each goes to any of the targets, but not back to its source. mean_interval: picoseconds between
-    two flows of one source. duration: when the last may begin. most: number of flows.
+    ways: to which targets a source may send, each as likely as another. mean_interval:
+    picoseconds between two flows of one source. duration: when the last may begin. most: number of
+    flows.
     """
-    ways = {source: [each for each in targets if each != source] for source in sources}
-    active = [source for source in sources if ways[source]]
+    active = [source for source, targets in ways.items() if targets]
     rate = 1 / float(mean_interval)
     due = [(draw.expovariate(rate), source) for source in active]
     heapq.heapify(due)

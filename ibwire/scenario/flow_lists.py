@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -37,6 +37,9 @@ class ListContext:
     """Those that have been read."""
 
 
+Ways = Callable[[str, Sequence[str]], list[str]]
+
+
 def is_list(table: Table) -> bool:
     """Whether a `[[flow]]` is a file of flows or draws them."""
     return "file" in table or "sizes" in table
@@ -47,20 +50,24 @@ def read_list(
     name: str,
     senders: Sequence[str],
     receivers: Sequence[str],
+    ways: Ways,
     context: ListContext,
 ) -> list[tuple[tuple[str, str], int, Time]]:
     """Sender and receiver, bytes and start of each flow, in the order of the list.
 
     senders, receivers: hosts of the table; of a file, the hosts that its numbers stand for are
-    the senders.
+    the senders. ways: those of some receivers that a sender may send to.
     """
     start = table.take_time("start", 0)
     if "file" in table:
         entries = _from_file(table, senders, context)
         pairs = [(senders[each.source], senders[each.target]) for each in entries]
     else:
-        entries = _drawn(table, name, senders, receivers, context)
-        every = [*senders, *receivers]
+        targets = {sender: ways(sender, receivers) for sender in senders}
+        if not any(targets.values()):
+            raise table.error("to", f"{senders[0]} reaches none of them but itself")
+        entries = _drawn(table, name, targets, context)
+        every = _numbered(targets)
         pairs = [(every[each.source], every[each.target]) for each in entries]
     if not entries:
         raise table.error(None, "no flow: a longer duration or a higher load may give some")
@@ -86,10 +93,10 @@ def _from_file(table: Table, hosts: Sequence[str], context: ListContext) -> list
 def _drawn(
     table: Table,
     name: str,
-    senders: Sequence[str],
-    receivers: Sequence[str],
+    targets: Mapping[str, Sequence[str]],
     context: ListContext,
 ) -> list[FlowEntry]:
+    """targets: of each sender."""
     sizes = _sizes(table, context)
     if "load" not in table:
         raise table.error(None, "load is missing: the part of the line that flows take, as 0.5")
@@ -100,21 +107,24 @@ def _drawn(
     duration = _duration(table)
     if duration is None and "count" not in table:
         raise table.error(None, "duration is missing, or count: how long flows begin, or how many")
-    rates = {context.rates[each] for each in senders}
+    rates = {context.rates[each] for each in targets}
     if len(rates) > 1:
         raise table.error("from", "hosts with lines of different rates: one [[flow]] for each rate")
-    every = [*senders, *receivers]
-    places = {host: number for number, host in reversed(list(enumerate(every)))}
+    places = {host: number for number, host in enumerate(_numbered(targets))}
     interval = sizes.mean * 8 * S / (rates.pop() * Fraction(load))
     return poisson_flows(
         sizes,
-        [places[each] for each in senders],
-        [places[each] for each in receivers],
+        {places[each]: [places[to] for to in own] for each, own in targets.items()},
         mean_interval=interval,
         duration=duration,
         most=most,
         draw=random.Random(f"{context.seed}/flows/{name}"),
     )
+
+
+def _numbered(targets: Mapping[str, Sequence[str]]) -> list[str]:
+    """Senders and their targets, each once: a number in a drawn flow is a place here."""
+    return list(dict.fromkeys([*targets, *(each for own in targets.values() for each in own)]))
 
 
 def _duration(table: Table) -> Time | None:

@@ -158,7 +158,7 @@ def _list(
         senders = receivers = ends.chosen(table, "hosts", default="*")
     else:
         senders, receivers = (ends.chosen(table, key, default="*") for key in ("from", "to"))
-    flows = read_list(table, name, senders, receivers, context)
+    flows = read_list(table, name, senders, receivers, ends.ways, context)
     if "expect" in table:
         raise table.error("expect", "a list of flows is expected something in [expect] only")
     is_drawn = "sizes" in table

@@ -152,8 +152,7 @@ def test_poisson_flows_come_at_the_load_that_was_asked_for() -> None:
         draw = random.Random(seed)
         flows = poisson_flows(
             sizes,
-            range(16),
-            range(16),
+            {source: [each for each in range(16) if each != source] for source in range(16)},
             mean_interval=interval,
             duration=1 * MS,
             most=10_000,
@@ -172,7 +171,12 @@ def test_number_of_flows_and_targets_are_kept() -> None:
     flat = Sizes(((Fraction(10), Fraction(0)), (Fraction(11), Fraction(1))))
 
     flows = poisson_flows(
-        flat, [1, 2], [2], mean_interval=Fraction(5), duration=None, most=7, draw=random.Random(3)
+        flat,
+        {1: [2], 2: []},
+        mean_interval=Fraction(5),
+        duration=None,
+        most=7,
+        draw=random.Random(3),
     )
 
     assert [(each.source, each.target, each.size) for each in flows] == [(1, 2, 10)] * 7

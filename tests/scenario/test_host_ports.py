@@ -239,6 +239,37 @@ def test_rails_without_spines_carry_flows_of_their_own() -> None:
         read(text + flow("'n0.0'", "'n1.1'"))
 
 
+DRAWN = "[[flow]]\nsizes='hadoop'\nload=0.3\ncount=40\nduration='1ms'\n"
+
+
+def test_drawn_flows_stay_on_their_rails() -> None:
+    text = "[topology]\nkind='rail-optimised'\nservers=4\nrails=2\n"
+
+    found = pairs(text + DRAWN)
+
+    assert len(found) == 40
+    assert {(a[-1], b[-1]) for a, b in found} == {("0", "0"), ("1", "1")}
+    assert run(read(text + DRAWN)).metrics["unfinished"] == 0
+
+
+@pytest.mark.parametrize("ends", ["", "from='n*'\nto='n[12].*'\n", "from='n0'\nto='n*'\n"])
+def test_drawn_flows_do_not_go_to_another_port_of_their_host(ends: str) -> None:
+    text = "[topology]\nkind='rail-optimised'\nservers=3\nrails=2\nspines=1\n"
+
+    found = pairs(text + DRAWN + ends)
+
+    assert len(found) == 40
+    assert all(a.split(".")[0] != b.split(".")[0] for a, b in found)
+    assert {b[-1] for _, b in found} == {"0", "1"}
+
+
+def test_drawn_flows_between_rails_without_spines_are_refused() -> None:
+    text = "[topology]\nkind='rail-optimised'\nservers=3\nrails=2\n" + DRAWN
+
+    with pytest.raises(ScriptError, match=r"flow\[0\].to: n0.0 reaches none of them but itself"):
+        read(text + "from='n0.0'\nto='n1.1'\n")
+
+
 def test_node_of_a_topology_changes_all_ports_of_a_host() -> None:
     scenario = read(FORM + "[[node]]\nname = 'h1'\nvlan = 7\n" + flow("'h0'", "'h1'"))
 
