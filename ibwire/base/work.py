@@ -94,6 +94,12 @@ def _end_with(parent: BaseProcess) -> None:
     os._exit(1)
 
 
+def cluster_task(task: Callable[[Item], Result], item: Item) -> bytes:
+    """The pickled result of a task in a worker of Ray, whose collector is that of the command."""
+    set_collector()
+    return pickle.dumps(task(item))
+
+
 def cluster(address: str) -> Work:
     """Work in a Ray cluster, one task an item; the files must be readable where it runs.
 
@@ -115,7 +121,7 @@ def cluster(address: str) -> Work:
             raise WorkError(f"no Ray cluster at {address}: {error}") from None
         try:
             # Pickled here, because arrays that Ray hands out by itself cannot be written to.
-            remote: Any = ray.remote(lambda item: pickle.dumps(task(item)))
+            remote: Any = ray.remote(lambda item: cluster_task(task, item))
             pending = [remote.remote(item) for item in items]
             while pending:
                 done = pending[:1] if in_order else ray.wait(pending)[0]

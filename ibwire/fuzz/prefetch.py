@@ -23,6 +23,7 @@ from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from typing import Self
 
+from ibwire.base.collector import set_collector
 from ibwire.base.spawning import safe_path
 from ibwire.fuzz.campaign import Campaign, History
 from ibwire.fuzz.judge.findings import Finding
@@ -203,6 +204,7 @@ def _ignoring_interrupts() -> Iterator[None]:
 @watchdog()
 def _work(settings: Settings, pipe: Pipe) -> None:
     """What such a process does, until the campaign is gone."""
+    set_collector()
     try:
         tested, make = target(settings.target), settings.maker()
         while True:

@@ -96,7 +96,17 @@ class Database(Closing):
         try:
             return self._worker.call(lambda: self._run(sql))
         except (duckdb.Error, pa.ArrowException, UnicodeEncodeError) as error:
-            raise self._state.failure or QueryError(str(error)) from None
+            raise self._state.failure or QueryError(self._explained(error)) from None
+
+    def _explained(self, error: Exception) -> str:
+        """What DuckDB says; of a table that is missing, with those that there are.
+
+        Its own proposals come from its catalogue, which has more than users know of.
+        """
+        text = str(error)
+        if isinstance(error, duckdb.CatalogException) and _NO_TABLE.match(text):
+            return f"{text.splitlines()[0]}\nThe tables here: {', '.join(self.tables())}"
+        return text
 
     def _run(self, sql: str) -> Result | None:
         for statement in duckdb.extract_statements(sql):
@@ -176,6 +186,9 @@ _WRITING = (duckdb.StatementType.COPY, duckdb.StatementType.EXPORT)
 _RUNS_ANOTHER = (duckdb.StatementType.EXPLAIN, duckdb.StatementType.PREPARE)
 _COPY = re.compile(r"\b(copy|export)\b", re.IGNORECASE)
 """Statements that write files, those that may hold one, and what it begins with."""
+
+_NO_TABLE = re.compile(r"Catalog Error: Table with name .* does not exist")
+"""How DuckDB begins what it says of a table that is missing."""
 
 ROWS = 8192
 """Of one batch: what is made of a row may be far larger than the row."""

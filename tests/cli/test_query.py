@@ -56,6 +56,21 @@ def test_a_pipe_gets_tab_separated_values(rcx: Path) -> None:
     assert lines(rcx, WRITES) == ["number\tpsn", "16\t4099", "42\t4118"]
 
 
+def test_a_missing_table_names_those_that_are_there(rcx: Path, tmp_path: Path) -> None:
+    exported = tmp_path / "runs.parquet"
+    assert run(rcx, WRITES, "-o", exported).exit_code == 0
+    texts = {}
+    for source in (rcx, exported):
+        result = run(source, "FROM event")
+        assert result.exit_code == 2
+        texts[source] = result.stderr
+
+    assert texts[rcx].endswith(
+        "The tables here: packets, messages, events, incidents, connections\n"
+    )
+    assert texts[exported].endswith("event does not exist!\nThe tables here: runs\n")
+
+
 def test_json_is_one_object_a_row(rcx: Path) -> None:
     found = [json.loads(line) for line in lines("--json", rcx, WRITES)]
 

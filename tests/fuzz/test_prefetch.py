@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing import active_children
+from multiprocessing import Pipe, active_children
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from ibwire.cli.fuzz import command
+from ibwire.fuzz import prefetch
 from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import Role
 from ibwire.fuzz.coverage import Coverage
@@ -93,6 +95,20 @@ def run(
 
 
 CLEAN = Settings(role=Role.RESPONDER, seed=3)
+
+
+def test_a_process_looks_for_garbage_as_rarely_as_the_command() -> None:
+    before = gc.get_threshold()
+    ours, theirs = Pipe()
+    ours.close()
+    try:
+        gc.set_threshold(700, 10, 10)
+        prefetch._work(CLEAN, theirs)
+        found = gc.get_threshold()[0]
+    finally:
+        gc.set_threshold(*before)
+
+    assert found == 50_000
 
 
 @pytest.mark.slow
