@@ -7,11 +7,15 @@ all its queue pairs); others leave it at 0. Where it counts up, it decides.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import islice
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from ibwire.connections.packets import Rows, TransportPacket
+
+_Value = TypeVar("_Value")
 
 KEEP = 64
 """Newest packets of a kind that are remembered, to recognise their duplicates."""
@@ -40,8 +44,13 @@ class Identity:
         """ICRC by identification, of the newest packets."""
         if self._waiting is not None:
             (ip_id, icrc), self._waiting = self._waiting, None
-            for each, value in zip(ip_id.tolist(), icrc.tolist(), strict=True):
-                self._remember(each, value)
+            numbers, icrcs = ip_id.tolist(), icrc.tolist()
+            waiting = dict(zip(numbers, icrcs, strict=True))
+            if len(waiting) == len(numbers):
+                _renew(self._newest, waiting)
+            else:
+                for each, value in zip(numbers, icrcs, strict=True):
+                    self._remember(each, value)
         return self._newest
 
     def note(self, packet: TransportPacket) -> int:
@@ -147,52 +156,110 @@ class Identity:
 class Recent:
     """The newest packets of a kind, by PSN (unwrapped)."""
 
-    _packets: dict[int, TransportPacket] = field(default_factory=dict)
-    _waiting: tuple[npt.NDArray[np.int64], Rows] | None = None
-    """PSNs and packets that were not looked up yet, so that they stay arrays: the newest."""
+    _parts: list[_Sequence | dict[int, TransportPacket]] = field(default_factory=list)
+    """Packets, oldest first: in sequence as arrays, others by PSN. Looked up by `get` where they
+    are, as few of them are ever needed one by one."""
 
     def add(self, psn: int, packet: TransportPacket) -> None:
         """Remember a packet."""
-        if self._waiting is not None:
-            self._unpack()
-        self._put(psn, packet)
+        parts = self._parts
+        newest = parts[-1] if parts else None
+        if not isinstance(newest, dict):
+            if len(parts) == PARTS:
+                self.all()
+                newest = parts[0]
+                assert isinstance(newest, dict)
+            else:
+                newest = {}
+                parts.append(newest)
+        newest.pop(psn, None)
+        newest[psn] = packet
+        if len(newest) > KEEP:
+            del newest[next(iter(newest))]
+            del parts[:-1]
 
     def add_many(self, psn: npt.NDArray[np.int64], rows: Rows) -> None:
-        """Remember (n,) packets in the order of their PSNs."""
+        """Remember (n,) packets in the order of their PSNs, all beyond those before."""
         psn, rows = psn[-KEEP:], rows.take(slice(-KEEP, None))
-        if self._waiting is not None and len(psn) < KEEP:
-            psns, before = self._waiting
-            psn = np.concatenate([psns, psn])[-KEEP:]
-            rows = Rows.concatenate([before, rows]).take(slice(-KEEP, None))
+        parts = self._parts
+        before = parts[-1] if parts else None
+        if isinstance(before, _Sequence) and len(psn) < KEEP:
+            parts.pop()
+            psn = np.concatenate([before.psn, psn])[-KEEP:]
+            rows = Rows.concatenate([before.rows, rows]).take(slice(-KEEP, None))
         if len(psn) == KEEP:
-            self._packets = {}
-        self._waiting = psn.copy(), rows.copy()  # they outlive the block
+            parts.clear()
+        elif len(parts) == PARTS:
+            self.all()
+        if len(psn):
+            parts.append(_Sequence(psn.copy(), rows.copy()))  # they outlive the block
 
     def get(self, psn: int) -> TransportPacket | None:
         """The newest packet of this PSN."""
-        if self._waiting is not None:
-            self._unpack()
-        return self._packets.get(psn)
+        newer = 0
+        for part in reversed(self._parts):
+            if isinstance(part, dict):
+                found, place = part.get(psn), 0
+            else:
+                place = part.place(psn)
+                found = None if place < 0 else part.packet(place)
+            newer += len(part)
+            if found is not None:
+                # With more packets after it, it may be forgotten.
+                return found if newer - place <= KEEP else self.all().get(psn)
+        return None
 
     @property
     def last_added(self) -> TransportPacket | None:
         """The packet that was added last."""
-        self._unpack()
-        return self._packets[next(reversed(self._packets))] if self._packets else None
+        newest = self._parts[-1] if self._parts else None
+        if isinstance(newest, dict):
+            return newest[next(reversed(newest))]
+        return None if newest is None else newest.packet(len(newest) - 1)
 
     def all(self) -> dict[int, TransportPacket]:
         """All of them by PSN, oldest first."""
-        self._unpack()
-        return self._packets
+        if len(self._parts) == 1 and isinstance(self._parts[0], dict):
+            return self._parts[0]
+        packets: dict[int, TransportPacket] = {}
+        for part in self._parts:
+            _renew(packets, part if isinstance(part, dict) else part.packets())
+        self._parts[:] = [packets] if packets else []
+        return packets
 
-    def _unpack(self) -> None:
-        if self._waiting is not None:
-            (psn, rows), self._waiting = self._waiting, None
-            for each, packet in zip(psn.tolist(), rows.packets(), strict=True):
-                self._put(each, packet)
 
-    def _put(self, psn: int, packet: TransportPacket) -> None:
-        self._packets.pop(psn, None)
-        self._packets[psn] = packet
-        if len(self._packets) > KEEP:
-            del self._packets[next(iter(self._packets))]
+PARTS = 8
+"""Parts in which the newest packets may be."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sequence:
+    """Packets in the order of their PSNs (n,), as arrays."""
+
+    psn: npt.NDArray[np.int64]
+    rows: Rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def place(self, psn: int) -> int:
+        """Where the packet of a PSN is; -1 without one."""
+        place = int(self.psn.searchsorted(psn))
+        return place if place < len(self.psn) and self.psn[place] == psn else -1
+
+    def packet(self, place: int) -> TransportPacket:
+        """One of them."""
+        return self.rows.take(slice(place, place + 1)).packets()[0]
+
+    def packets(self) -> dict[int, TransportPacket]:
+        """All of them by PSN."""
+        return dict(zip(self.psn.tolist(), self.rows.packets(), strict=True))
+
+
+def _renew(kept: dict[int, _Value], newer: dict[int, _Value]) -> None:
+    """Put values behind those before, with the same keys in their place; the newest are kept."""
+    for each in kept.keys() & newer.keys():
+        del kept[each]
+    kept.update(newer)
+    for each in list(islice(kept, max(len(kept) - KEEP, 0))):
+        del kept[each]

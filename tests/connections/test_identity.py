@@ -122,7 +122,7 @@ def test_identifications_that_come_round_to_the_first_are_all_remembered() -> No
     assert list(identity.newest.items()) == [(40000, 2), (5, 3)]
 
 
-@given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 80)), max_size=300))
+@given(st.lists(st.tuples(st.integers(0, 100), st.just(0) | st.integers(1, 80)), max_size=300))
 def test_the_newest_packets_are_kept_by_psn_however_they_come(puts: list[tuple[int, int]]) -> None:
     """Some one by one, in any order, some as arrays, whose PSNs go on."""
     recent, following = Recent(), 0
@@ -141,5 +141,7 @@ def test_the_newest_packets_are_kept_by_psn_however_they_come(puts: list[tuple[i
             recent.add(psn, packets[0])
     newest = dict(list(expected.items())[-KEEP:])
 
+    assert recent.last_added == (list(newest.values()) or [None])[-1]
+    assert all(recent.get(psn) == newest.get(psn) for psn in range(following + 1))
     assert recent.all() == newest
     assert all(recent.get(psn) == each for psn, each in newest.items())
