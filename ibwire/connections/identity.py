@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ibwire.connections.packets import Rows, TransportPacket
+from ibwire.connections.steps import steps
 
 _Value = TypeVar("_Value")
 
@@ -82,13 +83,13 @@ class Identity:
         """
         if ip_id[0] < 0:
             return np.zeros(len(ip_id), np.int64)
-        steps = np.diff(ip_id, prepend=ip_id[0] if self.high < 0 else self.high) & 0xFFFF
-        moved = steps[steps > 0]
+        step = steps(ip_id, int(ip_id[0]) if self.high < 0 else self.high) & 0xFFFF
+        moved = step[step > 0]
         if len(moved):
             self.counts_up = bool(moved[-1] < REORDER_IDS)
         self.high = int(ip_id[-1])
         self.remember(ip_id, icrc)
-        return np.maximum(steps.astype(np.int64) - 1, 0)
+        return np.maximum(step.astype(np.int64) - 1, 0)
 
     def remember(self, ip_id: npt.NDArray[np.int32], icrc: npt.NDArray[np.uint32]) -> None:
         """Remember the ICRCs of packets: all identifications the same, or each ahead."""

@@ -36,6 +36,7 @@ from ibwire.connections.open_message import OpenMessage
 from ibwire.connections.packets import Rows
 from ibwire.connections.retransmissions import NO_SKIP_NS
 from ibwire.connections.runs import CompletedMessages, Exchange, Index, Run
+from ibwire.connections.steps import steps
 from ibwire.connections.tracker import LIMIT, RequestTracker
 from ibwire_layers.opcodes import OpCode, Service
 from ibwire_layers.psn import HALF, MASK
@@ -135,11 +136,13 @@ def _datagrams(pair: ConnectionTracker, rows: Rows, direction: npt.NDArray[np.ui
 
 def _count_messages(counts: DirectionCounts, opcode: npt.NDArray[np.uint8]) -> None:
     """Count the messages that end, by verbs in the order in which these appear."""
-    verbs, first, times = np.unique(
-        VERB_OF[opcode[IS_END[opcode]]], return_index=True, return_counts=True
-    )
-    for place in np.argsort(first).tolist():
-        counts.count_message(VERBS[verbs[place]], int(times[place]))
+    verbs = VERB_OF[opcode[IS_END[opcode]]]
+    times = np.bincount(verbs).tolist()
+    found = [verb for verb, count in enumerate(times) if count]
+    if len(found) > 1:
+        found.sort(key=lambda verb: int((verbs == verb).argmax()))
+    for verb in found:
+        counts.count_message(VERBS[verb], times[verb])
 
 
 def _first(irregular: npt.NDArray[np.bool_], at: Index | None = None) -> int | None:
@@ -170,9 +173,9 @@ def _even_ids(identity: Identity, ip_id: npt.NDArray[np.int32], at: Index, end: 
         return end
     if identity.high < 0 <= ip_id[0]:
         return min(end, int(at[0]))  # the very first
-    steps = np.diff(ip_id, prepend=identity.high) & 0xFFFF
-    backward = steps > 0x10000 - REORDER_IDS
-    backward |= (steps == 0) != (steps[0] == 0)
+    step = steps(ip_id, identity.high) & 0xFFFF
+    backward = step > 0x10000 - REORDER_IDS
+    backward |= (step == 0) != (step[0] == 0)
     return _or(_first(backward, at), end)
 
 
@@ -221,7 +224,7 @@ def _regular(exchange: Exchange, rows: Rows) -> int:
     if not len(responses):
         return end
     answers = exchange.answers
-    odd = np.diff(answers, prepend=tracker.acked) <= 0
+    odd = steps(answers, tracker.acked) <= 0
     # The number of requests before each response, and the PSN after them.
     before = np.searchsorted(requests, responses)
     behind = np.concatenate([[tracker.next], exchange.psn + exchange.span])[before]
@@ -277,7 +280,7 @@ def _count(pair: ConnectionTracker, index: int, rows: Rows, mine: npt.NDArray[np
     counts.marked += int(rows.marked[at].sum())
     connection.directions[1 - index].cnps += int((rows.opcode[at] == OpCode.CNP).sum())
     times = rows.time_ns[at]
-    is_soon = np.diff(times, prepend=counts.last_ns or 0) < NO_SKIP_NS
+    is_soon = steps(times, counts.last_ns or 0) < NO_SKIP_NS
     if counts.first_ns is None:
         counts.first_ns = int(times[0])
     counts.last_ns = int(times[-1])

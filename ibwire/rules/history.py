@@ -17,6 +17,7 @@ from ibwire.connections.connection import MTUS
 from ibwire.connections.newest import NewestPackets
 from ibwire.connections.packets import TransportPacket
 from ibwire.connections.states import PacketStatus
+from ibwire.connections.steps import steps
 from ibwire.connections.tracker import RequestTracker
 from ibwire.rules.findings import Rule
 from ibwire.rules.regular import Regular, opcode_table
@@ -122,12 +123,12 @@ class Identifications:
         if not len(ip_id):
             return
         self._note(int(ip_id[0]))
-        steps = np.diff(ip_id, prepend=self._high) & 0xFFFF
-        if (steps > 0x10000 - MOST_STEPS).any():
+        step = steps(ip_id, self._high) & 0xFFFF
+        if (step > 0x10000 - MOST_STEPS).any():
             for each in ip_id[1:].tolist():
                 self._note(each)
             return
-        moved = steps[steps > 0]
+        moved = step[step > 0]
         if len(moved):
             self._high, self.counts = int(ip_id[-1]), bool(moved[-1] < MOST_STEPS)
 

@@ -11,6 +11,7 @@ import numpy as np
 from ibwire.connections.packets import TransportPacket
 from ibwire.connections.runs import Index
 from ibwire.connections.states import PacketStatus
+from ibwire.connections.steps import steps
 from ibwire.rules.findings import Rule, Severity
 from ibwire.rules.history import (
     ENDS,
@@ -352,7 +353,7 @@ class Messages(ConnectionCheck):
         highs = np.minimum.accumulate(np.minimum(high, self._high))
         ahead = _distances(np.concatenate([[self._last[1]], msn[:-1]]), msn)
         before = forgotten + bisect_right(self._ends, self._last[0])
-        more = np.diff(done, prepend=before) > 0
+        more = steps(done, before) > 0
         odd = (lows > highs) | ((ahead <= 0) & more) | (there - done >= KEEP_MESSAGES)
         odd[0] |= upto[0] <= self._last[0]
         mask = np.zeros(len(run.responses), np.bool_)
