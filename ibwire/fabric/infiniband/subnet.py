@@ -124,6 +124,7 @@ class Port:
         "counters",
         "guid",
         "info",
+        "is_fdr10",
         "node",
         "number",
         "peer",
@@ -139,6 +140,8 @@ class Port:
         """PortInfo."""
         self.peer: Port | None = None
         """The port at the other end of the link."""
+        self.is_fdr10 = False
+        """Whether a link that is QDR by PortInfo is FDR10."""
         self.pkeys: bytearray = bytearray(b"\xff\xff")
         """P_Key table; entries behind its end are 0."""
         self.sl2vl: dict[int, bytes] = {}
@@ -471,6 +474,7 @@ class Subnet:
             port.speed = speed.code
             port.speed_ext = speed.extended
             port.speed_ext2 = speed.extended2
+            port.is_fdr10 = speed is Speed.FDR10
             _limit(port, width, speed)
         self._train(a, b)
 
@@ -628,7 +632,10 @@ _RATES = mask_of(
 
 def rate_of(port: Port) -> tuple[Speed, Width] | None:
     """Speed and width of a port's link; `None` if it has had none."""
-    return _BY_CODES.get((port.width, port.speed, port.speed_ext, port.speed_ext2))
+    found = _BY_CODES.get((port.width, port.speed, port.speed_ext, port.speed_ext2))
+    if port.is_fdr10 and found is not None and found[0] is Speed.QDR:
+        return Speed.FDR10, found[1]
+    return found
 
 
 def rate_name(port: Port) -> str:
