@@ -19,21 +19,18 @@ a run that is when they began to leave.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from heapq import heappush
-
 from ibwire.base.node import Frame
 from ibwire.base.unbuilt import UnbuiltFrame
 from ibwire.base.units import Time
-from ibwire.fabric.line import Direction, Event, Flight, Station
+from ibwire.fabric.events import EventQueue
+from ibwire.fabric.line import Direction, Flight, Station
 
 
 class Flights:
     """All runs on the wires of a simulator, whose events it shares."""
 
-    def __init__(self, heap: list[Event], sequence: Callable[[], int]) -> None:
-        self._heap = heap
-        self._sequence = sequence
+    def __init__(self, events: EventQueue) -> None:
+        self._events = events
         self.enabled = True
         self.under_way = 0
         """Frames of runs that have not arrived."""
@@ -61,11 +58,11 @@ class Flights:
             return False
         step = line.time_of(size) or 1
         flight = Flight(run, line, now, step)
-        flight.order = self._sequence()
-        heappush(self._heap, (flight.arrival(0), now, flight.order, line.far, line, flight))
+        flight.order = self._events.next_order()
+        self._events.push((flight.arrival(0), now, flight.order, line.far, line, flight))
         line.free_at = now + run.count * step
         line.free_since = line.free_at - step
-        line.free_order = self._sequence()
+        line.free_order = self._events.next_order()
         line.flight = flight
         line.near.flights.append(flight)
         line.far.flights.append(flight)
@@ -118,8 +115,8 @@ class Flights:
             frame = run.frame(index)
             began = flight.start + index * flight.step
             made: Frame | UnbuiltFrame = frame if line.takes_unbuilt else frame.build()
-            event = (flight.arrival(index), began, self._sequence(), line.far, line, made)
-            heappush(self._heap, event)
+            event = (flight.arrival(index), began, self._events.next_order(), line.far, line, made)
+            self._events.push(event)
         self.under_way -= run.count - flight.taken
         self._end(flight)
 
@@ -142,8 +139,8 @@ class Flights:
         line.free_order = 0
         line.is_awaited = True
         since = line.free_at - flight.step
-        event = (line.free_at, since, self._sequence(), line.near, line, None)
-        heappush(self._heap, event)
+        event = (line.free_at, since, self._events.next_order(), line.near, line, None)
+        self._events.push(event)
         if flight.taken == run.count:
             self._end(flight)
         elif flight.taken:
@@ -151,10 +148,10 @@ class Flights:
 
     def _await_last(self, flight: Flight) -> None:
         line, last = flight.line, flight.run.count - 1
-        flight.order = self._sequence()
+        flight.order = self._events.next_order()
         began = flight.start + last * flight.step
         event = (flight.arrival(last), began, flight.order, line.far, line, flight)
-        heappush(self._heap, event)
+        self._events.push(event)
 
     def _deliver(self, flight: Flight, last: int) -> None:
         """Give the far end the frames up to, without, `last`."""

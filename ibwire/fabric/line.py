@@ -44,9 +44,9 @@ class Station:
         self.ready: list[int] | None = getattr(node, "ready_ports", None)
         """Ports to ask for a frame, of a node that names them; `None` to ask all."""
         self.wakes: list[Time] = []
-        """Times of its wake events in the heap, the next one last."""
-        self.armed: Time = NEVER
-        """The next one of them."""
+        """Times of its wake events in the queue, the next one last."""
+        self.armed: Time = 0
+        """The next one of them, if there is one."""
         self.repeats = 0
         self.repeated_at: Time = -1
         self.flights: list[Flight] = []
@@ -57,7 +57,7 @@ class Station:
         if self.ready is None or self.ready or self.flights:
             return False
         due = self.poll_timeout()
-        return due is None or (due > now and due >= self.armed)
+        return due is None or (due > now and bool(self.wakes) and due >= self.armed)
 
     def add(self, line: Direction) -> None:
         """A line from a port of the node."""
@@ -197,7 +197,8 @@ class Direction:
 
     def time_of(self, size: int) -> Time:
         """How long a number of bytes takes."""
-        return -(-size * self.numerator // self.denominator)
+        # Rounded up. Products of negative numbers are slow when compiled.
+        return (size * self.numerator + self.denominator - 1) // self.denominator
 
     def poll_first(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
         """The next frame of the MAC; stands in for that of the node while there is one."""

@@ -1,6 +1,6 @@
 """A discrete-event simulator of a network: nodes, wires and one virtual clock.
 
-One heap holds all future events, ordered by time and then by the order in which they were
+One queue holds all future events, ordered by time and then by the order in which they were
 scheduled, so runs with the same nodes are identical. An event is one of three:
 
 - a frame arrives at the far end of a wire: whole, or its first bytes where that end forwards
@@ -13,7 +13,7 @@ After each event only the node of that event is polled: each port whose line is 
 frame, then the node for its timeout. A node may have a list `ready_ports`, to which it adds the
 ports that may have a frame; then only these are polled, as soon as their line is free. A port
 that may have another frame after the one that was taken is added again. Events are not removed
-from the heap early. A timeout that has moved to a later time is detected at its old time: the
+from the queue early. A timeout that has moved to a later time is detected at its old time: the
 node returns the new time and is not called until then.
 
 A node may have `poll_unbuilt` and `receive_unbuilt`: `poll_transmit` and `receive` with frames
@@ -28,8 +28,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from enum import StrEnum
-from heapq import heapify, heappop, heappush
-from itertools import count
 from typing import Final
 
 from ibwire.base.errors import EncodeError, IbwireError, TooManyFrames
@@ -37,8 +35,9 @@ from ibwire.base.node import Frame, Node, Stage
 from ibwire.base.unbuilt import UnbuiltFrame
 from ibwire.base.units import ETHERNET_OVERHEAD, GBPS, US, Time
 from ibwire.base.watcher import FrameWatcher
+from ibwire.fabric.events import EventQueue
 from ibwire.fabric.flights import Flights
-from ibwire.fabric.line import NEVER, Direction, Event, Flight, Station
+from ibwire.fabric.line import NEVER, Direction, Flight, Station
 from ibwire.fabric.pause import PauseGrant
 from ibwire_layers.outer import EtherType
 
@@ -104,11 +103,10 @@ class Simulator:
         self.wires: list[Wire] = []
         self._stations: dict[int, Station] = {}
         self._ports: set[tuple[int, int]] = set()
-        self._heap: list[Event] = []
-        self._sequence = count(1).__next__
+        self._events = EventQueue()
         self._since: Time = 0
         """When the last event was scheduled."""
-        self.flights = Flights(self._heap, self._sequence)
+        self.flights = Flights(self._events)
         self.flights.enabled = not arrivals_first
 
     @property
@@ -119,7 +117,7 @@ class Simulator:
     @property
     def pending(self) -> int:
         """Future events; some of them may have become obsolete."""
-        return len(self._heap)
+        return len(self._events)
 
     def random(self, name: str) -> random.Random:
         """The generator of the random part with this name."""
@@ -215,13 +213,10 @@ class Simulator:
             line.free_at = NEVER
             if line.pause is not None:
                 line.pause.clear(self.now)
-            lost = [event[5] for event in self._heap if event[4] is line and event[5] is not None]
-            self._heap[:] = [
-                event for event in self._heap if event[4] is not line or event[5] is None
-            ]
-            # Runs have been divided: what they have left in the heap is obsolete.
-            line.lost += sum(not isinstance(each, Flight) for each in lost)
-        heapify(self._heap)
+            lost = [event for event in self._events if event[4] is line and event[5] is not None]
+            # Runs have been divided: what they have left in the queue is obsolete.
+            line.lost += sum(not isinstance(event[5], Flight) for event in lost)
+            self._events.remove(lost)
 
     def mend(self, wire: Wire) -> None:
         """Let frames pass a wire again that was cut, and ask both its ends for them."""
@@ -238,7 +233,7 @@ class Simulator:
 
     def ask(self, line: Direction) -> None:
         """Ask a line for its next frame at the current time."""
-        heappush(self._heap, (self.now, self.now, self._sequence(), line.near, line, None))
+        self._events.push((self.now, self.now, self._events.next_order(), line.near, line, None))
 
     def kick(self, node: Node) -> None:
         """Poll a node for frames and for its timeout at the current time.
@@ -296,19 +291,21 @@ class Simulator:
     def _loop(  # long: it runs for every frame  # noqa: C901 - nothing is a function of its own
         self, until: Time | None, stop: Callable[[], bool] | None, max_frames: int | None
     ) -> Outcome:
-        heap, sequence, push, pop = self._heap, self._sequence, heappush, heappop
-        last, tie = NEVER if until is None else until, self._tie
+        events, tie = self._events, self._tie
+        has_end = until is not None
+        last = 0 if until is None else until
         flights = self.flights
         target = NEVER if max_frames is None else self.frames + max_frames
         has_runs = flights.enabled
-        while heap:
-            if heap[0][0] > last:
-                late = heap[0][5]
-                if isinstance(late, Flight) and late.is_stale(heap[0][2]):
-                    pop(heap)
+        while len(events):
+            if has_end and events.upcoming() > last:
+                first = events.first()
+                late = first[5]
+                if isinstance(late, Flight) and late.is_stale(first[2]):
+                    events.pop()
                     continue
                 return Outcome.UNTIL
-            now, since, order, station, line, frame = pop(heap)
+            now, since, order, station, line, frame = events.pop()
             flight: Flight | None = None
             if isinstance(frame, Flight):
                 if frame.is_stale(order):
@@ -345,17 +342,17 @@ class Simulator:
             while True:
                 for line in lines:
                     if line.free_at > free_by:
-                        if not (line.polls_always or line.is_awaited) and line.free_at < NEVER:
+                        if not (line.polls_always or line.is_awaited or line.is_cut):
                             line.is_awaited = True
                             order, since_then = line.free_order, line.free_since
                             line.free_order = 0
                             if not order:
-                                order, since_then = sequence(), now
+                                order, since_then = events.next_order(), now
                             leaving = line.flight
                             if leaving is not None:
                                 leaving.end_order = order
                             event = (line.free_at, since_then, order, station, line, leaving)
-                            push(heap, event)
+                            events.push(event)
                         continue
                     pause = line.pause
                     if pause is not None and pause.paused:
@@ -377,16 +374,19 @@ class Simulator:
                     else:
                         size = len(frame) + line.overhead
                     # At least a picosecond: otherwise empty frames could stop the clock.
-                    free = now + (-(-size * line.numerator // line.denominator) or 1)
+                    # `time_of`, inlined.
+                    took = (size * line.numerator + line.denominator - 1) // line.denominator
+                    free = now + (took or 1)
                     line.free_at = free
                     if line.stage is None:
-                        push(heap, (free + line.delay, now, sequence(), line.far, line, frame))
+                        order = events.next_order()
+                        events.push((free + line.delay, now, order, line.far, line, frame))
                     else:
                         self._pass(line, frame, now)
                     if line.polls_always:
-                        push(heap, (free, now, sequence(), station, line, None))
+                        events.push((free, now, events.next_order(), station, line, None))
                     else:
-                        line.free_order, line.free_since = sequence(), now
+                        line.free_order, line.free_since = events.next_order(), now
                 ready = station.ready
                 if not ready:
                     break
@@ -400,7 +400,7 @@ class Simulator:
             if station.flights:
                 flights.review(station, now, since)
             due = station.poll_timeout()
-            if due is not None and due < station.armed:
+            if due is not None and not (station.wakes and due >= station.armed):
                 self._wake(station, due)
             if stop is not None and stop():
                 return Outcome.STOPPED
@@ -424,7 +424,7 @@ class Simulator:
         assert line.pause is not None
         end = line.pause.take(frame, now)
         if end is not None:
-            heappush(self._heap, (end, self.now, self._sequence(), line.near, line, None))
+            self._events.push((end, self.now, self._events.next_order(), line.near, line, None))
         return line.alone
 
     def _pass(self, line: Direction, given: Frame | UnbuiltFrame, now: Time) -> None:
@@ -440,7 +440,7 @@ class Simulator:
         stage = line.stage
         if isinstance(stage, FrameWatcher):
             stage.record(frame, now)
-            heappush(self._heap, (arrival, now, self._sequence(), line.far, line, given))
+            self._events.push((arrival, now, self._events.next_order(), line.far, line, given))
             return
         for extra, out in stage(frame, now):
             if extra < 0:
@@ -449,8 +449,10 @@ class Simulator:
             going: Frame | UnbuiltFrame = out
             if unbuilt is not None and out is frame:
                 going, unbuilt = unbuilt, None
-            heappush(self._heap, (arrival + extra, now, self._sequence(), line.far, line, going))
-        if len(self._heap) > MAXIMUM_EVENTS:
+            self._events.push(
+                (arrival + extra, now, self._events.next_order(), line.far, line, going)
+            )
+        if len(self._events) > MAXIMUM_EVENTS:
             raise TooManyFrames(
                 f"{line.name}: more than {MAXIMUM_EVENTS:,} frames are on their way: lower the "
                 "`copies` of `duplicate`, or the `delay`"
@@ -460,7 +462,7 @@ class Simulator:
         """Process a wake event of a node."""
         wakes = station.wakes
         wakes.pop()
-        station.armed = wakes[-1] if wakes else NEVER
+        station.armed = wakes[-1] if wakes else 0
         due = station.poll_timeout()
         if due is None or due > now:
             return
@@ -472,23 +474,22 @@ class Simulator:
         station.handle_timeout(now)
 
     def _wake(self, station: Station, due: Time) -> None:
-        """Add a wake event to the heap, unless one is no later."""
+        """Add a wake event to the queue, unless one is no later."""
         if due < self.now:
             due = self.now
-        if due >= station.armed:
+        if station.wakes and due >= station.armed:
             return
         # Each new one is earlier than those before it, which stay and are used again once it
         # has passed. Only a node whose timeout always moves to an earlier time collects
         # many; then the later ones are removed.
         if len(station.wakes) == _MAXIMUM_WAKES:
             station.wakes.clear()
-            self._heap[:] = [
-                event for event in self._heap if event[3] is not station or event[4] is not None
-            ]
-            heapify(self._heap)
+            self._events.remove(
+                [event for event in self._events if event[3] is station and event[4] is None]
+            )
         station.wakes.append(due)
         station.armed = due
-        heappush(self._heap, (due, self.now, self._sequence(), station, None, None))
+        self._events.push((due, self.now, self._events.next_order(), station, None, None))
 
     def _station(self, node: Node) -> Station:
         # By identity: nodes need not be hashable. The station keeps the node alive.

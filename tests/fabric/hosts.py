@@ -83,7 +83,7 @@ class _CountingSimulator:
 
     def cut(self, wire: Wire) -> None:
         lines = wire.a_to_b, wire.b_to_a
-        for _, _, _, _, line, given in self._heap:
+        for _, _, _, _, line, given in self._simulator._events:
             if line in lines and isinstance(given, bytes) and given[12:14] == b"\x88\x08":
                 self.lost_pauses += 1
         self._simulator.cut(wire)

@@ -1,0 +1,134 @@
+"""The future events of a simulator, in the order of their times.
+
+Compiled, an event in the queue is an object whose numbers are compared without calls, in a heap
+written here; interpreted, it is the tuple itself in a heap of Python's `heapq`, which would have to
+call back for objects. Both give the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from heapq import heappop, heappush
+from typing import Final
+
+from ibwire.base.units import Time
+from ibwire.fabric.line import Direction, Event, Station
+
+IS_COMPILED: Final = not __file__.endswith(".py")
+
+
+class EventQueue:
+    """Events by time, then by when they were scheduled, then by their order."""
+
+    __slots__ = ("_entries", "_events", "order")
+
+    def __init__(self) -> None:
+        self._events: list[Event] = []
+        """A heap, interpreted."""
+        self._entries: list[Entry] = []
+        """A heap, compiled."""
+        self.order = 0
+        """The last number that an event has got for its order."""
+
+    def __len__(self) -> int:
+        return len(self._entries) if IS_COMPILED else len(self._events)
+
+    def __iter__(self) -> Iterator[Event]:
+        """All events, in no order."""
+        return iter([entry.event() for entry in self._entries] if IS_COMPILED else self._events)
+
+    def next_order(self) -> int:
+        """The number of an event that is scheduled now."""
+        self.order += 1
+        return self.order
+
+    def upcoming(self) -> Time:
+        """The time of the next event; there has to be one."""
+        return self._entries[0].time if IS_COMPILED else self._events[0][0]
+
+    def first(self) -> Event:
+        """The next event, which stays."""
+        return self._entries[0].event() if IS_COMPILED else self._events[0]
+
+    def push(self, event: Event) -> None:
+        """Add an event."""
+        if IS_COMPILED:
+            push_entry(self._entries, Entry(event))
+        else:
+            heappush(self._events, event)
+
+    def pop(self) -> Event:
+        """Remove and return the next event."""
+        return pop_entry(self._entries).event() if IS_COMPILED else heappop(self._events)
+
+    def remove(self, events: Iterable[Event]) -> None:
+        """Remove some of the events."""
+        gone = {event[2] for event in events}
+        kept = [event for event in self if event[2] not in gone]
+        self._events, self._entries = [], []
+        for event in kept:
+            self.push(event)
+
+
+class Entry:
+    """An event as an object."""
+
+    __slots__ = ("frame", "line", "order", "since", "station", "time")
+
+    def __init__(self, event: Event) -> None:
+        self.time: Time = event[0]
+        self.since: Time = event[1]
+        self.order: int = event[2]
+        self.station: Station = event[3]
+        self.line: Direction | None = event[4]
+        self.frame = event[5]
+
+    def event(self) -> Event:
+        """The same as a tuple."""
+        return self.time, self.since, self.order, self.station, self.line, self.frame
+
+    def precedes(self, other: Entry) -> bool:
+        """Whether it takes place before another one."""
+        if self.time != other.time:
+            return self.time < other.time
+        if self.since != other.since:
+            return self.since < other.since
+        return self.order < other.order
+
+
+def push_entry(heap: list[Entry], entry: Entry) -> None:
+    """Add an entry to a heap."""
+    at = len(heap)
+    heap.append(entry)
+    while at:
+        above = (at - 1) >> 1
+        parent = heap[above]
+        if not entry.precedes(parent):
+            break
+        heap[at] = parent
+        at = above
+    heap[at] = entry
+
+
+def pop_entry(heap: list[Entry]) -> Entry:
+    """Remove and return the first entry of a heap."""
+    last = heap.pop()
+    count = len(heap)
+    if not count:
+        return last
+    first = heap[0]
+    at, below = 0, 1
+    while below < count:
+        child = heap[below]
+        if below + 1 < count:
+            other = heap[below + 1]
+            if other.precedes(child):
+                child = other
+                below += 1
+        if last.precedes(child):
+            break
+        heap[at] = child
+        at = below
+        below = 2 * at + 1
+    heap[at] = last
+    return first
