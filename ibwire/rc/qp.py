@@ -88,7 +88,8 @@ _TIMEOUT, _RETRY_CNT, _RNR_RETRY = map(int, (_M.TIMEOUT, _M.RETRY_CNT, _M.RNR_RE
 _RESET, _INIT, _RTR, _RTS, _SQD, _, _ERR = QPState
 _SUCCESS, _FLUSH_ERR = WCStatus.SUCCESS, WCStatus.WR_FLUSH_ERR
 _REFUSED, _FLUSHED = Post.REFUSED, Post.FLUSHED
-_CNP, _XRC, _UD, _MIGRATED = Service.CNP, Service.XRC, Service.UD, MigState.MIGRATED
+_CNP, _RC, _UD, _XRC = Service.CNP, Service.RC, Service.UD, Service.XRC
+_MIGRATED = MigState.MIGRATED
 
 
 @dataclass(slots=True)
@@ -551,13 +552,13 @@ class QueuePair(QPContext):
             and not (len(packet.payload) + packet.pad_count) & 3
         ):
             return True  # the same as a packet that was accepted before
-        if service is not self.service and service is not Service.CNP:
+        if service is not self.service and service is not _CNP:
             return False
-        if service is not Service.CNP and self.qp_type is (
+        if service is not _CNP and self.qp_type is (
             QPType.XRC_RECV if form.is_response else QPType.XRC_SEND
         ):
             return False
-        if not form.is_known and not (profile.naks_reserved_opcode and service is Service.RC):
+        if not form.is_known and not (profile.naks_reserved_opcode and service is _RC):
             return False
         if not self._accepts_pkey(packet.pkey):
             self.device.counters["bad_pkey"] += 1
@@ -568,7 +569,7 @@ class QueuePair(QPContext):
             return False
         if arrival is None:
             return True
-        if self.service is Service.UD:
+        if self.service is _UD:
             self._trusted_pkey = packet.pkey
             return True
         if arrival.source != self._peer or arrival.destination != self._source:
@@ -579,7 +580,7 @@ class QueuePair(QPContext):
                 and (arrival.destination, arrival.source)
                 == self.device.ends_of(self.attr.alt_ah_attr)
             )
-        if service is Service.RC:
+        if service is _RC:
             self._trusted_pkey = packet.pkey
         return True
 

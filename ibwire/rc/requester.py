@@ -274,7 +274,7 @@ class Requester:
             payload: bytes | None = wqe.inline[start : start + size]
         elif wqe.generation == qp.keys.generation:
             assert wqe.view is not None
-            payload = bytes(wqe.view[start : start + size])
+            payload = wqe.view[start : start + size].tobytes()
         elif size:
             payload = self._gather(wqe, start, size)
         else:
