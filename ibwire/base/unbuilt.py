@@ -65,17 +65,20 @@ def headers_of(flow_key: bytes) -> bytes:
 
 def set_ce(frame: bytes, at: int) -> bytes:
     """The frame with a CE mark in its IP header at `at`; the checksum is adjusted (RFC 1624)."""
-    is_ipv6 = frame[at] >> 4 == 6
-    marked = bytearray(frame)
     # Traffic class: the second byte of IPv4, across the first two bytes of IPv6.
-    marked[at + 1] |= 3 << 4 if is_ipv6 else 3
-    if not is_ipv6:
+    old = frame[at + 1]
+    if frame[at] >> 4 == 6:
+        parts = [frame[: at + 1], (old | 3 << 4).to_bytes(), frame[at + 2 :]]
+    else:
         # ~(~old checksum + ~old word + new word), in one's complement.
-        total = (marked[at + 10] << 8 | marked[at + 11]) ^ 0xFFFF
-        total += marked[at + 1] - frame[at + 1]
+        total = (frame[at + 10] << 8 | frame[at + 11]) ^ 0xFFFF
+        total += (old | 3) - old
         total = (total & 0xFFFF) + (total >> 16)
-        marked[at + 10 : at + 12] = (total ^ 0xFFFF).to_bytes(2)
-    return type(frame)(marked)  # a damaged frame stays one
+        checksum = (total ^ 0xFFFF).to_bytes(2)
+        between = frame[at + 2 : at + 10]
+        parts = [frame[: at + 1], (old | 3).to_bytes(), between, checksum, frame[at + 12 :]]
+    marked = b"".join(parts)
+    return marked if type(frame) is bytes else type(frame)(marked)  # a damaged one stays one
 
 
 _ECN_AT: Final = 15
