@@ -95,7 +95,7 @@ def command(
             again = _analyse(reading, recorder, found.connections)
     if not found.connections:
         click.echo(_without_rdma(reading.name, found), err=as_json)
-    frames = frames_of(reading)
+    frames = frames_of(reading, has_copies=bool(found.copies))
     for record in recorder.records(again.connections):
         if as_json:
             _write_events(record)

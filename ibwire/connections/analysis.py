@@ -115,6 +115,7 @@ class Analysis:
         summary.note_times(columns)
         summary.cut += packets.cut(columns)
         summary.copies += self.points.copies
+        summary.is_unnamed |= self.points.is_unnamed
         summary.frames += columns.rows
         summary.packets += len(rows)
         summary.pauses.take(columns)

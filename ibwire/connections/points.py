@@ -18,6 +18,9 @@ SERIAL = 0.9
 """Two interfaces are on one path if the one with fewer packets shares so many with the other. On
 parallel paths they share only retransmissions."""
 
+FEWEST = 32
+"""Different packets at the begin of a capture that show whether each is there several times."""
+
 _Numbers = npt.NDArray[np.int64]
 _Mask = npt.NDArray[np.bool_]
 
@@ -69,13 +72,23 @@ class Points:
         self._pairs: dict[tuple[str, str], int] = {}
         self._pair_of_flow: list[int] = []
         self._recent: _Seen | None = None
+        self._is_first = True
+        self.is_unnamed = False
+        """Whether nearly every packet comes several times, all from one interface: the capture may
+        be of several points and not say of which."""
 
     def take(self, columns: Columns) -> Columns:
         """The next chunk, in which nothing is known of frames that are copies."""
         self.copies, self.marked = 0, None
         interface = columns.frames.batch.interface
-        if not len(interface) or (self._recent is None and interface.min() == interface.max()):
+        if not len(interface):
             return columns
+        if self._recent is None and interface.min() == interface.max():
+            if self._is_first:
+                self.is_unnamed = self._are_repeated(columns)
+            self._is_first = False
+            return columns
+        self._is_first = False
         rows = known(columns)
         if not len(rows):
             return columns
@@ -93,6 +106,21 @@ class Points:
         marked[rows[counted[counted >= 0]]] = True
         self.marked = marked
         return columns.without(rows[copies])
+
+    def _are_repeated(self, columns: Columns) -> bool:
+        """Whether nearly every packet at the begin of a capture comes again.
+
+        A sender without answers retransmits everything as well, but nothing new comes then.
+        """
+        rows = known(columns)[:RECENT]
+        _, first, times = np.unique(
+            self._read(columns, rows).key, return_index=True, return_counts=True
+        )
+        return (
+            len(times) >= FEWEST
+            and int((times > 1).sum()) >= SERIAL * len(times)
+            and int((first >= len(rows) // 2).sum()) * 4 >= len(times)
+        )
 
     def _read(self, columns: Columns, rows: _Numbers) -> _Seen:
         flow = self._flows.numbers(columns, rows)

@@ -20,6 +20,11 @@ COPIES_PROBLEM = (
     "{:,} packets were captured again at another interface: each counts once, at the first "
     "interface that has it"
 )
+UNNAMED_PROBLEM = (
+    "nearly every packet is there several times. If the capture is of several points, it does not "
+    "say of which, and what was captured again counts as retransmitted, duplicate or lost: use "
+    "pcapng with an interface for each point, or a file for each"
+)
 CLOCK_PROBLEM = (
     "the captures overlap in time: {} begins {:.6f} s before the captures that come first have "
     "ended. Two points of one path are compared with --other; read as one, their clocks disagree "
@@ -47,6 +52,8 @@ class Summary:
         """Packets whose transport headers were not captured completely."""
         self.copies = 0
         """Packets that were also captured at another interface."""
+        self.is_unnamed = False
+        """Whether packets are there several times, and nothing says where each was captured."""
         self.short_frames = 0
         """Frames of which not all bytes were captured."""
         self.snap_length = 0
@@ -83,6 +90,8 @@ class Summary:
             found.append(CUT_PROBLEM.format(self.cut))
         if self.copies:
             found.append(COPIES_PROBLEM.format(self.copies))
+        if self.is_unnamed:
+            found.append(UNNAMED_PROBLEM)
         return found
 
     def why_none(self) -> list[str]:
@@ -113,6 +122,7 @@ class Summary:
         self.problems += later.problems
         self.cut += later.cut
         self.copies += later.copies
+        self.is_unnamed |= later.is_unnamed
         self.short_frames += later.short_frames
         self.iwarp = list(dict.fromkeys([*self.iwarp, *later.iwarp]))
         self.snap_length = max(self.snap_length, later.snap_length)

@@ -52,6 +52,8 @@ class Frames(NamedTuple):
     """Time of its last frame."""
     files: Sequence[FileStart] = ()
     """Where there are several files: where each begins."""
+    has_copies: bool = False
+    """Whether packets were captured at several interfaces, and count at the first that has each."""
 
 
 class FileStart(NamedTuple):
@@ -64,7 +66,7 @@ class FileStart(NamedTuple):
     """Of its first frame."""
 
 
-def frames_of(captures: Captures) -> Frames:
+def frames_of(captures: Captures, *, has_copies: bool = False) -> Frames:
     """The capture of a story, after it was read."""
     files = [FileStart(part.name, part.first_number, part.start_ns) for part in captures.parts]
     return Frames(
@@ -72,7 +74,18 @@ def frames_of(captures: Captures) -> Frames:
         captures.start_ns,
         captures.end_ns,
         files[1:],
+        has_copies,
     )
+
+
+_POINT = (
+    "the capture was taken: a packet lost before it is not in the capture, a packet lost after it "
+    "is."
+)
+_POINTS = (
+    "a packet was captured first, of several interfaces: a packet lost before all of them is not "
+    "in the capture, one lost between them or after them is."
+)
 
 
 class Entry(NamedTuple):
@@ -168,9 +181,8 @@ class Story:
                 said = f"{silent} sent nothing to {other}"
             yield f"Only packets of {other} are in the capture: {said}."
         yield (
-            'Times are seconds since the first frame of the capture. "This point" is where the '
-            "capture was taken: a packet lost before it is not in the capture, a packet lost after "
-            "it is."
+            'Times are seconds since the first frame of the capture. "This point" is where '
+            f"{_POINTS if self._capture.has_copies else _POINT}"
         )
 
     # The time line.

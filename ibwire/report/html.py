@@ -254,7 +254,10 @@ class _Page:
     def _stories(self) -> dict[int, Story]:
         summary = self.surveyed.summary
         last_ns = max(summary.last_ns, self.surveyed.start_ns)
-        frames = Frames(self.surveyed.name, self.surveyed.start_ns, last_ns, self.surveyed.files)
+        surveyed = self.surveyed
+        frames = Frames(
+            surveyed.name, surveyed.start_ns, last_ns, surveyed.files, bool(summary.copies)
+        )
         stories = {}
         for record in self.recorder.records(summary.connections):
             number = record.connection.number

@@ -12,8 +12,9 @@ from click.testing import CliRunner
 
 from connections.handshake_frames import chunks
 from connections.talk import Talk
-from ibwire.capture import PcapngWriter
+from ibwire.capture import PcapngWriter, PcapWriter, open_capture
 from ibwire.cli.check import command as check
+from ibwire.cli.explain import command as explain
 from ibwire.cli.flows import command as flows
 from ibwire.cli.run import command as run
 from ibwire.connections import packets
@@ -133,6 +134,56 @@ def test_the_same_bytes_long_after_are_another_packet(monkeypatch: pytest.Monkey
     seen = [(ns + 1000 * each, each, data) for ns, data in talk.frames for each in range(2)]
 
     assert counted(seen, 16) == [2 * each for each in range(len(talk.frames))]
+
+
+def nameless(sightings: list[Sighting]) -> bool:
+    """Whether the same frames from one interface are taken for those of several points."""
+    points = Points()
+    alone = [(ns, 0, data) for ns, _, data in sightings]
+    for columns in chunks(written(alone), 1 << 20):
+        assert points.take(columns) is columns
+    return points.is_unnamed
+
+
+def test_copies_without_an_interface_are_noticed_and_a_connection_without_is_not() -> None:
+    frames = conversation(60)
+    twice = [(ns + 15_000 * each, each, data) for ns, data in frames for each in range(2)]
+
+    assert nameless(twice)
+    assert not nameless(twice[::2])
+    assert not nameless(twice[: 2 * 8])
+
+
+def test_a_sender_without_answers_is_no_capture_of_several_points() -> None:
+    """It retransmits everything eight times, with the same bytes."""
+    frames = [data for _, data in conversation(50)]
+    again = [(1000 * number, 0, data) for number, data in enumerate(frames * 8)]
+
+    assert not nameless(again)
+
+
+def test_a_pcap_of_several_points_is_said_to_be_one(tmp_path: Path) -> None:
+    scenario, named, other = (tmp_path / name for name in ("s.toml", "s.pcapng", "s.pcap"))
+    scenario.write_text(SPINE.format(spines=1, mode="ecmp"))
+    taps = [part for tap in ("h0", "h3", "spine0") for part in ("--tap", tap)]
+    CliRunner().invoke(run, [str(scenario), "-o", str(named), *taps])
+    with open_capture(named) as capture, other.open("wb") as stream:
+        writer = PcapWriter(stream, LinkType.ETHERNET)
+        for record in capture.records():
+            writer.write(record.data, record.time_ns)
+        writer.flush()
+
+    texts = {
+        path: [CliRunner().invoke(each, [str(path)]) for each in (flows, check, explain)]
+        for path in (named, other)
+    }
+
+    for found in texts[other]:
+        assert "nearly every packet is there several times" in found.stderr
+    for found in texts[named]:
+        assert "several times" not in found.stderr
+    assert '"This point" is where the capture was taken' in texts[other][2].stdout
+    assert "where a packet was captured first" in " ".join(texts[named][2].stdout.split())
 
 
 def test_a_mark_that_is_made_between_two_interfaces_is_counted(tmp_path: Path) -> None:
