@@ -18,7 +18,16 @@ from ibwire.fabric import Outcome
 from ibwire.fabric.lossless import Outage, SwitchSettings
 from ibwire.fabric.switch.routing import Strategy
 from ibwire.fabric.switch.scheduling import QUANTUM
-from ibwire.fabric.topology import Link, Topology, dumbbell, fat_tree, leaf_spine, star
+from ibwire.fabric.topology import (
+    Link,
+    Topology,
+    dumbbell,
+    fat_tree,
+    leaf_spine,
+    parking_lot,
+    rail_optimised,
+    star,
+)
 
 LARGEST = 4096 + 100
 LATENCY: Time = 400 * NS
@@ -67,6 +76,8 @@ def topologies(draw: st.DrawFn) -> Topology:
                 lambda: dumbbell(2, 2, middle_bps=40 * GBPS, delay=delay),
                 lambda: leaf_spine(2, 2, 2, delay=delay),
                 lambda: fat_tree(2, delay=delay),
+                lambda: parking_lot(3, delay=delay),
+                lambda: rail_optimised(2, 2, spines=1, delay=delay),
             ]
         )
     )
