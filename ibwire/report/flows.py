@@ -38,6 +38,8 @@ class Row(NamedTuple):
         return self.connection.directions[self.way]
 
 
+TROUBLES = 2
+"""Line of a block with what went wrong; a direction without `has_troubles` has nothing there."""
 SILENT = 20
 """Connections that are listed as silent during pauses, at most."""
 
@@ -47,12 +49,12 @@ def rows(connections: Sequence[Connection]) -> list[Row]:
     shown = []
     for connection in connections:
         each = [Row(connection, 0), Row(connection, 1)]
-        worth = [row for row in each if row.counts.messages or _has_troubles(row)]
+        worth = [row for row in each if row.counts.messages or has_troubles(row)]
         shown += worth or each[:1]
     return shown
 
 
-def _has_troubles(row: Row) -> bool:
+def has_troubles(row: Row) -> bool:
     """Whether anything went wrong with the packets of a direction."""
     counts = row.connection.directions[row.way]
     return bool(
@@ -73,7 +75,7 @@ def _has_troubles(row: Row) -> bool:
 
 def is_unsure(row: Row, name: str) -> bool:
     """Whether a count of a direction with problems, such as `lost_packets`, may be too low."""
-    return _has_troubles(row) and name in row.connection.not_observable(row.way)
+    return has_troubles(row) and name in row.connection.not_observable(row.way)
 
 
 def marked(count: int, unsure: bool) -> str:
@@ -89,8 +91,15 @@ def lines(shown: Sequence[Row], width: int | None) -> list[str]:
     Columns without any value are left out.
     """
     columns = []
+    is_troubled = list(map(has_troubles, shown))
     for column in _COLUMNS:
-        cells = [column.show(row) for row in shown]
+        if column.line == TROUBLES:
+            cells = [
+                column.show(row) if troubled else ""
+                for row, troubled in zip(shown, is_troubled, strict=True)
+            ]
+        else:
+            cells = [column.show(row) for row in shown]
         if any(cells):
             cells = [column.title, *(cell or "-" for cell in cells)]
             columns.append((column.is_number, cells, max(map(len, cells))))
@@ -320,7 +329,7 @@ class _Column(NamedTuple):
     title: str
     show: Callable[[Row], str]
     """An empty text for nothing."""
-    line: int = 2
+    line: int = TROUBLES
     """Of a block."""
     block: str = "{}"
     """Its text in a block."""
@@ -345,18 +354,18 @@ _COLUMNS = (
     _Column("packets", _count("packets"), 1, "{} packets"),
     _Column("data", _size, 1),
     _Column("goodput", _goodput, 1),
-    _Column("retransmitted", _retransmitted, 2, "{} retransmitted"),
-    _Column("lost", _lost, 2, "{} lost"),
-    _Column("NAKs", _naks, 2, "NAKs: {}", is_number=False),
-    _Column("RNR NAKs", _count("rnr_naks"), 2, "{} RNR NAKs"),
-    _Column("timeouts", _count("timeouts"), 2, "{} timeouts"),
-    _Column("implied NAKs", _count("implied_naks"), 2, "{} implied NAKs"),
-    _Column("duplicates", _count("duplicates"), 2, "duplicates: {}"),
-    _Column("reordered", _count("reordered"), 2, "{} reordered"),
-    _Column("bad ICRC", _count("damaged"), 2, "{} with a bad ICRC"),
-    _Column("restarts", _count("restarts"), 2, "{} restarts"),
-    _Column("CE", _count("marked"), 2, "{} CE marks"),
-    _Column("CNPs", _count("cnps"), 2, "{} CNPs"),
+    _Column("retransmitted", _retransmitted, TROUBLES, "{} retransmitted"),
+    _Column("lost", _lost, TROUBLES, "{} lost"),
+    _Column("NAKs", _naks, TROUBLES, "NAKs: {}", is_number=False),
+    _Column("RNR NAKs", _count("rnr_naks"), TROUBLES, "{} RNR NAKs"),
+    _Column("timeouts", _count("timeouts"), TROUBLES, "{} timeouts"),
+    _Column("implied NAKs", _count("implied_naks"), TROUBLES, "{} implied NAKs"),
+    _Column("duplicates", _count("duplicates"), TROUBLES, "duplicates: {}"),
+    _Column("reordered", _count("reordered"), TROUBLES, "{} reordered"),
+    _Column("bad ICRC", _count("damaged"), TROUBLES, "{} with a bad ICRC"),
+    _Column("restarts", _count("restarts"), TROUBLES, "{} restarts"),
+    _Column("CE", _count("marked"), TROUBLES, "{} CE marks"),
+    _Column("CNPs", _count("cnps"), TROUBLES, "{} CNPs"),
     _Column("latency p50", _latency(50), 1, "latency {}"),
     _Column("p99", _latency(99), 1, "p99 {}"),
 )

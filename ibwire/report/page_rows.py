@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from ibwire.base.histogram import Histogram
 from ibwire.connections.connection import Connection
+from ibwire.connections.counts import DirectionCounts
 from ibwire.connections.status import MEANINGS, Status
 from ibwire.diagnosis.causes import Reason
 from ibwire.diagnosis.story import Story
 from ibwire.report.figures import ENDS
-from ibwire.report.flows import Row, is_unsure, marked
+from ibwire.report.flows import Row, has_troubles, is_unsure, marked
 from ibwire.report.page_survey import Surveyed
 from ibwire.report.series import span_of
 
@@ -57,6 +59,22 @@ def badge(connection: Connection) -> dict[str, Any]:
     }
 
 
+_COUNTS: dict[str, Callable[[DirectionCounts], int]] = {
+    "retransmitted": attrgetter("retransmitted"),
+    "lost": attrgetter("lost"),
+    "reordered": attrgetter("reordered"),
+    "duplicates": attrgetter("duplicates"),
+    "naks": lambda counts: sum(counts.naks.values()),
+    "rnr": attrgetter("rnr_naks"),
+    "timeouts": attrgetter("timeouts"),
+    "damaged": attrgetter("damaged"),
+    "restarts": attrgetter("restarts"),
+    "ce": attrgetter("marked"),
+    "cnps": attrgetter("cnps"),
+}
+"""Counts of what went wrong, in a direction by column: all are 0 without `has_troubles`."""
+
+
 def row_of(connection: Connection) -> dict[str, Any]:
     """A connection, as a row of its table; `marks` has the cells with another text."""
     both = connection.directions
@@ -65,7 +83,7 @@ def row_of(connection: Connection) -> dict[str, Any]:
         latency.merge(each.latency)
     first, last = span_of(connection)
     packets = sum(each.packets for each in both)
-    retransmitted = sum(each.retransmitted for each in both)
+    troubles = {key: count(both[0]) + count(both[1]) for key, count in _COUNTS.items()}
     carried = sum(each.message_bytes for each in both)
     row: dict[str, Any] = {
         "status": badge(connection),
@@ -75,18 +93,9 @@ def row_of(connection: Connection) -> dict[str, Any]:
         "service": connection.service.name,
         "packets": packets,
         "goodput": 8e9 * carried / (last - first) if last > first else None,
-        "retransmitted": retransmitted,
-        "share": retransmitted / packets if packets else 0,
-        "lost": sum(each.lost for each in both),
-        "reordered": sum(each.reordered for each in both),
-        "duplicates": sum(each.duplicates for each in both),
-        "naks": sum(sum(each.naks.values()) for each in both),
-        "rnr": sum(each.rnr_naks for each in both),
-        "timeouts": sum(each.timeouts for each in both),
-        "damaged": sum(each.damaged for each in both),
-        "restarts": sum(each.restarts for each in both),
-        "ce": sum(each.marked for each in both),
-        "cnps": sum(each.cnps for each in both),
+        "retransmitted": troubles["retransmitted"],
+        "share": troubles["retransmitted"] / packets if packets else 0,
+        **troubles,
         "p50": latency.percentile(50),
         "p99": latency.percentile(99),
     }
@@ -131,12 +140,13 @@ def totals(surveyed: Surveyed, stories: Mapping[int, Story]) -> list[tuple[str, 
         for cause in incident.causes
         if cause.name in _AFTER
     )
-    rows = [row_of(each) for each in surveyed.summary.connections]
     ways = [Row(each, way) for each in surveyed.summary.connections for way in (0, 1)]
+    ways = [way for way in ways if has_troubles(way)]  # the others add nothing to any total
     unsure = {name for name in _UNSURE.values() if any(is_unsure(way, name) for way in ways)}
 
     def total(key: str, more: int = 0) -> str:
-        return marked(more + sum(row[key] for row in rows), _UNSURE.get(key) in unsure)
+        count = more + sum(_COUNTS[key](way.counts) for way in ways)
+        return marked(count, _UNSURE.get(key) in unsure)
 
     may_be_cut = any(each.may_be_cut for each in surveyed.summary.connections)
     paused = sum(
