@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ibwire.connections.ending import Trouble
@@ -120,7 +121,7 @@ class TrackedRequests:
         self.disturbed_end = 0
         """PSN after the last request that was missing, refused or retransmitted, or whose
         responses were missing; 0 when a response has answered all of them since."""
-        self.repeated_reads: list[tuple[int, int]] = []
+        self.repeated_reads: Sequence[tuple[int, int]] = ()
         """First PSN, and PSN after the last, of READs and atomics that were retransmitted; the
         newest."""
         self.damaged_next: dict[int, None] = {}
@@ -137,7 +138,7 @@ class TrackedRequests:
         """PSN after the newest response since the newest retransmission, while it is disturbed."""
         self.disturbed_ns = 0
         """When that began."""
-        self.old_naks: list[int] = []
+        self.old_naks: Sequence[int] = ()
         """PSNs of the newest sequence NAKs, without those that were retransmitted since."""
         self.unrequested_nak: tuple[Trouble, int] | None = None
         """A NAK of requests that were never seen, and its PSN, until a response answers that."""

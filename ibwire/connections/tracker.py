@@ -449,7 +449,7 @@ class RequestTracker(TrackedRequests):
 
     def _age(self) -> None:
         """Count packets since the last retransmission; what is missing after many is lost."""
-        if self.unseen.unsettled.is_empty:
+        if self.unseen.is_settled:
             if self.requester is RequesterState.SETTLING:
                 self.move_requester(RequesterInput.SETTLED)
             return
@@ -459,7 +459,7 @@ class RequestTracker(TrackedRequests):
 
     def age_by(self, packets: int) -> None:
         """Count so many new requests and responses in sequence, as `_age` does one by one."""
-        if not self.unseen.unsettled.is_empty:
+        if not self.unseen.is_settled:
             self.move_requester(RequesterInput.UNSETTLED)
             if self.unseen.age(is_retransmitting=False, packets=packets):
                 self.move_requester(RequesterInput.SETTLED)

@@ -25,7 +25,7 @@ class Unseen:
     end: which end sends the requests.
     """
 
-    __slots__ = ("_end", "_reports", "requests", "responses", "unsettled")
+    __slots__ = ("_end", "_reports", "_unsettled", "requests", "responses")
 
     def __init__(self, reports: Reporter, end: int) -> None:
         self._reports = reports
@@ -34,7 +34,20 @@ class Unseen:
         """Requests that were not seen, and not retransmitted since."""
         self.responses: list[Gap] = []
         """READ responses that were not seen, and not retransmitted since."""
-        self.unsettled = Unsettled()
+        self._unsettled: Unsettled | None = None
+        """Made when it is asked for: most connections never retransmit."""
+
+    @property
+    def unsettled(self) -> Unsettled:
+        """What was missing before a retransmission."""
+        if self._unsettled is None:
+            self._unsettled = Unsettled()
+        return self._unsettled
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing that was missing before a retransmission may still arrive."""
+        return self._unsettled is None or self._unsettled.is_empty
 
     def join(self, before: Unseen) -> None:
         """Take the place of what was not seen in an earlier part of the connection."""
@@ -144,7 +157,7 @@ class Unseen:
 
     def finish(self) -> None:
         """Nothing more arrives."""
-        if not (self.requests or self.responses) and self.unsettled.is_empty:
+        if not (self.requests or self.responses) and self.is_settled:
             return
         self._settle()
         for gaps, direction in self._open_gaps():
@@ -158,7 +171,7 @@ class Unseen:
 
     def _settle(self) -> None:
         """What had been missing before it was retransmitted was lost."""
-        unsettled, self.unsettled = self.unsettled, Unsettled()
+        unsettled, self._unsettled = self.unsettled, None
         connection = self._reports.connection
         connection.directions[self._end].unseen_ids += len(unsettled.ip_ids)
         for gap in joined(unsettled.requests) + unsettled.skipped:

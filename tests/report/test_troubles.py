@@ -55,7 +55,7 @@ def test_each_kind_of_trouble_is_in_the_totals_and_in_the_table(name: str) -> No
     assert [name for line in table[:2] for name in line.split() if name in "34"] == []
     column = slice(head.index(heading) - 3, head.index(heading) + len(heading) + 12)
     cells = [line[column] for line in table[2:]]
-    assert "3" in cells[0] and "4" in cells[1]
+    assert ["3" in cells[0], "4" in cells[1]] == [True, True]
     if total is not None:
         assert counted.pop(total).removeprefix(">=") == "7"
     assert {count for what, count, _ in totals(surveyed, {}) if what in counted} <= {"0", "?"}
