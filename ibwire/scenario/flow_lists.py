@@ -65,7 +65,10 @@ def read_list(
     else:
         targets = {sender: ways(sender, receivers) for sender in senders}
         if not any(targets.values()):
-            raise table.error("to", f"{senders[0]} reaches none of them but itself")
+            others = [each for each in receivers if each != senders[0]]
+            if not others:
+                raise table.error("to", f"{senders[0]} would send to itself only")
+            raise table.error("to", f"no wires lead from {senders[0]} to {others[0]}")
         entries = _drawn(table, name, targets, context)
         every = _numbered(targets)
         pairs = [(every[each.source], every[each.target]) for each in entries]
