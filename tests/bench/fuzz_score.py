@@ -32,7 +32,7 @@ from mutants.score import (
     score,
     total,
 )
-from mutants.table import INTERACTIONS, TABLE, read_mutants
+from mutants.table import EDGES, INTERACTIONS, TABLE, read_mutants
 
 FAILED = 1
 WRONG_USAGE = 2
@@ -107,7 +107,7 @@ def command(
     only: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Measure the fuzzer against the mutants of tables; by default of both in tests/mutants.
+    """Measure the fuzzer against the mutants of tables; by default of all in tests/mutants.
 
     For each mutant: packets until the first finding (median of the seeds, `-` if most of
     them find nothing), packets of the shortest case, whether the saved cases replay. A mutant
@@ -122,7 +122,7 @@ def command(
     processes = jobs or os.cpu_count() or 1
     usual = "stateful" if tables else "all"
     chosen = [generator or usual] if (generator or usual) != "all" else list(GENERATORS)
-    wanted = _wanted(tables or (TABLE, INTERACTIONS), only)
+    wanted = _wanted(tables or (TABLE, INTERACTIONS, EDGES), only)
     try:
         scores: list[Score] = []
         if not as_json:

@@ -13,6 +13,9 @@ TABLE = Path(__file__).with_name("table.toml")
 INTERACTIONS = Path(__file__).with_name("interactions.toml")
 """Mutants that show only where several things meet; for the fuzzer alone."""
 
+EDGES = Path(__file__).with_name("edges.toml")
+"""More of them, which were written before what the fuzzer generates was read."""
+
 ROLES = ("responder", "requester", "cm")
 """The side of a device that a mutant of the fuzzer is in."""
 
