@@ -168,7 +168,8 @@ class Table:
         """A value as one of several strings."""
         names = list(names)
         if not isinstance(value, str) or value not in names:
-            raise self.error(key, f"{shown(value)} is not one of {listed(names)}")
+            near = f"; did you mean {close}?" if (close := closest(value, names)) else ""
+            raise self.error(key, f"{shown(value)} is not one of {listed(names)}{near}")
         return value
 
     def take_time(self, key: str, default: Time) -> Time:
@@ -273,8 +274,14 @@ def shown(value: object) -> str:
 def hint(name: str, known: Iterable[str]) -> str:
     """A suggestion for a misspelled name, or else the known names."""
     known = sorted(set(known))
-    close = difflib.get_close_matches(name, known, 1)
-    return f"; did you mean {close[0]}?" if close else f"; expected {listed(known)}"
+    close = closest(name, known)
+    return f"; did you mean {close}?" if close else f"; expected {listed(known)}"
+
+
+def closest(name: object, known: Sequence[str]) -> str | None:
+    """The known name that a misspelled one is nearest to, if any is near."""
+    close = difflib.get_close_matches(name, known, 1) if isinstance(name, str) else []
+    return close[0] if close else None
 
 
 def listed(names: Sequence[str]) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 from ibwire.base.errors import EncodeError
 from ibwire.base.quantities import parse_duration, parse_rate
-from ibwire.base.toml import Table, hint, parse_size
+from ibwire.base.toml import Table, closest, hint, parse_size
 from ibwire.rc.work import WCStatus
 
 
@@ -70,7 +70,10 @@ METRICS: dict[str, tuple[Kind, str]] = {
     "ghost_acks": (Kind.COUNT, "responses to what was acknowledged already"),
     "unexpected_responses": (Kind.COUNT, "responses to what was never sent"),
     "dropped": (Kind.COUNT, "packets that a queue pair dropped in silence"),
-    "dropped_messages": (Kind.COUNT, "UC and UD messages without a receive or with a gap"),
+    "dropped_messages": (
+        Kind.COUNT,
+        "UC and UD messages that their receiver refused, as without a receive request",
+    ),
     "ce_marked": (Kind.COUNT, "packets received with a congestion mark"),
     "cnps": (Kind.COUNT, "CNPs that senders received"),
     "time": (Kind.TIME, "from the first post to the last completion"),
@@ -287,6 +290,9 @@ def _operand(name: str, kind: Kind, value: object, known: frozenset[str]) -> int
     share = _SHARE.fullmatch(value) if isinstance(value, str) else None
     if share is not None and share["metric"] in METRICS:
         return _share(name, kind, share, known)
+    near = share and closest(share["metric"], sorted(m for m in known if METRICS[m][0] is kind))
+    if near:
+        raise EncodeError(name, value, f"{kind.value} or a metric; did you mean {near}?")
     if kind is Kind.TIME:
         return parse_duration(value)
     if kind is Kind.RATE:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 
-from ibwire.base.errors import EncodeError
+from ibwire.base.errors import EncodeError, ScriptError
 from ibwire.base.quantities import parse_duration
 from ibwire.base.toml import Table, listed, parse_size, shown
 from ibwire.base.units import US, S, Time
@@ -85,7 +86,8 @@ def _from_file(table: Table, hosts: Sequence[str], context: ListContext) -> list
     unit = _UNITS[table.take_name("start_unit", "us", _UNITS)]
     file = context.directory / table.take_text("file", "")
     context.files.append(file)
-    entries = read_flows(file, unit=unit)
+    with _named_by(table, "file"):
+        entries = read_flows(file, unit=unit)
     highest = max((max(each.source, each.target) for each in entries), default=0)
     if highest >= len(hosts):
         hint = f"the {len(hosts)} hosts are numbers 0 to {len(hosts) - 1}"
@@ -157,7 +159,19 @@ def _sizes(table: Table, context: ListContext) -> Sizes:
         known = listed(sorted(PUBLISHED))
         raise table.error("sizes", f"{shown(value)} is none of {known}, no file and no bytes")
     context.files.append(context.directory / value)
-    return read_sizes(context.directory / value)
+    with _named_by(table, "sizes"):
+        return read_sizes(context.directory / value)
+
+
+@contextmanager
+def _named_by(table: Table, key: str) -> Iterator[None]:
+    """Errors of a whole file have the place of the key that names it, others that in the file."""
+    try:
+        yield
+    except ScriptError as error:
+        if error.line is not None:
+            raise
+        raise table.error(key, str(error)) from None
 
 
 _UNITS = {"us": US, "ps": 1}

@@ -124,6 +124,8 @@ def _traffic(
     """Connections with their workloads, flows, and TCP flows."""
     flows = top.tables("flow")
     has_connections = "workload" in top or "connection" in top or not flows
+    if "topology" in top and not any(each in top for each in ("workload", "connection", "flow")):
+        raise top.error("topology", "nothing is sent: write a [[flow]] with from, to and size")
     if link == "ib" and flows:
         raise top.error("flow", "flows have a DSCP, and native InfiniBand packets have none here")
     tcp_tables = [each for each in flows if is_tcp(each)]

@@ -166,7 +166,20 @@ TWO = '[topology]\nkind = "star"\nhosts = 2\n'
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('[topology]\nkind = "sta"\n' + FLOW, "x.toml:2:8: topology.kind: 'sta' is not one of"),
+        (
+            '[topology]\nkind = "sta"\n' + FLOW,
+            "x.toml:2:8: topology.kind: 'sta' is not one of back-to-back, star, dumbbell, "
+            "parking-lot, leaf-spine, fat-tree, rail-optimised; did you mean star?",
+        ),
+        (TWO, "x.toml:1:2: topology: nothing is sent: write a [[flow]] with from, to and size"),
+        (
+            TWO + FLOW + "[expect]\npauses = '> pauses_'\n",
+            "expect.pauses: 'pauses_' is not a number or a metric; did you mean pauses?",
+        ),
+        (
+            TWO + FLOW + "[expect]\nfct.mean = '< fct.p5'\n",
+            "expect.fct.mean: 'fct.p5' is not a time or a metric; did you mean fct.p50?",
+        ),
         ('[topology]\nkind = "star"\nhost = 8\n' + FLOW, "topology: hosts is missing"),
         (
             '[topology]\nkind = "fat-tree"\nk = 3\n' + FLOW,
