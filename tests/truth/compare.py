@@ -6,16 +6,19 @@ here with as many seeds.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import sqrt
+from operator import itemgetter
 from statistics import mean, stdev
 from typing import Any
 
 from ibwire.base.units import NS, S, Time
 from ibwire.fabric.switch.headroom import Chip, headroom
 from truth import keys
-from truth.network import MODES, PACKET, PRIORITY, Flow, Run, WholeNanoseconds
+from truth.network import MODES, PACKET, PRIORITY, Flow, Mode, Run, WholeNanoseconds
 from truth.paths import MARGINS, STRATEGIES, figures, own_figures, topology_of
 
 
@@ -107,9 +110,9 @@ def exact_rows(found: Mapping[str, Any]) -> Iterator[Row]:
     pauses = _first_pauses(found)
     run = Run(found["setup"], watched=pauses)
     flows = _pairs(run, found["flows"])
-    rates = found.get("series", {}).get("rate")
-    if rates:
-        yield from _rate_rows(run, flows, rates)
+    series = found.get("series", {})
+    rates = series.get("rate")
+    yield from _series_rows(run, flows, rates or {}, series.get("queue_bytes", ()))
     run.run()
     relative = 0.01 if rates or len(run.network.switches) > 1 else 0.002
     yield _row("end, ns", found["end_ns"], run.end / NS, relative)
@@ -119,10 +122,15 @@ def exact_rows(found: Mapping[str, Any]) -> Iterator[Row]:
         if rates and isinstance(flow.qp.rate, WholeNanoseconds):
             yield _row(f"{name}, marks", there["cnps"], flow.qp.counters.cnps_received, 0.03)
             yield Row(f"{name}, cuts", there["decs"], flow.qp.rate.cuts, 2)
+    # A switch there also counts the frames that came to it with a mark.
+    counts_marks = len(run.network.switches) == 1 and run.mode in (Mode.DCQCN, Mode.DCTCP)
     for there in found["ports"]:
         counters = run.network.switches[f"n{there['node']}"].counters[there["port"] - 1]
         name = f"n{there['node']} port {there['port']}"
         yield Row(f"{name}, pauses", there["pause"], counters.pauses_sent[PRIORITY], 2)
+        if "marks" in there and counts_marks:
+            margin = max(0.03 * there["marks"], 2)
+            yield Row(f"{name}, marks", there["marks"], counters.marked[PRIORITY], margin)
         if "resume" in there:
             yield Row(f"{name}, resumes", there["resume"], counters.resumes_sent[PRIORITY], 2)
         # A frame of an ACK alone is longer here than there.
@@ -168,23 +176,51 @@ def _pairs(run: Run, there: Sequence[Mapping[str, Any]]) -> list[tuple[Flow, Map
     return pairs
 
 
-def _rate_rows(
+def _series_rows(
     run: Run,
     pairs: Sequence[tuple[Flow, Mapping[str, Any]]],
-    series: Mapping[str, Sequence[Sequence[float]]],
+    rates: Mapping[str, Sequence[Sequence[float]]],
+    queues: Sequence[Sequence[int]],
 ) -> Iterator[Row]:
-    """How many samples of each rate agree within 1 %; leaves the run in the middle."""
+    """How many samples of each rate agree within 1 %, and of each queue within 3 packets.
+
+    Leaves the run in the middle.
+    """
     flows = {f"{there['src']}>{there['dst']}:{there['sport']}": flow for flow, there in pairs}
-    agreed = dict.fromkeys(series, 0)
-    samples = [(row[0], name, row[1]) for name, rows in series.items() for row in rows]
-    for time, name, expected in sorted(samples):
+    samples: list[tuple[float, str, Callable[[], bool]]] = [
+        (row[0], f"{name}, samples within 1 %", partial(_is_rate, run, flows[name], row[1]))
+        for name, rows in rates.items()
+        for row in rows
+    ]
+    samples += [
+        (
+            time,
+            f"n{node} port {port}, samples of the queue within 3 packets",
+            partial(_is_queue, run, f"n{node}", port - 1, size),
+        )
+        for time, node, port, size in queues
+    ]
+    agreed, taken = Counter[str](), Counter[str]()
+    for time, name, agrees in sorted(samples, key=itemgetter(0, 1)):
         run.run_until(int(time) * NS)
-        control: Any = flows[name].qp.rate
-        if isinstance(control, WholeNanoseconds):
-            control.advance(run.simulator.now)
-        agreed[name] += abs(control.rate / 1e9 - expected) <= 0.01 * expected
-    for name, count in agreed.items():
-        yield Row(f"{name}, samples within 1 %, %", 100, 100 * count / len(series[name]), 10)
+        agreed[name] += agrees()
+        taken[name] += 1
+    for name, count in taken.items():
+        yield Row(f"{name}, %", 100, 100 * agreed[name] / count, 10)
+
+
+def _is_rate(run: Run, flow: Flow, expected: float) -> bool:
+    """Whether the rate of a flow is now as expected, in Gb/s."""
+    control: Any = flow.qp.rate
+    if isinstance(control, WholeNanoseconds):
+        control.advance(run.simulator.now)
+    return bool(abs(control.rate / 1e9 - expected) <= 0.01 * expected)
+
+
+def _is_queue(run: Run, switch: str, port: int, expected: int) -> bool:
+    """Whether the queue of a port is now as long as expected, in bytes."""
+    queued = run.network.switches[switch].queued(port)
+    return abs(queued - expected) <= 3 * PACKET
 
 
 def _first_pauses(found: Mapping[str, Any]) -> dict[tuple[str, int], float]:

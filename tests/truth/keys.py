@@ -48,12 +48,12 @@ SET: Mapping[str, Any] = {
         **_each(UNUSED, "ideal_ns tx nacks min_rate_gbps"),
     },
     "ports": {
-        **_each(USED, "node port maxq pause resume drops"),
-        **_each(UNUSED, "deq marks"),
+        **_each(USED, "node port maxq pause resume drops marks"),
+        "deq": UNUSED,
     },
     "pause_rx": {ANY: {"ns": USED, "count": UNUSED}},
     "end_ns": USED,
-    "series": {"rate": USED, "queue_bytes": UNUSED},
+    "series": _each(USED, "rate queue_bytes"),
     "pfc_frames_received": USED,
     "victim_gbps_payload_plus_headers": USED,
 }

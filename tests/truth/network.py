@@ -68,6 +68,10 @@ class WholeNanoseconds:
         self._dcqcn = DCQCN(parameters, line_bps)
         self.next_send: Time = 0
 
+    def set_gain(self, gain: float) -> None:
+        """Change g, which is a multiple of 1/1024 in the parameters."""
+        self._dcqcn._gain = gain
+
     @property
     def rate(self) -> float:
         """Bits a second."""
@@ -537,10 +541,10 @@ def _control(
                 "rp_threshold": config.get("fr", 1),
                 "rp_dce_tcp_rtt": config.get("alpha_us", 1),
                 "rp_rate_reduce_monitor_period": config.get("dec_us", 4),
-                "rp_dce_tcp_g": round(1024 * (1 - gain)),
             }
             kind = WindowedDCQCN if config.get("has_win") else WholeNanoseconds
             control = kind(replace(HPCC_MODEL, **named), line)
+            control.set_gain(gain)
         if config.get("has_win"):
             control.limit(bdp, line, varies=bool(config.get("varwin")))
         return control
