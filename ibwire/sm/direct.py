@@ -278,6 +278,8 @@ class Stream:
             self._beginnings.clear()
         before, head = begin[: self._size], begin[self._size :]
         is_set = _REQUESTS.get(head[MGMT_CLASS:HOP_COUNT])
+        if head[HOP_COUNT] > MAXIMUM_HOPS:  # the path in the MAD ends before it
+            is_set = None
         reply = self._reply(before) if is_set is not None else None
         found: _Beginning | None = None
         if is_set is not None and reply is not None:

@@ -286,6 +286,24 @@ def test_a_request_with_a_wrong_key_goes_the_long_way(fabric: Fabric) -> None:
     assert fabric.answers(header() + bytes(request))
 
 
+@pytest.mark.parametrize("hops", [63, 64, 255])
+def test_a_path_longer_than_a_mad_has_room_for_is_not_followed(hops: int) -> None:
+    """It goes there and back between two switches; IBA 14.2.1.2 has room for 63 hops."""
+    fast, slow = (Fabric("ring:switches=4,hosts=1", 0) for _ in range(2))
+    first = fast.port.peer
+    assert first is not None
+    out = next(port for port in first.node.ports[1:] if port.peer and port.peer.node.is_switch)
+    assert out.peer is not None
+    request = bytearray(smp(bytes((1, *(out.number, out.peer.number) * 31)), GET, 0x11, 0, 1, b""))
+    request[7] = hops
+
+    fast.ask_all([header() + bytes(request)])
+    slow.ask(header() + bytes(request))
+
+    assert fast.answered == (hops == 63)
+    assert fast.state() == slow.state()
+
+
 def test_a_capture_sees_each_hop(fabric: Fabric) -> None:
     fabric.management.on_packet = lambda *_: None
 
