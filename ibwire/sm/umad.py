@@ -249,6 +249,10 @@ class UmadFile:
         if is_request:
             mad[8:12] = agent.hi_tid.to_bytes(4, "big")
         key = bytes(mad[TID]), mad[MGMT_CLASS]
+        if is_rmpp:
+            unacknowledged = sum(len(each.message) for each, _, _ in self._sending.values())
+            if unacknowledged + len(mad) > MAXIMUM_LONG_BYTES:
+                return ENOMEM
         if is_request and timeout_ms:
             if key in self._requests:
                 return EINVAL
@@ -261,10 +265,6 @@ class UmadFile:
             self._requests[key] = request
             self._wait_until(request.due, key)
         if is_rmpp:
-            unacknowledged = sum(len(each.message) for each, _, _ in self._sending.values())
-            if unacknowledged + len(mad) > MAXIMUM_LONG_BYTES:
-                self._requests.pop(key, None)
-                return ENOMEM
             sending = rmpp.Sending(bytes(mad), now)
             self._sending[key] = (sending, header, agent)
             for segment in sending.take(now):

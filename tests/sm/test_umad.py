@@ -269,6 +269,21 @@ def test_long_messages_that_nobody_acknowledges_are_bounded(
     assert found == [0, 0, 12]
 
 
+def test_a_refused_answer_does_not_end_a_request_with_its_transaction(
+    doors: tuple[Door, Door], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that asks may also answer, and others choose the ids of what it answers."""
+    monkeypatch.setattr(umad, "MAXIMUM_LONG_BYTES", 3_000)
+    file = opened(doors[0])
+    assert file.write(message(2, GET, 5, bytes(200), timeout=1000), 0) == 0
+    answer = bytearray(message(2, GET_TABLE_RESP, 5, bytes(4000)))
+    answer[64 + 8 : 64 + 12] = file.agents[0].hi_tid.to_bytes(4, "big")
+    answer[64 + 26] = 1
+
+    assert file.write(bytes(answer), 0) == 12
+    assert file.poll_timeout() == S
+
+
 def segment(tid: int, number: int) -> Datagram:
     """A segment of a message that does not end."""
     mad = bytearray(256)
