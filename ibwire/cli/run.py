@@ -304,8 +304,8 @@ def _print_report(scenario: Scenario, outcome: Outcome) -> None:
     if senders and len(senders) <= MOST_COLUMNS:
         several = len(outcome.by_connection) > 1
         columns = [
-            (f"{qp.connection}\n" * several + f"{qp.node} {qp.qpn:#x} to {qp.peer}", _shown(qp))
-            for qp in senders
+            (f"{qp.connection}\n" * several + f"{qp.node} {qp.qpn:#x} to {qp.peer}", metrics)
+            for qp, metrics in zip(senders, _shown(senders), strict=True)
         ]
         _print_table(columns)
         if len(senders) > 1:
@@ -365,7 +365,7 @@ def _width() -> int | None:
 
 
 def _print_summary(senders: Sequence[QPOutcome], outcome: Outcome) -> None:
-    every = [_shown(qp) for qp in senders]
+    every = _shown(senders)
     whole = {name: value for name, value in outcome.metrics.items() if name not in NETWORK}
     spread = [(f"all {len(senders)}", whole)]
     picks: list[tuple[str, Callable[[Sequence[int]], int]]] = [
@@ -378,10 +378,19 @@ def _print_summary(senders: Sequence[QPOutcome], outcome: Outcome) -> None:
     _print_table(spread)
 
 
-def _shown(qp: QPOutcome) -> dict[str, int]:
-    """Metrics of a sender; marks of its packets are counted where they arrive, at its peer."""
-    marks = qp.counters["ce_marked"] + qp.peer_counters["ce_marked"]
-    return qp.metrics | {"ce_marked": marks}
+def _shown(senders: Sequence[QPOutcome]) -> list[dict[str, int]]:
+    """Metrics of each sender; marks of its packets are counted where they arrive, at its peer.
+
+    Those of what the peer sends, such as responses to a READ, are added if it has no column.
+    """
+    ends = {(qp.connection, qp.index, qp.qpn) for qp in senders}
+    shown = []
+    for qp in senders:
+        marks = qp.peer_counters["ce_marked"]
+        if (qp.connection, qp.index, qp.peer_qpn) not in ends:
+            marks += qp.counters["ce_marked"]
+        shown.append(qp.metrics | {"ce_marked": marks})
+    return shown
 
 
 def _titled(name: str) -> str:

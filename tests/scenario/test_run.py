@@ -153,6 +153,25 @@ def test_marks_stand_in_the_column_of_the_queue_pair_whose_packets_have_them() -
     assert 0 < least <= total / 8 <= most
 
 
+@pytest.mark.parametrize(
+    ("opcodes", "marks"),
+    [({"a": "RDMA_WRITE", "b": "RDMA_WRITE"}, ["8", "0"]), ({"b": "RDMA_READ"}, ["3"])],
+)
+def test_marks_of_two_senders_stand_beside_each(
+    opcodes: dict[str, str], marks: list[str], tmp_path: Path
+) -> None:
+    """Only packets of a are marked: its 5 WRITEs and 3 ACKs; its 3 responses to READs of b."""
+    text = "[[connection]]\necn = true\n[[wire.faults.a]]\nmark_ecn = {}\n"
+    for sender, opcode in opcodes.items():
+        count = {"a": 5, "b": 3}[sender]
+        text += f"[[workload]]\nsender = '{sender}'\nopcode = '{opcode}'\nsize = 1024\n"
+        text += f"count = {count}\n"
+
+    lines = invoke(written(tmp_path, text)).stdout.splitlines()
+
+    assert next(line.split()[2:] for line in lines if line.startswith("ce marked")) == marks
+
+
 def test_capture_shows_what_the_first_host_sends_and_what_reaches_it(tmp_path: Path) -> None:
     path = tmp_path / "x.pcap"
     invoke(written(tmp_path, LOSSY), "-o", path)
