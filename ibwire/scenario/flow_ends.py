@@ -64,8 +64,25 @@ class Ends:
             found |= dict.fromkeys(self.ports.get(each, (each,)))
         return list(found)
 
-    def ways(self, source: str, targets: Sequence[str]) -> list[str]:
-        """The targets that wires connect to a source: of other hosts, if there are any."""
+    def targets(
+        self, table: Table, senders: Sequence[str], receivers: Sequence[str]
+    ) -> dict[str, list[str]]:
+        """The receivers that wires connect to each sender: of other hosts, if there are any.
+
+        A host sends from those of its ports that reach a receiver; one without is refused, unless
+        it is the only receiver.
+        """
+        targets = {sender: self._ways(sender, receivers) for sender in senders}
+        sending = {self._host(sender) for sender, own in targets.items() if own}
+        if not sending and not any(each != senders[0] for each in receivers):
+            raise table.error("to", f"{senders[0]} would send to itself only")
+        for sender in senders:
+            others = [each for each in receivers if each != sender]
+            if others and self._host(sender) not in sending:
+                raise table.error("to", f"no wires lead from {sender} to {others[0]}")
+        return targets
+
+    def _ways(self, source: str, targets: Sequence[str]) -> list[str]:
         found = [
             each for each in targets if each != source and self.island[each] == self.island[source]
         ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -38,9 +38,6 @@ class ListContext:
     """Those that have been read."""
 
 
-Ways = Callable[[str, Sequence[str]], list[str]]
-
-
 def is_list(table: Table) -> bool:
     """Whether a `[[flow]]` is a file of flows or draws them."""
     return "file" in table or "sizes" in table
@@ -50,26 +47,19 @@ def read_list(
     table: Table,
     name: str,
     senders: Sequence[str],
-    receivers: Sequence[str],
-    ways: Ways,
+    targets: Mapping[str, Sequence[str]],
     context: ListContext,
 ) -> list[tuple[tuple[str, str], int, Time]]:
     """Sender and receiver, bytes and start of each flow, in the order of the list.
 
-    senders, receivers: hosts of the table; of a file, the hosts that its numbers stand for are
-    the senders. ways: those of some receivers that a sender may send to.
+    senders: the hosts that the numbers of a file stand for. targets: of flows that are drawn, the
+    receivers of each sender.
     """
     start = table.take_time("start", 0)
     if "file" in table:
         entries = _from_file(table, senders, context)
         pairs = [(senders[each.source], senders[each.target]) for each in entries]
     else:
-        targets = {sender: ways(sender, receivers) for sender in senders}
-        if not any(targets.values()):
-            others = [each for each in receivers if each != senders[0]]
-            if not others:
-                raise table.error("to", f"{senders[0]} would send to itself only")
-            raise table.error("to", f"no wires lead from {senders[0]} to {others[0]}")
         entries = _drawn(table, name, targets, context)
         every = _numbered(targets)
         pairs = [(every[each.source], every[each.target]) for each in entries]
@@ -101,7 +91,6 @@ def _drawn(
     targets: Mapping[str, Sequence[str]],
     context: ListContext,
 ) -> list[FlowEntry]:
-    """targets: of each sender."""
     sizes = _sizes(table, context)
     if "load" not in table:
         raise table.error(None, "load is missing: the part of the line that flows take, as 0.5")

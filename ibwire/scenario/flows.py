@@ -154,11 +154,13 @@ def _list(
     context: ListContext,
 ) -> tuple[list[ConnectionSpec], list[WorkloadSpec]]:
     """Each flow of a list with a connection of its own: `NAME.0`, `NAME.1`, ..."""
+    targets: dict[str, list[str]] = {}
     if "file" in table:
-        senders = receivers = ends.chosen(table, "hosts", default="*")
+        senders = ends.chosen(table, "hosts", default="*")
     else:
         senders, receivers = (ends.chosen(table, key, default="*") for key in ("from", "to"))
-    flows = read_list(table, name, senders, receivers, ends.ways, context)
+        targets = ends.targets(table, senders, receivers)
+    flows = read_list(table, name, senders, targets, context)
     if "expect" in table:
         raise table.error("expect", "a list of flows is expected something in [expect] only")
     is_drawn = "sizes" in table

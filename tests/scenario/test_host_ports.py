@@ -270,6 +270,15 @@ def test_drawn_flows_between_rails_without_spines_are_refused() -> None:
         read(text + "from='n0.0'\nto='n1.1'\n")
 
 
+def test_drawn_flows_of_a_host_that_reaches_nobody_are_refused() -> None:
+    """The other host would take its place, and nobody would notice."""
+    text = "[topology]\nkind='rail-optimised'\nservers=3\nrails=2\n" + DRAWN
+
+    assert {a for a, _ in pairs(text + "from=['n0', 'n1']\nto='n2.0'\n")} == {"n0.0", "n1.0"}
+    with pytest.raises(ScriptError, match=r"flow\[0\].to: no wires lead from n1.1 to n2.0"):
+        read(text + "from=['n0', 'n1.1']\nto='n2.0'\n")
+
+
 def test_node_of_a_topology_changes_all_ports_of_a_host() -> None:
     scenario = read(FORM + "[[node]]\nname = 'h1'\nvlan = 7\n" + flow("'h0'", "'h1'"))
 
