@@ -126,7 +126,11 @@ class Router:
 
     def update(self, table: Mapping[bytes, Sequence[int]]) -> None:
         """Replace the table; flows may take other ports from now on."""
-        self.table = {mac: self._weighted(ports) for mac, ports in table.items()}
+        shared: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self.table = {}
+        for mac, given in table.items():
+            ports = self._weighted(given)
+            self.table[mac] = shared.setdefault(ports, ports)  # many hosts, few ways
         self.known.clear()
 
     def _weighted(self, ports: Sequence[int]) -> tuple[int, ...]:
