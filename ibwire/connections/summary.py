@@ -11,7 +11,11 @@ from ibwire.dissect import Columns
 
 STEP_NS = 1_000_000
 """Queues of a NIC and CPUs of a host disorder times by less."""
-BACK_PROBLEM = "times go back by {:.6f} s from one frame to the next: latencies and order are wrong"
+BACK_PROBLEM = (
+    "times go back by {:.6f} s from one frame to the next: latencies are wrong, and what is out of "
+    "order looks lost or retransmitted. If the clock was not set back, sort the frames: "
+    "reordercap CAPTURE SORTED"
+)
 CUT_PROBLEM = (
     "{:,} packets were cut before the end of their transport headers, and are left out: what "
     "looks lost may be one of them"

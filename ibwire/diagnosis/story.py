@@ -79,11 +79,11 @@ def frames_of(captures: Captures, *, has_copies: bool = False) -> Frames:
 
 
 _POINT = (
-    "the capture was taken: a packet lost before it is not in the capture, a packet lost after it "
-    "is."
+    "where the capture was taken: a packet lost before it is not in the capture, a packet lost "
+    "after it is."
 )
 _POINTS = (
-    "a packet was captured first, of several interfaces: a packet lost before all of them is not "
+    "the first of the interfaces that captured a packet: a packet lost before all of them is not "
     "in the capture, one lost between them or after them is."
 )
 
@@ -181,7 +181,7 @@ class Story:
                 said = f"{silent} sent nothing to {other}"
             yield f"Only packets of {other} are in the capture: {said}."
         yield (
-            'Times are seconds since the first frame of the capture. "This point" is where '
+            'Times are seconds since the first frame of the capture. "This point" is '
             f"{_POINTS if self._capture.has_copies else _POINT}"
         )
 

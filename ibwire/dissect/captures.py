@@ -69,8 +69,9 @@ class Captures:
             shown = self._shown.get(path, path)
             part = CapturePart(shown, self.frames + 1)
             try:
-                if os.path.exists(path) and not os.path.isfile(path):
-                    raise CaptureError(shown, None, "is not a file: captures are read twice")
+                if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
+                    reason = "cannot be read twice, as is needed here: save it as a file first"
+                    raise CaptureError(shown, None, reason)
                 with open_capture(path, reuse=True) as reader:
                     for columns in self._chunks(reader, part):
                         yield columns

@@ -498,7 +498,7 @@ class Acknowledged(ConnectionCheck):
         if is_ack and packet.psn == MASK and abs(psn - tracker.next) > NEARBY:
             yield (
                 BEFORE_FIRST,
-                f"ACK of PSN 0xFFFFFF, but {(tracker.next - 1) & MASK} was sent last",
+                f"ACK of PSN {MASK}, but {(tracker.next - 1) & MASK} was sent last",
                 packet,
             )
             return

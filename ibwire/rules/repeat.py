@@ -334,10 +334,10 @@ class Duplicates(ConnectionCheck):
             return
         self._given += 1
         if self._asked < self._given <= self._duplicates:
-            found = f"ACK of PSN {packet.psn} for a duplicate"
+            asked = f"{self._asked} of the {self._duplicates} duplicates so far asked for one"
             yield (
                 UNASKED,
-                f"{found}: {self._asked} of {self._duplicates} asked, {self._given} came",
+                f"ACK of PSN {packet.psn} for a duplicate is number {self._given}, but {asked}",
                 packet,
             )
 

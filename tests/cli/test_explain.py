@@ -1,6 +1,7 @@
 """`ibwire explain`: which connection it tells, in which form, and what it says of bad input."""
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,16 @@ def test_story_ends_with_a_verdict(captures: Path) -> None:
     assert text.split("\nVerdict: ")[1].startswith(
         "recovered. The network lost 1 packet from A to B"
     )
+
+
+def test_what_cannot_be_read_twice_says_what_to_do(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    said = [explain(each, status=3).stderr for each in (tmp_path, pipe)]
+
+    assert "cannot be opened: is a directory" in said[0]
+    assert "pipe: cannot be read twice, as is needed here: save it" in said[1]
 
 
 def test_pipes_get_no_colours(captures: Path) -> None:

@@ -49,12 +49,12 @@ size = "200 kB"
 """
 
 
-def written(sightings: list[Sighting]) -> io.BytesIO:
+def written(sightings: list[Sighting], *, by_time: bool = True) -> io.BytesIO:
     stream = io.BytesIO()
     writer = PcapngWriter(stream, LinkType.ETHERNET)
     for number in range(max(interface for _, interface, _ in sightings)):
         writer.add_interface(LinkType.ETHERNET, f"eth{number}")
-    for ns, interface, data in sorted(sightings, key=lambda each: each[0]):
+    for ns, interface, data in sorted(sightings, key=lambda each: each[0] if by_time else 0):
         writer.write(data, ns, interface=interface)
     writer.flush()
     stream.seek(0)
@@ -162,6 +162,19 @@ def test_a_sender_without_answers_is_no_capture_of_several_points() -> None:
     assert not nameless(again)
 
 
+def test_interfaces_one_after_the_other_are_said_to_need_sorting(tmp_path: Path) -> None:
+    """As Wireshark's mergecap -a writes them: all packets of one point, then all of the other."""
+    apart = [(ns, each, data) for each in range(2) for ns, data in conversation(200)]
+    file = tmp_path / "s.pcapng"
+    said = []
+    for by_time in (False, True):
+        file.write_bytes(written(apart, by_time=by_time).getvalue())
+        said.append(CliRunner().invoke(flows, [str(file)]).stderr)
+
+    assert "sort the frames: reordercap CAPTURE SORTED" in said[0]
+    assert "times go back" not in said[1]
+
+
 def test_a_pcap_of_several_points_is_said_to_be_one(tmp_path: Path) -> None:
     scenario, named, other = (tmp_path / name for name in ("s.toml", "s.pcapng", "s.pcap"))
     scenario.write_text(SPINE.format(spines=1, mode="ecmp"))
@@ -183,7 +196,7 @@ def test_a_pcap_of_several_points_is_said_to_be_one(tmp_path: Path) -> None:
     for found in texts[named]:
         assert "several times" not in found.stderr
     assert '"This point" is where the capture was taken' in texts[other][2].stdout
-    assert "where a packet was captured first" in " ".join(texts[named][2].stdout.split())
+    assert '"This point" is the first of the interfaces' in " ".join(texts[named][2].stdout.split())
 
 
 def test_a_mark_that_is_made_between_two_interfaces_is_counted(tmp_path: Path) -> None:
