@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from ibwire.base.errors import EncodeError, IbwireError
-from ibwire.base.units import MS, Time
+from ibwire.base.units import Time
 from ibwire.fabric.infiniband.subnet import Port
 from ibwire.link.ibsim_server import IbsimServer
 from ibwire.link.umad_files import HostFiles
@@ -56,8 +56,9 @@ MOST_UNSENT = 1 << 20
 MADS_OF_A_STEP = 1000
 """MADs that are delivered before connections have their turn: a sweep of a manager of our own is
 one long exchange."""
-QUIET: Time = 20 * MS
-"""After the last change of a port before the files of its host are written again."""
+QUIET = 20e-3
+"""Seconds without a message after which the files of hosts are written again, if ports may have
+changed."""
 SHORTEST_WAIT = 1e-3
 """Seconds."""
 MAXIMUM_CONNECTIONS = 1000
@@ -119,7 +120,8 @@ class UmadServer:
         self._doors: dict[Port, Door] = {}
         self._files: dict[str, HostFiles] = {}
         """Of the hosts that programs have run on."""
-        self._is_stale: Time | None = None
+        self._is_stale = False
+        """Whether ports may have changed since the files of hosts were written."""
         self._due: Time | None = 0
         """When a step has something to do without a message, files of hosts aside."""
         self._connections: dict[int, _Connection] = {}
@@ -178,11 +180,11 @@ class UmadServer:
 
     def step(self, longest: float = 1.0) -> None:
         """Wait for messages, at most `longest` seconds, and deal with them."""
-        due, stale = self._due, self._is_stale
-        if due is None or (stale is not None and stale < due):
-            due = stale
+        due = self._due
+        if self._is_stale and longest > QUIET:
+            longest = QUIET
         found = self._poll.poll(longest if due is None else _seconds(due, longest))
-        has_answered, is_plain = False, bool(found)
+        is_plain = bool(found)
         if self.management.waiting > MADS_OF_A_STEP:
             # All wait together, so that none gets ahead of the others.
             found = [each for each in found if not self._is_of_program(each[0])]
@@ -193,32 +195,29 @@ class UmadServer:
                 is_plain = False
                 self._readers[descriptor]()
                 continue
-            if events & ~select.EPOLLOUT:
-                if self._read(connection):
-                    has_answered = True
-                else:
-                    is_plain = False
+            if events & ~select.EPOLLOUT and not self._read(connection):
+                is_plain = False
             if events & select.EPOLLOUT:
                 self._with_messages.add(descriptor)
-        now = _now()
-        if has_answered:
-            self._is_stale = now + QUIET
-        if not is_plain or (due is not None and due <= now):
-            self._proceed(now)
+        if not is_plain or (due is not None and due <= _now()):
+            self._proceed(_now())
         if self._with_messages:
             self._flush()
+        if self._is_stale and not found and not self.management.is_busy:
+            self._is_stale = False
+            for files in self._files.values():
+                files.write()
 
     def _proceed(self, now: Time) -> None:
         """Deliver MADs, and do what is due."""
         if self._due is not None and self._due <= now:
             self._time_out(now)
+        delivered = self.management.delivered
         self.management.run(now, MADS_OF_A_STEP)
+        if self.management.delivered != delivered:
+            self._is_stale = True
         self._due = self._next_due()
         self._flush()
-        if self._is_stale is not None and now >= self._is_stale:
-            self._is_stale = None
-            for files in self._files.values():
-                files.write()
 
     def _is_of_program(self, descriptor: int) -> bool:
         connection = self._connections.get(descriptor)
@@ -285,6 +284,7 @@ class UmadServer:
         if file is not None:
             count, answers = file.answer(data)
             if count:
+                self._is_stale = True
                 if connection.unsent or file.waiting:
                     for at in range(WORD, len(answers), _WITH_WORD):
                         file.put(answers[at : at + ONE_MAD])
@@ -332,7 +332,7 @@ class UmadServer:
                 file.register(_agent(message))
             elif kind == UNREGISTER:
                 file.unregister(int.from_bytes(message[:4], "little"))
-            self._is_stale = _now() + QUIET
+            self._is_stale = True
 
     def _hello(self, connection: _Connection, message: bytes) -> None:
         magic, kind, number, _, host = HELLO.unpack(message)
