@@ -9,7 +9,8 @@ import pytest
 
 from ibwire.base.node import Frame
 from ibwire.base.units import MS, US, S, Time
-from ibwire.fabric.infiniband.lrh import MANAGEMENT_VL, DamagedFrame, dlid_of, vl_of
+from ibwire.fabric.infiniband.errors import DamagedFrame
+from ibwire.fabric.infiniband.lrh import MANAGEMENT_VL, dlid_of, vl_of
 from ibwire.fabric.infiniband.settings import FabricSettings
 from ibwire.fabric.infiniband.shipped import find_topology
 from ibwire.fabric.infiniband.subnet import Port, Subnet

@@ -1,4 +1,5 @@
-"""Symbol errors of a link: a stage that damages frames at a bit error rate."""
+"""Symbol errors of a link: the frames that have them, and a stage that makes them at a bit error
+rate."""
 
 from __future__ import annotations
 
@@ -8,7 +9,14 @@ from math import expm1, log1p
 from ibwire.base.errors import EncodeError
 from ibwire.base.node import Frame
 from ibwire.base.units import Time
-from ibwire.fabric.infiniband.lrh import DamagedFrame
+
+
+class DamagedFrame(bytes):
+    """A frame on which a symbol error was detected when it arrived."""
+
+
+class AbortedFrame(bytes):
+    """A frame that ends with the delimiter for bad packets (EBP) instead of the good one."""
 
 
 class SymbolErrors:

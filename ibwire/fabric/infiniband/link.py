@@ -22,12 +22,11 @@ from ibwire.fabric.infiniband.credits import (
     flow_control_packet,
     read_flow_control,
 )
+from ibwire.fabric.infiniband.errors import AbortedFrame, DamagedFrame
 from ibwire.fabric.infiniband.lrh import (
     MANAGEMENT_VL,
     SHORTEST,
     VCRC_SIZE,
-    AbortedFrame,
-    DamagedFrame,
     dlid_of,
     has_good_vcrc,
     vl_of,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from ibwire.base.node import Frame
+from ibwire.fabric.infiniband.errors import AbortedFrame
 from ibwire_layers import crc
 from ibwire_layers.headers import BTH, GRH, LRH
 
@@ -15,14 +16,6 @@ SHORTEST = LRH.SIZE + BTH.SIZE + 4 + VCRC_SIZE
 """Bytes of the shortest packet of the transport."""
 _GLOBAL = 3
 """LNH: a GRH follows."""
-
-
-class DamagedFrame(bytes):
-    """A frame on which a symbol error was detected when it arrived."""
-
-
-class AbortedFrame(bytes):
-    """A frame that ends with the delimiter for bad packets (EBP) instead of the good one."""
 
 
 def vl_of(frame: Frame) -> int:

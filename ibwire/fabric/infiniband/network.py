@@ -15,9 +15,9 @@ from ibwire.base.node import Node as NetworkNode
 from ibwire.base.units import Time
 from ibwire.fabric.infiniband.adapter import AdapterPort
 from ibwire.fabric.infiniband.adaptive import Alternatives
-from ibwire.fabric.infiniband.errors import SymbolErrors
+from ibwire.fabric.infiniband.errors import DamagedFrame, SymbolErrors
 from ibwire.fabric.infiniband.link import LANES_OF_CODE, LinkEnd
-from ibwire.fabric.infiniband.lrh import LRH_SIZE, DamagedFrame
+from ibwire.fabric.infiniband.lrh import LRH_SIZE
 from ibwire.fabric.infiniband.settings import FabricSettings
 from ibwire.fabric.infiniband.subnet import Port, Subnet, rate_of
 from ibwire.fabric.infiniband.switch import CutThroughSwitch
