@@ -72,7 +72,7 @@ def headroom(
         raise EncodeError("metres", str(metres), "0 or above")
     if not 0 <= small_packets <= 100:
         raise EncodeError("small_packets", small_packets, "a part in percent")
-    worst = ceil(chip.cell / 64) if chip.cell > 128 else 2 * chip.cell / (1 + chip.cell)
+    worst = ceil(chip.cell / 64 if chip.cell > 128 else 2 * chip.cell / (1 + chip.cell))
     mean = (64 * small_packets + lossless_mtu * (100 - small_packets)) / 100
     small = 100 * 64 / mean
     occupancy = (100 - small + small * worst) / 100
