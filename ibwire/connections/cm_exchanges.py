@@ -132,6 +132,22 @@ class CMExchange:
         """Whether the passive side has sent anything."""
         return any(side == PASSIVE for _, side in self.counts)
 
+    @property
+    def are_sides_known(self) -> bool:
+        """Whether a message shows which side is the active one; either may send a DREQ."""
+        return any(name in SENDERS for name, _ in self.counts)
+
+    def turn(self) -> None:
+        """Take the active side for the passive one."""
+        self.addresses = self.addresses[PASSIVE], self.addresses[ACTIVE]
+        self.comm_ids.reverse()
+        self.qpns.reverse()
+        self.messages = [each._replace(sender=1 - each.sender) for each in self.messages]
+        self.counts = Counter(
+            {(name, 1 - side): each for (name, side), each in self.counts.items()}
+        )
+        self.rejected_by = 1 - self.rejected_by
+
     def status(self, end_ns: int) -> ConnectionStatus:
         """What became of it; `end_ns` is the time of the last frame of the capture."""
         if self.reason:
@@ -226,7 +242,8 @@ class CMExchanges:
         """Continue with a later capture; `files` came before it."""
         for exchange in later.all():
             exchange.first = exchange.first[0] + files, exchange.first[1]
-        for key, exchange in later._open.items():
+        for own, exchange in later._open.items():
+            key = self._key_here(own, exchange)
             mine = self._open.get(key)
             if mine is None or exchange.identity not in ((), mine.identity):
                 self._put(key, exchange)
@@ -234,17 +251,16 @@ class CMExchanges:
             for side in (ACTIVE, PASSIVE):
                 mine.comm_ids[side] = exchange.comm_ids[side] or mine.comm_ids[side]
                 mine.qpns[side] = exchange.qpns[side] or mine.qpns[side]
+            if exchange.reason and not mine.is_established:
+                mine.reason, mine.rejected_by = exchange.reason, exchange.rejected_by
+            before = +mine.counts
             mine.counts += exchange.counts
             for message in exchange.messages:
+                again = message.again or (message.name, message.sender) in before
                 if mine.has(message):
                     mine.counts[message.name, message.sender] -= 1
                 elif len(mine.messages) < KEEP:
-                    mine.messages.append(message)
-            mine.reason, mine.rejected_by = (
-                (exchange.reason, exchange.rejected_by)
-                if exchange.reason
-                else (mine.reason, mine.rejected_by)
-            )
+                    mine.messages.append(message._replace(again=again))
             mine.last_ns, mine.timeout_ns = exchange.last_ns, exchange.timeout_ns
             self._open.move_to_end(key)
         self._end(*later._over)
@@ -252,6 +268,22 @@ class CMExchanges:
     def all(self) -> Iterator[CMExchange]:
         """The exchanges in the order of their first messages."""
         yield from sorted([*self._over, *self._open.values()], key=lambda each: each.first)
+
+    def _key_here(self, key: _Key, exchange: CMExchange) -> _Key:
+        """The key of an exchange that a later capture continues; turned, if it begins there with
+        a message that either side may send."""
+        active, passive = exchange.comm_ids
+        if not exchange.are_sides_known and passive and not self._fits(key, passive):
+            turned = key[1], key[0], passive, key[3]
+            if self._fits(turned, active):
+                exchange.turn()
+                return turned
+        return key
+
+    def _fits(self, key: _Key, passive: int | None) -> bool:
+        """Whether there is an exchange with this communication ID of the passive side."""
+        exchange = self._open.get(key)
+        return exchange is not None and exchange.comm_ids[PASSIVE] in (None, 0, passive)
 
     def _put(self, key: _Key, exchange: CMExchange) -> None:
         before = self._open.pop(key, None)
@@ -285,6 +317,9 @@ class CMExchanges:
             self._put(key, exchange)
         self._open.move_to_end(key)
         exchange.identity = identity or exchange.identity
+        if name not in ("REQ", "SIDR_REQ", "SIDR_REP") and not exchange.comm_ids[PASSIVE]:
+            other = message["remote_comm_id" if sender == ACTIVE else "local_comm_id"]
+            exchange.comm_ids[PASSIVE] = other or exchange.comm_ids[PASSIVE]
         again = exchange.counts[name, sender] > 0
         packet = received.psn, received.checksum
         found = CMMessage(name, sender, received.number, received.time_ns, "", again, packet)
@@ -323,7 +358,7 @@ class CMExchanges:
                 continue
             other = remote if side == ACTIVE else local
             # A REJ of a REQ may have no communication ID of its own.
-            if exchange.comm_ids[PASSIVE] in (None, 0, other) or not other:
+            if not other or self._fits(key, other):
                 return key, side
         side = SENDERS.get(name, PASSIVE)
         return (src, dst, local, False) if side == ACTIVE else (dst, src, remote, False), side

@@ -236,6 +236,53 @@ def test_an_exchange_over_two_captures_is_one() -> None:
         assert connection.exchanges[0].qpns == [0x22, 0x11]
 
 
+def told(analysis: Analysis) -> list[tuple[Any, ...]]:
+    """What is said of each exchange, and of the connection that it belongs to."""
+    return [
+        (
+            *each.ends,
+            str(each.status),
+            exchange.addresses,
+            exchange.comm_ids,
+            [(message.name, message.sender, message.again) for message in exchange.messages],
+        )
+        for each in analysis.finish().connections
+        for exchange in each.exchanges
+    ]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("sender", [0, 1])
+def test_the_end_of_a_connection_in_a_later_capture_belongs_to_it(sender: int, times: int) -> None:
+    """Only the communication IDs say then which side was the active one."""
+    managers = Managers().asks().accepts().completes()
+    ids = [(ACTIVE_ID, PASSIVE_ID), (PASSIVE_ID, ACTIVE_ID)]
+    for _ in range(times):
+        managers.send(sender, cm.DREQ(*ids[sender]))
+    managers.send(1 - sender, cm.DREP(*ids[1 - sender]))
+    frames = managers.frames
+    expected = told(analysis_of(frames))
+
+    assert [message for message, *_ in expected[0][-1]] == [
+        "REQ", "REP", "RTU", *["DREQ"] * times, "DREP"
+    ]  # fmt: skip
+    for cut in range(1, len(frames)):
+        whole = analysis_of(frames[:cut], is_part=True)
+        whole.merge(analysis_of(frames[cut:], is_part=True))
+        assert told(whole) == expected
+
+
+@pytest.mark.parametrize("name", ["cm-rping.pcap", "cm-ucmatose.pcap"])
+def test_recorded_exchanges_over_two_captures_are_those_of_one(name: str) -> None:
+    frames = read_frames(name)
+    expected = told(analysis_of(frames))
+
+    for cut in range(1, len(frames), 3):
+        whole = analysis_of(frames[:cut], is_part=True)
+        whole.merge(analysis_of(frames[cut:], is_part=True))
+        assert told(whole) == expected
+
+
 def test_captures_together_keep_as_many_exchanges_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Six requests with one communication ID in each of two: one is open, the rest are over."""
     monkeypatch.setattr(cm_exchanges, "EXCHANGES", 4)
