@@ -15,7 +15,6 @@ from ibwire.fabric.infiniband.credits import FCP_SIZE, blocks_of
 from ibwire.fabric.infiniband.link import LANES, LinkEnd
 from ibwire.fabric.infiniband.lrh import (
     MANAGEMENT_VL,
-    VCRC_SIZE,
     dlid_of,
     is_management,
     on_lane,
@@ -25,6 +24,8 @@ from ibwire.fabric.infiniband.lrh import (
 from ibwire.fabric.infiniband.settings import FabricSettings
 from ibwire.fabric.infiniband.subnet import Port
 from ibwire_layers.attributes import PortState
+
+_INIT, _ACTIVE = int(PortState.INIT), int(PortState.ACTIVE)
 
 
 class _FreeLanes:
@@ -101,13 +102,13 @@ class AdapterPort:
     def poll_transmit(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
         """The next packet of the link."""
         link = self.link
-        if self.vl15 and PortState.INIT <= link.state <= PortState.ACTIVE:
+        if self.vl15 and _INIT <= link.state <= _ACTIVE:
             smp = self.vl15.popleft()
             link.sent(smp, 0, now)
             return smp
         if link.due:
             return link.poll_flow_control()
-        if link.state != PortState.ACTIVE:
+        if link.state != _ACTIVE:
             return None
         while self.mads and self._put(self.mads[0]):
             self.mads.popleft()
@@ -178,7 +179,7 @@ class AdapterPort:
         A packet that no lane is for, or that is too long, is discarded.
         """
         vl = self._lane_of(sl_of(frame))
-        if vl == MANAGEMENT_VL or len(frame) > self.link.port.largest_packet + VCRC_SIZE:
+        if vl == MANAGEMENT_VL or len(frame) > self.link.largest:
             self.link.counters.port_xmit_discards += 1
             return True
         if self.staged[vl] is not None:

@@ -44,6 +44,7 @@ LANES = 15
 
 LANES_OF_CODE = {1: 1, 2: 2, 3: 4, 4: 8, 5: 15}
 """Data lanes by code of OperationalVLs (IBA 14.2.5.6)."""
+_INIT, _ARMED, _DEFERRED = map(int, (PortState.INIT, PortState.ARMED, PortState.ACTIVE_DEFER))
 _WORD = 4
 WATCHDOG_PERIODS = 6
 """Periods without a flow-control packet for a lane after which the link is trained again: 393,216
@@ -62,9 +63,12 @@ class LinkEnd:
         "counters",
         "credits",
         "due",
+        "enforces_inbound",
+        "enforces_outbound",
         "errors",
         "incoming",
         "lanes",
+        "largest",
         "line",
         "local_errors",
         "next_update",
@@ -129,6 +133,10 @@ class LinkEnd:
         parts = [port.arbitration.get(part, DEFAULT_ARBITRATION[part]) for part in (1, 2, 3, 4)]
         self.arbiter = Arbiter(read_table(*parts[2:]), read_table(*parts[:2]), port.vl_high_limit)
         self.sl2vl = {came: _nibbles(table) for came, table in port.sl2vl.items()}
+        self.largest = port.largest_packet + VCRC_SIZE
+        """Bytes of the largest packet that leaves."""
+        self.enforces_inbound = bool(port.enforces_pkeys_inbound)
+        self.enforces_outbound = bool(port.enforces_pkeys_outbound)
 
     def connect(self, line: Direction, incoming: Direction) -> None:
         """Take its two lines; the link comes up with `start`."""
@@ -229,7 +237,7 @@ class LinkEnd:
         vl = (self.due & -self.due).bit_length() - 1
         self.due &= self.due - 1
         limit = self.buffer.announced[vl] = self.buffer.limit(vl)
-        operation = INITIALIZING if self.state < PortState.ARMED else NORMAL
+        operation = INITIALIZING if self.state < _ARMED else NORMAL
         return flow_control_packet(vl, sent=self.credits.sent[vl], limit=limit, operation=operation)
 
     def sent(self, frame: Frame, cost: int, now: Time) -> None:
@@ -289,8 +297,8 @@ class LinkEnd:
             counters.port_rcv_errors += 1
             return False
         vl = vl_of(frame)
-        least = PortState.INIT if vl == MANAGEMENT_VL else PortState.ARMED
-        if self.state < least or self.state == PortState.ACTIVE_DEFER:
+        least = _INIT if vl == MANAGEMENT_VL else _ARMED
+        if self.state < least or self.state == _DEFERRED:
             return False
         if dlid_of(frame) >= FIRST_MULTICAST:
             counters.port_multicast_rcv_pkts += 1
@@ -303,7 +311,7 @@ class LinkEnd:
             counters.port_rcv_errors += 1
             self.overruns += 1
             return False
-        if self.state == PortState.ARMED and type(frame) is not DamagedFrame:
+        if self.state == _ARMED and type(frame) is not DamagedFrame:
             self.state = self.port.state = PortState.ACTIVE
         return True
 
@@ -319,7 +327,7 @@ class LinkEnd:
 
     def free(self, vl: int, cost: int) -> bool:
         """Take a packet out of the buffer; whether a flow-control packet has become due."""
-        if self.buffer.free(vl, cost) and self.state >= PortState.INIT and vl < self.lanes:
+        if self.buffer.free(vl, cost) and self.state >= _INIT and vl < self.lanes:
             self.due |= 1 << vl
             return True
         return False

@@ -20,7 +20,6 @@ from ibwire.fabric.infiniband.credits import FCP_SIZE, blocks_of
 from ibwire.fabric.infiniband.link import LANES, LinkEnd
 from ibwire.fabric.infiniband.lrh import (
     MANAGEMENT_VL,
-    VCRC_SIZE,
     aborted,
     dlid_of,
     on_lane,
@@ -36,7 +35,8 @@ LIFE_UNIT: Time = 4096 * US // 1000
 """Of HOQLife and LifeTimeValue: 4.096 us times a power of two."""
 LONGEST_LIFE = 19
 """The largest exponent; above it packets live for ever."""
-_DEFERRED = PortState.ACTIVE_DEFER
+_INIT, _ACTIVE = int(PortState.INIT), int(PortState.ACTIVE)
+_DEFERRED = int(PortState.ACTIVE_DEFER)
 STALL_LIVES = 8
 """Lifetimes for which a stalled lane discards (IBA 18.2.5.4)."""
 
@@ -216,7 +216,7 @@ class CutThroughSwitch:
         """Send another packet of port 0 by a port with a link."""
         transit = Transit(frame, 0, now, now)
         transit.copies = 1
-        self._enqueue(transit, number, pkey_of(frame), now)
+        self._enqueue(transit, number, now)
         self._release(transit)
 
     def link_up(self, number: int, now: Time) -> None:
@@ -288,22 +288,21 @@ class CutThroughSwitch:
             self._forward_management(transit)
             return
         outputs = self._route(transit)
-        pkey = pkey_of(frame)
-        if outputs and not self._admits(link, transit, pkey, inbound=True):
+        if link.enforces_inbound and outputs and not self._admits(link, transit, inbound=True):
             outputs = []
         transit.copies = 1
         for out in outputs:
             if out == 0:
                 self._take_own(transit)
             else:
-                self._enqueue(transit, out, pkey, now)
+                self._enqueue(transit, out, now)
         self._release(transit)
 
     def poll_transmit(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
         """The next packet of a port."""
         link, output = self.links[port], self.outputs[port]
         self._finish(output)
-        if output.vl15 and output.vl15[0][0] <= now and PortState.INIT <= link.state < _DEFERRED:
+        if output.vl15 and output.vl15[0][0] <= now and _INIT <= link.state < _DEFERRED:
             self.ready_ports.append(port)
             _, frame, smp = output.vl15.popleft()
             if smp is not None and smp.is_bad:
@@ -376,17 +375,17 @@ class CutThroughSwitch:
         if link is None or number == transit.came:
             return True, 0, 0
         vl = link.vl_for(transit.came, sl_of(transit.frame))
-        if vl == MANAGEMENT_VL or link.state != PortState.ACTIVE:
+        if vl == MANAGEMENT_VL or link.state != _ACTIVE:
             return True, 0, 0
         packets = sum(lane.count for lane in self.outputs[number].lanes)
         busy = link.line.free_at > transit.arrived
         return False, packets + busy, -link.credits.left(vl)
 
-    def _admits(self, link: LinkEnd, transit: Transit, pkey: int | None, *, inbound: bool) -> bool:
-        """Whether the P_Key table of a port lets a packet pass; counts it if not."""
+    def _admits(self, link: LinkEnd, transit: Transit, *, inbound: bool) -> bool:
+        """Whether a port that enforces P_Keys lets a packet pass; counts it if not."""
         port = link.port
-        enforces = port.enforces_pkeys_inbound if inbound else port.enforces_pkeys_outbound
-        if not enforces or pkey is None or port.passes_pkey(pkey):
+        pkey = pkey_of(transit.frame)
+        if pkey is None or port.passes_pkey(pkey):
             return True
         if inbound:
             link.counters.port_rcv_constraint_errors += 1
@@ -396,11 +395,10 @@ class CutThroughSwitch:
             self.on_bad_pkey(port, transit.frame)
         return False
 
-    def _enqueue(self, transit: Transit, out: int, pkey: int | None, now: Time) -> None:
+    def _enqueue(self, transit: Transit, out: int, now: Time) -> None:
         """Put a packet into the queue of a port."""
         link = self.links[out]
-        size = len(transit.frame)
-        if link.state < PortState.ACTIVE or size > link.port.largest_packet + VCRC_SIZE:
+        if link.state < _ACTIVE or len(transit.frame) > link.largest:
             link.counters.port_xmit_discards += 1
             return
         vl = link.vl_for(transit.came, sl_of(transit.frame))
@@ -408,7 +406,7 @@ class CutThroughSwitch:
             if transit.came:
                 self.links[transit.came].counters.port_rcv_switch_relay_errors += 1
             return
-        if not self._admits(link, transit, pkey, inbound=False):
+        if link.enforces_outbound and not self._admits(link, transit, inbound=False):
             return
         output = self.outputs[out]
         lane = output.lanes[vl]
@@ -440,7 +438,7 @@ class CutThroughSwitch:
         for out in self._route(transit):
             if out == 0:
                 self._take_own(transit)
-            elif self.links[out].state < PortState.INIT:
+            elif self.links[out].state < _INIT:
                 self.links[out].counters.port_xmit_discards += 1
             else:
                 ready = self._ready(transit, self.links[out])
@@ -455,9 +453,10 @@ class CutThroughSwitch:
     def _choose(self, link: LinkEnd, output: Output, now: Time) -> int:
         """The lane that sends now; -1 if none may."""
         sendable = waits = 0
-        for vl in range(LANES):
-            if not output.waiting >> vl & 1:
-                continue
+        left = output.waiting
+        while left:
+            vl = (left & -left).bit_length() - 1
+            left &= left - 1
             transit = self._first(link, output, vl, now)
             if transit is None:
                 continue

@@ -86,6 +86,7 @@ def test_a_switch_enforces_partitions() -> None:
     port = port_at(b)
     port.enforces_pkeys_outbound = 1
     port.pkeys[:] = bytes.fromhex("f001")
+    traffic.fabric.read_tables()
     transfer = traffic.add(a, b, 1000, timeout=1, retry_cnt=1)
 
     traffic.run(100 * MS)
@@ -117,6 +118,7 @@ def test_a_packet_larger_than_the_mtu_of_the_next_link_is_discarded() -> None:
     traffic = fabric_of("star:hosts=2")
     a, b = hosts_of(traffic.subnet)
     port_at(b).neighbor_mtu = 3  # 1024 bytes
+    traffic.fabric.read_tables()
     traffic.add(a, b, 4096, mtu=4096, timeout=1, retry_cnt=0)
 
     traffic.run(100 * MS)
