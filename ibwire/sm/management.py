@@ -17,6 +17,7 @@ from typing import Protocol
 
 from ibwire.base.errors import EncodeError
 from ibwire.base.units import Time
+from ibwire.fabric.infiniband.errors import LocalErrors
 from ibwire.fabric.infiniband.lrh import VCRC_SIZE
 from ibwire.fabric.infiniband.subnet import IS_SM, PERMISSIVE_LID, Port, Subnet
 from ibwire.sm.direct import DirectRequests
@@ -48,7 +49,7 @@ from ibwire.sm.routes import (
 from ibwire.sm.sma import SMA
 from ibwire.sm.traps import TrapSender
 from ibwire_layers.attributes import PortState, SMAttribute
-from ibwire_layers.mad import GSI_QKEY, Method, MgmtClass, Status
+from ibwire_layers.mad import GSI_QKEY, Method, MgmtClass, Status, Trap
 
 _INIT = int(PortState.INIT)
 _GET, _SET, _TRAP_REPRESS = int(Method.GET), int(Method.SET), int(Method.TRAP_REPRESS)
@@ -114,6 +115,8 @@ class Management:
         self._errors: dict[Port, float] = {}
         """Bit error rate of what leaves a port; the ports of a link that damages nothing are not in
         it."""
+        self._local_errors: dict[Port, LocalErrors] = {}
+        """Of the ports at which damaged packets have arrived."""
         self._draw = random.Random(0)
         self._now: Time = 0
         """When `run` was called last."""
@@ -142,9 +145,12 @@ class Management:
         """Damage what leaves a port at a bit error rate, 0 for none: a damaged packet is lost."""
         if not 0 <= rate < 1:
             raise EncodeError("bit error rate", rate, "0 or above, and below 1")
-        self._errors.pop(port, None)
         if rate:
             self._errors[port] = rate
+            return
+        self._errors.pop(port, None)
+        if port.peer is not None:
+            self._local_errors.pop(port.peer, None)
 
     def damages(self, port: Port) -> bool:
         """Whether what leaves a port has bit errors."""
@@ -231,6 +237,7 @@ class Management:
 
     def _link_down(self, port: Port) -> None:
         """Lose the packets on a link that goes down, and those that have yet to pass it."""
+        self._local_errors.pop(port, None)
         if self.times is None or not self._travelling:
             return
         now = self.times.clock() if self.times.clock is not None else self._now
@@ -326,10 +333,19 @@ class Management:
         rate = self._errors.get(leaving, 0.0)
         bits = 8 * (4 * words + VCRC_SIZE)
         # 1 - (1 - rate) ** bits, also for rates near 0.
-        if not rate or self._draw.random() >= -expm1(bits * log1p(-rate)):
+        if not rate:
+            return False
+        local = self._local_errors.get(peer)
+        if self._draw.random() >= -expm1(bits * log1p(-rate)):
+            if local is not None and local.more:
+                local.more -= 1
             return False
         peer.counters.symbol_error_counter += 1
         peer.counters.port_rcv_errors += 1
+        if local is None:
+            local = self._local_errors[peer] = LocalErrors(peer)
+        if local.count():
+            self.traps.link_error(peer, Trap.LOCAL_LINK_INTEGRITY)
         return True
 
     def _walk(self, datagram: Datagram, start: Port) -> Port | None:

@@ -323,6 +323,31 @@ def test_opensm_reads_the_trap_about_a_wrong_q_key(ring: Fabric, tmp_path: Path)
         manager.wait(LIMIT)
 
 
+def test_opensm_reads_the_trap_about_a_link_that_damages_most_packets(
+    ring: Fabric, tmp_path: Path
+) -> None:
+    """Trap 129 of sw5, at whose port 8 the packets of the first host arrive from port 7 of sw0."""
+    first, *_, last = hosts("ring6")
+    log = tmp_path / "log"
+    manager = ring.start(first, "opensm", "-s", "0", "-d", "2", "-f", str(log))
+    try:
+        wait_for(ring, last)
+        lid = lids_of(ring)["sw5"]
+        ring.run("fail", "sw0[7]", "--errors", "1e-3")
+        trap = (
+            f"num:129 (Local Link integrity threshold reached) Producer:2 (Switch) from LID:{lid} "
+        )
+
+        def is_reported() -> bool:
+            ring.on(first, "smpquery", "-t", "50", "-D", "nodedesc", "0,1,7", status=None)
+            return f"{trap}Port 8" in log.read_text()
+
+        until(is_reported)
+    finally:
+        manager.terminate()
+        manager.wait(LIMIT)
+
+
 def lids_of(fabric: Fabric) -> dict[str, str]:
     """The LID of each node."""
     rows = umad_client.ask(fabric.folder, {"command": "show"})["rows"]

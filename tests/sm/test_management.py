@@ -669,3 +669,27 @@ def test_damaged_mads_are_lost_and_counted_by_the_port_that_receives_them(fabric
     for port in (first, far):
         fabric.management.damage(port, 0)
     assert all(fabric.ask(SMAttribute.NODE_INFO, (1, 2)) for _ in range(100))
+
+
+def test_a_link_whose_damaged_mads_exceed_the_threshold_is_reported(fabric: Fabric) -> None:
+    """Trap 129 with LID and port for the third of three in a row, with a threshold of 2; a good one
+    takes one off (docs/reference/infiniband.md#traps)."""
+    up(fabric)
+    link, switch = fabric.subnet.nodes["sw0"].ports[2], fabric.subnet.nodes["sw1"]
+    switch.ports[0].master_sm_lid = fabric.a.lid
+    switch.ports[2].local_phy_errors = 2
+    numbers = []
+
+    for rate in (0.999, 0.999, 1e-9, 0.999, 0.999):
+        fabric.management.damage(link, rate)
+        fabric.ask(SMAttribute.NODE_INFO, (1, 2))
+        fabric.received.clear()
+        fabric.management.handle_timeout(0)
+        numbers.append([Notice.unpack(each.mad, 64) for each in fabric.received])
+
+    assert [len(each) for each in numbers] == [0, 0, 0, 0, 1]
+    (trap,) = numbers[-1]
+    assert (trap.type, trap.producer_type, trap.trap_number) == (1, 2, 129)
+    lid = switch.ports[0].lid.to_bytes(2, "big")
+    assert trap.data_details == (bytes(2) + lid + bytes((2,))).ljust(54, b"\0")
+    assert switch.ports[2].counters.local_link_integrity_errors == 1

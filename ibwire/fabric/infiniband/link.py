@@ -22,7 +22,7 @@ from ibwire.fabric.infiniband.credits import (
     flow_control_packet,
     read_flow_control,
 )
-from ibwire.fabric.infiniband.errors import AbortedFrame, DamagedFrame
+from ibwire.fabric.infiniband.errors import AbortedFrame, DamagedFrame, LocalErrors
 from ibwire.fabric.infiniband.lrh import (
     MANAGEMENT_VL,
     SHORTEST,
@@ -104,8 +104,7 @@ class LinkEnd:
         """Damaged flow-control packets, which no counter of a port has."""
         self.on_error: Callable[[LinkEnd, Trap], None] | None = None
         """Called when a threshold is exceeded, or flow-control packets are missing."""
-        self.local_errors = 0
-        """Damaged packets; each good one after them takes one off."""
+        self.local_errors = LocalErrors(port)
         self.overruns = 0
         """Packets without room in the buffer since the last update."""
         self.overrun_periods = 0
@@ -155,7 +154,8 @@ class LinkEnd:
         self.credits = SendCredits(LANES)
         self.buffer.restart()
         self.wait_since = None
-        self.local_errors = self.overruns = self.overrun_periods = self.updated = self.silence = 0
+        self.local_errors.more = 0
+        self.overruns = self.overrun_periods = self.updated = self.silence = 0
         self.due = (1 << self.lanes) - 1
         self.next_update = now + self.period if self.period else None
 
@@ -222,10 +222,7 @@ class LinkEnd:
 
     def _damaged(self) -> None:
         """Count a packet that the link has damaged."""
-        self.local_errors += 1
-        if self.local_errors > self.port.local_phy_errors:
-            self.local_errors = 0
-            self.counters.local_link_integrity_errors += 1
+        if self.local_errors.count():
             self._report(Trap.LOCAL_LINK_INTEGRITY)
 
     def _report(self, number: Trap) -> None:
@@ -272,8 +269,8 @@ class LinkEnd:
             self.errors += 1
             self._damaged()
             return
-        if self.local_errors:
-            self.local_errors -= 1
+        if self.local_errors.more:
+            self.local_errors.more -= 1
         operation, vl, sent, limit = found
         if operation in (NORMAL, INITIALIZING) and vl < self.lanes:
             self.updated |= 1 << vl
@@ -291,8 +288,8 @@ class LinkEnd:
         if type(frame) is DamagedFrame:
             counters.symbol_error_counter += 1
             self._damaged()
-        elif self.local_errors:
-            self.local_errors -= 1
+        elif self.local_errors.more:
+            self.local_errors.more -= 1
         if len(frame) < SHORTEST or words_of(frame) * _WORD + VCRC_SIZE != len(frame):
             counters.port_rcv_errors += 1
             return False
