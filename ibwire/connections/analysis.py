@@ -20,7 +20,7 @@ from ibwire.connections.packet_observer import PacketObserver
 from ibwire.connections.packets import Rows
 from ibwire.connections.pause import Pauses
 from ibwire.connections.points import Points
-from ibwire.connections.run_observer import RunObserver
+from ibwire.connections.run_observer import RunObserver, RunsObserver
 from ibwire.connections.summary import Summary
 from ibwire.connections.unreachable import Unreachable
 from ibwire.dissect import Columns
@@ -73,6 +73,7 @@ class Analysis:
         self._observer = observer
         self._packet_observer = observer if isinstance(observer, PacketObserver) else None
         self._run_observer = observer if isinstance(observer, RunObserver) else None
+        self._runs_observer = observer if isinstance(observer, RunsObserver) else None
         self._awaited = Awaited(known, self._run_observer) if known and self._run_observer else None
         """What is still to begin of the connections that are known and wanted."""
         self._is_one_by_one = self._packet_observer is not None and self._run_observer is None
@@ -423,8 +424,11 @@ class Analysis:
             connection.refused = self._awaited.refused(number)
         is_wanted = self._run_observer is None or self._run_observer.wants(connection.number)
         if is_wanted:
+            together = self._runs_observer
+            if together is not None and not together.takes_together(connection):
+                together = None
             tracker = ConnectionTracker(
-                connection, self._observer, self._packet_observer, self._run_observer
+                connection, self._observer, self._packet_observer, self._run_observer, together
             )
         else:
             tracker = ConnectionTracker(connection)

@@ -17,7 +17,7 @@ from ibwire.connections.packet_observer import PacketObserver
 from ibwire.connections.packets import Rows, TransportPacket
 from ibwire.connections.reporting import Reporter
 from ibwire.connections.retransmissions import NO_SKIP_NS
-from ibwire.connections.run_observer import RunObserver
+from ibwire.connections.run_observer import RunObserver, RunsObserver
 from ibwire.connections.tracker import RequestTracker
 from ibwire_layers.opcodes import OpCode, Service
 
@@ -51,12 +51,17 @@ class ConnectionTracker:
         observer: Observer | None = None,
         packet_observer: PacketObserver | None = None,
         run_observer: RunObserver | None = None,
+        runs_observer: RunsObserver | None = None,
     ) -> None:
-        """The observers are the same one, as far as it takes packets, and runs of them."""
+        """The observers are the same one, as far as it takes packets, and runs of them.
+
+        runs_observer: takes runs of this connection together with those of others.
+        """
         self.connection = connection
         self.reports = Reporter(connection, observer)
         self.packet_observer = packet_observer
         self.run_observer = run_observer
+        self.runs_observer = runs_observer
         self.requests = self._request_tracker(0), self._request_tracker(1)
         """By the end that sends them."""
         self.first_packets: FirstPackets | None = None

@@ -63,7 +63,8 @@ def advance(
 
 def _takes_part(tracker: ConnectionTracker) -> bool:
     is_followed = tracker.connection.service in (Service.RC, Service.XRC)
-    return is_followed and not tracker.has_observer and tracker.first_packets is None
+    is_watched = tracker.has_observer and tracker.runs_observer is None
+    return is_followed and not is_watched and tracker.first_packets is None
 
 
 def _take_odd(

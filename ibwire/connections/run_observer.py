@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from ibwire.connections.packet_observer import PacketObserver
 
 if TYPE_CHECKING:
-    from ibwire.connections.runs import CompletedMessages, Run
+    from ibwire.connections.connection import Connection
+    from ibwire.connections.runs import CompletedMessages, Flags, Run, Runs
 
 
 @runtime_checkable
@@ -25,3 +26,20 @@ class RunObserver(PacketObserver, Protocol):
 
     def completed(self, messages: CompletedMessages) -> None:
         """Messages that begin and end in a run; others are reported one by one."""
+
+
+@runtime_checkable
+class RunsObserver(RunObserver, Protocol):
+    """Receives runs of many connections at once; of these, messages are not reported."""
+
+    def takes_together(self, connection: Connection) -> bool:
+        """Whether runs of a connection may be reported together with those of others."""
+
+    def alone(self, runs: Runs) -> Flags:
+        """(n,) packets that must be reported alone, with those after them in their connection.
+
+        Of each connection it marks the first at least.
+        """
+
+    def runs(self, runs: Runs) -> None:
+        """Packets of which none must be reported alone, before they change the trackers."""

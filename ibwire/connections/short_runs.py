@@ -20,11 +20,13 @@ import numpy.typing as npt
 from ibwire.base.histogram import buckets
 from ibwire.connections.connection import MTUS
 from ibwire.connections.connection_tracker import ConnectionTracker
+from ibwire.connections.events import FlowEventKind
 from ibwire.connections.identity import KEEP, REORDER_IDS
 from ibwire.connections.opcode_sets import READ, VERB
 from ibwire.connections.open_message import OpenMessage
 from ibwire.connections.packets import Rows
 from ibwire.connections.retransmissions import NO_SKIP_NS
+from ibwire.connections.runs import Runs
 from ibwire.connections.states import RequesterInput
 from ibwire.connections.steady import (
     IS_ACKNOWLEDGE,
@@ -63,7 +65,8 @@ def advance(
     """Take the regular packets at the beginning of each connection's; returns how many.
 
     rows: of one connection after the other. direction: (n,) which end sent each. starts, ends:
-    where the packets of each tracker are. No tracker may have an observer.
+    where the packets of each tracker are. All trackers have the same observer: none, or one that
+    takes runs of many connections.
     """
     taken = np.zeros(len(trackers), np.int64)
     chosen = np.flatnonzero([_is_usable(each) for each in trackers])
@@ -80,6 +83,16 @@ def advance(
     exchanges = _Exchanges(packets, states, mtu)
     odd |= exchanges.odd()
     kept = packets.regular(odd)
+    observer = states.trackers[0].runs_observer
+    if observer is not None and kept.any():
+        runs = exchanges.runs(mtu, kept)
+        alone = observer.alone(runs)
+        if alone.any():
+            odd[np.flatnonzero(kept)[alone]] = True
+            before, kept = kept, packets.regular(odd)
+            runs = runs.kept(kept[before])
+        observer.runs(runs)
+        sides.report(kept)
     if not kept.any():
         return taken
     taken[chosen] = np.bincount(packets.connection[kept], minlength=len(chosen))
@@ -291,6 +304,17 @@ class _Sides:
                 identity.high = int(ip_id[end - 1])
                 identity.remember(ip_id[start:end], icrc[start:end])
 
+    def report(self, kept: Flags) -> None:
+        """Report marked packets and CNPs."""
+        packets = self._packets
+        for at in np.flatnonzero(kept & (packets.rows.marked | packets.is_cnp)).tolist():
+            reports = self._states.trackers[int(packets.connection[at])].reports
+            (packet,) = packets.rows.take(slice(at, at + 1)).packets()
+            if packet.marked:
+                reports.packet(FlowEventKind.ECN_CE, int(packets.direction[at]), packet)
+            if packet.opcode == OpCode.CNP:
+                reports.packet(FlowEventKind.CNP, int(packets.direction[at]), packet)
+
 
 class _Groups:
     """Where each key is among sorted ones."""
@@ -405,6 +429,37 @@ class _Exchanges:
     def _asked(self) -> Index:
         """Positions of READs and atomics."""
         return np.flatnonzero(self._is_request & IS_ANSWERED[self.opcode])
+
+    def runs(self, mtu: Index, kept: Flags) -> Runs:
+        """The packets that are kept, for an observer.
+
+        mtu: (connections,) path MTU, 0 where it is not known.
+        """
+        packets, states = self._packets, self.states
+        here = kept[self._order]
+        requests = np.flatnonzero(here & self._is_request)
+        responses = np.flatnonzero(here & self._is_response)
+        is_active = np.zeros(len(states.requests), np.bool_)
+        is_active[self.key[requests]] = is_active[self.key[responses]] = True
+        active = np.flatnonzero(is_active)
+        place, position = np.cumsum(is_active) - 1, np.cumsum(kept) - 1
+        return Runs(
+            connections=[each.connection for each in states.trackers],
+            mtu=mtu,
+            rows=packets.rows.take(kept),
+            direction=packets.direction[kept].astype(np.uint8),
+            connection=packets.connection[kept],
+            trackers=[states.requests[each] for each in active.tolist()],
+            owner=active >> 1,
+            next=self.next[active],
+            requests=position[self._order[requests]],
+            request_key=place[self.key[requests]],
+            psn=self.expected[requests],
+            span=self.span[requests],
+            responses=position[self._order[responses]],
+            response_key=place[self.key[responses]],
+            answers=self.answer[responses],
+        )
 
     def follow(self, kept: Flags) -> None:
         """Change the trackers by the packets that are kept."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ from ibwire.connections.states import PacketStatus
 from ibwire.rules.findings import Rule, Severity
 from ibwire.rules.history import FRESH, ConnectionCheck, Operands, RequestHistory, Violation
 from ibwire.rules.packet import Chunk, Mask, PacketRule, opcodes_where
-from ibwire.rules.regular import Regular, opcode_table
+from ibwire.rules.regular import Regular, first_of, opcode_table
 from ibwire_layers.opcodes import INFO, Operation, name_of
 
 ALIGNED = Rule(
@@ -136,19 +136,32 @@ class Atomics(ConnectionCheck):
         _keep(self._results, packet.psn, first)
         return first
 
-    def takes(self, run: Regular) -> int:
-        """All: only what is retransmitted can differ."""
-        return run.end
+    @classmethod
+    def mark_alone(cls, checks: Sequence[Self], run: Regular) -> None:
+        """None: only what is retransmitted can differ."""
 
-    def run(self, run: Regular) -> None:
-        """Remember the newest requests and responses."""
-        requests = run.requests[_IS_REQUEST[run.opcode]][-KEEP:]
-        responses = run.responses[_IS_ANSWER[run.answer_opcode]][-KEEP:]
-        if not len(requests) and not len(responses):
+    @classmethod
+    def run(cls, checks: Sequence[Self], run: Regular) -> None:
+        """Remember requests and responses."""
+        asks = np.flatnonzero(_IS_REQUEST[run.opcode])
+        answers = np.flatnonzero(_IS_ANSWER[run.answer_opcode])
+        if not len(asks) and not len(answers):
             return
-        rows = run.rows.take(np.sort(np.concatenate([requests, responses])))
-        values, known = self.history.operands.of(rows.number)
-        self._regular.append((rows.take(known), values[known]))
+        key = np.concatenate([run.key[asks], run.answer_key[answers]])
+        at = np.concatenate([run.requests[asks], run.responses[answers]])
+        order = np.argsort(run.places(key, at))
+        key, rows = key[order], run.rows.take(at[order])
+        values, known = checks[0].history.operands.of(rows.number)
+        starts = np.flatnonzero(first_of(key))
+        ends = np.append(starts[1:], len(key))
+        for place, start, end in zip(
+            key[starts].tolist(), starts.tolist(), ends.tolist(), strict=True
+        ):
+            kept = start + np.flatnonzero(known[start:end])
+            checks[place]._keep_regular(rows.take(kept), values[kept])
+
+    def _keep_regular(self, rows: Rows, values: npt.NDArray[np.uint64]) -> None:
+        self._regular.append((rows, values))
         self._waiting += len(rows)
         while self._waiting - len(self._regular[0][0]) >= 4 * KEEP:
             self._waiting -= len(self._regular.pop(0)[0])

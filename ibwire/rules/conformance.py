@@ -12,7 +12,7 @@ from ibwire.connections.connection import Connection
 from ibwire.connections.events import FlowEvent, FlowEventKind, Message
 from ibwire.connections.flow import FlowKey, Flows
 from ibwire.connections.packets import TransportPacket
-from ibwire.connections.runs import CompletedMessages, Run
+from ibwire.connections.runs import CompletedMessages, Flags, Run, Runs
 from ibwire.connections.states import PacketStatus
 from ibwire.connections.summary import Summary
 from ibwire.connections.tracker import RequestTracker
@@ -255,7 +255,7 @@ class Conformance:
     def other(self, connection: Connection, direction: int, packet: TransportPacket) -> None:
         """Check a CNP; datagrams and damaged packets are not checked."""
         if packet.opcode == OpCode.CNP and not packet.damaged:
-            notified = self._notified.setdefault(connection.number, Notifications())
+            notified = self._notifications(connection)
             key = ("connection", connection.number, direction)
             for rule, words, _ in notified.cnp(direction, packet):
                 self._collector.add(rule, key, packet.number, words, verified=packet.icrc != 0)
@@ -266,27 +266,51 @@ class Conformance:
 
     def takes(self, run: Run) -> int:
         """How many packets of a run break no rule for certain."""
-        end = len(run)
-        for each in run.exchanges:
-            if len(each.requests) or len(each.responses):
-                end = min(end, self._checked(each.tracker).takes(Regular.of(run, each)))
-        return end
+        alone = self.alone(Runs.of(run))
+        return int(alone.argmax()) if alone.any() else len(run)
 
     def run(self, run: Run) -> None:
         """Packets that break no rule."""
-        for each in run.exchanges:
-            if len(each.requests) or len(each.responses):
-                self._checked(each.tracker).run(Regular.of(run, each))
-        is_cnp = run.rows.opcode == OpCode.CNP
-        marked = run.rows.marked & ~is_cnp
-        if run.exchanges and marked.any():
-            notified = self._notified.setdefault(run.connection.number, Notifications())
-            for direction in (0, 1):
-                rows = run.rows.take(marked & (run.direction == direction))
-                notified.mark_many(direction, rows.number)
-        cnps = run.rows.take(is_cnp).packets() if is_cnp.any() else ()
-        for direction, packet in zip(run.direction[is_cnp].tolist(), cnps, strict=True):
-            self.other(run.connection, direction, packet)
+        self.runs(Runs.of(run))
+
+    def takes_together(self, connection: Connection) -> bool:
+        """All whose responses are checked, so that all have the same checks."""
+        return _has_responses(connection)
+
+    def alone(self, runs: Runs) -> Flags:
+        """(n,) packets that may break a rule."""
+        run = Regular(runs)
+        if run.count:
+            checked = [self._checked(each) for each in run.trackers]
+            for checks in _by_kind(checked):
+                type(checks[0]).mark_alone(checks, run)
+            RequestHistory.mark_alone([each.history for each in checked], run)
+        return run.alone
+
+    def runs(self, runs: Runs) -> None:
+        """Packets that break no rule."""
+        run = Regular(runs)
+        if run.count:
+            checked = [self._checked(each) for each in run.trackers]
+            # Those that use what others know about the packets before go first.
+            for checks in reversed(_by_kind(checked)):
+                type(checks[0]).run(checks, run)
+            RequestHistory.run([each.history for each in checked], run)
+        self._note_congestion(runs)
+
+    def _note_congestion(self, runs: Runs) -> None:
+        """Take the CNPs and the marked packets of runs."""
+        rows, side = runs.rows, 2 * runs.connection + runs.direction
+        is_cnp = rows.opcode == OpCode.CNP
+        reliable = np.array([each.service in _RELIABLE for each in runs.connections], np.bool_)
+        marked = np.flatnonzero(rows.marked & ~is_cnp & reliable[runs.connection])
+        sides: list[int] = side[marked].tolist()
+        for each in sorted(set(sides)):
+            notified = self._notifications(runs.connections[each >> 1])
+            notified.mark_many(each & 1, rows.number[marked[side[marked] == each]])
+        cnps = np.flatnonzero(is_cnp)
+        for each, packet in zip(side[cnps].tolist(), rows.take(cnps).packets(), strict=True):
+            self.other(runs.connections[each >> 1], each & 1, packet)
 
     def completed(self, messages: CompletedMessages) -> None:
         """Messages are not checked by themselves."""
@@ -320,7 +344,10 @@ class Conformance:
 
     def _note_packet(self, connection: Connection, direction: int, packet: TransportPacket) -> None:
         if packet.marked:
-            self._notified.setdefault(connection.number, Notifications()).mark(direction, packet)
+            self._notifications(connection).mark(direction, packet)
+
+    def _notifications(self, connection: Connection) -> Notifications:
+        return self._notified.setdefault(connection.number, Notifications())
 
     def _check_notifications(self, summary: Summary) -> None:
         for number, notified in self._notified.items():
@@ -337,9 +364,7 @@ class _Checked:
 
     def __init__(self, history: RequestHistory) -> None:
         self.history = history
-        connection = history.tracker.connection
-        # Where the pairing is a guess, requests are checked without responses.
-        is_answered = connection.service in _RELIABLE and connection.pairing != "guess"
+        is_answered = _has_responses(history.tracker.connection)
         checks = (catalogue.checks if is_answered else catalogue.unreliable_checks)(history)
         base = ConnectionCheck
         self.all = checks
@@ -350,15 +375,16 @@ class _Checked:
             each.response for each in checks if type(each).response is not base.response
         ]
 
-    def takes(self, run: Regular) -> int:
-        """Position of the first packet of a run that has to be checked alone."""
-        return min(self.history.takes(run), *(each.takes(run) for each in self.all))
 
-    def run(self, run: Regular) -> None:
-        """Packets that break no rule."""
-        for each in self.all:
-            each.run(run)
-        self.history.run(run)
+def _by_kind(checked: list[_Checked]) -> list[list[ConnectionCheck]]:
+    """The checks of each kind, by exchange; all exchanges have the same kinds."""
+    kinds = range(len(checked[0].all))
+    return [[each.all[kind] for each in checked] for kind in kinds]
+
+
+def _has_responses(connection: Connection) -> bool:
+    """Whether responses are checked: where the pairing is a guess, requests are checked alone."""
+    return connection.service in _RELIABLE and connection.pairing != "guess"
 
 
 _IS_ANSWER = opcode_table(atomics.ANSWERS)

@@ -6,8 +6,8 @@ permanently, and code 0 of a peer that never gave any means nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -18,18 +18,17 @@ from ibwire.rules.findings import Rule, Severity
 from ibwire.rules.history import (
     ENDS,
     FRESH,
-    IS_END,
     IS_START,
     STARTS,
     ConnectionCheck,
     RequestHistory,
     Violation,
 )
-from ibwire.rules.psn_acks import Messages
-from ibwire.rules.regular import Mask, Regular, opcode_table
+from ibwire.rules.psn_acks import Messages, distances
+from ibwire.rules.regular import Mask, Regular, first_of, highest_yet, opcode_table
 from ibwire_layers.headers import ImmDt
 from ibwire_layers.opcodes import INFO, Operation, name_of
-from ibwire_layers.psn import HALF, MASK, distance
+from ibwire_layers.psn import MASK, distance
 from ibwire_layers.syndrome import CREDITS, INVALID_CREDITS, AckKind, code, credits, kind
 
 LIMIT = Rule(
@@ -158,79 +157,125 @@ class Credits(ConnectionCheck):
             self.limit = (new + max(0, under_way)) & MASK
         return ()
 
-    def takes(self, run: Regular) -> int:
-        """Up to the first message beyond the limit, or the response that sets a limit at all."""
-        if self.asking is not None:
-            return 0
-        if self.is_off:
-            return run.end
-        given = run.rows.syndrome[run.responses]
-        end = run.first_response(given == INVALID_CREDITS)
-        if self.messages.before is None:
-            return min(end, self.messages.certain_from(run))
-        if self.limit is None:
-            return min(end, run.first_response(given >= 0))
-        found = self._limits(run)
+    @classmethod
+    def mark_alone(cls, checks: Sequence[Self], run: Regular) -> None:
+        """Messages beyond the limit."""
+        run.mark_all(each.asking is not None for each in checks)
+        found = cls._limits(checks, run)
         beyond = np.zeros(len(run.requests), np.bool_)
         beyond[found.credited] = found.is_live & (found.number > found.limit)
-        return min(end, run.first_request(beyond))
+        run.mark_requests(beyond)
 
-    def run(self, run: Regular) -> None:
+    @classmethod
+    def run(cls, checks: Sequence[Self], run: Regular) -> None:
         """Take the credits."""
-        if self.is_off:
-            return
-        given = run.rows.syndrome[run.responses]
-        if self.limit is not None:
-            found = self._limits(run)
-            if self.messages.before is not None:
-                self._begun += int(found.is_live.sum())
-            self.limit = found.last & MASK
-        self.is_live = self.is_live or bool((given > 0).any())
+        found = cls._limits(checks, run)
+        gives = np.zeros(run.count, np.bool_)
+        gives[run.answer_key[(run.syndrome > 0) & (run.syndrome < INVALID_CREDITS)]] = True
+        begun = np.bincount(run.key[found.credited[found.is_live]], minlength=run.count)
+        for check, limit, count, is_live, is_off in zip(
+            checks, found.last, begun.tolist(), gives.tolist(), found.is_off, strict=True
+        ):
+            check.limit = limit
+            check._begun += count
+            check.is_live = check.is_live or is_live
+            check.is_off = is_off
 
-    def _limits(self, run: Regular) -> _Limits:
+    @classmethod
+    def _limits(cls, checks: Sequence[Self], run: Regular) -> _Limits:
         """The limit at each message that needs a credit."""
-        memo: _Limits | None = run.memo.get(self)
-        if memo is not None:
-            return memo
-        assert self.limit is not None
-        before = self.messages.before
-        starts = np.flatnonzero(IS_START[run.opcode])
-        is_credited = _IS_CREDITED[run.opcode[starts]]
-        # Where the MSN is not certain, nothing is counted.
-        free = np.zeros(len(run.requests) + 1, np.int64)
-        if before is not None:
-            free[starts[~is_credited] + 1] = 1
-        free = np.cumsum(free)  # messages without a credit that raised the limit, before each
-        which = np.flatnonzero(run.rows.syndrome[run.responses] >= 0)
-        at = run.responses[which]
-        given = _CREDITS[run.rows.syndrome[at]]
-        new = run.rows.msn[at].astype(np.int64) + given
-        new = self.limit + ((new - self.limit + HALF) & MASK) - HALF - free[run.before[which]]
-        highest = np.maximum.accumulate(np.concatenate([[self.limit], new]))
-        live = np.maximum.accumulate(np.concatenate([[self.is_live], given > 0]))
-        credited = starts[is_credited]
-        answers = np.searchsorted(at, run.requests[credited])
-        number = np.zeros(len(credited), np.int64)
-        if before is not None:
-            sent = self.messages.fit(run).sent
-            number = before + sent[credited + 1] + ~IS_END[run.opcode[credited]]
-        limit = highest[answers] + free[credited]
-        number = limit + ((number - limit + HALF) & MASK) - HALF
-        found = _Limits(credited, live[answers], number, limit, int(highest[-1] + free[-1]))
-        run.memo[self] = found
-        return found
+        memo: _Limits | None = run.memo.get(Credits)
+        if memo is None:
+            memo = run.memo[Credits] = cls._find_limits(checks, run)
+        return memo
+
+    @classmethod
+    def _find_limits(cls, checks: Sequence[Self], run: Regular) -> _Limits:
+        messages = [each.messages for each in checks]
+        fit = Messages.fit(messages, run)
+        certain, before = Messages.certain(messages, run)
+        which = np.flatnonzero((run.syndrome >= 0) & (run.syndrome != INVALID_CREDITS))
+        key, given = run.answer_key[which], _CREDITS[run.syndrome[which]]
+        new = run.msn[which] + given
+        # A limit that is not known yet begins with the first credits once the MSN is certain.
+        limit = np.array([-1 if each.limit is None else each.limit for each in checks], np.int64)
+        is_known = limit >= 0
+        begins = np.flatnonzero((which >= certain[key]) & ~is_known[key])
+        begins = begins[first_of(key[begins])]
+        owner = key[begins]
+        there = fit.there[np.searchsorted(fit.which, which[begins])]
+        under_way = distances(run.msn[which[begins]], (before[owner] + there) & MASK)
+        limit[owner] = new[begins] + np.maximum(under_way, 0)
+        counts_from = np.where(is_known, certain, len(run.responses))
+        counts_from[owner] = which[begins]
+        is_counted, is_off = cls._are_counted(checks, run, counts_from)
+        # What changes a limit: messages that need no credit, and then the newest credits.
+        is_start = IS_START[run.opcode] & is_counted
+        free = np.cumsum(np.concatenate([[0], is_start & ~_IS_CREDITED[run.opcode]]))
+        raised = distances(limit[key] & MASK, new & MASK)
+        raised -= free[run.before[which]] - free[run.starts[key]]
+        is_later = is_known[key] | (which > counts_from[key])
+        raised = highest_yet(np.maximum(np.where(is_later, raised, 0), 0), key)
+        live = np.array([each.is_live for each in checks], np.int64)
+        lives = highest_yet(np.maximum(given > 0, live[key]), key)
+        credited = np.flatnonzero(is_start & _IS_CREDITED[run.opcode])
+        owner = run.key[credited]
+        at = np.searchsorted(which, run.answers_before[credited])
+        has_answer = at > np.searchsorted(which, run.answer_starts[owner])
+        newest = np.concatenate([[0], raised])[at] * has_answer
+        is_live = np.where(has_answer, np.concatenate([[0], lives])[at], live[owner]) > 0
+        highest = limit[owner] + newest + free[credited] - free[run.starts[owner]]
+        number = before[owner] + fit.sent[credited] + 1
+        number = highest + distances(highest & MASK, number & MASK)
+        last = limit + free[run.starts[1:]] - free[run.starts[:-1]]
+        final = np.flatnonzero(first_of(key[::-1])[::-1])
+        last[key[final]] += raised[final]
+        return _Limits(
+            is_off.tolist(),
+            credited,
+            is_live,
+            number,
+            highest,
+            [
+                value & MASK if known >= 0 else None
+                for value, known in zip(last.tolist(), limit.tolist(), strict=True)
+            ],
+        )
+
+    @classmethod
+    def _are_counted(
+        cls, checks: Sequence[Self], run: Regular, counts_from: Index
+    ) -> tuple[Mask, Mask]:
+        """(requests,) behind this response, and before credits end; (exchanges,) where they end.
+
+        counts_from: (exchanges,) -1 for all requests, the number of responses for none.
+        """
+        behind = np.append(run.before, len(run.requests))
+        begin = np.where(counts_from < 0, 0, behind[counts_from])
+        begin[counts_from == len(run.responses)] = len(run.requests)
+        is_off = np.array([each.is_off for each in checks], np.bool_)
+        end = np.where(is_off, 0, len(run.requests))
+        ends = np.flatnonzero(run.syndrome == INVALID_CREDITS)
+        ends = ends[first_of(run.answer_key[ends])]
+        key = run.answer_key[ends]
+        end[key] = np.minimum(end[key], run.before[ends])
+        is_off[key] = True
+        at = np.arange(len(run.requests))
+        return (at >= begin[run.key]) & (at < end[run.key]), is_off
 
 
 class _Limits(NamedTuple):
     """The messages that need a credit, all (n,)."""
 
+    is_off: list[bool]
+    """By exchange, whether the responder has ended credits."""
     credited: Index
-    """Which requests of the run begin them."""
+    """Which requests begin them."""
     is_live: Mask
     """The responder has given credits before."""
     number: Index
     """Sequence number of the message."""
     limit: Index
     """The largest that has a credit."""
-    last: int
-    """The limit after the run."""
+    last: list[int | None]
+    """By exchange, the limit after these packets."""

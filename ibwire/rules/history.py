@@ -8,7 +8,8 @@ with the packets before.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ from ibwire.connections.states import PacketStatus
 from ibwire.connections.steps import steps
 from ibwire.connections.tracker import RequestTracker
 from ibwire.rules.findings import Rule
-from ibwire.rules.regular import Regular, opcode_table
+from ibwire.rules.regular import Mask, Regular, first_of, opcode_table
 from ibwire_layers.opcodes import INFO, Operation, Position
 from ibwire_layers.psn import HALF, MASK, MODULUS, distance
 
@@ -31,6 +32,8 @@ KEEP_READS = 16
 LARGE_SPAN = 1 << 16
 """A READ that reserves more PSNs makes those of remembered requests ambiguous."""
 
+FEW = 48
+"""Fewer identifications are faster one by one."""
 MOST_STEPS = 1024
 """A sender whose IP identification makes a larger step does not increment it per packet."""
 
@@ -85,12 +88,13 @@ class KeptOperands:
     def of(
         self, numbers: npt.NDArray[np.int64]
     ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:
-        """The operands (n, 2) of some packets, ascending, and which of them are kept."""
+        """The operands (n, 2) of some packets, and which of them are kept."""
         values = np.zeros((len(numbers), 2), np.uint64)
         known = np.zeros(len(numbers), np.bool_)
-        at = max(bisect_right(self._numbers, int(numbers[0]), key=_first_number) - 1, 0)
+        first, last = int(numbers.min()), int(numbers.max())
+        at = max(bisect_right(self._numbers, first, key=_first_number) - 1, 0)
         for there, operands in zip(self._numbers[at:], self._values[at:], strict=True):
-            if there[0] > numbers[-1]:
+            if there[0] > last:
                 break
             row = np.minimum(np.searchsorted(there, numbers), len(there) - 1)
             found = there[row] == numbers
@@ -119,6 +123,11 @@ class Identifications:
 
     def note_many(self, ip_id: npt.NDArray[np.int32]) -> None:
         """Take the next packets of the sender, by their identifications."""
+        if len(ip_id) < FEW:
+            for each in ip_id.tolist():
+                if each >= 0:
+                    self._note(each)
+            return
         ip_id = ip_id[ip_id >= 0]
         if not len(ip_id):
             return
@@ -243,7 +252,7 @@ class RequestHistory:
         if status is PacketStatus.DUPLICATE:
             return
         if packet.opcode in READ_REQUESTS:
-            self._note_read(packet)
+            self.keep_read(packet, -1 if self.front is None else self.front.psn)
             if status is not PacketStatus.NEW or self.newest is None:
                 self.unsure.add(packet.number)
         if status in FRESH:
@@ -252,10 +261,13 @@ class RequestHistory:
         else:
             self.requests.put_first(packet.psn, packet)
 
-    def _note_read(self, packet: TransportPacket) -> None:
+    def keep_read(self, packet: TransportPacket, done: int) -> None:
+        """Remember a READ, and of the others those that are not answered up to PSN `done`.
+
+        done: -1 where nothing was answered.
+        """
         reads = self.reads
-        if len(reads) >= 2 * KEEP_READS and self.front is not None:
-            done = self.front.psn
+        if len(reads) >= 2 * KEEP_READS and done >= 0:
             old = reads[:-KEEP_READS]
             under_way = [r for r in old if distance(done, r.psn + (self.span(r) or 1)) > 0]
             reads[:-KEEP_READS] = under_way[-KEEP:]
@@ -277,87 +289,115 @@ class RequestHistory:
 
     # Regular packets, many at once.
 
-    def takes(self, run: Regular) -> int:
-        """Position of the first packet that has to be taken alone."""
-        requests, responses = run.requests, run.responses
-        front, newest = self.front, self.newest
-        end = run.end
-        if len(requests) and newest is None:
-            end = min(end, int(requests[0]))
-        if front is not None and len(responses):
-            is_older = distance(front.psn, int(run.answers[0]) & MASK) < 0
-            end = min(end, int(responses[0])) if is_older else end
-        return min(end, self._takes_sizes(run), self._takes_reads(run))
+    @classmethod
+    def mark_alone(cls, histories: Sequence[RequestHistory], run: Regular) -> None:
+        """Mark the packets that have to be received alone."""
+        is_read = IS_READ[run.opcode]
+        cls._mark_sizes(histories, run, is_read)
+        requests, ends, responses = _firsts(run)
+        older = np.zeros(run.count, np.bool_)
+        used = np.zeros(run.count, np.bool_)
+        for place, history in enumerate(histories):
+            front, first = history.front, responses[place]
+            if front is not None and first >= 0:
+                older[place] = distance(front.psn, first & MASK) < 0
+            if history.reads and requests[place] >= 0:
+                used[place] = history.has_reads_in(requests[place], ends[place])
+        run.mark_first_responses(older)
+        run.mark_first_requests(used)
 
-    def _takes_sizes(self, run: Regular) -> int:
+    @staticmethod
+    def _mark_sizes(histories: Sequence[RequestHistory], run: Regular, is_read: Mask) -> None:
         """The same as far as the path MTU is concerned."""
-        dma_len = run.rows.dma_len[run.requests]
-        reads = IS_READ[run.opcode]
-        full, answered_full = IS_FULL[run.opcode], IS_FULL[run.answer_opcode]
-        if self.mtu is None:
-            end = run.first_request(full | (reads & (dma_len > MTUS[0])))
-            return min(end, run.first_response(answered_full))
-        if self.mtu != run.connection.mtu:
-            end = run.first_request(full | reads)
-            return min(end, run.first_response(answered_full))
-        return run.first_request(reads & (run.span >= LARGE_SPAN))
+        mtu = np.array([each.mtu or 0 for each in histories], np.int64)
+        knows = knows_mtu(histories, run)
+        is_other = (mtu > 0) & (mtu != run.mtu)
+        alone = is_other[run.key] & (IS_FULL[run.opcode] | is_read)
+        alone |= is_read & ~knows & (run.dma_len > MTUS[0])
+        alone |= is_read & knows & (run.span >= LARGE_SPAN)
+        run.mark_requests(alone)
+        has_other = is_other | (mtu == 0)
+        run.mark_responses(has_other[run.answer_key] & IS_FULL[run.answer_opcode])
 
-    def _takes_reads(self, run: Regular) -> int:
-        """The same as far as a remembered READ may have the PSNs of these requests."""
-        if not len(run.requests):
-            return run.end
-        base = int(run.psn[0])
-        count = int(run.psn[-1] + run.span[-1]) - base
+    def has_reads_in(self, first: int, end: int) -> bool:
+        """Whether a remembered READ has one of the PSNs from `first` to `end`, unwrapped."""
+        mtu, count = self.mtu, end - first
         for read in self.reads:
-            ahead = (read.psn - base) & MASK
-            if ahead < count or ahead + (self.span(read) or LARGE_SPAN) > MODULUS:
-                return int(run.requests[0])
-        return run.end
+            ahead = (read.psn - first) & MASK
+            span = 1
+            if read.dma_len > MTUS[0]:
+                span = -(-read.dma_len // mtu) if mtu else LARGE_SPAN
+            if ahead < count or ahead + span > MODULUS:
+                return True
+        return False
 
-    def run(self, run: Regular) -> None:
+    @classmethod
+    def run(cls, histories: Sequence[RequestHistory], run: Regular) -> None:
         """Remember regular packets."""
-        if len(run.requests):
-            self.request_ids.note_many(run.rows.ip_id[run.requests])
-            self._run_reads(run)
-            self.requests.put_many(run.psn & MASK, run.rows, run.requests)
-            self.newest = run.last_request
-        if len(run.responses):
-            self.answer_ids.note_many(run.rows.ip_id[run.responses])
-            if self.front is None or distance(self.front.psn, run.last_response.psn) > 0:
-                self.front = run.last_response
+        asked, answered = run.rows.ip_id[run.requests], run.rows.ip_id[run.responses]
+        psn, rows = run.psn & MASK, run.rows
+        shows = run.last_marked(IS_FULL[run.opcode])
+        cls._run_reads(histories, run)
+        starts, ends = run.starts.tolist(), run.answer_starts.tolist()
+        for place, history in enumerate(histories):
+            requests = slice(starts[place], starts[place + 1])
+            responses = slice(ends[place], ends[place + 1])
+            request, response = run.last_requests[place], run.last_responses[place]
+            if request is not None:
+                if history.mtu is None and shows[place] >= 0:
+                    history.mtu = int(run.mtu[place])
+                history.request_ids.note_many(asked[requests])
+                history.requests.put_many(psn[requests], rows, run.requests[requests])
+                history.newest = request
+            if response is not None:
+                history.answer_ids.note_many(answered[responses])
+                if history.front is None or distance(history.front.psn, response.psn) > 0:
+                    history.front = response
 
-    def _run_reads(self, run: Regular) -> None:
-        """Remember the READs among regular requests, as `_note_read` does one by one."""
+    @staticmethod
+    def _run_reads(histories: Sequence[RequestHistory], run: Regular) -> None:
+        """Remember the READs among regular requests."""
         at = np.flatnonzero(IS_READ[run.opcode])
         if not len(at):
             return
-        positions = run.requests[at]
-        follow = (run.rows.psn[positions].astype(np.int64) + run.span[at]).tolist()
-        answered = np.searchsorted(run.responses, positions).tolist()
-        kept: list[tuple[int, TransportPacket | int]] = [
-            (read.psn + (self.span(read) or 1), read) for read in self.reads
-        ]
-        is_pruned = False
-        done = 0
-        while done < len(at):
-            room = 2 * KEEP_READS - len(kept)
-            if room <= 0:
-                front = self.front.psn if self.front is not None else None
-                if answered[done]:
-                    front = int(run.answers[answered[done] - 1]) & MASK
-                if front is not None:
-                    old = [each for each in kept[:-KEEP_READS] if distance(front, each[0]) > 0]
-                    kept[:-KEEP_READS] = old[-KEEP:]
-                    is_pruned = True
-                room = max(1, 2 * KEEP_READS - len(kept))
-            following = min(done + room, len(at))
-            kept += zip(follow[done:following], range(done, following), strict=True)
-            done = following
-        new = [each for _, each in kept if isinstance(each, int)]
-        packets = iter(run.packets(positions[new]))
-        self.reads = [next(packets) if isinstance(each, int) else each for _, each in kept]
-        if is_pruned:
-            self.unsure.intersection_update(read.number for read in self.reads)
+        keys, answered = run.key[at], run.answers_before[at]
+        psn = np.concatenate([[0], run.answers])[answered] & MASK
+        front = np.where(answered > run.answer_starts[keys], psn, -1)
+        reads = run.packets(run.requests[at])
+        is_first = first_of(run.key)[at]
+        for key, read, answer, begins in zip(
+            keys.tolist(), reads, front.tolist(), is_first.tolist(), strict=True
+        ):
+            history = histories[key]
+            if begins and history.newest is None:
+                history.unsure.add(read.number)
+            if answer < 0 and history.front is not None:
+                answer = history.front.psn
+            history.keep_read(read, answer)
+
+
+def knows_mtu(histories: Sequence[RequestHistory], run: Regular) -> Mask:
+    """(requests,) whether a packet that has to fill the path MTU came before in the exchange."""
+    known = np.array([each.mtu is not None for each in histories], np.bool_)
+    shown = np.cumsum(IS_FULL[run.opcode])
+    before = np.concatenate([[0], shown])
+    mask: Mask = known[run.key] | (before[:-1] > before[run.starts[run.key]])
+    return mask
+
+
+def _firsts(run: Regular) -> tuple[list[int], list[int], list[int]]:
+    """By exchange, PSNs of the first request, behind the last, and of the first response; -1."""
+    found = []
+    for values, starts, last in (
+        (run.psn, run.starts, 0),
+        (run.psn + run.span, run.starts, 1),
+        (run.answers, run.answer_starts, 0),
+    ):
+        psn = np.full(run.count, -1, np.int64)
+        have = np.flatnonzero(np.diff(starts))
+        psn[have] = values[starts[have + last] - last]
+        found.append(psn.tolist())
+    return found[0], found[1], found[2]
 
 
 class ConnectionCheck:
@@ -376,12 +416,15 @@ class ConnectionCheck:
         """A response."""
         return ()
 
-    def takes(self, run: Regular) -> int:
-        """Position of the first regular packet that it has to receive alone: all, by default.
+    @classmethod
+    def mark_alone(cls, checks: Sequence[Self], run: Regular) -> None:
+        """Mark the regular packets that a check has to receive alone: all, by default.
 
-        Before that it finds nothing, and `run` leaves it as if it had received each packet.
+        checks: by exchange. In the packets before those they find nothing, and `run` leaves them
+        as if they had received each packet.
         """
-        return 0
+        run.mark_all([True] * run.count)
 
-    def run(self, run: Regular) -> None:
-        """Regular packets, in which it finds nothing."""
+    @classmethod
+    def run(cls, checks: Sequence[Self], run: Regular) -> None:
+        """Take regular packets, in which the checks find nothing."""

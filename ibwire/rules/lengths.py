@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Self
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from ibwire.rules.history import (
     ConnectionCheck,
     RequestHistory,
     Violation,
+    knows_mtu,
 )
 from ibwire.rules.packet import Chunk, Mask, PacketRule, intact, opcodes_where
 from ibwire.rules.regular import Regular
@@ -241,15 +243,20 @@ class PathMtu(ConnectionCheck):
         """The same of a response."""
         return self.request(packet, status)
 
-    def takes(self, run: Regular) -> int:
-        """Up to the first packet that is larger than the path MTU."""
-        mtu = self.history.mtu
-        if mtu is None:
-            return run.end
-        larger = ~IS_FULL[run.opcode] & (run.size > mtu) & (run.size <= LARGEST)
-        size = run.answer_size
-        answers = ~IS_FULL[run.answer_opcode] & (size > mtu) & (size <= LARGEST)
-        return min(run.first_request(larger), run.first_response(answers))
+    @classmethod
+    def mark_alone(cls, checks: Sequence[Self], run: Regular) -> None:
+        """Packets that are larger than the path MTU."""
+        known = np.array([each.history.mtu or 0 for each in checks], np.int64)
+        mtu = np.where(known > 0, known, run.mtu)
+        knows = knows_mtu([each.history for each in checks], run)
+        size, limit = run.size, mtu[run.key]
+        run.mark_requests(knows & ~IS_FULL[run.opcode] & (size > limit) & (size <= LARGEST))
+        knew = np.concatenate([[False], knows | IS_FULL[run.opcode]])[run.before]
+        is_first = run.before == run.starts[run.answer_key]
+        knew = np.where(is_first, known[run.answer_key] > 0, knew)
+        size, limit = run.answer_size, mtu[run.answer_key]
+        larger = ~IS_FULL[run.answer_opcode] & (size > limit) & (size <= LARGEST)
+        run.mark_responses(knew & larger)
 
 
 class Write(ConnectionCheck):
@@ -294,35 +301,46 @@ class Write(ConnectionCheck):
         where = f"packet {place + 1} of {count} of a WRITE of {first.dma_len} bytes"
         yield WRITE, f"{found} as {where}, expected {expected}", packet
 
-    def takes(self, run: Regular) -> int:
-        """Up to the first packet that does not belong to the RETH before it."""
-        opcode, size = run.opcode, run.size.astype(np.int64)
+    @classmethod
+    def mark_alone(cls, checks: Sequence[Self], run: Regular) -> None:
+        """Packets that do not belong to the RETH before them."""
+        opcode, size, psn = run.opcode, run.size, run.psn & MASK
         is_first = _IS_WRITE_FIRST[opcode]
-        first = self.first
-        if not len(opcode) or (first is None and not is_first.any()):
-            return run.end
-        dma_len = run.rows.dma_len[run.requests].astype(np.int64)
-        odd = is_first & (dma_len <= size) & _are_mtus(size)
-        # The newest RETH before each packet; index 0 is the one before all.
-        which = np.maximum.accumulate(np.where(is_first, np.arange(1, len(opcode) + 1), 0))
-        psn = run.psn & MASK
-        old = (first.psn, first.size, first.dma_len) if first is not None else (0, 0, 0)
-        first_psn = np.concatenate([[old[0]], psn])[which]
-        full = np.concatenate([[old[1]], size])[which]
-        whole = np.concatenate([[old[2]], dma_len])[which]
+        old = np.array(
+            [
+                (0, 0, 0)
+                if (first := each.first) is None
+                else (first.psn, first.size, first.dma_len)
+                for each in checks
+            ],
+            np.int64,
+        ).reshape(-1, 3)
+        if not is_first.any() and not old.any():
+            return
+        run.mark_requests(is_first & (run.dma_len <= size) & _are_mtus(size))
+        # The newest RETH before each packet: here, or from before these packets.
+        newest = np.maximum.accumulate(np.where(is_first, np.arange(len(opcode)), -1))
+        is_old = newest < run.starts[run.key]
+        before = old[run.key]
+        first_psn = np.where(is_old, before[:, 0], psn[newest])
+        full = np.where(is_old, before[:, 1], size[newest])
+        whole = np.where(is_old, before[:, 2], run.dma_len[newest])
         place = (psn - first_psn) & MASK
         count = -(-whole // np.maximum(full, 1))
         inside = ~is_first & ~IS_READ[opcode] & _are_mtus(full) & (place > 0) & (place < count)
         is_last = place == count - 1
         expected = np.where(is_last, whole - place * full, full)
         fits = _IS_WRITE_PART[opcode] & (IS_END[opcode] == is_last) & (size == expected)
-        return run.first_request(odd | (inside & ~fits))
+        run.mark_requests(inside & ~fits)
 
-    def run(self, run: Regular) -> None:
-        """Remember the last RETH."""
-        found = run.requests[_IS_WRITE_FIRST[run.opcode]]
-        if len(found):
-            (self.first,) = run.packets(found[-1:])
+    @classmethod
+    def run(cls, checks: Sequence[Self], run: Regular) -> None:
+        """Remember the last RETH of each exchange."""
+        last = run.last_marked(_IS_WRITE_FIRST[run.opcode])
+        have = [place for place, index in enumerate(last) if index >= 0]
+        packets = run.packets(run.requests[[last[place] for place in have]])
+        for place, packet in zip(have, packets, strict=True):
+            checks[place].first = packet
 
 
 def _are_mtus(size: Index) -> Mask:

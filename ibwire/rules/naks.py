@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Self
 
 import numpy as np
 
@@ -271,10 +272,10 @@ class Refusals(ConnectionCheck):
             if value == NakCode.REMOTE_OPERATIONAL_ERROR and is_send:
                 yield TOO_LONG, f"SEND of PSN {packet.psn} got NAK 0x63", packet
 
-    def takes(self, run: Regular) -> int:
-        """All, if nothing is refused."""
-        refused = self.missing or self.refused or self.fatal
-        return run.end if refused is None else 0
+    @classmethod
+    def mark_alone(cls, checks: Sequence[Self], run: Regular) -> None:
+        """All, if something is refused."""
+        run.mark_all(bool(each.missing or each.refused or each.fatal) for each in checks)
 
     def _sequence(self, packet: TransportPacket) -> Iterable[Violation]:
         missing, refused = self.missing, self.refused

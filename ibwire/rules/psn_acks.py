@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from ibwire.connections.packets import TransportPacket
 from ibwire.connections.runs import Index
 from ibwire.connections.states import PacketStatus
-from ibwire.connections.steps import steps
 from ibwire.rules.findings import Rule, Severity
 from ibwire.rules.history import (
     ENDS,
@@ -22,7 +21,17 @@ from ibwire.rules.history import (
     Violation,
 )
 from ibwire.rules.packet import Mask, PacketRule, opcodes_where
-from ibwire.rules.regular import OPERATION, Regular, opcode_table, operation_number
+from ibwire.rules.regular import (
+    FAR,
+    OPERATION,
+    Regular,
+    first_of,
+    highest_yet,
+    lowest_yet,
+    opcode_table,
+    operation_number,
+    previous,
+)
 from ibwire_layers.headers import AETH
 from ibwire_layers.opcodes import INFO, OpCode, Operation, Service, name_of
 from ibwire_layers.psn import HALF, MASK, distance
@@ -98,7 +107,7 @@ MAX_UNSEEN = 1 << 16
 """A capture may lack this many packets in a row; a response further ahead has no request."""
 NEARBY = 1 << 12
 """PSNs around 0xFFFFFF that make an ACK of it an ordinary one."""
-FAR = 64
+FAR_AHEAD = 64
 """Packets beyond the newest request from which on a response is far ahead. Where the capture lacks
 so many requests, the next response has a PSN beyond them as well."""
 MIN_MISFITS = 3
@@ -122,6 +131,8 @@ _AETH = frozenset(code for code, info in INFO.items() if AETH in info.headers)
 _IS_AETH = opcode_table(_AETH)
 _ACKNOWLEDGE = frozenset((OpCode.RC_ACKNOWLEDGE, OpCode.XRC_ACKNOWLEDGE))
 
+_NEVER = 1 << 62
+"""Beyond all PSNs."""
 _MANAGEMENT_QPS = 2
 """QP 0 and QP 1 (IBA 3.9.4)."""
 
@@ -297,77 +308,143 @@ class Messages(ConnectionCheck):
                 yield from self._misfit(packet, last, done, is_enough)
             self._last = upto, packet.msn
 
-    def takes(self, run: Regular) -> int:
-        """Up to the first response whose MSN does not go on with the number of messages."""
-        if self._suspect is not None:
-            return 0
-        if self._since is None:
-            return run.first_request(np.ones(len(run.requests), np.bool_))
-        return self.fit(run).end
+    @classmethod
+    def mark_alone(cls, checks: Sequence[Self], run: Regular) -> None:
+        """Responses whose MSN does not go on with the number of messages."""
+        run.mark_all(each._suspect is not None for each in checks)
+        run.mark_responses(cls.fit(checks, run).odd)
 
-    def run(self, run: Regular) -> None:
+    @classmethod
+    def run(cls, checks: Sequence[Self], run: Regular) -> None:
         """Count the messages."""
-        if self._since is None:
-            return
-        fit = self.fit(run)
-        is_end = IS_END[run.opcode]
-        ends = run.psn[is_end].tolist()
+        fit = cls.fit(checks, run)
+        ends = np.flatnonzero(IS_END[run.opcode])
+        psn = run.psn[ends].tolist()
+        starts = np.searchsorted(ends, run.starts).tolist()
+        last = fit.last(run)
+        firsts = run.first_psn.tolist()
+        for place, check in enumerate(checks):
+            if check._since is None:
+                if firsts[place] < 0:
+                    continue
+                check._since = firsts[place]
+            check._count(psn[starts[place] : starts[place + 1]])
+            if (found := last[place]) is not None:
+                check._last = found.upto, found.msn
+                check._low, check._high = found.low, found.high
+                if found.goes_on:
+                    check._confirmed = True
+                    check._misfits = check._stills = check._replies = 0
+
+    def _count(self, ends: list[int]) -> None:
+        """Count messages that end with these PSNs, as many of which are kept as one by one."""
         kept = len(self._ends) + len(ends)
         if kept > 2 * KEEP_MESSAGES:
             kept = KEEP_MESSAGES + 1 + (kept - 2 * KEEP_MESSAGES - 1) % KEEP_MESSAGES
         self._ends += ends
         del self._ends[: len(self._ends) - kept]
         self.sent += len(ends)
-        if len(fit.responses):
-            self._low, self._high = int(fit.low[-1]), int(fit.high[-1])
-            self._last = int(fit.upto[-1]), int(fit.msn[-1])
-            if fit.goes_on.any():
-                self._confirmed = True
-                self._misfits = self._stills = self._replies = 0
 
-    def fit(self, run: Regular) -> _Fit:
+    @classmethod
+    def fit(cls, checks: Sequence[Self], run: Regular) -> _Fit:
         """How the MSNs of regular responses fit the number of messages."""
-        found: _Fit | None = run.memo.get(self)
+        found: _Fit | None = run.memo.get(Messages)
         if found is None:
-            found = run.memo[self] = self._fit(run)
+            found = run.memo[Messages] = cls._fit(checks, run)
         return found
 
-    def _fit(self, run: Regular) -> _Fit:
-        is_end = IS_END[run.opcode]
-        sent = self.sent + np.concatenate([[0], np.cumsum(is_end)])
-        which = np.flatnonzero(_IS_AETH[run.answer_opcode] & (run.answers >= (self._since or 0)))
-        upto = run.answers[which]
-        msn = run.rows.msn[run.responses[which]].astype(np.int64)
-        if self._last is None or not len(which):
-            end = int(run.responses[which[0]]) if len(which) else run.end
-            empty = np.zeros(0, np.int64)
-            nothing = np.zeros(0, np.bool_)
-            return _Fit(end, which[:0], upto[:0], msn[:0], empty, empty, nothing, sent)
-        forgotten = self.sent - len(self._ends)
-        ends = np.concatenate([np.array(self._ends, np.int64), run.psn[is_end]])
-        done = forgotten + np.searchsorted(ends, upto, side="right")
-        there = sent[run.before[which]]
-        high = self._high + _distances(self._high & MASK, msn - done)
-        low = high - (there - done)
-        lows = np.maximum.accumulate(np.maximum(low, self._low))
-        highs = np.minimum.accumulate(np.minimum(high, self._high))
-        ahead = _distances(np.concatenate([[self._last[1]], msn[:-1]]), msn)
-        before = forgotten + bisect_right(self._ends, self._last[0])
-        more = steps(done, before) > 0
+    @classmethod
+    def _fit(cls, checks: Sequence[Self], run: Regular) -> _Fit:
+        since = np.array(
+            [_NEVER if each._since is None else each._since for each in checks], np.int64
+        )
+        since = np.where((since == _NEVER) & run.has_requests, run.first_psn, since)
+        which = np.flatnonzero(_IS_AETH[run.answer_opcode] & (run.answers >= since[run.answer_key]))
+        key, upto, msn = run.answer_key[which], run.answers[which], run.msn[which]
+        counted = np.cumsum(np.concatenate([[0], IS_END[run.opcode]]))
+        sent = np.array([each.sent for each in checks], np.int64) - counted[run.starts[:-1]]
+        there = sent[key] + counted[run.before[which]]
+        done, done_before = cls._done(checks, run, key, upto)
+        old = np.array([each._state() for each in checks], np.int64).reshape(-1, 6)
+        has_last = old[:, 0] > 0
+        last_upto, last_msn, low, high, confirmed = old[:, 1:].T
+        # Without a response before, the first one gives the bounds.
+        is_begin = first_of(key) & ~has_last[key]
+        anchor = high.copy()
+        anchor[key[is_begin]] = (msn - done)[is_begin]
+        highs = distances(anchor[key] & MASK, msn - done)
+        lows = np.clip(highs - (there - done), -FAR, FAR)
+        lows = highest_yet(np.maximum(lows, np.where(has_last, low - high, -FAR)[key]), key)
+        highs = lowest_yet(np.minimum(highs, np.where(has_last, 0, FAR)[key]), key)
+        ahead = distances(previous(msn, key, last_msn), msn)
+        more = (done > previous(done, key, done_before)) & ~is_begin
+        goes_on = ((ahead > 0) & ~is_begin).astype(np.int64)
         odd = (lows > highs) | ((ahead <= 0) & more) | (there - done >= KEEP_MESSAGES)
-        odd[0] |= upto[0] <= self._last[0]
-        mask = np.zeros(len(run.responses), np.bool_)
-        mask[which] = odd
-        end = run.first_response(mask)
-        return _Fit(end, which, upto, msn, lows, highs, ahead > 0, sent)
+        odd |= first_of(key) & ~is_begin & (upto <= last_upto[key])
+        marked = np.zeros(len(run.responses), np.bool_)
+        marked[which] = odd
+        has_gone_on = highest_yet(goes_on, key) > 0
+        anchors = anchor[key]
+        return _Fit(
+            odd=marked,
+            which=which,
+            key=key,
+            upto=upto,
+            msn=msn,
+            low=anchors + lows,
+            high=anchors + highs,
+            goes_on=has_gone_on,
+            is_confirmed=has_gone_on | (confirmed[key] > 0),
+            sent=sent[run.key] + counted[:-1],
+            there=there,
+        )
 
-    def certain_from(self, run: Regular) -> int:
-        """Position of the first response that makes `before` certain, if it is not yet."""
-        fit = self.fit(run)
-        confirmed = self._confirmed | (np.cumsum(fit.goes_on) > 0)
-        mask = np.zeros(len(run.responses), np.bool_)
-        mask[fit.responses] = confirmed & (fit.low == fit.high)
-        return run.first_response(mask)
+    def _state(self) -> tuple[int, int, int, int, int, int]:
+        """Whether there was a response that fitted, its PSN and MSN, bounds, whether confirmed."""
+        last = self._last
+        if last is None:
+            return 0, 0, 0, 0, 0, 0
+        return 1, *last, self._low, self._high, self._confirmed
+
+    @classmethod
+    def _done(
+        cls, checks: Sequence[Self], run: Regular, key: Index, upto: Index
+    ) -> tuple[Index, Index]:
+        """Messages up to each of these PSNs, and up to the response before by exchange."""
+        is_end = IS_END[run.opcode]
+        keys, ends, skipped, before = [], [], [], []
+        for place, check in enumerate(checks):
+            forgotten = check.sent - len(check._ends)
+            open_from = bisect_right(check._ends, run.trackers[place].acked)
+            left = check._ends[open_from:]
+            keys += [place] * len(left)
+            ends += left
+            skipped.append(forgotten + open_from)
+            last = check._last
+            before.append(forgotten + bisect_right(check._ends, last[0]) if last else 0)
+        old = run.ordered(np.array(keys, np.int64), np.array(ends, np.int64))
+        found = np.sort(np.concatenate([old, run.ordered(run.key[is_end], run.psn[is_end])]))
+        first = np.searchsorted(found, run.ordered(key, run.next[key] - FAR))
+        done = np.searchsorted(found, run.ordered(key, upto), side="right") - first
+        return np.array(skipped, np.int64)[key] + done, np.array(before, np.int64)
+
+    @classmethod
+    def certain(cls, checks: Sequence[Self], run: Regular) -> tuple[Index, Index]:
+        """By exchange, the first response after which `before` is certain, and its value.
+
+        The response is -1 where it was certain before, and their number where it never is.
+        """
+        fit = cls.fit(checks, run)
+        certain = np.flatnonzero(fit.is_confirmed & (fit.low == fit.high))
+        certain = certain[first_of(fit.key[certain])]
+        response = np.full(run.count, len(run.responses), np.int64)
+        value = np.zeros(run.count, np.int64)
+        response[fit.key[certain]] = fit.which[certain]
+        value[fit.key[certain]] = fit.low[certain] & MASK
+        for place, check in enumerate(checks):
+            if (before := check.before) is not None:
+                response[place], value[place] = -1, before
+        return response, value
 
     def _misfit(
         self, packet: TransportPacket, last: tuple[int, int], done: int, is_enough: bool
@@ -432,26 +509,52 @@ class Messages(ConnectionCheck):
 
 
 class _Fit(NamedTuple):
-    """What the MSNs of regular responses show, all (n,) of the responses with an AETH."""
+    """What the MSNs of regular responses show; (n,) of the responses with an AETH."""
 
-    end: int
-    """Position of the first that does not fit."""
-    responses: Index
-    """Which responses of the run they are."""
+    odd: Mask
+    """(responses,) those that do not fit."""
+    which: Index
+    """Which responses they are."""
+    key: Index
+    """Which exchange each belongs to."""
     upto: Index
     msn: Index
     low: Index
     """Bounds of the MSN before the first message, after each."""
     high: Index
     goes_on: Mask
-    """The MSN is larger than the one before."""
+    """The MSN has gone on in these packets."""
+    is_confirmed: Mask
+    """The same since the bounds were taken."""
     sent: Index
-    """(requests + 1,) messages that were sent before each request, and at the end."""
+    """(requests,) messages of the exchange that were sent before each request."""
+    there: Index
+    """Messages that were sent before each."""
+
+    def last(self, run: Regular) -> list[_Fitting | None]:
+        """The last of each exchange."""
+        found: list[_Fitting | None] = [None] * run.count
+        ends = np.flatnonzero(first_of(self.key[::-1])[::-1])
+        columns = (self.key, self.upto, self.msn, self.low, self.high, self.goes_on)
+        for place, *rest in zip(*(each[ends].tolist() for each in columns), strict=True):
+            found[place] = _Fitting(*rest)
+        return found
 
 
-def _distances(start: Index | int, end: Index) -> Index:
-    distances: Index = ((end - start + HALF) & MASK) - HALF
-    return distances
+class _Fitting(NamedTuple):
+    """One of them."""
+
+    upto: int
+    msn: int
+    low: int
+    high: int
+    goes_on: bool
+
+
+def distances(start: Index, end: Index) -> Index:
+    """(n,) PSNs from each start forward to each end, negative when it is behind."""
+    found: Index = ((end - start + HALF) & MASK) - HALF
+    return found
 
 
 class Acknowledged(ConnectionCheck):
@@ -520,15 +623,16 @@ class Acknowledged(ConnectionCheck):
         if self.history.answer_ids.left_later(front, packet, otherwise=counts_more):
             yield STALE, f"ACK of PSN {packet.psn} after a response of PSN {front.psn}", packet
 
-    def takes(self, run: Regular) -> int:
-        """Up to the first ACK of a PSN that stands for none."""
-        if self.ahead is not None or self._far is not None or self._early is not None:
-            return 0
+    @classmethod
+    def mark_alone(cls, checks: Sequence[Self], run: Regular) -> None:
+        """ACKs of a PSN that stands for none."""
+        run.mark_all(
+            each.ahead is not None or each._far is not None or each._early is not None
+            for each in checks
+        )
         is_none = (run.answers & MASK == MASK) & ~run.is_own_answer
-        if not is_none.any():
-            return run.end
-        newest = np.concatenate([[run.exchange.tracker.next or 0], run.psn + run.span])
-        return run.first_response(is_none & (newest[run.before] - run.answers > NEARBY))
+        if is_none.any():
+            run.mark_responses(is_none & (run.behind - run.answers > NEARBY))
 
     def _is_next_response(
         self,
@@ -551,7 +655,7 @@ class Acknowledged(ConnectionCheck):
         if psn - tracker.next > MAX_UNSEEN:
             yield SENT, words, packet
             return
-        if psn - tracker.next >= FAR and self.history.front is not None:
+        if psn - tracker.next >= FAR_AHEAD and self.history.front is not None:
             self._far, self._far_words = packet, words
         if kind(packet.syndrome) is AckKind.ACK and packet.opcode in _AETH:
             self.ahead = psn
@@ -616,24 +720,26 @@ class Kind(ConnectionCheck):
             return
         yield KIND, _other_kind(packet, request), packet
 
-    def takes(self, run: Regular) -> int:
-        """Up to the first response of the wrong kind."""
+    @classmethod
+    def mark_alone(cls, checks: Sequence[Self], run: Regular) -> None:
+        """Responses of the wrong kind."""
         own = np.flatnonzero(run.is_own_answer)
         if not len(own):
-            return run.end
-        if self._plain:
-            return int(run.responses[own[0]])
+            return
         asked = run.awaited.operation[run.answered]
         odd = OPERATION[run.answer_opcode[own]] != _ANSWER_OF[asked]
         odd |= _IS_EMPTY[asked] & (run.answer_size[own] > 0)
+        odd |= np.array([each._plain > 0 for each in checks])[run.answer_key[own]]
         mask = np.zeros(len(run.responses), np.bool_)
         mask[own] = odd
-        return run.first_response(mask)
+        run.mark_responses(mask)
 
-    def run(self, run: Regular) -> None:
-        """Remember the last response."""
-        if len(run.responses):
-            self._before = run.last_response
+    @classmethod
+    def run(cls, checks: Sequence[Self], run: Regular) -> None:
+        """Remember the last responses."""
+        for check, response in zip(checks, run.last_responses, strict=True):
+            if response is not None:
+                check._before = response
 
     def _is_first(self, before: TransportPacket | None, packet: TransportPacket) -> bool:
         """Whether it is the first response to its request for certain."""

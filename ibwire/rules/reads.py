@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Self
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from ibwire.connections.runs import Index
 from ibwire.connections.states import PacketStatus
 from ibwire.rules.findings import Rule, Severity
 from ibwire.rules.history import FRESH, READ_REQUESTS, ConnectionCheck, RequestHistory, Violation
-from ibwire.rules.regular import Regular, operation_number
+from ibwire.rules.regular import Mask, Regular, operation_number
 from ibwire_layers.opcodes import INFO, Operation, Position, name_of
 from ibwire_layers.psn import MASK
 
@@ -65,6 +66,7 @@ OUTSTANDING = Rule(
 
 RULES: tuple[Rule, ...] = (ORDER, SIZE, FROM_MIDDLE, RESTART, RESERVED, OUTSTANDING)
 
+_NO_LIMIT = 1 << 32
 NO_ACCIDENT = 3
 """From this many on it is the responder and not the network."""
 
@@ -117,9 +119,9 @@ class Requests(ConnectionCheck):
             found = f"READ of PSN {packet.psn} again with {words.format(*found_at)}"
             yield RESTART, f"{found}, expected {words.format(*expected)}", packet
 
-    def takes(self, run: Regular) -> int:
-        """All: the history takes no request with the PSN of a READ."""
-        return run.end
+    @classmethod
+    def mark_alone(cls, checks: Sequence[Self], run: Regular) -> None:
+        """None: the history takes no request with the PSN of a READ."""
 
 
 class Responses(ConnectionCheck):
@@ -144,18 +146,20 @@ class Responses(ConnectionCheck):
             yield from self._compare(packet, status)
         self._before = packet
 
-    def takes(self, run: Regular) -> int:
-        """Up to the first response that is not the one its READ must have there."""
+    @classmethod
+    def mark_alone(cls, checks: Sequence[Self], run: Regular) -> None:
+        """Responses that are not those that their READs must have there."""
         own = np.flatnonzero(run.is_own_answer)
         if not len(own):
-            return run.end
+            return
         awaited, answered, answers = run.awaited, run.answered, run.answers[own]
         lengths, first = awaited.dma_len.copy(), awaited.first
         is_read = awaited.operation == _READ
         is_known = np.ones(len(first), np.bool_)
         for index in np.flatnonzero(is_read & (awaited.position < 0)).tolist():
-            covering = self.history.covering(int(awaited.following[index]) & MASK)
-            span = self.history.span(covering[0]) if covering else None
+            history = checks[int(awaited.key[index])].history
+            covering = history.covering(int(awaited.following[index]) & MASK)
+            span = history.span(covering[0]) if covering else None
             is_known[index] = (
                 covering is not None
                 and len(covering) == 1
@@ -164,7 +168,8 @@ class Responses(ConnectionCheck):
             )
             if covering and is_known[index]:
                 lengths[index] = covering[0].dma_len
-        mtu = self.history.mtu or 0
+        known = np.array([each.history.mtu or 0 for each in checks], np.int64)
+        mtu = np.where(known > 0, known, run.mtu)[run.answer_key[own]]
         count, place = awaited.span[answered], answers - first[answered]
         is_last = place == count - 1
         size = np.where(is_last, lengths[answered] - place * mtu, mtu)
@@ -175,28 +180,34 @@ class Responses(ConnectionCheck):
         odd |= run.answer_size[own] != size
         odd |= ~is_known[answered]
         mask = np.zeros(len(run.responses), np.bool_)
-        mask[own] = odd & is_read[answered]
-        return min(run.first_response(mask), self._takes_outstanding(run, own))
+        mask[own] = (odd & is_read[answered]) | cls._are_too_many(run, own)
+        run.mark_responses(mask)
 
-    def _takes_outstanding(self, run: Regular, own: Index) -> int:
-        """Up to the first response while too many READs and atomics are outstanding."""
-        most = run.connection.max_reads[run.exchange.tracker.end]
-        if most is None:
-            return run.end
+    @classmethod
+    def _are_too_many(cls, run: Regular, own: Index) -> Mask:
+        """(own answers,) responses while too many READs and atomics are outstanding."""
+        limits = [each.connection.max_reads[each.end] for each in run.trackers]
+        most = np.array([_NO_LIMIT if each is None else each for each in limits], np.int64)
+        if (most == _NO_LIMIT).all():
+            return np.zeros(len(own), np.bool_)
         awaited, answered = run.awaited, run.answered
         is_counted = _IS_COUNTED[awaited.operation]
         begun = np.cumsum(is_counted)
-        positions = awaited.position[is_counted]
-        sent = np.searchsorted(positions, run.responses[own])
+        key = run.answer_key[own]
+        sent = np.searchsorted(
+            run.places(awaited.key, awaited.position)[is_counted],
+            run.places(key, run.responses[own]),
+        )
         outstanding = sent - (begun - is_counted)[answered]
-        mask = np.zeros(len(run.responses), np.bool_)
-        mask[own] = is_counted[answered] & (outstanding > most)
-        return run.first_response(mask)
+        mask: Mask = is_counted[answered] & (outstanding > most[key])
+        return mask
 
-    def run(self, run: Regular) -> None:
-        """Remember the last response."""
-        if len(run.responses):
-            self._before = run.last_response
+    @classmethod
+    def run(cls, checks: Sequence[Self], run: Regular) -> None:
+        """Remember the last responses."""
+        for check, response in zip(checks, run.last_responses, strict=True):
+            if response is not None:
+                check._before = response
 
     def _is_expected(self, packet: TransportPacket) -> bool:
         """Whether it answers the only READ with its PSN, as it should."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
 
 from ibwire.connections.packets import TransportPacket
 from ibwire.connections.states import PacketStatus
@@ -168,20 +171,24 @@ class Repeated(ConnectionCheck):
                 words = f"PSN {early.packet.psn} retransmitted before its ACK came"
                 yield NEEDLESS, f"{words}, and acknowledged both times", early.packet
 
-    def takes(self, run: Regular) -> int:
-        """All."""
-        return run.end
+    @classmethod
+    def mark_alone(cls, checks: Sequence[Self], run: Regular) -> None:
+        """None."""
 
-    def run(self, run: Regular) -> None:
+    @classmethod
+    def run(cls, checks: Sequence[Self], run: Regular) -> None:
         """Remember what asks for a response, and count ACKs."""
-        if len(run.requests):
-            self._before, self._run, self._refused = run.last_request, False, False
-            asks = run.psn[run.rows.ack_req[run.requests] | IS_READ[run.opcode]]
-            if len(asks):
-                self._asks = max(self._asks, int(asks[-1]))
-        if self._early is not None:
-            acks = run.answers[~run.is_own_answer]
-            self._early.answers += int((acks >= self._early.psn).sum())
+        asks = run.last_marked(run.rows.ack_req[run.requests] | IS_READ[run.opcode])
+        for place, check in enumerate(checks):
+            request = run.last_requests[place]
+            if request is not None:
+                check._before, check._run, check._refused = request, False, False
+                if asks[place] >= 0:
+                    check._asks = max(check._asks, int(run.psn[asks[place]]))
+            if check._early is not None:
+                mine = slice(int(run.answer_starts[place]), int(run.answer_starts[place + 1]))
+                acks = run.answers[mine][~run.is_own_answer[mine]]
+                check._early.answers += int((acks >= check._early.psn).sum())
 
 
 @dataclass(slots=True)
@@ -274,16 +281,17 @@ class Retries(ConnectionCheck):
             self._times = 0
         return ()
 
-    def takes(self, run: Regular) -> int:
-        """All but a new request after retransmitted ones."""
-        if self._last is not None and len(run.requests):
-            return int(run.requests[0])
-        return run.end
+    @classmethod
+    def mark_alone(cls, checks: Sequence[Self], run: Regular) -> None:
+        """A new request after retransmitted ones."""
+        run.mark_first_requests(np.array([each._last is not None for each in checks], np.bool_))
 
-    def run(self, run: Regular) -> None:
-        """Remember the last request."""
-        if len(run.requests):
-            self._before = run.last_request
+    @classmethod
+    def run(cls, checks: Sequence[Self], run: Regular) -> None:
+        """Remember the last requests."""
+        for check, request in zip(checks, run.last_requests, strict=True):
+            if request is not None:
+                check._before = request
 
 
 def _retransmitted(packet: TransportPacket) -> str:
@@ -341,11 +349,13 @@ class Duplicates(ConnectionCheck):
                 packet,
             )
 
-    def takes(self, run: Regular) -> int:
-        """All."""
-        return run.end
+    @classmethod
+    def mark_alone(cls, checks: Sequence[Self], run: Regular) -> None:
+        """None."""
 
-    def run(self, run: Regular) -> None:
+    @classmethod
+    def run(cls, checks: Sequence[Self], run: Regular) -> None:
         """Forget the duplicates before a new request."""
-        if len(run.requests):
-            self._forget()
+        for check, request in zip(checks, run.last_requests, strict=True):
+            if request is not None:
+                check._forget()

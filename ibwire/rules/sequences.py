@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Self
 
 import numpy as np
 
 from ibwire.connections.packets import TransportPacket
 from ibwire.connections.states import PacketStatus
+from ibwire.connections.steps import steps
 from ibwire.rules.findings import Rule, Severity
 from ibwire.rules.history import (
     ENDS,
@@ -18,7 +20,7 @@ from ibwire.rules.history import (
     Violation,
 )
 from ibwire.rules.packet import PacketRule, intact, opcodes_where
-from ibwire.rules.regular import OPERATION, Regular
+from ibwire.rules.regular import OPERATION, Regular, first_of
 from ibwire_layers.opcodes import INFO, name_of
 from ibwire_layers.psn import MASK, add
 
@@ -87,23 +89,33 @@ class Order(ConnectionCheck):
             found = f"{name_of(packet.opcode)} follows {name_of(before.opcode)}"
             yield ORDER, f"{found}, expected {expected}", packet
 
-    def takes(self, run: Regular) -> int:
-        """Up to the first request of another operation within a message."""
-        if not len(run.requests):
-            return run.end
-        before = self.before
-        if before is not None and not follows(before.opcode, int(run.opcode[0])):
-            span = self.history.span(before)
-            if span is not None and add(before.psn, span) == int(run.psn[0]) & MASK:
-                return int(run.requests[0])
+    @classmethod
+    def mark_alone(cls, checks: Sequence[Self], run: Regular) -> None:
+        """A request of another operation within a message."""
+        is_first = first_of(run.key)
+        odd = np.zeros(run.count, np.bool_)
+        first = run.starts[:-1][run.has_requests]
+        for place, opcode, psn in zip(
+            run.key[first].tolist(),
+            run.opcode[first].tolist(),
+            run.psn[first].tolist(),
+            strict=True,
+        ):
+            before = checks[place].before
+            if before is not None and not follows(before.opcode, opcode):
+                span = checks[place].history.span(before)
+                odd[place] = span is not None and add(before.psn, span) == psn & MASK
+        run.mark_first_requests(odd)
         operation = OPERATION[run.opcode]
-        odd = np.diff(operation, prepend=operation[:1]) != 0
-        return run.first_request(odd & ~IS_START[run.opcode])
+        changes = steps(operation, 0) != 0
+        run.mark_requests(changes & ~is_first & ~IS_START[run.opcode])
 
-    def run(self, run: Regular) -> None:
-        """Remember the last request."""
-        if len(run.requests):
-            self.before = run.last_request
+    @classmethod
+    def run(cls, checks: Sequence[Self], run: Regular) -> None:
+        """Remember the last requests."""
+        for check, request in zip(checks, run.last_requests, strict=True):
+            if request is not None:
+                check.before = request
 
 
 def follows(before: int, opcode: int) -> bool:
