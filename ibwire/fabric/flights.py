@@ -4,8 +4,8 @@ A run (`ibwire.base.run`) takes two events however many frames it has: the first
 any other; the rest is given to the far end when the last of it has arrived. Nothing else differs
 from frames that travel one by one, because a run ends or is divided whenever that could matter:
 
-- Before any event at the near end, frames that have not begun to leave are taken back. The device
-  is asked for them again when the line is free.
+- Before any event at the near end, frames that have not begun to leave are taken back. After the
+  event the device may let the run go on; otherwise it is asked when the line is free.
 - Before any event at the far end, the frames that have arrived by then are given to it.
 - After any event at the far end, it is asked whether it takes the rest without an answer. If not,
   or if they change memory from which it sends a run, each frame gets its own event.
@@ -36,6 +36,8 @@ class Flights:
         """Frames of runs that have not arrived."""
         self.delivered = 0
         """Frames of runs that have arrived."""
+        self.interrupted: Flight | None = None
+        """A run whose last frames were taken back before the current event."""
 
     def launch(self, line: Direction, frame: UnbuiltFrame, size: int, now: Time) -> bool:
         """Send a frame that leaves now as the first of a run, if its node has one.
@@ -43,15 +45,7 @@ class Flights:
         size: bytes of line time of each frame. The line is free after the last.
         """
         sender = line.sends_runs
-        if (
-            sender is None
-            or not self.enabled
-            or line.stage is not None
-            or line.pause is not None
-            or now < line.no_run_before
-            or line.poll_transmit is not line.plain_poll
-            or line.receive is not line.far.receive
-        ):
+        if sender is None or not self._may_have_run(line, now):
             return False
         run = sender.extend_run(frame)
         if run is None:
@@ -60,38 +54,100 @@ class Flights:
         flight = Flight(run, line, now, step)
         flight.order = self._events.next_order()
         self._events.push((flight.arrival(0), now, flight.order, line.far, line, flight))
-        line.free_at = now + run.count * step
-        line.free_since = line.free_at - step
-        line.free_order = self._events.next_order()
-        line.flight = flight
-        line.near.flights.append(flight)
         line.far.flights.append(flight)
         self.under_way += run.count
+        self._leave(flight)
+        line.free_order = self._events.next_order()
         return True
+
+    def _leave(self, flight: Flight) -> None:
+        """Occupy the line until the last frame has left."""
+        line = flight.line
+        line.free_at = flight.start + flight.run.count * flight.step
+        line.free_since = line.free_at - flight.step
+        line.flight = flight
+        line.near.flights.append(flight)
+
+    def _await_free(self, flight: Flight) -> None:
+        """Have the node asked for the next frame when the last one has left."""
+        line = flight.line
+        line.is_awaited = True
+        line.free_order = 0
+        flight.end_order = self._events.next_order()
+        since = line.free_at - flight.step
+        event = (line.free_at, since, flight.end_order, line.near, line, flight)
+        self._events.push(event)
+
+    def _may_have_run(self, line: Direction, now: Time) -> bool:
+        return (
+            self.enabled
+            and line.stage is None
+            and line.pause is None
+            and now >= line.no_run_before
+            and line.poll_transmit is line.plain_poll
+            and line.receive is line.far.receive
+        )
 
     def settle(self, station: Station, now: Time, since: Time) -> None:
         """Bring the runs of a station to where they are before an event scheduled at `since`."""
+        self.interrupted = None
         for flight in tuple(station.flights):
             if flight.line.near is station:
-                self._cut(flight, now, since)
+                if self._cut(flight, now, since):
+                    self.interrupted = flight
             elif flight.taken:
                 self._deliver(flight, flight.arrived(now, since))
 
     def review(self, station: Station, now: Time, since: Time) -> None:
-        """After an event: have the runs towards a station arrive as a whole, or frame by frame."""
+        """After an event: let a run from a station go on that the event has interrupted.
+
+        Have the runs towards it arrive as a whole, or frame by frame.
+        """
+        if self.interrupted is not None:
+            self._resume(self.interrupted, now)
+            self.interrupted = None
         for flight in tuple(station.flights):
-            line = flight.line
-            if line.far is not station or not flight.taken:
+            if flight.line.far is not station or not flight.taken:
                 continue
-            assert line.takes_runs is not None
-            if not line.takes_runs.expects_run(flight.run, flight.taken) or any(
-                line.takes_runs.overwrites(flight.run, flight.taken, other.run)
-                for other in station.flights
-                if other.line.near is station
-            ):
+            if not self._is_expected(flight):
                 self.divide(flight, now, since)
             elif not flight.order:
                 self._await_last(flight)
+
+    def _is_expected(self, flight: Flight) -> bool:
+        """Whether the far end takes the rest of a run as a whole."""
+        receiver, station = flight.line.takes_runs, flight.line.far
+        assert receiver is not None
+        return receiver.expects_run(flight.run, flight.taken) and not any(
+            receiver.overwrites(flight.run, flight.taken, other.run)
+            for other in station.flights
+            if other.line.near is station
+        )
+
+    def _resume(self, flight: Flight, now: Time) -> None:
+        """Let a run go on from which the last frames were taken back, if nothing has changed."""
+        line, run = flight.line, flight.run
+        sender = line.sends_runs
+        began = flight.start + run.count * flight.step  # when the next frame leaves
+        if (
+            sender is None
+            or line.free_at != began
+            or not line.is_awaited
+            or flight not in line.far.flights
+            or not self._may_have_run(line, now)
+        ):
+            return
+        more = sender.resume_run(run)
+        if not more:
+            return
+        if flight.taken and not self._is_expected(flight):
+            sender.take_back(run, more)
+            return
+        self.under_way += more
+        self._leave(flight)
+        self._await_free(flight)
+        if flight.taken:
+            self._await_last(flight)
 
     def arrive(self, flight: Flight, now: Time) -> None:
         """Process the event at which a run arrives: its first frame, or all that are left."""
@@ -120,31 +176,27 @@ class Flights:
         self.under_way -= run.count - flight.taken
         self._end(flight)
 
-    def _cut(self, flight: Flight, now: Time, since: Time) -> None:
-        """Take back the frames that have not begun to leave."""
+    def _cut(self, flight: Flight, now: Time, since: Time) -> bool:
+        """Take back the frames that have not begun to leave; whether there are some."""
         line, run = flight.line, flight.run
         if line.flight is not flight:
-            return  # all have left
+            return False  # all have left
         line.flight = None
         line.near.flights.remove(flight)
         left = flight.left(now, since)
         back = run.count - left
         if not back:
-            return
+            return False
         assert line.sends_runs is not None
         line.sends_runs.take_back(run, back)
         self.under_way -= back
-        flight.end_order = 0
         line.free_at = flight.start + left * flight.step
-        line.free_order = 0
-        line.is_awaited = True
-        since = line.free_at - flight.step
-        event = (line.free_at, since, self._events.next_order(), line.near, line, None)
-        self._events.push(event)
+        self._await_free(flight)
         if flight.taken == run.count:
             self._end(flight)
         elif flight.taken:
             self._await_last(flight)
+        return True
 
     def _await_last(self, flight: Flight) -> None:
         line, last = flight.line, flight.run.count - 1

@@ -217,6 +217,10 @@ class RunNode(Protocol):
         """The run that a frame just polled begins, or `None`."""
         ...
 
+    def resume_run(self, run: FrameRun) -> int:
+        """Let a run go on whose frames have left; how many more."""
+        ...
+
     def take_back(self, run: FrameRun, count: int) -> None:
         """Take back the last frames of a run, which have not left."""
         ...

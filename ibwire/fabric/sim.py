@@ -287,6 +287,7 @@ class Simulator:
         for station in self._stations.values():
             if station.flights:
                 self.flights.settle(station, now, since)
+        self.flights.interrupted = None
 
     def _loop(  # long: it runs for every frame  # noqa: C901 - nothing is a function of its own
         self, until: Time | None, stop: Callable[[], bool] | None, max_frames: int | None
@@ -397,7 +398,7 @@ class Simulator:
                     by_port = station.by_port
                     lines = tuple([by_port[port] for port in ready if port in by_port])
                 ready.clear()
-            if station.flights:
+            if station.flights or flights.interrupted is not None:
                 flights.review(station, now, since)
             due = station.poll_timeout()
             if due is not None and not (station.wakes and due >= station.armed):

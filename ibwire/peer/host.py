@@ -87,6 +87,10 @@ class Host:
         """The run that a frame just polled begins, or `None`."""
         return self.device.extend_run(frame)
 
+    def resume_run(self, run: FrameRun) -> int:
+        """Let a run go on whose frames have left; how many more."""
+        return self.device.resume_run(run)
+
     def take_back(self, run: FrameRun, count: int) -> None:
         """Take back the last frames of a run, which have not left."""
         self.device.take_back(run, count)

@@ -358,7 +358,20 @@ class Device:
 
     def extend_run(self, packet: UnbuiltFrame) -> FrameRun | None:
         """The run that a frame just polled begins, if no other queue pair waits; see `FrameRun`."""
-        if self._cnps or not isinstance(packet, TransportPacket):
+        only = self._only_sender()
+        if only is None or not isinstance(packet, TransportPacket):
+            return None
+        return only.extend(packet)
+
+    def resume_run(self, run: FrameRun) -> int:
+        """Let a run go on whose frames have left; how many more; see `FrameRun`."""
+        assert isinstance(run, PacketRun)
+        only = self._only_sender()
+        return 0 if only is None or only.number != run.sender else only.resume(run)
+
+    def _only_sender(self) -> QueuePair | None:
+        """The queue pair that may have something to send, if it is one and no CNP waits."""
+        if self._cnps:
             return None
         only: QueuePair | None = None
         for active in self._lanes.values():
@@ -366,7 +379,7 @@ class Device:
                 if only is not None or len(active) > 1:
                     return None
                 only = active[0]
-        return None if only is None else only.extend(packet)
+        return only
 
     def take_back(self, run: FrameRun, count: int) -> None:
         """Take back the last frames of a run, which have not left."""

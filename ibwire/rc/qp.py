@@ -353,17 +353,32 @@ class QueuePair(QPContext):
 
         `None` where they have to be asked for one by one.
         """
-        if self.rate is not None or self.feedback is not None or packet.trailer:
-            return None
-        if packet.form.is_response:
-            data = self.responder.extend(packet)
-        else:
-            data = None if self.responder.replies else self.requester.extend(packet)
+        data = self._data_after(packet, 0)
         if data is None:
             return None
         run = PacketRun(packet, data, self.number)
         self._count_sent(run, run.count - 1)
         return run
+
+    def resume(self, run: PacketRun) -> int:
+        """Let a run go on whose packets have left; how many more, which count as sent.
+
+        None where the next has to be asked for.
+        """
+        data = self._data_after(run.packet, run.count - 1)
+        if data is None:
+            return 0
+        count = run.append(data)
+        self._count_sent(run, count)
+        return count
+
+    def _data_after(self, packet: TransportPacket, sent: int) -> memoryview | None:
+        """Data of the MIDDLE packets after this one and as many more as `sent`."""
+        if self.rate is not None or self.feedback is not None or packet.trailer:
+            return None
+        if packet.form.is_response:
+            return self.responder.extend(packet, sent)
+        return None if self.responder.replies else self.requester.extend(packet, sent)
 
     def take_back(self, run: PacketRun, count: int) -> None:
         """Undo `extend` for the last packets of a run, which have not left."""

@@ -102,17 +102,18 @@ class Requester:
             return packet
         return self._blocked()
 
-    def extend(self, packet: TransportPacket) -> memoryview | None:
-        """Data of the MIDDLE packets that follow one that was just sent; they count as sent.
+    def extend(self, packet: TransportPacket, sent: int = 0) -> memoryview | None:
+        """Data of the MIDDLE packets that follow one that was sent; they count as sent.
 
-        They end before one that asks for an ACK. `None` where each has to be asked for.
+        sent: packets that have followed it already. They end before one that asks for an ACK.
+        `None` where each has to be asked for.
         """
         sends, qp = self.sends, self.qp
         if sends.cursor >= len(sends.wqes) or packet.ack_req:
             return None
         wqe, psn = sends.wqes[sends.cursor], sends.psn
         if (
-            (packet.psn + 1 - psn) & MASK
+            (packet.psn + 1 + sent - psn) & MASK
             or psn != sends.next_psn
             or sends.resend
             or sends.probe
@@ -120,6 +121,7 @@ class Requester:
             or sends.window is not None
             or sends.timers.rnr is not None
             or wqe.status is not None
+            or (wqe.limited and qp.habits.requester.holds_back(sends, wqe))
         ):
             return None
         mtu = qp.mtu

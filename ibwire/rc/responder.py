@@ -266,10 +266,11 @@ class Responder:
             self.qp.enter_error()
         return packet
 
-    def extend(self, packet: TransportPacket) -> memoryview | None:
-        """Data of the MIDDLE responses to a READ that follow one that was just sent.
+    def extend(self, packet: TransportPacket, sent: int = 0) -> memoryview | None:
+        """Data of the MIDDLE responses to a READ that follow one that was sent.
 
-        They count as sent. `None` where each has to be asked for.
+        They count as sent. sent: packets that have followed it already. `None` where each has to
+        be asked for.
         """
         if self.failed or not self.replies:
             return None
@@ -277,7 +278,7 @@ class Responder:
         resource = reply.resource
         if resource is None or resource.form.operation is not _READ:
             return None
-        if (resource.psn + reply.position - 1 - packet.psn) & MASK:
+        if (resource.psn + reply.position - 1 - packet.psn - sent) & MASK:
             return None
         start = reply.position * qp.mtu
         count = -(-(reply.length - start) // qp.mtu) - 1

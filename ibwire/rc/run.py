@@ -33,6 +33,15 @@ class PacketRun(FrameRun):
         self._start = _address(memory)
         self._end = self._start + len(memory)
 
+    def append(self, memory: memoryview) -> int:
+        """Add packets with the data in this memory; how many."""
+        count = len(memory) // self.mtu
+        self._data = self.data(1, self.count) + memory.tobytes()
+        self.count += count
+        start = _address(memory)  # elsewhere, if the region has moved
+        self._start, self._end = min(self._start, start), max(self._end, start + len(memory))
+        return count
+
     def is_read_from(self, memory: memoryview) -> bool:
         """Whether some of its data is read from this memory."""
         start = _address(memory)

@@ -69,6 +69,9 @@ class LossyStation(Station):
     def extend_run(self, frame: UnbuiltFrame) -> FrameRun | None:
         return self.end.device.extend_run(frame)
 
+    def resume_run(self, run: FrameRun) -> int:
+        return self.end.device.resume_run(run)
+
     def take_back(self, run: FrameRun, count: int) -> None:
         self.end.device.take_back(run, count)
 
@@ -301,6 +304,40 @@ def test_most_packets_of_a_long_message_travel_in_runs(
 
     assert run.sim.flights.delivered >= 90
     assert run.sim.flights.under_way == 0
+
+
+class CountingStation(LossyStation):
+    """Counts the runs that its device begins."""
+
+    begun = 0
+
+    def extend_run(self, frame: UnbuiltFrame) -> FrameRun | None:
+        run = super().extend_run(frame)
+        self.begun += run is not None
+        return run
+
+
+@pytest.mark.parametrize("opcode", [WROpcode.RDMA_WRITE, WROpcode.SEND])
+def test_a_run_goes_on_after_an_ack_has_arrived_at_its_sender(opcode: WROpcode) -> None:
+    """A message of 60 packets takes 1.6 us; the ACK of the one before takes 1 us to arrive."""
+    work = Work(opcode, 60 * 256)
+
+    run = check(Schedule((work, work, work), receives=((0, 3),)), CountingStation)
+
+    sender = run.stations["a"]
+    assert isinstance(sender, CountingStation)
+    assert sender.begun == 3
+
+
+@pytest.mark.parametrize("number", [129, 130, 131])
+def test_a_run_goes_on_only_where_its_receiver_takes_more_than_before(number: int) -> None:
+    """With 128 PSNs unacknowledged a run ends at packet 129 until an ACK arrives in its middle."""
+    work = Work(WROpcode.RDMA_WRITE, 150 * 256)
+    lost = Fault("a", number, Harm.DROP, 0)
+
+    run = check(Schedule((work,), faults=(lost,), profiles=("rxe", "rxe"), rates_gbps=(25, 100)))
+
+    assert run.sim.flights.delivered > 50
 
 
 NUMBERS = (
