@@ -11,8 +11,10 @@ from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
 from typing import Final
 
+from ibwire.base.node import Frame
+from ibwire.base.unbuilt import UnbuiltFrame
 from ibwire.base.units import Time
-from ibwire.fabric.line import Direction, Event, Station
+from ibwire.fabric.line import Direction, Event, Flight, Station
 
 IS_COMPILED: Final = not __file__.endswith(".py")
 
@@ -42,24 +44,44 @@ class EventQueue:
         self.order += 1
         return self.order
 
-    def upcoming(self) -> Time:
-        """The time of the next event; there has to be one."""
-        return self._entries[0].time if IS_COMPILED else self._events[0][0]
-
-    def first(self) -> Event:
-        """The next event, which stays."""
-        return self._entries[0].event() if IS_COMPILED else self._events[0]
+    def schedule(
+        self,
+        time: Time,
+        since: Time,
+        station: Station,
+        line: Direction | None = None,
+        frame: Frame | UnbuiltFrame | Flight | None = None,
+    ) -> int:
+        """Add an event that is scheduled now, and return its number."""
+        order = self.order = self.order + 1
+        if IS_COMPILED:
+            push_entry(self._entries, Entry((time, since, order, station, line, frame)))
+        else:
+            heappush(self._events, (time, since, order, station, line, frame))
+        return order
 
     def push(self, event: Event) -> None:
-        """Add an event."""
+        """Add an event that has got its number before."""
         if IS_COMPILED:
             push_entry(self._entries, Entry(event))
         else:
             heappush(self._events, event)
 
-    def pop(self) -> Event:
-        """Remove and return the next event."""
-        return pop_entry(self._entries).event() if IS_COMPILED else heappop(self._events)
+    def first(self) -> Event:
+        """The next event, which stays; there has to be one."""
+        return self._entries[0].event() if IS_COMPILED else self._events[0]
+
+    def pop(self, last: Time | None = None) -> Event | None:
+        """Remove and return the next event, unless there is none, or none up to the time `last`."""
+        if IS_COMPILED:
+            entries = self._entries
+            if not entries or (last is not None and entries[0].time > last):
+                return None
+            return pop_entry(entries).event()
+        events = self._events
+        if not events or (last is not None and events[0][0] > last):
+            return None
+        return heappop(events)
 
     def remove(self, events: Iterable[Event]) -> None:
         """Remove some of the events."""

@@ -52,8 +52,7 @@ class Flights:
             return False
         step = line.time_of(size) or 1
         flight = Flight(run, line, now, step)
-        flight.order = self._events.next_order()
-        self._events.push((flight.arrival(0), now, flight.order, line.far, line, flight))
+        flight.order = self._events.schedule(flight.arrival(0), now, line.far, line, flight)
         line.far.flights.append(flight)
         self.under_way += run.count
         self._leave(flight)
@@ -73,10 +72,8 @@ class Flights:
         line = flight.line
         line.is_awaited = True
         line.free_order = 0
-        flight.end_order = self._events.next_order()
         since = line.free_at - flight.step
-        event = (line.free_at, since, flight.end_order, line.near, line, flight)
-        self._events.push(event)
+        flight.end_order = self._events.schedule(line.free_at, since, line.near, line, flight)
 
     def _may_have_run(self, line: Direction, now: Time) -> bool:
         return (
@@ -171,8 +168,7 @@ class Flights:
             frame = run.frame(index)
             began = flight.start + index * flight.step
             made: Frame | UnbuiltFrame = frame if line.takes_unbuilt else frame.build()
-            event = (flight.arrival(index), began, self._events.next_order(), line.far, line, made)
-            self._events.push(event)
+            self._events.schedule(flight.arrival(index), began, line.far, line, made)
         self.under_way -= run.count - flight.taken
         self._end(flight)
 
@@ -200,10 +196,8 @@ class Flights:
 
     def _await_last(self, flight: Flight) -> None:
         line, last = flight.line, flight.run.count - 1
-        flight.order = self._events.next_order()
         began = flight.start + last * flight.step
-        event = (flight.arrival(last), began, flight.order, line.far, line, flight)
-        self._events.push(event)
+        flight.order = self._events.schedule(flight.arrival(last), began, line.far, line, flight)
 
     def _deliver(self, flight: Flight, last: int) -> None:
         """Give the far end the frames up to, without, `last`."""

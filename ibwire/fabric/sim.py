@@ -233,7 +233,7 @@ class Simulator:
 
     def ask(self, line: Direction) -> None:
         """Ask a line for its next frame at the current time."""
-        self._events.push((self.now, self.now, self._events.next_order(), line.near, line, None))
+        self._events.schedule(self.now, self.now, line.near, line)
 
     def kick(self, node: Node) -> None:
         """Poll a node for frames and for its timeout at the current time.
@@ -293,20 +293,20 @@ class Simulator:
         self, until: Time | None, stop: Callable[[], bool] | None, max_frames: int | None
     ) -> Outcome:
         events, tie = self._events, self._tie
-        has_end = until is not None
-        last = 0 if until is None else until
         flights = self.flights
         target = NEVER if max_frames is None else self.frames + max_frames
         has_runs = flights.enabled
-        while len(events):
-            if has_end and events.upcoming() > last:
-                first = events.first()
-                late = first[5]
-                if isinstance(late, Flight) and late.is_stale(first[2]):
+        while True:
+            event = events.pop(until)
+            if event is None:
+                if not len(events):
+                    return Outcome.IDLE
+                late = events.first()
+                if isinstance(late[5], Flight) and late[5].is_stale(late[2]):
                     events.pop()
                     continue
                 return Outcome.UNTIL
-            now, since, order, station, line, frame = events.pop()
+            now, since, order, station, line, frame = event
             flight: Flight | None = None
             if isinstance(frame, Flight):
                 if frame.is_stale(order):
@@ -352,8 +352,7 @@ class Simulator:
                             leaving = line.flight
                             if leaving is not None:
                                 leaving.end_order = order
-                            event = (line.free_at, since_then, order, station, line, leaving)
-                            events.push(event)
+                            events.push((line.free_at, since_then, order, station, line, leaving))
                         continue
                     pause = line.pause
                     if pause is not None and pause.paused:
@@ -380,12 +379,11 @@ class Simulator:
                     free = now + (took or 1)
                     line.free_at = free
                     if line.stage is None:
-                        order = events.next_order()
-                        events.push((free + line.delay, now, order, line.far, line, frame))
+                        events.schedule(free + line.delay, now, line.far, line, frame)
                     else:
                         self._pass(line, frame, now)
                     if line.polls_always:
-                        events.push((free, now, events.next_order(), station, line, None))
+                        events.schedule(free, now, station, line)
                     else:
                         line.free_order, line.free_since = events.next_order(), now
                 ready = station.ready
@@ -406,12 +404,12 @@ class Simulator:
             if stop is not None and stop():
                 return Outcome.STOPPED
             if max_frames is not None:
-                if self.frames >= target:
+                arrived = self._singles + flights.delivered
+                if arrived >= target:
                     return Outcome.FRAMES
-                if flights.under_way and self.frames + flights.under_way >= target:
+                if flights.under_way and arrived + flights.under_way >= target:
                     has_runs = False
                     self._divide(now, since)
-        return Outcome.IDLE
 
     def _divide(self, now: Time, since: Time) -> None:
         """Have the frames of all runs arrive one by one."""
@@ -425,7 +423,7 @@ class Simulator:
         assert line.pause is not None
         end = line.pause.take(frame, now)
         if end is not None:
-            self._events.push((end, self.now, self._events.next_order(), line.near, line, None))
+            self._events.schedule(end, self.now, line.near, line)
         return line.alone
 
     def _pass(self, line: Direction, given: Frame | UnbuiltFrame, now: Time) -> None:
@@ -441,7 +439,7 @@ class Simulator:
         stage = line.stage
         if isinstance(stage, FrameWatcher):
             stage.record(frame, now)
-            self._events.push((arrival, now, self._events.next_order(), line.far, line, given))
+            self._events.schedule(arrival, now, line.far, line, given)
             return
         for extra, out in stage(frame, now):
             if extra < 0:
@@ -450,9 +448,7 @@ class Simulator:
             going: Frame | UnbuiltFrame = out
             if unbuilt is not None and out is frame:
                 going, unbuilt = unbuilt, None
-            self._events.push(
-                (arrival + extra, now, self._events.next_order(), line.far, line, going)
-            )
+            self._events.schedule(arrival + extra, now, line.far, line, going)
         if len(self._events) > MAXIMUM_EVENTS:
             raise TooManyFrames(
                 f"{line.name}: more than {MAXIMUM_EVENTS:,} frames are on their way: lower the "
@@ -490,7 +486,7 @@ class Simulator:
             )
         station.wakes.append(due)
         station.armed = due
-        self._events.push((due, self.now, self._events.next_order(), station, None, None))
+        self._events.schedule(due, self.now, station)
 
     def _station(self, node: Node) -> Station:
         # By identity: nodes need not be hashable. The station keeps the node alive.

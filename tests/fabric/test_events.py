@@ -19,8 +19,11 @@ def event(time: int, since: int, order: int) -> Event:
 def drained(queue: EventQueue) -> list[Event]:
     found = []
     while queue:
-        assert queue.first()[0] == queue.upcoming()
-        found.append(queue.pop())
+        first = queue.first()
+        assert queue.pop(first[0] - 1) is None
+        assert queue.pop(first[0]) == first
+        found.append(first)
+    assert queue.pop() is None
     return found
 
 
@@ -32,8 +35,12 @@ def test_events_come_in_order_however_they_are_added_and_taken(moves: list[Any])
             waiting.sort(key=lambda each: each[:3])
             assert queue.pop() == waiting.pop(0)
         else:
-            queue.push(event(time, since, queue.next_order()))
-            waiting.append(event(time, since, queue.order))
+            if since:
+                order = queue.schedule(time, since, STATION)
+            else:
+                order = queue.next_order()
+                queue.push(event(time, since, order))
+            waiting.append(event(time, since, order))
         assert len(queue) == len(waiting) == len(list(queue))
 
     assert drained(queue) == sorted(waiting, key=lambda each: each[:3])
