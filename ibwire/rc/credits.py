@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from ibwire_layers import psn as serial
 from ibwire_layers import syndrome as aeth
+from ibwire_layers.psn import HALF, MASK
 
 
 def credit_code(available: int) -> int:
@@ -45,7 +45,7 @@ class SendCredits:
         """Apply the credits of a positive AETH."""
         if not self.limited:
             return
-        granted = aeth.credits(syndrome)
+        granted = _GRANTED[syndrome]
         if granted is None:
             self.limited = False
             return
@@ -56,14 +56,21 @@ class SendCredits:
             if self._zeros >= self.ZEROS:
                 self.limited = False
                 return
-        limit = serial.add(msn, granted)
-        if serial.is_newer(limit, self.lsn):
+        limit = msn + granted & MASK
+        if 0 < (limit - self.lsn) & MASK < HALF:
             self.lsn = limit
 
     def skip_one(self) -> None:
         """Count a started message that needs no credit; it raises the MSN too."""
-        self.lsn = serial.add(self.lsn, 1)
+        self.lsn = self.lsn + 1 & MASK
 
     def beyond(self, ssn: int) -> int:
         """Messages from the limit to `ssn`: 0 if it is within, 1 for the one limited message."""
-        return max(serial.distance(self.lsn, ssn), 0) if self.limited else 0
+        if not self.limited:
+            return 0
+        ahead = (ssn - self.lsn) & MASK
+        return ahead if ahead < HALF else 0
+
+
+_GRANTED = tuple(aeth.credits(syndrome) for syndrome in range(256))
+"""Credits by syndrome: a call for each ACK would cost more than all that is done with it."""

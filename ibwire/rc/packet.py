@@ -120,8 +120,9 @@ class TransportPacket(UnbuiltFrame):
 
     def send_by(self, path: Path) -> int:
         """Make it a frame on a path, which can be built from now on; returns the bytes of it."""
-        size = self.form.header_size + len(self.payload) + path.around + len(self.trailer)
-        size += -len(self.payload) & 3
+        size = self.form.header_size + (len(self.payload) + 3 & -4) + path.around
+        if self.trailer:
+            size += len(self.trailer)
         self.size = size
         self.path = path
         self.flow_key = path.flow_key

@@ -372,7 +372,7 @@ class Responder:
 
     def _credit_code(self) -> int:
         qp = self.qp
-        if qp.profile.live_credits and self.receives.srq is None and not qp.is_xrc:
+        if self.own.live_credits and self.receives.srq is None and qp.service is not _XRC:
             return credit_code(len(self.receives.waiting))
         return INVALID_CREDITS
 
