@@ -455,13 +455,17 @@ class Run:
                     number += 1
         for time, kind, name, index in sorted(timeline):
             if time > self.sim.now:
-                self.sim.run(until=time, max_frames=self.MAXIMUM_FRAMES)
+                self._run(time)
             if kind == "receive":
                 self._post_receive(name, index)
             else:
                 self._post(self.flows[name == "b"], index)
             self.stations[name].look(self.sim.now)
-        return self.sim.run(until=self.sim.now + 1000 * S, max_frames=self.MAXIMUM_FRAMES)
+        return self._run(self.sim.now + 1000 * S)
+
+    def _run(self, until: Time) -> Outcome:
+        """Let the network go on."""
+        return self.sim.run(until=until, max_frames=self.MAXIMUM_FRAMES)
 
     def _post_receive(self, name: str, index: int) -> None:
         end = self.ends[name]

@@ -9,6 +9,8 @@ from frames that travel one by one, because a run ends or is divided whenever th
 - Before any event at the far end, the frames that have arrived by then are given to it.
 - After any event at the far end, it is asked whether it takes the rest without an answer. If not,
   or if they change memory from which it sends a run, each frame gets its own event.
+- Where the network stops after a number of frames, those of a run arrive up to that number. Runs
+  in both directions are divided before.
 - A line with a stage, a tap or pause frames, or between other nodes than devices, has no runs.
 - Nor has a wire without delay: frames of both directions may begin and end at the same instants
   there, in an order that depends on all frames before.
@@ -89,11 +91,20 @@ class Flights:
         """Bring the runs of a station to where they are before an event scheduled at `since`."""
         self.interrupted = None
         for flight in tuple(station.flights):
-            if flight.line.near is station:
-                if self._cut(flight, now, since):
-                    self.interrupted = flight
-            elif flight.taken:
-                self._deliver(flight, flight.arrived(now, since))
+            if flight.line.near is not station:
+                self.take_arrived(flight, now, since)
+            elif self._cut(flight, now, since):
+                self.interrupted = flight
+
+    def take_arrived(self, flight: Flight, now: Time, since: Time) -> None:
+        """Give the far end what has arrived before an event scheduled at `since`."""
+        if flight.taken:
+            self._deliver(flight, flight.arrived(now, since))
+
+    def limit(self, flight: Flight, count: int) -> None:
+        """Have no more than so many further frames of a run arrive as a whole."""
+        if 0 < count < flight.run.count - flight.taken and flight.taken:
+            self._await(flight, flight.taken + count - 1)
 
     def review(self, station: Station, now: Time, since: Time) -> None:
         """After an event: let a run from a station go on that the event has interrupted.
@@ -109,7 +120,7 @@ class Flights:
             if not self._is_expected(flight):
                 self.divide(flight, now, since)
             elif not flight.order:
-                self._await_last(flight)
+                self._await(flight, flight.run.count - 1)
 
     def _is_expected(self, flight: Flight) -> bool:
         """Whether the far end takes the rest of a run as a whole."""
@@ -144,15 +155,14 @@ class Flights:
         self._leave(flight)
         self._await_free(flight)
         if flight.taken:
-            self._await_last(flight)
+            self._await(flight, run.count - 1)
 
     def arrive(self, flight: Flight, now: Time) -> None:
-        """Process the event at which a run arrives: its first frame, or all that are left."""
-        if flight.taken:
-            self._deliver(flight, flight.run.count)
-            return
-        line, frame = flight.line, flight.run.frame(0)
+        """Process an event at which a run arrives: its first frame, or further ones of it."""
         flight.order = 0
+        if flight.taken:
+            return  # they have been taken before this event
+        line, frame = flight.line, flight.run.frame(0)
         self._count(flight, 1)
         if line.takes_unbuilt and line.receive_unbuilt is not None:
             line.receive_unbuilt(frame, now, line.far_port)
@@ -191,11 +201,12 @@ class Flights:
         if flight.taken == run.count:
             self._end(flight)
         elif flight.taken:
-            self._await_last(flight)
+            self._await(flight, run.count - 1)
         return True
 
-    def _await_last(self, flight: Flight) -> None:
-        line, last = flight.line, flight.run.count - 1
+    def _await(self, flight: Flight, last: int) -> None:
+        """Have the frames up to this one arrive as a whole."""
+        line = flight.line
         began = flight.start + last * flight.step
         flight.order = self._events.schedule(flight.arrival(last), began, line.far, line, flight)
 

@@ -408,15 +408,32 @@ class Simulator:
                 if arrived >= target:
                     return Outcome.FRAMES
                 if flights.under_way and arrived + flights.under_way >= target:
-                    has_runs = False
-                    self._divide(now, since)
+                    has_runs = self._limit(target, now, since)
+                    if self.frames >= target:
+                        return Outcome.FRAMES
 
-    def _divide(self, now: Time, since: Time) -> None:
-        """Have the frames of all runs arrive one by one."""
-        for station in self._stations.values():
-            for flight in tuple(station.flights):
-                if flight.line.far is station:
-                    self.flights.divide(flight, now, since)
+    def _limit(self, target: int, now: Time, since: Time) -> bool:
+        """Have runs stop after the frame with this number; whether further runs may begin."""
+        flights = self.flights
+        for flight in self._arriving():
+            flights.take_arrived(flight, now, since)
+        arriving = self._arriving()
+        if any(flight.line is not arriving[0].line for flight in arriving):
+            for flight in arriving:  # their frames arrive by turns
+                flights.divide(flight, now, since)
+            return False
+        if arriving:
+            flights.limit(arriving[0], target - self.frames)
+        return True
+
+    def _arriving(self) -> list[Flight]:
+        """The runs on their way; those of a line in the order of their arrival."""
+        return [
+            flight
+            for station in self._stations.values()
+            for flight in station.flights
+            if flight.line.far is station
+        ]
 
     def _obey(self, line: Direction, frame: Frame, now: Time) -> tuple[Direction, ...]:
         """Change what may be sent on a line by a pause frame; the lines to ask for a frame."""

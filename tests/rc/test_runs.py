@@ -439,27 +439,69 @@ def test_a_cut_loses_the_frames_of_a_run_that_are_on_their_way() -> None:
     assert in_runs.seen() == by_frame.seen()
 
 
-class Counted(Framewise):
-    """The network stops after every seven frames."""
+class Stepped(Framewise):
+    """The network stops after every few frames."""
+
+    step = 7
 
     def _carry_out(self) -> Outcome:
-        self.sim.flights.enabled = self.with_runs
-        self._post(self.flows[0], 0)
-        self.stops: list[tuple[Time, int, int]] = []
-        while (outcome := self.sim.run(until=S, max_frames=7)) is Outcome.FRAMES:
-            received = self.ends["b"].qp.counters.packets_received
-            self.stops.append((self.sim.now, self.sim.frames, received))
+        self.stops: list[Any] = []
+        return super()._carry_out()
+
+    def _run(self, until: Time) -> Outcome:
+        end = self.sim.frames + self.MAXIMUM_FRAMES
+        outcome = Outcome.FRAMES
+        while outcome is Outcome.FRAMES and self.sim.frames < end:
+            outcome = self.sim.run(until=until, max_frames=self.step)
+            counters = [asdict(self.ends[name].qp.counters) for name in "ab"]
+            self.stops.append((self.sim.now, self.sim.frames, counters, outcome))
         return outcome
 
 
-class CountedInRuns(Counted):
+class SteppedInRuns(Stepped):
     with_runs = True
 
 
-def test_a_limit_of_frames_ends_within_a_run() -> None:
-    schedule = Schedule((Work(WROpcode.RDMA_WRITE, 50 * 256),))
-    by_frame, in_runs = Counted(schedule, LossyStation), CountedInRuns(schedule, LossyStation)
+class InLongSteps(Stepped):
+    step = 41
 
-    assert in_runs.stops == by_frame.stops
-    assert [frames for _, frames, _ in in_runs.stops] == [7, 14, 21, 28, 35, 42, 49]
-    assert in_runs.seen() == by_frame.seen()
+
+class InLongStepsAndRuns(InLongSteps):
+    with_runs = True
+
+
+STEPS = pytest.mark.parametrize(
+    ("by_frame", "in_runs"), [(Stepped, SteppedInRuns), (InLongSteps, InLongStepsAndRuns)]
+)
+
+
+@STEPS
+@STATIONS
+@pytest.mark.parametrize("opcode", [WROpcode.RDMA_WRITE, WROpcode.SEND, WROpcode.RDMA_READ])
+def test_a_limit_of_frames_ends_within_a_run(
+    by_frame: type[Stepped],
+    in_runs: type[Stepped],
+    station: type[Station],
+    opcode: WROpcode,
+) -> None:
+    work = Work(opcode, 60 * 256)
+    schedule = Schedule((work, work), receives=((0, 2),))
+    expected, found = by_frame(schedule, station), in_runs(schedule, station)
+
+    assert found.stops == expected.stops
+    assert [frames for _, frames, _, _ in found.stops[:2]] == [found.step, 2 * found.step]
+    assert found.seen() == expected.seen()
+    assert found.sim.flights.delivered > 90
+
+
+@pytest.mark.slow
+@STEPS
+@laws
+@given(schedule=long_schedules())
+def test_history_is_the_same_where_the_network_stops_after_a_number_of_frames(
+    schedule: Schedule, by_frame: type[Stepped], in_runs: type[Stepped]
+) -> None:
+    expected, found = by_frame(schedule, LossyStation), in_runs(schedule, LossyStation)
+
+    assert found.stops == expected.stops
+    assert found.seen() == expected.seen()
