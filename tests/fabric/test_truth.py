@@ -289,6 +289,46 @@ def test_results_may_stand_in_any_order_but_not_be_of_other_flows() -> None:
         list(rows_of(document))
 
 
+def test_figures_that_a_set_does_not_have_are_not_compared() -> None:
+    document = incast()
+    (each,) = document["sets"]
+    rates = {"0>2": [[0, 100]], "1>2:7": [[0, 100]]}
+    few = {
+        "setup": each["setup"],
+        "flows": [{"src": there["src"], "dst": there["dst"]} for there in each["flows"]],
+        "ports": [{"node": 3, "port": 3, "maxq": each["ports"][-1]["maxq"]}],
+        "series": {"rate": rates},
+    }
+    none = {"setup": each["setup"], "flows": few["flows"]}
+
+    rows = list(rows_of({"sets": [few]}))
+
+    # No rate changes, so each sample is that of the line.
+    samples = [row.name.partition(", ")[0] for row in rows[:2]]
+    assert samples == ["set 1: 0>2", "set 1: 1>2:7"]
+    assert [row.name for row in rows[2:]] == [
+        "set 1: n3 port 3, largest queue, bytes",
+        "set 1: drops",
+    ]
+    assert [row for row in rows if not row.passed] == []
+    assert [row.name for row in rows_of({"sets": [none]})] == ["set 1: drops"]
+
+
+def test_series_has_the_port_of_its_flow_where_two_have_its_ends() -> None:
+    document = incast(flows=[[0, 2, 3, 40 * 1058, 0], [0, 2, 3, 40 * 1058, 0]])
+    (each,) = document["sets"]
+    for key in ("senders", "receiver", "packets_each"):
+        del each["setup"][key]
+    flows = [{"src": 0, "dst": 2, "sport": port} for port in (10, 11)]
+    found = {"setup": each["setup"], "flows": flows, "series": {"rate": {"0>2:11": []}}}
+
+    assert [row.name for row in rows_of({"sets": [found]})] == ["set 1: drops"]
+
+    found["series"] = {"rate": {"0>2:12": []}}
+    with pytest.raises(ValueError, match="the series '0>2:12' is that of 0 flows"):
+        list(rows_of({"sets": [found]}))
+
+
 def test_words_of_a_file_give_the_fat_tree_of_its_permutation() -> None:
     text = "3-tier fat tree, 128 host slots, 200G, 2 us a hop, MTU 4000"
 

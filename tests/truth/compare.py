@@ -115,33 +115,20 @@ def exact_rows(found: Mapping[str, Any]) -> Iterator[Row]:
     yield from _series_rows(run, flows, rates or {}, series.get("queue_bytes", ()))
     run.run()
     relative = 0.01 if rates or len(run.network.switches) > 1 else 0.002
-    yield _row("end, ns", found["end_ns"], run.end / NS, relative)
+    if "end_ns" in found:
+        yield _row("end, ns", found["end_ns"], run.end / NS, relative)
     for flow, there in flows:
-        name = f"{flow.source} to {flow.target}"
-        yield _row(f"{name}, completion, ns", there["fct_ns"], _ns(flow.duration), relative)
-        if rates and isinstance(flow.qp.rate, WholeNanoseconds):
-            yield _row(f"{name}, marks", there["cnps"], flow.qp.counters.cnps_received, 0.03)
-            yield Row(f"{name}, cuts", there["decs"], flow.qp.rate.cuts, 2)
+        yield from _flow_rows(flow, there, relative, counts_cuts=bool(rates))
     # A switch there also counts the frames that came to it with a mark.
     counts_marks = len(run.network.switches) == 1 and run.mode in (Mode.DCQCN, Mode.DCTCP)
-    for there in found["ports"]:
-        counters = run.network.switches[f"n{there['node']}"].counters[there["port"] - 1]
-        name = f"n{there['node']} port {there['port']}"
-        yield Row(f"{name}, pauses", there["pause"], counters.pauses_sent[PRIORITY], 2)
-        if "marks" in there and counts_marks:
-            margin = max(0.03 * there["marks"], 2)
-            yield Row(f"{name}, marks", there["marks"], counters.marked[PRIORITY], margin)
-        if "resume" in there:
-            yield Row(f"{name}, resumes", there["resume"], counters.resumes_sent[PRIORITY], 2)
-        # A frame of an ACK alone is longer here than there.
-        largest = counters.largest_queue[PRIORITY]
-        yield Row(f"{name}, largest queue, bytes", there["maxq"], largest, 3 * PACKET)
+    for there in found.get("ports", ()):
+        yield from _port_rows(run, there, counts_marks=counts_marks)
     paused = run.paused()
     for port, there in found.get("pause_rx", {}).items():
-        yield _row(
-            f"n{port.replace(':', ' port ')}, paused, ns", there["ns"], paused[port] / NS, 0.005
-        )
-    drops = sum(there.get("drops", 0) for there in found["ports"])
+        if "ns" in there:
+            name = f"n{port.replace(':', ' port ')}, paused, ns"
+            yield _row(name, there["ns"], paused[port] / NS, 0.005)
+    drops = sum(there.get("drops", 0) for there in found.get("ports", ()))
     yield Row("drops", drops, run.drops, 0)
     if "victim_gbps_payload_plus_headers" in found:
         flow = run.flows[-1]
@@ -150,6 +137,37 @@ def exact_rows(found: Mapping[str, Any]) -> Iterator[Row]:
     for place, time in pauses.items():
         name = f"{place[0]} port {place[1]}" if place[0] in run.network.switches else place[0]
         yield Row(f"{name}, first pause, ns", time, run.first_pauses.get(place, 0) / NS, 300)
+
+
+def _flow_rows(
+    flow: Flow, there: Mapping[str, Any], relative: float, *, counts_cuts: bool
+) -> Iterator[Row]:
+    """What is said there of a flow, each figure only if it is."""
+    name = f"{flow.source} to {flow.target}"
+    if "fct_ns" in there:
+        yield _row(f"{name}, completion, ns", there["fct_ns"], _ns(flow.duration), relative)
+    if counts_cuts and isinstance(flow.qp.rate, WholeNanoseconds):
+        if "cnps" in there:
+            yield _row(f"{name}, marks", there["cnps"], flow.qp.counters.cnps_received, 0.03)
+        if "decs" in there:
+            yield Row(f"{name}, cuts", there["decs"], flow.qp.rate.cuts, 2)
+
+
+def _port_rows(run: Run, there: Mapping[str, Any], *, counts_marks: bool) -> Iterator[Row]:
+    """What is said there of a port of a switch, each figure only if it is."""
+    counters = run.network.switches[f"n{there['node']}"].counters[there["port"] - 1]
+    name = f"n{there['node']} port {there['port']}"
+    if "pause" in there:
+        yield Row(f"{name}, pauses", there["pause"], counters.pauses_sent[PRIORITY], 2)
+    if "marks" in there and counts_marks:
+        margin = max(0.03 * there["marks"], 2)
+        yield Row(f"{name}, marks", there["marks"], counters.marked[PRIORITY], margin)
+    if "resume" in there:
+        yield Row(f"{name}, resumes", there["resume"], counters.resumes_sent[PRIORITY], 2)
+    if "maxq" in there:
+        # A frame of an ACK alone is longer here than there.
+        largest = counters.largest_queue[PRIORITY]
+        yield Row(f"{name}, largest queue, bytes", there["maxq"], largest, 3 * PACKET)
 
 
 def _pairs(run: Run, there: Sequence[Mapping[str, Any]]) -> list[tuple[Flow, Mapping[str, Any]]]:
@@ -186,10 +204,10 @@ def _series_rows(
 
     Leaves the run in the middle.
     """
-    flows = {f"{there['src']}>{there['dst']}:{there['sport']}": flow for flow, there in pairs}
     samples: list[tuple[float, str, Callable[[], bool]]] = [
-        (row[0], f"{name}, samples within 1 %", partial(_is_rate, run, flows[name], row[1]))
+        (row[0], f"{name}, samples within 1 %", partial(_is_rate, run, flow, row[1]))
         for name, rows in rates.items()
+        for flow in [_flow_named(name, pairs)]
         for row in rows
     ]
     samples += [
@@ -209,12 +227,26 @@ def _series_rows(
         yield Row(f"{name}, %", 100, 100 * agreed[name] / count, 10)
 
 
+def _flow_named(name: str, pairs: Sequence[tuple[Flow, Mapping[str, Any]]]) -> Flow:
+    """The flow of a series, `source>target:port`; the port decides where several have these ends."""
+    ends, _, port = name.partition(":")
+    found = [
+        flow
+        for flow, there in pairs
+        if f"{there['src']}>{there['dst']}" == ends and str(there.get("sport", port)) == port
+    ]
+    if len(found) != 1:
+        raise ValueError(f"the series {name!r} is that of {len(found)} flows")
+    return found[0]
+
+
 def _is_rate(run: Run, flow: Flow, expected: float) -> bool:
     """Whether the rate of a flow is now as expected, in Gb/s."""
     control: Any = flow.qp.rate
     if isinstance(control, WholeNanoseconds):
         control.advance(run.simulator.now)
-    return bool(abs(control.rate / 1e9 - expected) <= 0.01 * expected)
+    rate = run.line(flow.source) if control is None else control.rate
+    return bool(abs(rate / 1e9 - expected) <= 0.01 * expected)
 
 
 def _is_queue(run: Run, switch: str, port: int, expected: int) -> bool:
@@ -417,10 +449,10 @@ def headroom_rows(document: Mapping[str, Any]) -> Iterator[Row]:
     )
     for row in document["rows"]:
         found = headroom(round(row["speed_mbps"] * 10**6), row["cable_m"], chip=chip)
-        name = f"{row['speed_mbps'] // 1000}G {row['cable_m']} m"
-        yield Row(f"{name}, xoff", row["xoff"], found.xoff, 0)
-        yield Row(f"{name}, xon", row["xon"], found.xon, 0)
-        yield Row(f"{name}, size", row["size"], found.size, 0)
+        name = f"{row['speed_mbps'] / 1000:g}G {row['cable_m']} m"
+        for key in ("xoff", "xon", "size"):
+            if key in row:
+                yield Row(f"{name}, {key}", row[key], getattr(found, key), 0)
 
 
 def _row(name: str, expected: float, got: float, relative: float) -> Row:

@@ -215,7 +215,7 @@ class Run:
                 host,
                 f"10.0.{_number(host) >> 8}.{_number(host) + 1 & 255}",
                 profile=PROFILE,
-                **_control(mode, config, self._line(host), *trip),
+                **_control(mode, config, self.line(host), *trip),
             )
             for host in hosts
         }
@@ -275,7 +275,7 @@ class Run:
         the line carries in its delay, and alpha twice for each halving that brings the rate of
         the port down to that of the first host, from 1/8 to 1 at most."""
         rate = nominal = self._nominal[link.rate_bps]
-        host = self._line(self.topology.hosts[0])
+        host = self.line(self.topology.hosts[0])
         alpha = Fraction(1, 8)
         while rate > host and alpha < 1:
             rate, alpha = rate // 2, alpha * 2
@@ -288,7 +288,7 @@ class Run:
         )
         return {PRIORITY: rules}
 
-    def _line(self, host: str) -> int:
+    def line(self, host: str) -> int:
         """Bits a second of the line of a host, by its name."""
         return self._nominal[self.topology.ports(host)[0][0].rate_bps]
 
