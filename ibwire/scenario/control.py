@@ -18,6 +18,7 @@ from ibwire.rc.congestion import (
     PAPER,
     DCTCPParameters,
     HPCCParameters,
+    Parameters,
     Scope,
     Swift,
     SwiftParameters,
@@ -92,18 +93,26 @@ def _notified(table: Table, make: Any, interval: int) -> ControlSpec:
 
 
 def _changed(table: Table, parameters: Any) -> Any:
-    """Parameters with other values, by their names."""
+    """Parameters with other values, by their names; all at once, as some limit others."""
+    given = {}
     for each in fields(parameters):
-        if each.name not in table:
+        if each.name in table:
+            given[each.name] = _value(table, each, getattr(parameters, each.name))
+        else:
             table.take(each.name)
-            continue
-        value = _value(table, each, getattr(parameters, each.name))
-        try:
-            parameters = replace(parameters, **{each.name: value})
-        except EncodeError as error:
-            reason = str(error).removeprefix(f"{error.field}: ")
-            raise table.error(each.name, reason) from None
-    return parameters
+    try:
+        found = replace(parameters, **given)
+    except EncodeError as error:
+        if error.field not in given:
+            # A limit was set, and not the parameter beside it.
+            raise table.error(next(iter(given), None), f"with the default {error}") from None
+        reason = str(error).removeprefix(f"{error.field}: ")
+        raise table.error(error.field, reason) from None
+    if isinstance(found, Parameters) and 0 < found.rp_max_rate < found.rp_min_rate:
+        key = "rp_min_rate" if "rp_min_rate" in given else "rp_max_rate"
+        rates = f"rp_min_rate is {found.rp_min_rate:,} and rp_max_rate {found.rp_max_rate:,}"
+        raise table.error(key, f"{rates}: the lowest rate is above the highest")
+    return found
 
 
 def _value(table: Table, field: Field[Any], start: Any) -> Any:

@@ -106,7 +106,7 @@ def _drawn(
         raise table.error("from", "hosts with lines of different rates: one [[flow]] for each rate")
     places = {host: number for number, host in enumerate(_numbered(targets))}
     interval = sizes.mean * 8 * S / (rates.pop() * Fraction(load))
-    return poisson_flows(
+    entries = poisson_flows(
         sizes,
         {places[each]: [places[to] for to in own] for each, own in targets.items()},
         mean_interval=interval,
@@ -114,6 +114,13 @@ def _drawn(
         most=most,
         draw=random.Random(f"{context.seed}/flows/{name}"),
     )
+    if len(entries) == MOST_FLOWS and "count" not in table:
+        raise table.error(
+            "duration",
+            f"{MOST_FLOWS:,} flows, the most that are possible, begin in the first "
+            f"{entries[-1].start / US:,.6g} us: a shorter time, a lower load, or `count`",
+        )
+    return entries
 
 
 def _numbered(targets: Mapping[str, Sequence[str]]) -> list[str]:

@@ -59,6 +59,8 @@ def read_scenario(content: bytes, name: str, settings: Iterable[Setting] = ()) -
     limit = top.take_time("limit", 10 * S)
     if limit > MAXIMUM_LIMIT:
         raise top.error("limit", f"more than {MAXIMUM_LIMIT // S} seconds")
+    if not limit:
+        raise top.error("limit", "expected a time above 0")
     max_frames = top.take_int("max_frames", 2_000_000, 1, 1 << 40)
     link = top.take_name("link", "rocev2", LINKS)
     network = read_network(top, link)

@@ -109,7 +109,8 @@ RATES = TableSpec(
 
 DROPS = TableSpec(
     "drops",
-    "Frames that switches dropped over time.",
+    "Frames that switches dropped over time. Reasons `queue full`, `link down` and `watchdog` are "
+    "of the port to which they were to go, others of the port by which they came.",
     (
         _TIME,
         _NODE,

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,6 +83,25 @@ def test_parameters_of_the_notification_point() -> None:
     assert (found.interval, found.dscp, found.priority) == (7 * 10**6, 20, 5)
     assert control("np_cnp_prio_mode = 1").follows_priority
     assert not control("np_cnp_prio_mode = 0\nnp_cnp_prio = 5").follows_priority
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "low", "high"),
+    [
+        ("timely", "t_low = '600us'", "t_high = '900us'"),
+        ("swift", "fs_min_cwnd = 150.0", "fs_max_cwnd = 200.0"),
+        ("swift", "min_cwnd = 300.0", "max_cwnd = 400.0"),
+    ],
+)
+def test_limits_of_one_value_may_both_be_beyond_their_defaults(
+    algorithm: str, low: str, high: str
+) -> None:
+    found = control(f"algorithm = '{algorithm}'\n{high}\n{low}\n")
+
+    parameters: Any = found.make(10**11).parameters  # type: ignore[attr-defined]
+    for line in (low, high):
+        name, value = line.split(" = ")
+        assert str(getattr(parameters, name)) in (value, value.strip("'").replace("us", "000000"))
 
 
 def test_priority_of_cnps_that_follow_their_connection_is_refused() -> None:

@@ -270,6 +270,7 @@ wrong = 5
         ("limit = 5" + WORKLOAD, 1, 9, "limit: 5 is not a time such as 5us"),
         ("limit = '5 weeks'" + WORKLOAD, 1, 9, "limit: '5 weeks' is not a time"),
         ("limit = '100001s'" + WORKLOAD, 1, 9, "limit: more than 100000 seconds"),
+        ("limit = '0us'" + WORKLOAD, 1, 9, "limit: expected a time above 0"),
         (
             "".join(f"[[node]]\nname='{n}'\n" for n in "abc")
             + "[[wire]]\nbetween=['a','b']\n[[connection]]\nbetween=['a','c']"

@@ -244,7 +244,23 @@ TWO = '[topology]\nkind = "star"\nhosts = 2\n'
         ),
         ('link = "ib"\n' + TWO + FLOW, "switches are those of Ethernet"),
         ("[switch]\nbuffer = 5\n" + FLOW, "name is missing, and there is no [topology]"),
-        (TWO + FLOW + "[[storm]]\nhost = 'h0'\n", "until: expected a time after `start`"),
+        (TWO + FLOW + "[[storm]]\nhost = 'h0'\n", "storm[0]: until is missing"),
+        (
+            TWO + FLOW + "[[storm]]\nhost = 'h0'\nstart = '2us'\nuntil = '1us'\n",
+            "until: expected a time after `start`",
+        ),
+        (
+            TWO + "[cc]\nrp_max_rate = 3\nrp_min_rate = 4000\n" + FLOW,
+            "x.toml:6:15: cc.rp_min_rate: rp_min_rate is 4,000 and rp_max_rate 3: the lowest",
+        ),
+        (
+            TWO + "[cc]\nset = 'hpcc'\nrp_max_rate = 3\n" + FLOW,
+            "x.toml:6:15: cc.rp_max_rate: rp_min_rate is 100 and rp_max_rate 3: the lowest",
+        ),
+        (
+            TWO + "[cc]\nalgorithm = 'timely'\nt_high = '1us'\n" + FLOW,
+            "x.toml:6:10: cc.t_high: with the default t_low",
+        ),
         (TWO + FLOW + "[[storm]]\nhost = 's0'\nuntil = '1us'", "'s0' is not one of h0, h1"),
         (
             TWO + "[switch]\nwatchdog.acton = 'drop'\n" + FLOW,

@@ -228,7 +228,7 @@ def _series_rows(
 
 
 def _flow_named(name: str, pairs: Sequence[tuple[Flow, Mapping[str, Any]]]) -> Flow:
-    """The flow of a series, `source>target:port`; the port decides where several have these ends."""
+    """The flow of a series, `source>target:port`; the port tells those of the same ends apart."""
     ends, _, port = name.partition(":")
     found = [
         flow

@@ -122,9 +122,11 @@ class PortCounters:
         self.first_pause: Time | None = None
         """When the first pause was sent from here."""
         self.dropped: Counter[str] = Counter()
-        """Frames that arrived here and were dropped, by reason."""
+        """Frames that arrived here and were dropped, by reason: the buffer is full, no route, or
+        the frame is damaged or malformed."""
         self.discarded: Counter[str] = Counter()
-        """Frames that waited here to be sent and were dropped, by reason."""
+        """Frames that were to be sent here and were dropped, by reason: the queue is full, the link
+        is down, or the watchdog."""
 
     @property
     def sent(self) -> list[int]:

@@ -176,7 +176,7 @@ class Switch:
         out, lane = known
         target = self._ports[out]
         if not target.is_up:
-            source.counters.dropped["link down"] += 1
+            target.counters.discarded["link down"] += 1
             return
         if target.stormed >> lane & 1:
             target.counters.discarded["watchdog"] += 1
@@ -184,7 +184,7 @@ class Switch:
         leaving = target.lanes[lane]
         limit = leaving.egress_alpha
         if limit is not None and not self._buffer.has_room_for(leaving.queued + size, limit):
-            source.counters.dropped["queue full"] += 1
+            target.counters.discarded["queue full"] += 1
             return
         account = source.lanes[lane].account
         if not self._buffer.admit(account, size):

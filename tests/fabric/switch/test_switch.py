@@ -228,7 +228,7 @@ def test_lossy_queue_ends_at_its_share_of_what_is_free() -> None:
     # By hand: frame k is kept if 8 k size <= 400,000 - (k - 1) size.
     kept = (400_000 + size) // (9 * size)
     assert node.queued(2, 0) == kept * size
-    assert node.counters[0].dropped == {"queue full": 100 - kept}
+    assert node.counters[2].discarded == {"queue full": 100 - kept}
     # Other ports still have room, and this one has again when frames have left.
     node.receive(frame(3, dscp=0), 0, 0)
     assert node.queued(3, 0) == size
