@@ -21,6 +21,7 @@ from ibwire.compare.clocks import RESOLUTION_NS, Clocks, Times, compare_clocks
 from ibwire.compare.pairing import WINDOW, Capture, Pairing
 from ibwire.compare.tally import Late, Pair, Single, Tallies, Tally
 from ibwire.connections.flow import FlowKey, Flows
+from ibwire.connections.summary import COPIES_PROBLEM
 from ibwire_layers.opcodes import name_of
 
 
@@ -327,6 +328,9 @@ class _Judgement:
 
     def _report_captures(self) -> None:
         for capture in self._captures:
+            if capture.copies:
+                copies = COPIES_PROBLEM.format(capture.copies)
+                self._problems.append(f"{capture.path}: {copies}")
             if capture.error:
                 self._problems.append(f"{capture.error}; compared up to there")
             elif not capture.ended:

@@ -21,7 +21,9 @@ from ibwire.base.errors import CaptureError
 from ibwire.capture import RecordBatch, open_capture
 from ibwire.capture.stream import Source
 from ibwire.compare.fingerprint import ROW, Frames, Kind, frames_of
+from ibwire.connections import packets
 from ibwire.connections.flow import Flows
+from ibwire.connections.points import Points
 from ibwire.dissect import Columns
 
 HORIZON_NS = 1_000_000_000
@@ -85,6 +87,9 @@ class Capture:
         self._reader = stack.enter_context(opened)
         self._batches: Iterator[RecordBatch] = self._reader.batches()
         self._flows = flows
+        self._points = Points()
+        self.copies = 0
+        """Packets that were also captured at another of its interfaces, and are left out."""
         self.frames = np.zeros(0, ROW)
         self.ended = False
         self.error: CaptureError | None = None
@@ -112,11 +117,21 @@ class Capture:
                     self.ended = True
                 elif len(batch):
                     self._smooth(batch)
-                    parts.append(frames_of(Columns(batch, self.path), self._flows))
+                    parts.append(self._frames_of(Columns(batch, self.path)))
         except CaptureError as error:
             self.ended = True
             self.error = error
         self.frames = np.concatenate([self.frames, *parts])
+
+    def _frames_of(self, columns: Columns) -> Frames:
+        """The frames of a chunk, each packet at the first interface that has it."""
+        found = frames_of(columns, self._flows)
+        counted = self._points.take(columns)
+        if not self._points.copies:
+            return found
+        self.copies += self._points.copies
+        copies = np.setdiff1d(packets.known(columns), packets.known(counted))
+        return found[~np.isin(found["number"], copies + columns.frames.batch.first_number)]
 
     def _smooth(self, batch: RecordBatch) -> None:
         """Let the times of a clock that was set back go on from where they were."""

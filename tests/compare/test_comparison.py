@@ -18,8 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ibwire.base.errors import CaptureError
+from ibwire.capture import PcapngWriter
 from ibwire.compare.comparison import Between, Evidence, compare
 from ibwire_layers import crc
+from ibwire_layers.outer import LinkType
 
 CAPTURES = Path(__file__).parents[2] / "captures"
 
@@ -154,6 +156,33 @@ def test_a_small_window_finds_the_same(name: str) -> None:
     between = compare(*paths, window=100)
 
     assert named(between) == truth(name)
+
+
+@pytest.mark.parametrize("window", [1 << 17, 100])
+@pytest.mark.parametrize("name", ["loss-both-2pc", "drop-one-middle", "drop-one-ack"])
+def test_of_a_capture_with_both_points_each_packet_counts_once(name: str, window: int) -> None:
+    """At its first point: what was lost on the way to b is missing in the capture of b alone."""
+    seen = [
+        (frame.time_ns, point, frame.data)
+        for point, end in enumerate("ab")
+        for frame in frames_of(f"{name}.{end}.pcap")
+    ]
+    stream = io.BytesIO()
+    writer = PcapngWriter(stream, LinkType.ETHERNET)
+    writer.add_interface(LinkType.ETHERNET, "b")
+    for time_ns, point, data in sorted(seen):
+        writer.write(data, time_ns, interface=point)
+    writer.flush()
+    stream.seek(0)
+
+    between = compare(stream, str(CAPTURES / f"{name}.b.pcap"), window=window)
+
+    lost = [entry[1:] for entry in truth(name).get(("ab", "loss"), ())]
+    assert {key: [entry[1:] for entry in found] for key, found in named(between).items()} == (
+        {("ab", "loss"): lost} if lost else {}
+    )
+    (problem,) = between.problems
+    assert "packets were captured again at another interface" in problem
 
 
 def anonymous(frame: Frame) -> Frame:
