@@ -14,12 +14,13 @@ from random import Random
 
 from ibwire.fuzz.case import Connection, Packet, Post, Receive, Role, Step, Value
 from ibwire.fuzz.guidance import Guide
-from ibwire.fuzz.targets.emulated_device import Emulation, length_of_whole_pieces
+from ibwire.fuzz.targets.emulated_device import OUTBOX, Emulation, length_of_whole_pieces
 from ibwire.fuzz.vocabulary.queue_pair.cells import cell_of
 from ibwire.fuzz.vocabulary.queue_pair.generator import LONGEST, Generator, Menu
 from ibwire.rc.unreliable import GRH_SIZE
 from ibwire.rc.work import WROpcode
 from ibwire_layers.opcodes import INFO, OpCode
+from ibwire_layers.syndrome import AckKind
 
 
 class Stream:
@@ -56,6 +57,9 @@ class CombinedGenerator:
         ]
         for stream in self._streams if connection.pairs > 1 else ():
             stream.generator.fatal_below = 0.55  # another queue pair goes on
+            stream.generator.traffic.others = [
+                other.generator.traffic.sent for other in self._streams if other.pair != stream.pair
+            ]
         self._current = self._streams[0]
         self._stays = rng.choice((0.3, 0.6, 0.6, 0.9))
         """How likely the next step is of the same stream."""
@@ -88,7 +92,7 @@ class CombinedGenerator:
         """Let a stream make its next steps; sometimes another queue pair does the same."""
         steps = self._new_steps(stream.generator, reference)
         stream.queue.extend(steps)
-        if self._is_alike and self.rng.random() < ALIKE:
+        if self._is_alike and self.rng.random() < (0.9 if _is_rnr_nak(steps) else ALIKE):
             for other in self._streams:
                 if not other.queue and other.generator.role is stream.generator.role:
                     other.queue.extend(steps)
@@ -161,7 +165,7 @@ class CombinedGenerator:
         wrong = rng.randrange(1, sges + 1) if sges > 1 and rng.random() < 0.06 else 0
         return Post(
             opcode,
-            length,
+            min(length, OUTBOX),
             post.remote,
             post.signaled,
             sges=sges,
@@ -187,7 +191,9 @@ class CombinedGenerator:
         opcode = int(OpCode.UD_SEND_ONLY_WITH_IMMEDIATE if has_imm else OpCode.UD_SEND_ONLY)
         room, length = self.connection.room, packet.length
         draw = rng.random()
-        if draw < 0.4:
+        if draw < 0.15 and room > PORT_MTU:
+            length = PORT_MTU - rng.choice((0, 0, 0, 1, 4))
+        elif draw < 0.4:
             length = max(room - GRH_SIZE + rng.choice((-1, 0, 0, 1, 4, 40, 41)), 0)
         elif draw < 0.6:
             length = min(length, max(room - GRH_SIZE, 0))
@@ -210,7 +216,9 @@ def _combined(rng: Random, plain: Connection, role: Role) -> Connection:
     sges = rng.choice((1, 1, 2, 3, 4, 5))
     wrong = rng.choice((0, 0, 0, 0, rng.randrange(1, sges + 1))) if sges > 1 else 0
     room = plain.room
-    if service == "UD" and room and rng.random() < 0.8:
+    if service == "UD" and rng.random() < 0.25:
+        room = PORT_MTU + GRH_SIZE + rng.choice((0, 1, 8))
+    elif service == "UD" and room and rng.random() < 0.8:
         room += GRH_SIZE
     elif room and sges in (2, 3) and rng.random() < WHOLE:
         room = length_of_whole_pieces(plain.mtu * rng.choice((1, 1, 2)), sges)
@@ -219,10 +227,13 @@ def _combined(rng: Random, plain: Connection, role: Role) -> Connection:
     retries = {}
     if role is Role.REQUESTER and rng.random() < 0.4:
         retries = {"retry_cnt": rng.choice((0, 1, 1, 2)), "timeout": 8}
+    pairs = rng.choice((1, 1, 2, 2, 2, 3))
+    if role is Role.REQUESTER and pairs > 1 and rng.random() < 0.4:
+        retries["rnr_retry"] = rng.choice((1, 1, 2))
     return replace(
         plain,
         service=service,
-        pairs=rng.choice((1, 1, 2, 2, 2, 3)),
+        pairs=pairs,
         sges=sges,
         wrong_lkey=wrong,
         room=room,
@@ -237,6 +248,13 @@ def _roles(rng: Random, role: Role, connection: Connection) -> Sequence[Role]:
     return (Role.RESPONDER, Role.REQUESTER) if rng.random() < 0.4 else (role,)
 
 
+def _is_rnr_nak(steps: Sequence[Step]) -> bool:
+    """Whether steps begin with an RNR NAK."""
+    first = steps[0] if steps else None
+    syndrome = first.fields.get("aeth.syndrome", 0) if isinstance(first, Packet) else 0
+    return isinstance(syndrome, int) and syndrome >> 5 == AckKind.RNR_NAK
+
+
 def _on(step: Step, pair: int) -> Step:
     """The step for this queue pair."""
     if not pair:
@@ -247,6 +265,9 @@ def _on(step: Step, pair: int) -> Step:
         step.pair = pair  # `_post` has just made it
     return Receive(step.count, pair) if isinstance(step, Receive) else step
 
+
+PORT_MTU = 4096
+"""Bytes of the largest datagram."""
 
 ALIKE = 0.4
 """How likely it is that the next steps of a queue pair are also those of others."""

@@ -11,10 +11,11 @@ from random import Random
 from ibwire.base.units import ACK_TIMEOUT_UNIT, US, Time
 from ibwire.fuzz.case import GOOD, SWAPPED, Packet, Step, Value, Wait
 from ibwire.fuzz.targets.emulated_device import Emulation
-from ibwire.fuzz.vocabulary.queue_pair.messages import FORMS, message, read
-from ibwire.fuzz.vocabulary.queue_pair.request_operators import changed
+from ibwire.fuzz.vocabulary.queue_pair.messages import ATOMICS, FORMS, READ, message, read
+from ibwire.fuzz.vocabulary.queue_pair.request_operators import changed, repeated
 from ibwire.fuzz.vocabulary.queue_pair.traffic import KINDS, Traffic, following
 from ibwire_layers.opcodes import INFO, OpCode
+from ibwire_layers.psn import HALF, MASK
 from ibwire_layers.syndrome import RNR_TIMER_US, AckKind
 
 
@@ -114,6 +115,85 @@ def _rest(begin: int, count: int, mtu: int, length: int, offset: int, *, behind:
     again = read(length - begin * mtu, place)
     return again.altered(psn=("expected", begin - count - behind), why="rest of a READ")
 
+
+def long_gap(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
+    """Several packets behind a gap, between which other queue pairs go on."""
+    rng = traffic.rng
+    begin = rng.choice((1, 1, 2, 5))
+    packet = following(traffic, reference)
+    return [
+        packet.altered(psn=("expected", begin + i), why="behind a gap")
+        for i in range(rng.choice((2, 3, 4)))
+    ]
+
+
+def long_last(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
+    """A SEND of which the LAST is longer than the path MTU, and fits its receive request."""
+    rng, mtu = traffic.rng, traffic.mtu
+    kind = rng.choice(("SEND", "SEND", "SEND_IMM", "SEND_INV"))
+    parts = message(kind, mtu + 1, mtu, {}, traffic.below(1 << 16))
+    length = mtu + rng.choice((1, 2, 4, 4, mtu))
+    return [*parts[:-1], parts[-1].altered(length=length, why="long LAST")]
+
+
+def window_right(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
+    """An operation that a memory window does not permit, although its region does."""
+    rng = traffic.rng
+    offset = rng.choice((0, 0, 8, 64))
+    place: dict[str, Value] = {"va": ("mw.va", offset), "rkey": ("mw.rkey", 0)}
+    opcode = rng.choice((*ATOMICS, *ATOMICS, OpCode.RC_FLUSH))
+    part = "reth" if opcode is OpCode.RC_FLUSH else "atomiceth"
+    fields = {f"{part}.{name}": value for name, value in place.items()}
+    if opcode is OpCode.RC_FLUSH:
+        fields["reth.dma_len"] = 8
+    return [Packet(int(opcode), fields=fields, why="right of a window")]
+
+
+def duplicate_of_another(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
+    """What another queue pair has executed, with a PSN that this one takes for a duplicate."""
+    known = [each for other in traffic.others for each in other[-RECENT:]]
+    expected = reference.psn("expected")
+    behind = [(packet, psn) for packet, psn in known if psn - expected & MASK >= HALF]
+    if not behind:
+        return []
+    packet, psn = traffic.one_of(behind)
+    return [repeated(packet, psn, reference, "of another queue pair")]
+
+
+def duplicates_meanwhile(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
+    """Duplicates of READs and atomics while the response to a newer request waits."""
+    rng, mtu = traffic.rng, traffic.mtu
+    kept = [each for each in traffic.sent[-RECENT:] if each[0].opcode in _ANSWERED]
+    if not kept or reference.under_way is not None:
+        return []
+    newer = rng.choice(
+        (
+            read(rng.choice((8, 2 * mtu)), {}),
+            traffic.atomic(reference),
+            Packet(int(FORMS["WRITE"][3]), length=8),
+        )
+    )
+    steps: list[Step] = [newer.altered(held=True)]
+    for packet, psn in rng.sample(kept, min(len(kept), rng.choice((1, 1, 2)))):
+        again = repeated(packet, psn, reference, "duplicate meanwhile")
+        # One that is held before this one moves what is expected on.
+        taken = max(-(-_length_of(newer) // mtu), 1)
+        steps.append(again.altered(psn=(again.psn[0], again.psn[1] - taken), held=True))
+    last = steps[-1]
+    assert isinstance(last, Packet)
+    return [*steps[:-1], last.altered(held=False)]
+
+
+def _length_of(packet: Packet) -> int:
+    length = packet.fields.get("reth.dma_len", 0) if packet.opcode == READ else 0
+    assert isinstance(length, int)
+    return length
+
+
+RECENT = 8
+"""Packets that were executed last."""
+
+_ANSWERED = (int(READ), *map(int, ATOMICS))
 
 FEW = 4
 """Receive requests that are used up before one is missing."""

@@ -58,7 +58,7 @@ class Generator:
         self.role = role
         self.connection = connection or _connection(rng)
         self._queue: deque[Step] = deque()
-        self._traffic = Traffic(rng, self.connection)
+        self.traffic = Traffic(rng, self.connection)
         self._left = rng.randrange(10, LONGEST[role])
         self._after = rng.choice((0, 1, 1, 2))
         """Packets that are sent when the connection has ended."""
@@ -88,10 +88,10 @@ class Generator:
     def note(self, step: Step, reference: Emulation) -> None:
         """Remember a step that is taken, for retransmission."""
         if self.role is Role.RESPONDER and isinstance(step, Packet) and step.psn == ("expected", 0):
-            self._traffic.sent.append((step, reference.qp.responder.epsn))
+            self.traffic.sent.append((step, reference.qp.responder.epsn))
 
     def _operate(self, reference: Emulation) -> Sequence[Step]:
-        traffic, menu = self._traffic, self._menu
+        traffic, menu = self.traffic, self._menu
         draw = self.rng.random()
         receives = reference.qp.receives
         if draw < (0.02 if receives.waiting or receives.current else 0.25):
@@ -122,7 +122,7 @@ class Generator:
         if draw < 0.45 and self._menu.responses:
             return rng.choice(self._menu.responses).make(rng, reference, [first, *right])
         if draw < 0.50:
-            return self._traffic.messages(reference)
+            return self.traffic.messages(reference)
         return response_mutators.in_turn([first, *islice(right, rng.choice((0, 1, 3, None, None)))])
 
 

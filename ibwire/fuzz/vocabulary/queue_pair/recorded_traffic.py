@@ -86,7 +86,7 @@ class Seeded(Generator):
     def __init__(self, rng: Random, role: Role, menu: Menu, seeds: Seeds) -> None:
         super().__init__(rng, role, menu)
         self.connection = replace(self.connection, mtu=seeds.mtu, room=INBOX)
-        self._traffic = _RecordedTraffic(rng, self.connection, seeds)
+        self.traffic = _RecordedTraffic(rng, self.connection, seeds)
         self._posts = _Loop(rng, seeds.posts)
 
     def _mutate(self, reference: Emulation) -> Sequence[Step]:

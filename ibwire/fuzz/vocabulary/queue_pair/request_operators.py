@@ -221,7 +221,7 @@ def duplicate(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     begin = rng.randrange(len(traffic.sent)) if rng.random() < 0.5 else len(traffic.sent) - 1
     count = rng.choice((1, 1, 1, 2, 4))
     return [
-        _repeated(packet, psn, reference, "duplicate")
+        repeated(packet, psn, reference, "duplicate")
         for packet, psn in traffic.sent[begin : begin + count]
     ]
 
@@ -233,7 +233,7 @@ def altered_duplicate(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     rng = traffic.rng
     requests = [each for each in traffic.sent[-16:] if each[0].opcode == READ or rng.random() < 0.3]
     packet, psn = rng.choice(requests or traffic.sent)
-    same = _repeated(packet, psn, reference, "duplicate that differs")
+    same = repeated(packet, psn, reference, "duplicate that differs")
     if packet.opcode == READ and rng.random() < 0.8:
         return [_other_read(same, traffic)]
     return [mutated(same, traffic, reference)]
@@ -457,7 +457,7 @@ def _access(
     return [Packet(int(_O.RC_ATOMIC_WRITE), length=8, fields=place, why=why)]
 
 
-def _repeated(packet: Packet, psn: int, reference: Emulation, why: str) -> Packet:
+def repeated(packet: Packet, psn: int, reference: Emulation, why: str) -> Packet:
     """An earlier packet, with its PSN relative to the one expected now."""
     back = psn - reference.qp.responder.epsn & 0xFFFFFF
     if back >= 1 << 23:

@@ -33,6 +33,8 @@ class Traffic:
         self._kinds = _kinds(connection.access, connection.max_dest_rd_atomic > 0)
         self.sent: list[tuple[Packet, int]] = []
         """Executed packets, each with its PSN, for retransmission."""
+        self.others: Sequence[Sequence[tuple[Packet, int]]] = ()
+        """Those of the other queue pairs of the device."""
 
     def below(self, limit: int) -> int:
         """A number from 0; twice as fast as `randrange`."""
