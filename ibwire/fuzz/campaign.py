@@ -33,6 +33,9 @@ from ibwire.fuzz.targets.testbed import Confirmed, Testbed
 from ibwire.programs.endpoint import Interrupted
 from ibwire.rc.profile import PROFILES, Profile
 
+FEW = 3
+"""How often a case is made shorter again because the shorter one shows only what is allowed."""
+
 ENDLESS = 1 << 62
 """A budget of packets for a run that something else ends."""
 
@@ -252,7 +255,7 @@ class Campaign:
         """Carry out the witnesses: what they show of the target is known from the start."""
         self._has_fingerprint = True
         state, testbed = self.state, self._testbed
-        cases = [(each.name, each.case(state.base)) for each in testbed.witnesses]
+        cases = self._witness_cases()
         if not cases or not self._choices:
             return
         found = fingerprint(cases, state.profile, self._choices, testbed.replay)
@@ -263,6 +266,11 @@ class Campaign:
                 own = [case for name, case in cases if name == choice.name]
                 self._waiting.extend((case, choice) for case in own)
         self._waiting.extend((case, None) for case in found.unexplained)
+
+    def _witness_cases(self) -> list[tuple[str, Case]]:
+        """The cases of all witnesses that the target can be given, with their names."""
+        testbed, base = self._testbed, self.state.base
+        return [(each.name, testbed.placed(each.case(base))) for each in testbed.witnesses]
 
     def _from_fingerprint(self) -> Finding | None:
         """The next finding that the witnesses have shown."""
@@ -314,11 +322,12 @@ class Campaign:
         shortest = case
         if state.minimises and not self.is_interrupted:
             shortest = self.shortest(case, difference, state.profile)
-            if self._is_allowed(shortest):
-                if shortest == case or self._is_allowed(case):
+            allowed = self._allowing(shortest)
+            if allowed is not None:
+                if shortest == case or self._allowing(case) is not None:
                     return None
-                shortest = case
-        elif self._is_allowed(case):
+                shortest = self._shortest_fault(case, difference, allowed)
+        elif self._allowing(case) is not None:
             return None
         difference = self.replay(shortest) or difference
         shortest = shortest.with_steps(shortest.steps[: difference.step + 1])
@@ -342,10 +351,36 @@ class Campaign:
             return None
         return self._new(name, shortest, confirmed.original)
 
-    def _is_allowed(self, case: Case) -> bool:
-        """Whether choices that the specification leaves open explain a case."""
+    def _allowing(self, case: Case) -> Profile | None:
+        """The reference with choices that the specification leaves open which explain a case."""
         allowed = [choice for choice in self._choices if choice.allowed]
-        return explanation(case, self.state.profile, allowed, self._testbed.replay) is not None
+        return explanation(case, self.state.profile, allowed, self._testbed.replay)
+
+    def _shortest_fault(self, case: Case, difference: Difference, allowed: Profile) -> Case:
+        """The shortest case of a fault where a shorter one shows only what is allowed.
+
+        A case of such a choice may be shorter than one of the fault, and look the same. allowed:
+        the reference with that choice, from which the case has to differ, too.
+        """
+        search, others = self.state.search, [allowed]
+
+        def differs_from_all(shorter: Case) -> bool:
+            try:
+                return all(self.replay(shorter, each) is not None for each in others)
+            except (CaseError, RunsAway):
+                return False
+
+        try:
+            search.also = differs_from_all
+            while len(others) <= FEW and not self.is_interrupted:
+                shortest = self.shortest(case, difference, self.state.profile)
+                found = self._allowing(shortest)
+                if found is None:
+                    return shortest
+                others.append(found)
+        finally:
+            search.also = None
+        return case
 
     def _is_fault(self, case: Case, difference: Difference) -> bool:
         """Whether a target is wrong that differs from a reference with its known deviations.
@@ -364,7 +399,7 @@ class Campaign:
         Of a choice whose witnesses this target cannot be given, the case itself is the witness.
         """
         state, replay = self.state, self._testbed.replay
-        cases = [(each.name, each.case(state.base)) for each in self._testbed.witnesses]
+        cases = self._witness_cases()
         for choice, profile in single_explanations(case, state.profile, self._choices, replay):
             is_known = choice.name in self._testbed.without_witness or is_shown(
                 choice.name, cases, profile, state.profile, replay

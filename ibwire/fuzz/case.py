@@ -104,6 +104,8 @@ class Connection:
     """Of the P_Key in the table of the device's port."""
     rearmed: int = 0
     """1 for an alternate path, for which the queue pair waits to be armed."""
+    version: int = 4
+    """Of IP, 4 or 6."""
 
     @property
     def is_plain(self) -> bool:
@@ -112,6 +114,9 @@ class Connection:
         given = (self.pairs, self.sges, self.wrong_lkey, self.pkey_index, self.rearmed)
         return self.service == "RC" and given == usual
 
+
+IP_VERSIONS = (4, 6)
+"""Versions of IP that a connection may go over."""
 
 SERVICES = ("RC", "UC", "UD")
 """Transport services of a queue pair."""
@@ -490,7 +495,7 @@ def _connection_to_json(connection: Connection) -> dict[str, Any]:
     }
 
 
-_UNUSUAL = ("service", "pairs", "sges", "wrong_lkey", "pkey_index", "rearmed")
+_UNUSUAL = ("service", "pairs", "sges", "wrong_lkey", "pkey_index", "rearmed", "version")
 
 
 def _step_from_json(document: Any, where: str) -> Step:
@@ -650,6 +655,8 @@ def _connection_from_json(document: Any, where: str) -> Connection:
     connection = Connection(**given)
     if connection.mtu not in MTU_CODES:
         raise CaseError(f"{where}.mtu: {connection.mtu}, not one of {list(MTU_CODES)}")
+    if connection.version not in IP_VERSIONS:
+        raise CaseError(f"{where}.version: {connection.version}, not 4 or 6")
     return connection
 
 
@@ -671,4 +678,5 @@ _LIMITS = {
     "wrong_lkey": (0, MAXIMUM_SGES),
     "pkey_index": (0, 3),
     "rearmed": (0, 1),
+    "version": (4, 6),
 }

@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 
 from ibwire.fuzz.case import GOOD, Case, Connect, Connection, Mad, Packet, Post, Step
 from ibwire.fuzz.condense import Part, parts_of_case, whole_case
-from ibwire.fuzz.vocabulary.queue_pair.messages import FORMS
+from ibwire.fuzz.vocabulary.queue_pair.messages import FORMS, READ
+from ibwire_layers.psn import MASK
 
 MAXIMUM_TRIALS = 3000
 """Cases carried out for one finding."""
@@ -182,7 +183,7 @@ def _fewer_steps(case: Case, shows: _Counted) -> Case:
     whole, before = case, len(case.steps) + 1
     while len(case.steps) < before and not shows.is_over:
         before = len(case.steps)
-        size = max(before // 2, 1)
+        size = max(before // 2, min(before - 1, FEW), 1)  # a long message beside one step, too
         while size:
             steps = without_groups(case.steps, lambda rest: shows(whole.with_steps(rest)), size)
             case = case.with_steps(steps)
@@ -226,6 +227,8 @@ def _plain(case: Case, shows: _Counted) -> Case:
 def _plainer(case: Case) -> Iterator[Case]:
     """The case with one thing less that is odd."""
     for entry in fields(Connection):
+        if entry.name == "version":
+            continue  # nothing odd, but where a device is
         plain = _PLAIN.get(entry.name, ()) or (entry.default,)
         now = getattr(case.connection, entry.name)
         # Only what is plainer than it is now, or it would go round.
@@ -233,6 +236,7 @@ def _plainer(case: Case) -> Iterator[Case]:
             changes: dict[str, Any] = {entry.name: value}
             yield replace(case, connection=replace(case.connection, **changes))
     yield from _nearer(case)
+    yield from _begun_later(case)
     yield from _in_one_packet(case)
     for number, step in enumerate(case.steps):
         equal = case.steps.count(step)
@@ -264,6 +268,41 @@ def _nearer(case: Case) -> Iterator[Case]:
                 moved = replace(step, psn=(base, offset + less))
                 rest = [*steps[:gone], *steps[gone + 1 : number], moved, *steps[number + 1 :]]
                 yield case.with_steps(rest)
+
+
+def _begun_later(case: Case) -> Iterator[Case]:
+    """Without some requests, and with first PSNs behind theirs: all others keep their PSNs.
+
+    Where numbers wrap matters only in a case that needs other first PSNs than the usual ones.
+    """
+    connection, steps, usual = case.connection, case.steps, Connection()
+    moves_own, moves = connection.sq_psn != usual.sq_psn, connection.rq_psn != usual.rq_psn
+    for size in range(1, FEW):
+        for at in range(len(steps) - size):
+            gone = steps[at : at + size]
+            own = sum(_psns_of_post(each, connection.mtu) for each in gone) * moves_own
+            requests = sum(_psns_of_request(each, connection.mtu) for each in gone) * moves
+            if own or requests:
+                later = replace(
+                    connection,
+                    sq_psn=connection.sq_psn + own & MASK,
+                    rq_psn=connection.rq_psn + requests & MASK,
+                )
+                rest = (*steps[:at], *steps[at + size :])
+                yield replace(case, connection=later, steps=rest)
+
+
+def _psns_of_post(step: Step, mtu: int) -> int:
+    """PSNs that a send request takes."""
+    return max(-(-step.length // mtu), 1) if isinstance(step, Post) else 0
+
+
+def _psns_of_request(step: Step, mtu: int) -> int:
+    """PSNs that a request takes which the device executes."""
+    if not isinstance(step, Packet) or step.psn != ("expected", 0):
+        return 0
+    length = step.fields.get("reth.dma_len", 0) if step.opcode == READ else 0
+    return max(-(-length // mtu), 1) if isinstance(length, int) else 1
 
 
 def _in_one_packet(case: Case) -> Iterator[Case]:

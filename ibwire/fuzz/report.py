@@ -73,6 +73,8 @@ class Search:
     """Whether time is up."""
     is_interrupted: bool = False
     """Whether the user has interrupted it."""
+    also: Callable[[Case], bool] | None = None
+    """What a shorter case has to show beside the same difference."""
 
     def shorter(self, shorten: Callable[[Case, Shows], Case], case: Case, shows: Shows) -> Case:
         """The case that `shorten` makes, or the shortest one so far when it is interrupted."""
@@ -80,7 +82,7 @@ class Search:
 
         def keeps(shorter: Case) -> bool:
             nonlocal best
-            if not shows(shorter):
+            if not shows(shorter) or (self.also is not None and not self.also(shorter)):
                 return False
             best = shorter
             return True

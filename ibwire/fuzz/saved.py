@@ -1,6 +1,6 @@
 """A case as a file: a drill script, or JSON where scripts have no words for it.
 
-JSON is for cases about connection management, and for fields of IPv6.
+JSON is for cases of several connections that differ in their queue pairs or receive requests.
 """
 
 from __future__ import annotations

@@ -70,6 +70,33 @@ def test_an_attribute_that_matters_stays() -> None:
     assert short.connection == Connection(mtu=1024)
 
 
+def test_a_long_message_goes_as_a_whole_beside_one_step() -> None:
+    """Its packets are more than half of the case, and none can go alone."""
+    message = [Packet(6), Packet(7), Packet(7), Packet(8)]
+
+    def shows(case: Case) -> bool:
+        opcodes = [step.opcode for step in case.steps if isinstance(step, Packet)]
+        return opcodes in ([*(step.opcode for step in message), READ], [READ])
+
+    assert minimise(Case(steps=(*message, Packet(READ))), shows).steps == (Packet(READ),)
+
+
+def test_requests_before_a_wrap_go_with_their_psns() -> None:
+    """What is left has the PSNs that it had: the case begins later."""
+
+    def shows(case: Case) -> bool:
+        writes = [step for step in case.steps if isinstance(step, Packet) and step.opcode == WRITE]
+        return bool(writes) and case.connection.rq_psn + len(case.steps) == 1 << 24
+
+    before = [Packet(WRITE)] * 5
+    case = Case(Connection(rq_psn=(1 << 24) - 6), (*before, Packet(WRITE)))
+
+    short = minimise(case, shows)
+
+    assert short.connection.rq_psn == 0xFFFFFF
+    assert short.steps == (Packet(WRITE),)
+
+
 @given(cases)
 def test_it_shows_the_same_and_is_not_longer(case: Case) -> None:
     def shows(each: Case) -> bool:

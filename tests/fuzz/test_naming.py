@@ -10,6 +10,7 @@ from ibwire.fuzz.case import BAD, Case, Connection, Packet, Post, Step, Value, W
 from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.naming import Name, name_of
 from ibwire.fuzz.judge.request_names import request
+from ibwire.fuzz.judge.response_names import about as response
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.targets.emulator import EmulatorTestbed
 from ibwire.fuzz.vocabulary.queue_pair.execution import moments
@@ -19,9 +20,9 @@ from ibwire.rc.work import WROpcode
 from ibwire_layers.opcodes import OpCode
 from mutants.engine import copied
 from mutants.score import names_rule
-from mutants.table import FUZZED, INTERACTIONS, read_mutants
+from mutants.table import EDGES, FUZZED, INTERACTIONS, read_mutants
 
-PLANTED = FUZZED | read_mutants(INTERACTIONS)
+PLANTED = FUZZED | read_mutants(INTERACTIONS) | read_mutants(EDGES)
 
 SEND = Packet(int(OpCode.RC_SEND_ONLY))
 WRITE = Packet(int(OpCode.RC_RDMA_WRITE_ONLY), length=8)
@@ -119,6 +120,120 @@ CASES: Sequence[tuple[str, Sequence[Step], str]] = (
         "completion LOC_PROT_ERR of a send instead of SUCCESS of a send",
     ),
 )
+
+ACK = int(OpCode.RC_ACKNOWLEDGE)
+
+EDGE_CASES: Sequence[tuple[str, Sequence[Step], str]] = (
+    (
+        "error-flushes-receives-of-others",
+        [wrong(WRITE, reth__rkey=0)],
+        "WRITE_ONLY (an unknown R_Key): "
+        "a completion WR_FLUSH_ERR of a receive of another queue pair too many",
+    ),
+    (
+        "retries-of-all-queue-pairs",
+        [
+            Post(int(WROpcode.RDMA_WRITE), pair=1),
+            Post(int(WROpcode.RDMA_WRITE)),
+            Wait(1_048_576_000),
+            Wait(1_048_576_000),
+        ],
+        "a wait (the ACK timer): nothing instead of WRITE_ONLY",
+    ),
+    (
+        "later-keys-read-as-zeros",
+        [Post(int(WROpcode.SEND), 257, sges=3, wrong_lkey=3)],
+        "a posted SEND (a wrong L_Key): SEND_FIRST instead of nothing",
+    ),
+    (
+        "full-members-only",
+        [WRITE],
+        "WRITE_ONLY (with P_Key index 1): nothing instead of ACK",
+    ),
+    (
+        "full-last-refused",
+        [
+            Packet(int(OpCode.UC_SEND_FIRST), length=256),
+            Packet(int(OpCode.UC_SEND_LAST), length=256),
+        ],
+        "UC_SEND_LAST (a SEND that ends with a full packet): no completion SUCCESS of a receive",
+    ),
+    (
+        "read-without-its-odd-byte",
+        [wrong(READ, reth__dma_len=513)],
+        "READ_REQUEST: READ_RESPONSE_LAST instead of READ_RESPONSE_MIDDLE",
+    ),
+    (
+        "restart-across-the-wrap",
+        [
+            Post(int(WROpcode.RDMA_READ), 769),
+            Packet(int(OpCode.RC_RDMA_READ_RESPONSE_FIRST), ("una", 0), 256),
+            Packet(int(OpCode.RC_RDMA_READ_RESPONSE_MIDDLE), ("una", 1), 256),
+        ],
+        "READ_RESPONSE_MIDDLE (a gap in the responses of a READ across the PSN wrap): "
+        "nothing instead of READ_REQUEST",
+    ),
+    (
+        "no-timeout-after-an-rnr-wait",
+        [
+            Post(int(WROpcode.RDMA_WRITE)),
+            wrong(Packet(ACK, ("una", 0)), aeth__syndrome=0x25),
+            Wait(60_000_000),
+            Wait(2_000_000_000),
+        ],
+        "a wait (the ACK timer): no completion RETRY_EXC_ERR of a send",
+    ),
+    (
+        "credits-go-back",
+        [
+            Post(int(WROpcode.RDMA_WRITE)),
+            wrong(Packet(ACK, ("una", 0)), aeth__syndrome=0),
+            Post(int(WROpcode.SEND)),
+        ],
+        "a posted SEND after a response with credits: nothing instead of SEND_ONLY",
+    ),
+    (
+        "cut-header-read",
+        [wrong(SEND, bth__opcode=0x45)],
+        "SEND_ONLY (a packet shorter than the headers of its opcode): error in _read_deth",
+    ),
+    (
+        "atomic-write-of-any-length",
+        [wrong(Packet(int(OpCode.RC_ATOMIC_WRITE), length=8), bth__pad_count=3)],
+        "ATOMIC_WRITE (an ATOMIC WRITE that is not of 8 bytes): "
+        "READ_RESPONSE_ONLY instead of NAK INVALID_REQUEST",
+    ),
+    (
+        "transport-version-ignored",
+        [wrong(ADD, bth__tver=1).altered(held=True), SEND],
+        "SEND_ONLY (no receive request) after another transport version: "
+        "ATOMIC_ACKNOWLEDGE instead of RNR NAK wait=0.64ms",
+    ),
+    (
+        "duplicate-write-stored",
+        [
+            wrong(READ, reth__dma_len=517).altered(held=True),
+            Packet(int(OpCode.RC_RDMA_WRITE_FIRST), ("expected", -1), 8, at=9),
+        ],
+        "WRITE_FIRST (a duplicate WRITE): READ_RESPONSE_FIRST with other data",
+    ),
+    (
+        "write-last-shorter-than-said",
+        [
+            wrong(READ, reth__dma_len=424).altered(held=True),
+            Packet(
+                int(OpCode.RC_RDMA_WRITE_FIRST),
+                length=256,
+                fields={"reth.dma_len": 257},
+                held=True,
+            ),
+            wrong(Packet(int(OpCode.RC_RDMA_WRITE_LAST)), bth__ack_req=0),
+        ],
+        "WRITE_LAST (a WRITE with less in its end than its RETH says): "
+        "nothing instead of NAK INVALID_REQUEST",
+    ),
+)
+"""What names were false about: other queue pairs, what a right device ignores, the wrap."""
 
 MORE_CASES: Sequence[tuple[str, Sequence[Step], str]] = (
     (
@@ -219,6 +334,13 @@ CONNECTIONS = {
     "request-restarts-the-ack-timer": Connection(timeout=8),
     "ud-empty-datagram-dropped": Connection(service="UD"),
     "qkey-of-the-work-request-always": Connection(service="UD"),
+    "error-flushes-receives-of-others": Connection(pairs=2),
+    "retries-of-all-queue-pairs": Connection(timeout=8, retry_cnt=2, pairs=2),
+    "full-members-only": Connection(pkey_index=1),
+    "full-last-refused": Connection(service="UC"),
+    "restart-across-the-wrap": Connection(sq_psn=0xFFFFFF),
+    "no-timeout-after-an-rnr-wait": Connection(timeout=8, retry_cnt=0),
+    "transport-version-ignored": Connection(receives=0),
 }
 
 
@@ -228,6 +350,7 @@ CONNECTIONS = {
         pytest.param(*each, id=each[0], marks=() if each[0] in FUZZED else pytest.mark.slow)
         for each in CASES
     ]
+    + [pytest.param(*each, id=each[0], marks=pytest.mark.slow) for each in EDGE_CASES]
     + [pytest.param(*each, id=each[0], marks=pytest.mark.slow) for each in MORE_CASES],
 )
 def test_name_and_rule_are_those_of_the_planted_fault(
@@ -249,6 +372,35 @@ def test_a_flush_of_address_0_begins_before_its_region() -> None:
     about = request(reference, Packet(int(OpCode.RC_FLUSH), fields=fields))
 
     assert about.what == "a range that begins before its region"
+
+
+@pytest.mark.parametrize("opcode", [WROpcode.FLUSH, WROpcode.ATOMIC_WRITE])
+def test_the_response_to_a_flush_or_atomic_write_is_in_its_place(opcode: WROpcode) -> None:
+    """Annex A19: READ RESPONSE ONLY without payload."""
+    reference = Emulation(USUAL, SPEC)
+    reference.post_send(Post(int(opcode)))
+    reference.answers()
+    empty = Packet(int(OpCode.RC_RDMA_READ_RESPONSE_ONLY), ("una", 0))
+    psn = reference.psn("una")
+
+    found = [response(reference, each, psn) for each in (empty, empty.altered(length=4))]
+
+    assert [each and each.what for each in found] == [
+        "a right response",
+        "a READ response of the wrong length",
+    ]
+
+
+def test_a_response_that_is_taken_is_not_called_malformed() -> None:
+    reference = Emulation(USUAL, SPEC)
+    reference.post_send(Post(int(WROpcode.RDMA_WRITE)))
+    reference.answers()
+    solicited = Packet(ACK, ("una", 0), fields={"bth.se": 1})
+
+    about = response(reference, solicited, reference.psn("una"))
+
+    assert about is not None
+    assert about.what == "an ACK"
 
 
 def test_one_cause_is_one_group_in_every_operation() -> None:

@@ -6,6 +6,7 @@ because an answer is missing or of another kind, the packet at fault determines 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
@@ -70,6 +71,14 @@ def missing_frame(difference: Difference) -> bytes | None:
     return None if rest else missing
 
 
+def extra_frame(difference: Difference) -> bytes | None:
+    """The first answer that is not due, if those that are due are all there."""
+    if difference.kind is not Kind.ANSWER:
+        return None
+    reverse = replace(difference, expected=difference.got, got=difference.expected)
+    return missing_frame(reverse)
+
+
 def first_frame(difference: Difference) -> bytes | None:
     """The answer that is due where the first wrong one is; `None` for none."""
     if difference.kind is not Kind.ANSWER:
@@ -82,6 +91,19 @@ def first_frame(difference: Difference) -> bytes | None:
     return None
 
 
+def odd_completions(difference: Difference) -> Iterator[tuple[tuple[int, ...], str]]:
+    """The completions that are too many or missing, each with that in words."""
+    if difference.kind is not Kind.COMPLETION:
+        return
+    sides = {"a completion {} too many": difference.got, "no completion {}": difference.expected}
+    for text, completions in sides.items():
+        others = difference.expected if completions is difference.got else difference.got
+        known = {each[:2] for each in others if isinstance(each, tuple)}
+        for each in completions:
+            if isinstance(each, tuple) and each[:2] not in known:
+                yield each, text.format(f"{_status(each)} of another queue pair")
+
+
 def has_same_kind(difference: Difference) -> bool:
     """Whether the first wrong answer is of the kind that is due."""
     expected, got = first_verdicts(difference)
@@ -91,8 +113,11 @@ def has_same_kind(difference: Difference) -> bool:
 def _answer(difference: Difference) -> Effect:
     missing = missing_frame(difference)
     expected, got = first_verdicts(difference)
+    extra = extra_frame(difference)
     if missing is not None:
         expected, got = verdict(missing), "silence"
+    elif extra is not None:
+        expected, got = "silence", verdict(extra)
     fields = next(filter(None, wrong_fields(difference)), [])
     names = list(dict.fromkeys(f"{part}.{name}" for part, name in fields))
     if expected == got and _CONSEQUENCES.issuperset(names):
@@ -106,7 +131,7 @@ def _answer(difference: Difference) -> Effect:
         text = f"{got} with {sizes[1]} bytes instead of {sizes[0]}"
         return Effect(text, "payload", f"IBA 9.7.2; {_TRANSPORT}segmentation")
     if not names:
-        return Effect(f"{got} with other data", "data")
+        return Effect(f"{got} with other data", "data", is_executed=True)
     if set(names) == _CONSEQUENCES and _are_credits(difference):
         return Effect(f"{got} with another {', '.join(names)}", "aeth.msn", OF_FIELD["aeth.msn"])
     if names == ["aeth.syndrome"] and _are_credits(difference):
@@ -116,13 +141,11 @@ def _answer(difference: Difference) -> Effect:
 
 
 def _other_verdicts(difference: Difference) -> tuple[str, str] | None:
-    """Of as many answers as are due, the first that is of another kind, and what was due."""
-    if len(difference.expected) == len(difference.got):
-        for one, other in zip(difference.expected, difference.got, strict=True):
-            assert isinstance(one, bytes)
-            assert isinstance(other, bytes)
-            if verdict(one) != verdict(other):
-                return verdict(one), verdict(other)
+    """The first answer that is of another kind than what was due, and that."""
+    for pair in zip_longest(difference.expected, difference.got):
+        one, other = (verdict(each) if isinstance(each, bytes) else "silence" for each in pair)
+        if one != other:
+            return one, other
     return None
 
 

@@ -31,15 +31,19 @@ from ibwire.fuzz.judge.effects import (
     STATUS,
     Effect,
     effect_of,
+    extra_frame,
     first_frame,
     has_same_kind,
     missing_frame,
+    odd_completions,
 )
 from ibwire.fuzz.judge.request_names import (
     AFTER_ERROR,
     AHEAD,
     ERROR,
+    FULL,
     NOT_READY,
+    RIGHT_SEND,
     SERVICES,
     UNUSUAL,
     headers,
@@ -47,13 +51,27 @@ from ibwire.fuzz.judge.request_names import (
 )
 from ibwire.fuzz.judge.response_names import about as response
 from ibwire.fuzz.judge.subject import About
-from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
-from ibwire.fuzz.vocabulary.binding import Binding
+from ibwire.fuzz.targets.emulated_device import (
+    PEER_QPN,
+    RECEIVES,
+    SENDS,
+    Emulation,
+)
+from ibwire.fuzz.vocabulary.binding import Binding, emulated_binding
 from ibwire.rc.profile import Profile
-from ibwire.rc.work import WROpcode
+from ibwire.rc.work import WCStatus, WROpcode
 from ibwire_layers.opcodes import INFO, OpCode, Operation, Position
 from ibwire_layers.packet import Packet as WholePacket
 from ibwire_layers.psn import HALF, MASK
+
+SHORT = 10
+"""Steps of a case that may be taken to need each of them."""
+
+ENOUGH = 2
+"""Earlier waits of a minimised case that a wrong time takes at most."""
+
+OF_ANOTHER = "a completion of another queue pair"
+"""The group of differences in what the step is not about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +90,11 @@ def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
     """The name of a difference in the last step of a case. profile: of the reference."""
     reference = Emulation(case.connection, profile)
     scene = _Scene(reference, case, difference)
-    step, effect = scene.step, effect_of(difference)
+    step, effect = scene.step, _of_pair(scene, effect_of(difference))
     about = _setting(scene, effect) or _place(scene, effect) or scene.about
+    if about is FULL and effect.group == "memory":
+        about = RIGHT_SEND  # where its bytes go is no matter of its size
+    about = _across_wrap(scene, about)
     if isinstance(step, Wait):
         effect = _timed(about, effect, scene)
     is_named = about.what and not about.what.startswith("a right")
@@ -85,8 +106,14 @@ def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
         return Name(f"{text}: {effect.text}", rule, ERROR)
     if _lacks_retry(scene, effect):
         return Name(f"{text}: {effect.text}", RETRY_COUNT, f"{about.what}: retries")
-    if about.is_wrong:
+    ignored = scene.ignored
+    if about.is_wrong and (ignored is None or about.is_ignored):
         return _of_wrong(text, about, effect, scene)
+    if ignored is not None:
+        group = f"after {ignored.what}: {effect.group}"
+        return Name(f"{text} after {ignored.what}: {effect.text}", ignored.rule, group)
+    if effect.group == OF_ANOTHER:
+        return Name(f"{text}: {effect.text}", effect.rule, effect.group)
     what, rule, wider = about.what, _rule_of_right(about, effect, scene), ""
     if effect.group in OF_FIELD and isinstance(step, Packet | Post):
         what = "a right packet"  # of any operation
@@ -118,8 +145,10 @@ class _Scene:
         """What else the queue pair is doing when the last packet arrives."""
         self.last_psn = 0
         """The PSN of the last packet."""
-        self.next_psn = 0
-        """The PSN of the requester's next new packet before the last step."""
+        self.next_psns: list[int] = []
+        """The PSN of the next new packet of each queue pair's requester before the last step."""
+        self.owners: dict[tuple[int, int], int] = {}
+        """The queue pair of each work request before the last step, by queue and number."""
         self.is_unstored = self.is_beyond = False
         """Whether memory was to be written and is as it was; whether the reverse."""
         received: About | None = None
@@ -131,7 +160,8 @@ class _Scene:
             self.subjects.append((step, about))
             if number == difference.step:
                 self.situation = _situation(reference, step)
-                self.next_psn = reference.qp.sends.next_psn
+                self.next_psns = [qp.sends.next_psn for qp in reference.pairs]
+                self.owners = _owners(reference)
                 if isinstance(step, Packet):
                     self.last_psn = reference.psn(step.psn[0]) + step.psn[1] & MASK
                 if difference.kind is Kind.MEMORY:
@@ -196,7 +226,37 @@ class _Scene:
         bth = WholePacket.parse(frame).bth
         form = INFO.get(bth.opcode)
         is_request = form is not None and not form.is_response
-        return is_request and (self.next_psn - 1 - bth.psn & MASK) < HALF
+        # The frames of a device on a link have other numbers than this reference.
+        pair = bth.dest_qp - PEER_QPN
+        if not 0 <= pair < len(self.next_psns):
+            pair = self.reference.pairs.index(self.reference.qp)
+        return is_request and (self.next_psns[pair] - 1 - bth.psn & MASK) < HALF
+
+    @property
+    def goes_on_after_the_end(self) -> bool:
+        """Whether a queue pair retransmits that has given up all of its requests."""
+        frame = extra_frame(self.difference)
+        if frame is None:
+            return False
+        pair = WholePacket.parse(frame).bth.dest_qp - PEER_QPN
+        pairs = self.reference.pairs
+        own = pairs[pair : pair + 1] if 0 <= pair < len(pairs) else pairs
+        return not any(qp.sends.wqes for qp in own)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the case may be taken to need whatever it has."""
+        return len(self.subjects) <= SHORT
+
+    @property
+    def ignored(self) -> About | None:
+        """What an earlier packet is about that has no effect on a right device.
+
+        A short case needs each of its packets: then it had an effect.
+        """
+        if not self.is_short:
+            return None
+        return next((about for _, about in self.subjects[:-1] if about.is_ignored), None)
 
     @property
     def before(self) -> About | None:
@@ -219,6 +279,31 @@ class _Scene:
             if isinstance(step, Packet) and step.opcode == OpCode.RC_RDMA_READ_REQUEST
         ]
         return any(isinstance(each, int) and each > mtu for each in lengths)
+
+
+def _owners(reference: Emulation) -> dict[tuple[int, int], int]:
+    """The queue pair of each work request that waits, by queue and number."""
+    found: dict[tuple[int, int], int] = {}
+    for number, qp in enumerate(reference.pairs):
+        receives = qp.receives
+        waiting = [*receives.waiting, *([receives.current] if receives.current else [])]
+        found |= {(RECEIVES, each.wr_id): number for each in waiting}
+        found |= {(SENDS, each.wr.wr_id): number for each in qp.sends.wqes}
+    return found
+
+
+def _of_pair(scene: _Scene, effect: Effect) -> Effect:
+    """The effect, which says so if completions of another queue pair than the step's differ."""
+    step = scene.step
+    if not isinstance(step, Packet | Post | Receive):
+        return effect
+    own = step.pair % scene.connection.pairs
+    for completion, text in odd_completions(scene.difference):
+        if scene.owners.get((completion[0], completion[1]), own) != own:
+            if completion[2] == WCStatus.SUCCESS:
+                return replace(effect, text=text)
+            return replace(effect, text=text, rule=_ELSEWHERE.rule, group=OF_ANOTHER)
+    return effect
 
 
 def _situation(reference: Emulation, step: Step) -> About | None:
@@ -244,14 +329,19 @@ def _is_as_before(memory: bytearray, found: Sequence[object], size: int = 8) -> 
 def _lacks_retry(scene: _Scene, effect: Effect) -> bool:
     """Whether a retransmission is missing, and the minimised case needs a limit of retries."""
     missing = missing_frame(scene.difference)
-    if missing is None or effect.group != "no answer" or scene.connection.retry_cnt in (0, 7):
+    if missing is None or effect.group != "no answer":
         return False
-    return isinstance(scene.step, Packet) and scene.is_sent_before(missing)
+    is_limited = scene.connection.retry_cnt not in (0, 7)
+    if isinstance(scene.step, Wait):  # one or two are enough where the timer is at fault
+        is_limited |= sum(isinstance(step, Wait) for step in scene.earlier) > ENOUGH
+    return is_limited and isinstance(scene.step, Packet | Wait) and scene.is_sent_before(missing)
 
 
 def _of_wrong(text: str, about: About, effect: Effect, scene: _Scene) -> Name:
     """The name for a packet with a fault, which the specification allows one treatment of."""
     rule, group = about.rule, effect.group
+    if group == OF_ANOTHER:
+        return Name(f"{text}: {effect.text}", effect.rule, group)
     if effect.is_executed:
         group = "executed"
         rule = DUPLICATES if about.rule == DUPLICATE_WRITE else rule
@@ -290,8 +380,8 @@ def _rule_of_right(about: About, effect: Effect, scene: _Scene) -> str:
         return _rule_of_field(effect, scene) or about.rule
     if scene.service != "RC":
         return _rule_of_service(about, effect, scene)
-    if effect.rule:
-        return effect.rule
+    if effect.rule or about.rule == _ORDER:
+        return about.rule if about.rule == _ORDER else effect.rule
     if not isinstance(scene.step, Packet):
         return about.rule
     if effect.group == "memory" and scene.step.opcode == OpCode.RC_ATOMIC_ACKNOWLEDGE:
@@ -300,6 +390,8 @@ def _rule_of_right(about: About, effect: Effect, scene: _Scene) -> str:
         return about.rule
     if effect.nak:
         return _rule_of_nak(about, effect, scene)
+    if effect.group == "another answer" and effect.text.count("READ_RESPONSE") > 1:
+        return _STEPS[Post].rule  # it is cut into packets in another way
     operations, rules = INFO[scene.step.opcode].operation, _RULES_OF_RIGHT[about.rule]
     if effect.group == "memory" and operations in _STORED:
         return _PADDING if scene.is_beyond and scene.step.length & 3 else _STORED[operations]
@@ -360,8 +452,8 @@ def _rule_of_field(effect: Effect, scene: _Scene) -> str:
 def _setting(scene: _Scene, effect: Effect) -> About | None:
     """What is unusual about the queue pair, if a minimised case needs it."""
     connection, step = scene.connection, scene.step
-    if connection.pkey_index:
-        return _PKEY
+    if connection.pkey_index and effect.group in _OF_PKEY:
+        return replace(_PKEY, what=f"with P_Key index {connection.pkey_index}")
     if connection.rearmed:
         return _REARMED
     if not isinstance(step, Packet) or effect.rule not in ("", STATUS) or scene.about.is_wrong:
@@ -370,6 +462,21 @@ def _setting(scene: _Scene, effect: Effect) -> About | None:
     if connection.sges > 1 and info is not None and info.operation is Operation.SEND:
         return _SGES_REFUSED if effect.nak else _SGES
     return None
+
+
+def _across_wrap(scene: _Scene, about: About) -> About:
+    """What a step is about, with the wrap of its requests' PSNs if a short case needs that."""
+    is_own = not isinstance(scene.step, Packet) or _is_response(scene.step)
+    is_near = scene.connection.sq_psn > MASK - SHORT
+    if not (is_own and is_near and scene.is_short) or about.rule.endswith("#psn-order"):
+        return about
+    what = f"{about.what} across the PSN wrap".strip()
+    return replace(about, what=what, rule=_ORDER, treatment="")
+
+
+def _is_response(packet: Packet) -> bool:
+    info = INFO.get(packet.opcode)
+    return info is not None and info.is_response
 
 
 def _place(scene: _Scene, effect: Effect) -> About | None:
@@ -406,7 +513,12 @@ def _cause(scene: _Scene, effect: Effect) -> About | None:
     if wrong is None and effect.group == "no answer" and _may_send(scene.step):
         told = ("#rnr-wait", "#rnr-place")
         wrong = next((each for _, each in subjects[:-1] if each.rule.endswith(told)), None)
-        return wrong and replace(wrong, rule=_RNR_WAIT.rule)
+        if wrong is not None:
+            return replace(wrong, rule=_RNR_WAIT.rule)
+    if wrong is None and effect.group in ("no answer", "an answer") and _may_send(scene.step):
+        return next(
+            (each for _, each in subjects[:-1] if each.rule.endswith("#credits-limit")), None
+        )
     return wrong
 
 
@@ -419,11 +531,12 @@ def _may_send(step: Step) -> bool:
 def _timed(about: About, effect: Effect, scene: _Scene) -> Effect:
     """What a device does otherwise when time passes: it sends early, late, or too often."""
     difference = scene.difference
+    if effect.rule == RETRY_COUNT and effect.group == "no completion":
+        # It is silent, as the reference: it does not retry without end, nothing ends its wait.
+        return replace(effect, rule=f"IBA 9.7.6.1.3; {_TRANSPORT}ack-timer", group="time")
     if effect.rule in (RNR_RETRY, RETRY_COUNT):
         return replace(effect, group="retries")
-    is_more = difference.kind is Kind.ANSWER and len(difference.got) > len(difference.expected)
-    has_ended = is_more and not any(qp.sends.wqes for qp in scene.reference.pairs)
-    if about is _ACK_WAIT and has_ended:
+    if about is _ACK_WAIT and scene.goes_on_after_the_end:
         return replace(effect, rule=RETRY_COUNT, group="retries")
     is_timing = effect.group in ("time", "an answer", "no answer")
     if about is _RNR_WAIT and is_timing:
@@ -440,7 +553,7 @@ def _timed(about: About, effect: Effect, scene: _Scene) -> Effect:
 
 def walk(reference: Emulation, case: Case, last: int) -> Iterator[Step]:
     """Each step of a case up to the last one, before the reference carries it out."""
-    binding = Binding(PEER_ADDRESS, ADDRESS)
+    binding = emulated_binding(case.connection.version)
     for step in case.steps[: last + 1]:
         reference.prepare(step)
         yield step
@@ -472,7 +585,7 @@ def _about(reference: Emulation, step: Step, received: About | None) -> About:
 def _posted(step: Post) -> About:
     """What a send request is about: what is unusual about it."""
     if step.wrong_lkey:
-        return About("a wrong L_Key", f"IBA 10.6.7.2; {_TRANSPORT}memory-keys", False)
+        return About("a wrong L_Key", f"IBA 10.6; {_TRANSPORT}memory-access", False)
     if step.fence:
         return About("with a fence", f"IBA 10.8.3.3; {_TRANSPORT}fence", False)
     if step.sges > 1:
@@ -524,6 +637,7 @@ SOLICITED = f"IBA 9.2.3; {_TRANSPORT}solicited-event"
 READ_RESOURCES = f"IBA 9.7.4.1.5; {_TRANSPORT}read-resources"
 ACCESS_FLAGS = f"IBA 9.7.4.1.5; {_TRANSPORT}access-flags"
 _PADDING = f"IBA 9.2.4; {_WIRE}padding"
+_ORDER = f"IBA 9.7.1; {_TRANSPORT}psn-order"
 _PSN_COUNT = f"IBA 9.7.2; {_TRANSPORT}psn-count"
 _ACK_DUE = f"IBA 9.7.5.1.2; {_TRANSPORT}ack-due"
 _WRITE_LENGTH = f"C9-93; {_TRANSPORT}write-length"
@@ -560,10 +674,23 @@ _FIELDS_OF_RULE = {"bth.psn": (DUPLICATE_WRITE,), "atomicacketh.orig": (DUPLICAT
 """Rules of packets that say what a field of the response is."""
 
 _PKEY = About(
-    "with the P_Key of another index",
-    f"IBA 10.9.3; {_WIRE}partition-key",
-    group="the P_Key of another index",
+    "with another P_Key index", f"IBA 10.9.3; {_WIRE}partition-key", group="another P_Key index"
 )
+_OF_PKEY = frozenset(
+    {
+        *(
+            "bth.pkey",
+            "pkey_index",
+            "no answer",
+            "an answer",
+            "executed",
+            "refused",
+            "another answer",
+        ),
+        *("another NAK", "no completion", "a completion", "status", "memory", FLUSH),
+    }
+)
+"""What goes wrong where P_Keys are compared: packets are taken or dropped, or have another one."""
 _ELSEWHERE = About(
     "while another queue pair answers",
     f"IBA 10.3.1; {_TRANSPORT}qp-state-actions",

@@ -13,6 +13,7 @@ from ibwire.fuzz.judge.subject import About
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.vocabulary.queue_pair.encoding import number_of
 from ibwire.rc.memory import Access
+from ibwire.rc.packet import FORMS
 from ibwire_layers.opcodes import INFO, OpCode, OpCodeInfo, Operation, Position, Service
 from ibwire_layers.psn import HALF, MASK
 
@@ -35,7 +36,7 @@ def request(reference: Emulation, packet: Packet) -> About:
 def headers(reference: Emulation, packet: Packet) -> About | None:
     """A fault for which a packet is discarded, whatever it is; `None` if it has none."""
     about = _headers(_Said(reference, packet))
-    return None if about is None else replace(about, group=about.what)
+    return None if about is None else replace(about, group=about.what, is_ignored=True)
 
 
 class _Said:
@@ -43,7 +44,7 @@ class _Said:
 
     def __init__(self, reference: Emulation, packet: Packet) -> None:
         self.reference = reference
-        self.packet = packet
+        self.packet = packet = _as_received(packet)
         fields, symbols = packet.fields, reference.symbols
         self.fields = {name: number_of(value, symbols) for name, value in fields.items()}
         self.opcode = self.fields.get("bth.opcode", packet.opcode) & 0xFF
@@ -52,6 +53,20 @@ class _Said:
     def has_other(self, name: str, right: int) -> bool:
         """Whether a field is not as it should be."""
         return self.fields.get(name, right) != right
+
+
+def _as_received(packet: Packet) -> Packet:
+    """A packet whose pad count fits its bytes, if not those that were meant: with that payload."""
+    usual = -packet.length & 3
+    padding = usual if packet.pad is None else packet.pad
+    count = packet.fields.get("bth.pad_count", padding)
+    if packet.cut is not None or not isinstance(count, int) or count > 3:
+        return packet
+    length = packet.length + padding + packet.more - count
+    if length < 0 or count != -length & 3:
+        return packet
+    rest = {name: value for name, value in packet.fields.items() if name != "bth.pad_count"}
+    return packet.altered(length=length, pad=None, more=0, fields=rest)
 
 
 def _headers(said: _Said) -> About | None:
@@ -71,6 +86,8 @@ def _headers(said: _Said) -> About | None:
         return _ICRC
     right = -packet.length & 3
     pad = right if packet.pad is None else packet.pad
+    if FORMS[packet.opcode].header_size + packet.length < FORMS[said.opcode].header_size:
+        return _TOO_SHORT
     if packet.more or pad != right or said.has_other("bth.pad_count", right):
         return _PADDING
     return None
@@ -169,7 +186,9 @@ def _send(said: _Said, info: OpCodeInfo) -> About | None:
         return WRONG_LKEY
     if said.opcode in _INVALIDATES:
         return _INVALIDATE
-    return _FILLING if length and length == reference.connection.room - filled else None
+    if length and length == reference.connection.room - filled:
+        return _FILLING
+    return FULL if length == mtu and info.position in _ENDS else None
 
 
 def _fits(info: OpCodeInfo, length: int, mtu: int) -> bool:
@@ -269,8 +288,7 @@ def _bad_key(reference: Emulation, rkey: int, va: int, length: int) -> About:
     if rkey == symbols.get("mw.rkey"):
         start, end = symbols["mw.va"], symbols["mw.end"]
         found = _range(_WINDOW_RANGE, va, va + length, start, end)
-        is_own = reference.qp is reference.pairs[0]
-        return found if is_own or found is not _WINDOW_RANGE[3] else _OTHERS_WINDOW
+        return found if reference.owns_window or found is not _WINDOW_RANGE[3] else _OTHERS_WINDOW
     region = next((each for each in reference.regions.values() if each.rkey == rkey), None)
     if region is None:
         known = {each.rkey >> 8 for each in reference.regions.values()}
@@ -305,6 +323,7 @@ _ANY = 0x1F
 """The bits of an opcode that are the same in all services."""
 
 _BEGINS = (Position.FIRST, Position.ONLY)
+_ENDS = (Position.LAST, Position.ONLY)
 _WRITES_WITH_IMMEDIATE = (
     OpCode.RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE,
     OpCode.RC_RDMA_WRITE_LAST_WITH_IMMEDIATE,
@@ -346,13 +365,18 @@ _OUTER = {
     "ip.dst": About("a packet to another address", f"IBA 9.6.1; {_TRANSPORT}check-headers"),
 }
 _CUT = About("a packet that is cut short", f"IBA 9.6.1; {_TRANSPORT}check-headers")
+_TOO_SHORT = About(
+    "a packet shorter than the headers of its opcode", f"IBA 9.6.1; {_TRANSPORT}check-headers"
+)
 _VERSION = About("another transport version", f"IBA 9.6.1.1; {_WIRE}transport-version")
 _OTHER_QP = About("a packet to another queue pair", f"IBA 9.6.1; {_TRANSPORT}check-headers")
 _PKEY = About("a wrong P_Key", f"IBA 10.9.3; {_WIRE}partition-key")
 _ICRC = About("a wrong ICRC", f"IBA 7.8.1, 9.6.1; {_TRANSPORT}check-icrc")
 _PADDING = About("wrong padding", f"IBA 9.2.4; {_WIRE}padding")
 _RESERVED_OPCODE = About("a reserved opcode", f"IBA 9.7.4.1.2; {_TRANSPORT}reserved-opcode")
-_OTHER_SERVICE = About("an opcode of another service", f"IBA 9.6.1.4; {_TRANSPORT}other-service")
+_OTHER_SERVICE = About(
+    "an opcode of another service", f"IBA 9.6.1.4; {_TRANSPORT}other-service", is_ignored=True
+)
 ERROR = "the state after a fatal NAK"
 AFTER_ERROR = About("after a fatal NAK", f"IBA 9.9.3; {_TRANSPORT}after-fatal-nak", group=ERROR)
 SERVICES = {
@@ -388,6 +412,12 @@ _FILLING = About(
     f"IBA 9.7.4.1.6; {_TRANSPORT}receive-too-short",
     is_wrong=False,
 )
+FULL = About(
+    "a SEND that ends with a full packet", f"C9-92; {_TRANSPORT}packet-length", is_wrong=False
+)
+"""A minimised case has less payload if it does not need all of it."""
+
+RIGHT_SEND = About("a right SEND", f"IBA 9.7.5; {_TRANSPORT}ack-due", is_wrong=False)
 UNUSUAL = {
     "bth.mig_req": About("another MigReq", f"IBA 17.2.8; {_TRANSPORT}migration", is_wrong=False),
     "bth.se": About("a solicited event", f"IBA 9.2.3; {_TRANSPORT}solicited-event", is_wrong=False),
@@ -440,7 +470,7 @@ _ATOMIC_WRITE_LENGTH = About(
     "an ATOMIC WRITE that is not of 8 bytes", f"IBA A19; {_TRANSPORT}atomic-write"
 )
 _RIGHT = {
-    Operation.SEND: About("a right SEND", f"IBA 9.7.5; {_TRANSPORT}ack-due", is_wrong=False),
+    Operation.SEND: RIGHT_SEND,
     Operation.WRITE: About("a right WRITE", f"IBA 9.7.5; {_TRANSPORT}write-length", is_wrong=False),
     Operation.READ: About("a right READ", f"IBA 9.7.5; {_TRANSPORT}response-kinds", is_wrong=False),
     Operation.COMPARE_SWAP: About(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from ibwire.fuzz.case import GOOD, Packet
 from ibwire.fuzz.judge.subject import About
 from ibwire.fuzz.targets.emulated_device import Emulation
+from ibwire.rc.plan import ANNEX_A19
 from ibwire.rc.send_state import SendWQE
 from ibwire_layers import syndrome as aeth
 from ibwire_layers.opcodes import INFO, OpCode, Operation, Position
@@ -21,7 +22,7 @@ def about(reference: Emulation, packet: Packet, psn: int) -> About | None:
     info = INFO.get(packet.opcode)
     if info is None or not info.is_response:
         return None
-    if packet.icrc != GOOD or packet.cut is not None or not _OWN.issuperset(packet.fields):
+    if packet.icrc != GOOD or packet.cut is not None or not _TAKEN.issuperset(packet.fields):
         return _MALFORMED
     sends = reference.qp.sends
     ahead = psn - sends.una & MASK
@@ -43,15 +44,19 @@ def about(reference: Emulation, packet: Packet, psn: int) -> About | None:
         return _BEHIND
     if wqe.plan.operation is Operation.READ and ahead and psn != wqe.first_psn:
         return _GAP
-    if packet.opcode != OpCode.RC_ACKNOWLEDGE:
-        return _MISPLACED if kind is not AckKind.ACK else _data(reference, wqe, packet, psn)
     assert isinstance(syndrome, int)
+    has_credits = kind is AckKind.ACK and aeth.code(syndrome & 0xFF) != aeth.INVALID_CREDITS
+    if packet.opcode != OpCode.RC_ACKNOWLEDGE:
+        found = _MISPLACED if kind is not AckKind.ACK else _data(reference, wqe, packet, psn)
+        return _CREDITS if has_credits and found is _RESPONSE else found
     if kind is AckKind.NAK:
         return _nak(aeth.code(syndrome & 0xFF))
     if kind is AckKind.RNR_NAK:
         return _RNR_INSIDE if psn != wqe.first_psn else _RNR
     if kind is AckKind.ACK:
-        return _NO_DATA if wqe.plan.is_answered else _ACK
+        if wqe.plan.is_answered:
+            return _NO_DATA
+        return _CREDITS if has_credits else _ACK
     return _RESERVED
 
 
@@ -72,6 +77,8 @@ def _data(reference: Emulation, wqe: SendWQE, packet: Packet, psn: int) -> About
     """A READ response or an atomic acknowledge."""
     info = INFO[packet.opcode]
     operation = wqe.plan.operation
+    if operation in ANNEX_A19 and info.opcode == OpCode.RC_RDMA_READ_RESPONSE_ONLY:
+        return _LENGTH if packet.length else _right(wqe, psn)
     if operation is not Operation.READ or info.operation is not Operation.READ_RESPONSE:
         is_right = operation in _ATOMICS and info.operation is Operation.ATOMIC_ACKNOWLEDGE
         return _right(wqe, psn) if is_right else _MISPLACED
@@ -99,8 +106,21 @@ def _nak(code: int) -> About:
     return _FATAL if code in _FATAL_CODES else _RESERVED
 
 
-_OWN = frozenset({"aeth.syndrome", "aeth.msn", "atomicacketh.orig"})
-"""Fields in which an answer for this connection may differ."""
+_TAKEN = frozenset(
+    {
+        *("aeth.syndrome", "aeth.msn", "atomicacketh.orig"),
+        *(
+            "bth.se",
+            "bth.mig_req",
+            "bth.ack_req",
+            "bth.fecn",
+            "bth.becn",
+            "bth.resv6a",
+            "bth.resv7",
+        ),
+    }
+)
+"""Fields in which an answer that is taken may differ."""
 
 _FATAL_CODES = (
     NakCode.INVALID_REQUEST,
@@ -109,7 +129,9 @@ _FATAL_CODES = (
 )
 _ATOMICS = (Operation.COMPARE_SWAP, Operation.FETCH_ADD)
 
-_MALFORMED = About("a malformed response", "IBA 9.6; docs/reference/transport.md#check-headers")
+_MALFORMED = About(
+    "a malformed response", "IBA 9.6; docs/reference/transport.md#check-headers", is_ignored=True
+)
 _UNASKED = About(
     "a response while none is due",
     "IBA 9.7.6; docs/reference/transport.md#response-unexpected",
@@ -117,10 +139,12 @@ _UNASKED = About(
 _UNSENT = About(
     "a response to a PSN that was never sent",
     "IBA 9.7.6; docs/reference/transport.md#response-unsent",
+    is_ignored=True,
 )
 _UNSENT_NAK = About(
     "a NAK of a PSN that was never sent",
     "IBA 9.7.6; docs/reference/transport.md#response-unsent",
+    is_ignored=True,
 )
 _GIVEN_BEFORE = About(
     "a response that comes again",
@@ -150,6 +174,7 @@ _NO_DATA = About(
 _RESERVED = About(
     "a reserved syndrome",
     "IBA 9.7.6; docs/reference/transport.md#aeth",
+    is_ignored=True,
 )
 _RNR_INSIDE = About(
     "an RNR NAK inside a message",
@@ -166,6 +191,11 @@ _FATAL = About(
     is_wrong=False,
 )
 _ACK = About("an ACK", "IBA 9.7.6; docs/reference/transport.md#ack-coalescing", is_wrong=False)
+_CREDITS = About(
+    "a response with credits",
+    "IBA 9.7.7.2; docs/reference/transport.md#credits-limit",
+    is_wrong=False,
+)
 _SCATTERED = About(
     "a response for several SGEs", "IBA 9.7.2; docs/reference/transport.md#segmentation"
 )

@@ -17,6 +17,10 @@ class About:
     """
     group: str = ""
     """What all differences at such a packet have in common, if they have one cause."""
+    is_ignored: bool = False
+    """Whether a right device does nothing because of it, now or later: a minimised case that needs
+    it shows that this device does.
+    """
     treatment: str = ""
     """The rule of what is done with it, where that is not part of `rule`: broken by a device that
     notices what is wrong.

@@ -17,6 +17,7 @@ from ibwire.base.units import Time
 from ibwire.drill.packets import pattern
 from ibwire.fuzz.case import (
     MAXIMUM_SGES,
+    CaseError,
     Command,
     Connection,
     Packet,
@@ -44,8 +45,10 @@ from ibwire.rc.qp import QPInit, QueuePair
 from ibwire.rc.work import SGE, WC, MWBindInfo, RecvWR, SendFlags, SendWR, WCStatus, WROpcode
 from ibwire_layers.opcodes import Operation
 
-ADDRESS, PEER_ADDRESS = "10.0.0.2", "10.0.0.1"
-"""Of the device under test and of the fuzzer."""
+ADDRESSES: Mapping[int, tuple[str, str]] = {4: ("10.0.0.2", "10.0.0.1"), 6: ("fd00::2", "fd00::1")}
+"""Of the device under test and of the fuzzer, by version of IP: those of drill scripts."""
+
+ADDRESS, PEER_ADDRESS = ADDRESSES[4]
 
 PEER_QPN = 0x77
 PEER_VA, PEER_RKEY = 0x5000, 0x1234
@@ -225,7 +228,8 @@ class Emulation:
     ) -> None:
         self.now: Time = 0
         self._given = numbers
-        address, mac = (numbers.address, numbers.macs[0]) if numbers else (ADDRESS, None)
+        own, other = ADDRESSES[connection.version]
+        address, mac = (numbers.address, numbers.macs[0]) if numbers else (own, None)
         self.memory = bytearray(CONTENT)
         """All that it has registered, region after region."""
         views = _views(self.memory)
@@ -257,7 +261,8 @@ class Emulation:
         self._queues = end.send_cq, end.recv_cq
         self._polled: list[tuple[int, WC]] = []
         """What `completions` has returned and `details` has not."""
-        peer = gid_of(numbers.peer_address if numbers else PEER_ADDRESS)
+        peer = gid_of(numbers.peer_address if numbers else other)
+        self._version = connection.version
         self._address = AddressVector(dgid=peer)
         if numbers:
             end.device.neighbours[peer] = numbers.macs[1]
@@ -288,6 +293,8 @@ class Emulation:
     def _connect(self, connection: Connection) -> None:
         self.connection = connection
         numbers = self._given
+        if connection.version != self._version and numbers is None:
+            raise CaseError(f"a connection over IPv{connection.version} after one over another")
         service, index = connection.service, connection.pkey_index
         self.device.pkeys[:] = PKEYS if index else PKEYS[:1]
         self.pairs = [self._pair(service, number) for number in range(connection.pairs)]
@@ -512,6 +519,11 @@ class Emulation:
     def is_alive(self) -> bool:
         """Whether the queue pair of the current step still takes requests."""
         return self.qp.accepts_requests and not self.qp.responder.failed
+
+    @property
+    def owns_window(self) -> bool:
+        """Whether the memory window is bound to the queue pair of the current step."""
+        return self._window.qp_num == self.qp.number
 
     @property
     def living(self) -> list[int]:

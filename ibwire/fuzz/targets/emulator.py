@@ -28,10 +28,10 @@ from ibwire.fuzz.judge.naming import Name, name_of, state_before
 from ibwire.fuzz.judge.witnesses import WITNESSES
 from ibwire.fuzz.minimise import Shows, condense, minimise
 from ibwire.fuzz.report import HISTORY, RunState
-from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
+from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.targets.emulated_manager import managed_emulation
 from ibwire.fuzz.targets.testbed import Confirmed, Testbed
-from ibwire.fuzz.vocabulary.binding import Binding
+from ibwire.fuzz.vocabulary.binding import emulated_binding
 from ibwire.fuzz.vocabulary.cm.names import manager_name
 from ibwire.fuzz.vocabulary.vocabularies import (
     CONNECTION_MANAGER,
@@ -66,7 +66,6 @@ class EmulatorTestbed(Testbed):
             each for each in WITNESSES if vocabulary_for(role_of(each.case("spec"))) is vocabulary
         ]
         self._open = open_device
-        self._binding = Binding(PEER_ADDRESS, ADDRESS)
         self._comparison: ExactComparison | None = None
 
     @property
@@ -92,7 +91,8 @@ class EmulatorTestbed(Testbed):
     def comparison(self, connection: Connection, profile: Profile) -> ExactComparison:
         """A new pair of devices with this connection."""
         reference = self.vocabulary.reference(connection, profile)
-        return ExactComparison(self._binding, reference, self._open(connection))
+        binding = emulated_binding(connection.version)
+        return ExactComparison(binding, reference, self._open(connection))
 
     def confirm(
         self, state: RunState, case: Case, difference: Difference, before: str

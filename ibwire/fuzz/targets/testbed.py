@@ -84,6 +84,10 @@ class Testbed(ABC):
     def begin_case(self, state: RunState) -> None:  # noqa: B027
         """Be ready for a case; raises one of `failures` when the device is not there."""
 
+    def placed(self, case: Case) -> Case:
+        """A case as it is for a device at the place of the target."""
+        return case
+
     def stepper(self, made: Stepper, number: int) -> Stepper:
         """The stepper of a case with only those steps that the target can be given."""
         return made

@@ -5,11 +5,13 @@ What a step does not say is right: lengths, padding, checksums and, last of all,
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from ibwire.base.node import Frame
 from ibwire.drill.packets import built_icrc, pause_frame, with_icrc
 from ibwire.fuzz.case import GOOD, NONE, CaseError, Mad, Packet, Pause
+from ibwire.fuzz.targets.emulated_device import ADDRESSES
 from ibwire.fuzz.vocabulary.cm.encoding import encode_message
 from ibwire.fuzz.vocabulary.queue_pair.encoding import Symbols, encode, number_of
 from ibwire.rc.device import gid_of, mac_of
@@ -23,6 +25,13 @@ OUTER = ("eth", "ip", "udp")
 """Headers before the BTH that a step may change."""
 
 _OUTER = tuple(f"{part}." for part in OUTER)
+
+
+@cache
+def emulated_binding(version: int) -> Binding:
+    """The way to an emulated device over this version of IP."""
+    device, fuzzer = ADDRESSES[version]
+    return Binding(fuzzer, device)
 
 
 class Binding:

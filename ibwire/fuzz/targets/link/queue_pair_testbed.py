@@ -111,6 +111,10 @@ class QueuePairTestbed(LinkTestbed):
             link.exclusions.add(finding.difference, last_sent(finding.case))
         link.begin()
 
+    def placed(self, case: Case) -> Case:
+        """The case with a connection over the version of IP of the device's address."""
+        return replace(case, connection=over_ip(case.connection, is_v4=self._link.is_v4))
+
     def stepper(self, made: Stepper, number: int) -> PossibleSteps:
         """The stepper of a case with only those steps that the device can be given."""
         link = self._link
@@ -391,11 +395,8 @@ class PossibleSteps:
         self._exclusions = exclusions
         self._spared = spared
         self._left_out = ELSEWHERE if is_v4 else (*ELSEWHERE, *_OF_IPV4)
-
-    @property
-    def connection(self) -> Connection:
+        self.connection = over_ip(stepper.connection, is_v4=is_v4)
         """The connection that the case begins with."""
-        return self._stepper.connection
 
     def next(self, reference: Emulation) -> Step | None:
         """The next step, `None` at the end of the case."""
@@ -452,6 +453,11 @@ class _Kept:
         done = self._case.steps
         count = min(len(done), len(case.steps))
         return case.connection == self._case.connection and case.steps[:count] == done[:count]
+
+
+def over_ip(connection: Connection, *, is_v4: bool) -> Connection:
+    """The connection over this version of IP."""
+    return replace(connection, version=4 if is_v4 else 6)
 
 
 def fits_device(witness: Witness, role: Role) -> bool:

@@ -75,8 +75,6 @@ class LinkTarget:
     def fulfils(self, text: str) -> bool:
         """Whether a drill script passes on it."""
         link = self.link
-        if not link.is_v4:
-            return True  # a script that names no version of IP is for IPv4
         if link.death.what:
             return not link.death.what.is_end  # a script has one connection, and sees no other
         script = drill.parse(text.encode(), "case.drill")

@@ -69,13 +69,17 @@ def _text(difference: Difference, step: Step, state: str) -> str:
 
 def _rule(difference: Difference, step: Step, state: str) -> str:
     """The rule of the message at fault, and of what is wrong with it."""
-    fields = {name for each in wrong_fields(difference) for _, name in each}
-    if "transaction_id" in fields:
+    wrong = [field for each in wrong_fields(difference) for field in each]
+    fields = {name for _, name in wrong}
+    is_of_another = not isinstance(step, Mad | Command) and "local_comm_id" in fields
+    if "transaction_id" in fields and not is_of_another:
         return f"IBA 12.6; {_PAGE}transaction"
     if isinstance(step, Command):
         return f"IBA 12.9; {_PAGE}{'request' if fields else 'handshake'}"
     if not isinstance(step, Mad):
         return f"IBA 12.7, 12.9; {_PAGE}timeouts"
+    if any(part.endswith("rej") for part, _ in wrong):
+        return f"IBA 12.6.7; {_PAGE}reject-reasons"
     is_outside = step.why in ENVELOPE or not _of_message(step.fields)
     if oddity(step) in SIZES or (step.fields and is_outside):
         return f"IBA 13.4.2; {_PAGE}mad"
@@ -83,7 +87,8 @@ def _rule(difference: Difference, step: Step, state: str) -> str:
         return f"IBA 12.9; {_PAGE}unknown-connection"
     if state == _TIMEWAIT or "req.local_qpn" in step.fields:
         return f"IBA 12.9; {_PAGE}teardown"  # what still has the queue pair of an old connection
-    if step.message == "REQ" and state != NOT_BEGUN and not step.fields:
+    is_repeated = step.message == "REQ" and state != NOT_BEGUN
+    if (is_repeated or (step.message == "REP" and state in _REPLIED)) and not step.fields:
         return f"IBA 12.9; {_PAGE}resending"
     return f"IBA 12.6, 12.9; {_PAGE}{_RULES[step.message]}"
 
@@ -95,6 +100,8 @@ def _of_message(names: Collection[str]) -> bool:
 
 _PAGE = "docs/reference/cm.md#"
 _TIMEWAIT = "TIMEWAIT"
+_REPLIED = ("REP_RCVD", "MRA_REP_SENT", "ESTABLISHED", "DREQ_SENT")
+"""States in which the side that has sent the REQ has received the REP."""
 _QUEUE_PAIRS = ("dreq.remote_qpn", "lap.remote_qpn", "dreq.remote_qpn_eecn")
 _RULES = {
     "REQ": "request",

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from ibwire.base.node import Frame
 from ibwire.base.units import Time
 from ibwire.fuzz.case import Case, Connect, Connection, Packet, Pause, Post, Receive, Step, Wait
-from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Completion, Emulation
-from ibwire.fuzz.vocabulary.binding import Binding
+from ibwire.fuzz.targets.emulated_device import Completion, Emulation
+from ibwire.fuzz.vocabulary.binding import emulated_binding
 from ibwire.fuzz.vocabulary.queue_pair.encoding import Symbols
 from ibwire.rc.profile import Profile
 from ibwire_layers.psn import MASK
@@ -35,7 +35,7 @@ class Execution:
 
     def __init__(self, connection: Connection, profile: Profile) -> None:
         self.device = Emulation(connection, profile)
-        self._binding = Binding(PEER_ADDRESS, ADDRESS)
+        self._binding = emulated_binding(connection.version)
 
     def do(self, step: Step) -> Moment:
         """Carry out the next step; raises `CaseError` for one that does not fit the connection."""

@@ -147,6 +147,8 @@ class Reader:
         """Queue pairs that are not connected again yet, as the first one is."""
         self._again: Line | None = None
         """The line that connects the first one again."""
+        self._is_settled = False
+        """Whether the last line was about what the device does, which later requests come after."""
         self._waited: Time = 0
         self._moment: Moment | None = None
         """What came of the last step."""
@@ -218,6 +220,7 @@ class Reader:
             if step.when.low is None or not time:
                 self._settle(is_held=False)
             self._waited += time
+            self._is_settled = True
             return
         self._waited += time
         self._settle(is_held=not self._waited)
@@ -225,6 +228,7 @@ class Reader:
             self._packet = self._packet_of(step)
         elif isinstance(step, drill.Verb):
             self._verb(step)
+        self._is_settled = False
 
     def _time(self, step: drill.Step) -> Time:
         when = step.when
@@ -346,11 +350,11 @@ class Reader:
         connection, pair = self._connection, self._pair(step)
         if self._memory(step) != (connection.room, connection.sges, connection.wrong_lkey):
             self._refuse(step.line, "all receive requests of a case have the same pieces of memory")
-        if self._is_connecting:
+        if self._is_connecting and not self._is_settled:
             self._receives[pair] += 1
             return
         last = self._steps[-1] if self._steps else None
-        if isinstance(last, Receive) and last.pair == pair:
+        if isinstance(last, Receive) and last.pair == pair and not self._is_settled:
             self._steps[-1] = Receive(last.count + 1, pair)
             assert self._reference is not None
             self._reference.do(Receive(1, pair))

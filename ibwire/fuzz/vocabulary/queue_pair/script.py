@@ -58,7 +58,7 @@ from ibwire_layers import headers as h
 from ibwire_layers import syndrome as aeth
 from ibwire_layers.errors import DecodeError
 from ibwire_layers.opcodes import INFO
-from ibwire_layers.outer import UDP, Ethernet, IPv4
+from ibwire_layers.outer import UDP, Ethernet, IPv4, IPv6
 from ibwire_layers.packet import Packet as WholePacket
 from ibwire_layers.psn import distance
 from ibwire_layers.schema import Header
@@ -231,7 +231,7 @@ class Writer:
             if kind in kinds:
                 given.setdefault(name, usual)
         known = {f"{kind.KEY}.{entry.name}": entry.width for kind in kinds for entry in kind.FIELDS}
-        for part, header in _OUTER.items():
+        for part, header in _OUTER[self._connection.version].items():
             known |= {f"{part}.{entry.name}": entry.width for entry in header.FIELDS}
         words += [
             f"{name}={_value(value, known[name], symbols)}"
@@ -472,8 +472,12 @@ _UNLIKE_DRILL: Sequence[tuple[type[Header], str, Value]] = (
 )
 """Fields whose default in a case differs from that in a script."""
 
-_OUTER: Mapping[str, type[Header]] = {"eth": Ethernet, "ip": IPv4, "udp": UDP}
-_SHAPE = ("room", "service", "pairs", "sges", "wrong_lkey", "pkey_index", "rearmed")
+_OUTER: Mapping[int, Mapping[str, type[Header]]] = {
+    version: {"eth": Ethernet, "ip": header, "udp": UDP}
+    for version, header in ((4, IPv4), (6, IPv6))
+}
+"""Headers before the BTH, by version of IP."""
+_SHAPE = ("room", "service", "pairs", "sges", "wrong_lkey", "pkey_index", "rearmed", "version")
 """Attributes that all connections of a script have in common."""
 
 _COUNTS = frozenset(
