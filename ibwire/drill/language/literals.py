@@ -31,7 +31,7 @@ from ibwire_layers.schema import Field, Header, Show
 from ibwire_layers.syndrome import NakCode
 
 WRAPPING = ("psn", "msn")
-"""Fields whose values wrap to 0."""
+"""Fields in which what depends on the connection wraps to 0."""
 
 WORDS = {
     "len": "bytes of payload",
@@ -188,8 +188,7 @@ def _read(cursor: Cursor, *, is_inbound: bool) -> Literal:
         here = cursor.here
         value = _value(cursor, {}, is_inbound=is_inbound)
         fields[known["psn"]] = here, value
-        if not is_inbound:
-            _check_possible(cursor, "psn", value, known["psn"])
+        _check_possible(cursor, "psn", value, known["psn"])
     own_words = WORDS if form is None else {name: WORDS[name] for name in _PRIVATE[is_inbound]}
     vocabulary = {**own_words, **INBOUND_WORDS} if is_inbound else own_words
     while not cursor.at_end and cursor.here.text not in ("|", "{"):
@@ -233,7 +232,8 @@ def _field_value(
     if form is not None and place is not None:
         names = names_of(place.field)
     value = _value(cursor, names, is_inbound=is_inbound)
-    if not is_inbound:
+    # Of a packet to the device other numbers are checked when it is built, where they have to fit.
+    if not is_inbound or (place is not None and place.field.name in WRAPPING):
         _check_possible(cursor, name.text, value, place)
     return value
 
