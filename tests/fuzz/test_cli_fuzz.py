@@ -145,7 +145,8 @@ def test_a_mutant_is_found() -> None:
     result = fuzz("--target", "py:mutants.target:foreign-domain-open", "--stop-after", 1)
 
     assert result.exit_code == 1
-    assert "instead of NAK REMOTE_ACCESS_ERROR" in result.stdout
+    assert "(an R_Key of another protection domain)" in result.stdout
+    assert "#remote-key" in result.stdout
 
 
 @pytest.mark.slow

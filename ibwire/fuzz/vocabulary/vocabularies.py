@@ -67,7 +67,7 @@ def _plain_generators(seed: int, role: Role, ops: Collection[str]) -> Maker:
 
 
 class QueuePairMaker:
-    """The generators of a run of which two of five cases are combined, guided by coverage."""
+    """The generators of a run of which three of five cases are combined, guided by coverage."""
 
     def __init__(self, seed: int, role: Role, ops: Collection[str] = ()) -> None:
         self.guide = Guide()
@@ -79,7 +79,7 @@ class QueuePairMaker:
     def __call__(self, number: int) -> Stepper:
         """The generator of the case with this number."""
         roles = self._roles
-        if number // len(roles) % 5 not in (1, 3):
+        if number // len(roles) % 5 not in (1, 2, 3):
             return self._plain(number)
         role = roles[number % len(roles)]
         rng = Random(f"{self._seed}:{role}:{number}")

@@ -15,6 +15,7 @@ from random import Random
 from ibwire.fuzz.case import Connection, Packet, Post, Receive, Role, Step, Value
 from ibwire.fuzz.guidance import Guide
 from ibwire.fuzz.targets.emulated_device import OUTBOX, Emulation, length_of_whole_pieces
+from ibwire.fuzz.vocabulary.queue_pair import response_mutators
 from ibwire.fuzz.vocabulary.queue_pair.cells import cell_of
 from ibwire.fuzz.vocabulary.queue_pair.generator import LONGEST, Generator, Menu
 from ibwire.rc.unreliable import GRH_SIZE
@@ -65,9 +66,12 @@ class CombinedGenerator:
         """How likely the next step is of the same stream."""
         self._is_alike = connection.pairs > 1 and rng.random() < 0.6
         """Whether queue pairs do the same things."""
-        self._left = rng.randrange(20, LONGEST[role] + 30 * connection.pairs)
+        longest = LONGEST[role] + 30 * connection.pairs
+        self._left = rng.randrange(20, longest if connection.service == "RC" else UNRELIABLE)
         self._after = rng.choice((0, 1, 2, 3))
         """Steps that are taken when no queue pair is left."""
+        self._alone = rng.randrange(2, ALONE) if connection.pairs > 1 else self._left
+        """Steps that are taken when only one of several queue pairs is left."""
 
     def next(self, reference: Emulation) -> Step | None:
         """The next step, `None` at the end of the case."""
@@ -75,7 +79,9 @@ class CombinedGenerator:
         living = reference.living
         if not living:
             self._after -= 1
-        if self._left < 0 or self._after < 0:
+        elif len(living) == 1:
+            self._alone -= 1
+        if self._left < 0 or self._after < 0 or self._alone < 0:
             return None
         stream = self._choose(living, reference)
         reference.focus(stream.pair)
@@ -92,10 +98,21 @@ class CombinedGenerator:
         """Let a stream make its next steps; sometimes another queue pair does the same."""
         steps = self._new_steps(stream.generator, reference)
         stream.queue.extend(steps)
-        if self._is_alike and self.rng.random() < (0.9 if _is_rnr_nak(steps) else ALIKE):
+        if self._is_alike and self.rng.random() < (MOSTLY if _is_shared(steps) else ALIKE):
             for other in self._streams:
                 if not other.queue and other.generator.role is stream.generator.role:
+                    other.queue.extend(self._requests_for(steps, other, reference))
                     other.queue.extend(steps)
+
+    def _requests_for(
+        self, steps: Sequence[Step], other: Stream, ours: Emulation
+    ) -> Sequence[Step]:
+        """What another queue pair asks for first, if it has nothing that could be answered."""
+        first = steps[0] if steps else None
+        is_answer = isinstance(first, Packet) and other.generator.role is Role.REQUESTER
+        if not is_answer or ours.pairs[other.pair].sends.wqes:
+            return ()
+        return response_mutators.posts(self.rng, ours)
 
     def _new_steps(self, generator: Generator, reference: Emulation) -> Sequence[Step]:
         """Steps of which the first meets something new, if that is found in few attempts.
@@ -248,9 +265,14 @@ def _roles(rng: Random, role: Role, connection: Connection) -> Sequence[Role]:
     return (Role.RESPONDER, Role.REQUESTER) if rng.random() < 0.4 else (role,)
 
 
-def _is_rnr_nak(steps: Sequence[Step]) -> bool:
-    """Whether steps begin with an RNR NAK."""
+def _is_shared(steps: Sequence[Step]) -> bool:
+    """Whether steps begin with what says little about one queue pair alone: requests, RNR NAKs.
+
+    Responses meet something only at queue pairs that have requests under way.
+    """
     first = steps[0] if steps else None
+    if isinstance(first, Post):
+        return True
     syndrome = first.fields.get("aeth.syndrome", 0) if isinstance(first, Packet) else 0
     return isinstance(syndrome, int) and syndrome >> 5 == AckKind.RNR_NAK
 
@@ -271,6 +293,15 @@ PORT_MTU = 4096
 
 ALIKE = 0.4
 """How likely it is that the next steps of a queue pair are also those of others."""
+
+MOSTLY = 0.9
+"""The same for steps that say little about one queue pair alone."""
+
+UNRELIABLE = 60
+"""Steps of a case of UC or UD, which no error ends."""
+
+ALONE = 12
+"""Steps with one of several queue pairs that is left."""
 
 WHOLE = 0.3
 """How likely a packet begins where an SGE begins, if there are several."""

@@ -104,9 +104,10 @@ def rnr_nak(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[
 
 
 def rnr_until_error(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[Step]:
-    """RNR NAKs of the oldest request until it is given up, or one less."""
+    """RNR NAKs of the oldest request until it is given up, or one less; 7 retries never end."""
     retries = reference.connection.rnr_retry
-    count = min(retries, 4) + rng.choice((0, 1, 1, 2))
+    longest = 7 if rng.random() < 0.2 else 4
+    count = min(retries, longest) + rng.choice((0, 1, 1, 2))
     nak = _ack(("una", 0), AckKind.RNR_NAK << 5 | 1, "never ready")
     return [nak, Wait(int(RNR_TIMER_US[1] * US) + 1)] * count
 
