@@ -14,7 +14,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
-from ibwire.fuzz.case import GOOD, Case, Connect, Connection, Mad, Packet, Post, Step
+from ibwire.fuzz.case import (
+    GOOD,
+    Case,
+    Connect,
+    Connection,
+    Mad,
+    Packet,
+    Post,
+    Receive,
+    Step,
+)
 from ibwire.fuzz.condense import Part, parts_of_case, whole_case
 from ibwire.fuzz.vocabulary.queue_pair.messages import FORMS, READ
 from ibwire_layers.psn import MASK
@@ -234,7 +244,11 @@ def _plainer(case: Case) -> Iterator[Case]:
         # Only what is plainer than it is now, or it would go round.
         for value in plain[: plain.index(now)] if now in plain else plain:
             changes: dict[str, Any] = {entry.name: value}
-            yield replace(case, connection=replace(case.connection, **changes))
+            fewer = replace(case, connection=replace(case.connection, **changes))
+            if entry.name == "pairs":
+                yield fewer.with_steps([_of_pair(step, value) for step in case.steps])
+            yield fewer
+    yield from _ended_before(case)
     yield from _nearer(case)
     yield from _begun_later(case)
     yield from _in_one_packet(case)
@@ -247,6 +261,13 @@ def _plainer(case: Case) -> Iterator[Case]:
                 yield case.with_steps([plainer if each == step else each for each in case.steps])
 
 
+def _of_pair(step: Step, pairs: Any) -> Step:
+    """The step for the same one of fewer queue pairs."""
+    if isinstance(step, Packet | Post | Receive) and step.pair >= pairs:
+        return replace(step, pair=step.pair % pairs)
+    return step
+
+
 def _elsewhere(case: Case) -> Iterator[Case]:
     """The case on connections on which less may be needed to come to the same point."""
     for name, values in _PLAIN.items():
@@ -254,6 +275,13 @@ def _elsewhere(case: Case) -> Iterator[Case]:
             if getattr(case.connection, name) != value:
                 changes: dict[str, Any] = {name: value}
                 yield replace(case, connection=replace(case.connection, **changes))
+
+
+def _ended_before(case: Case) -> Iterator[Case]:
+    """Without the last step, where the one before it was held until that came."""
+    last = case.steps[-2] if len(case.steps) > 1 else None
+    if isinstance(last, Packet) and last.held:
+        yield case.with_steps([*case.steps[:-2], replace(last, held=False)])
 
 
 def _nearer(case: Case) -> Iterator[Case]:

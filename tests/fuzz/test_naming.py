@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from ibwire.fuzz.case import BAD, Case, Connection, Packet, Post, Step, Value, Wait
+from ibwire.fuzz.case import BAD, Case, Connect, Connection, Packet, Post, Step, Value, Wait
 from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.naming import Name, name_of
 from ibwire.fuzz.judge.request_names import request
@@ -29,6 +29,8 @@ WRITE = Packet(int(OpCode.RC_RDMA_WRITE_ONLY), length=8)
 WRITE_FIRST = Packet(int(OpCode.RC_RDMA_WRITE_FIRST), length=256, fields={"reth.dma_len": 512})
 READ = Packet(int(OpCode.RC_RDMA_READ_REQUEST), fields={"reth.dma_len": 8})
 ADD = Packet(int(OpCode.RC_FETCH_ADD))
+SWAP = Packet(int(OpCode.RC_COMPARE_SWAP))
+INVALIDATE = Packet(int(OpCode.RC_SEND_ONLY_WITH_INVALIDATE))
 
 
 UC_FIRST = Packet(int(OpCode.UC_RDMA_WRITE_FIRST), length=256, at=7)
@@ -210,6 +212,22 @@ EDGE_CASES: Sequence[tuple[str, Sequence[Step], str]] = (
         "ATOMIC_ACKNOWLEDGE instead of RNR NAK wait=0.64ms",
     ),
     (
+        "replay-behind-newer-responses-at-the-wrap",
+        [
+            Packet(int(OpCode.RC_SEND_ONLY_WITH_IMMEDIATE)).altered(held=True),
+            SWAP.altered(held=True),
+            SWAP.altered(psn=("expected", -1)),
+        ],
+        "COMPARE_SWAP (a duplicate atomic across the PSN wrap): ATOMIC_ACKNOWLEDGE instead of "
+        "nothing",
+    ),
+    (
+        "invalidated-window-stays-open",
+        [INVALIDATE, Connect(USUAL), wrong(INVALIDATE, bth__ack_req=0)],
+        "SEND_ONLY_WITH_INVALIDATE (a SEND with invalidate): "
+        "completion REM_INV_REQ_ERR of a receive instead of SUCCESS of a receive",
+    ),
+    (
         "duplicate-write-stored",
         [
             wrong(READ, reth__dma_len=517).altered(held=True),
@@ -339,6 +357,7 @@ CONNECTIONS = {
     "full-members-only": Connection(pkey_index=1),
     "full-last-refused": Connection(service="UC"),
     "restart-across-the-wrap": Connection(sq_psn=0xFFFFFF),
+    "replay-behind-newer-responses-at-the-wrap": Connection(rq_psn=0xFFFFFF),
     "no-timeout-after-an-rnr-wait": Connection(timeout=8, retry_cnt=0),
     "transport-version-ignored": Connection(receives=0),
 }

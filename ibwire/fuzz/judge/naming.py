@@ -48,6 +48,7 @@ from ibwire.fuzz.judge.request_names import (
     UNUSUAL,
     headers,
     request,
+    rule_of_operation,
 )
 from ibwire.fuzz.judge.response_names import about as response
 from ibwire.fuzz.judge.subject import About
@@ -96,11 +97,16 @@ def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
         about = RIGHT_SEND  # where its bytes go is no matter of its size
     about = _across_wrap(scene, about)
     if isinstance(step, Wait):
+        if about is _RNR_WAIT and _begins_right(difference):
+            about = _ACK_WAIT  # which begins when the request is sent again
         effect = _timed(about, effect, scene)
     is_named = about.what and not about.what.startswith("a right")
     text = f"{_step_text(step)} ({about.what})" if is_named else _step_text(step)
     if difference.kind is Kind.CRASH:
-        return Name(f"{text}: {effect.text}", about.rule, f"crash: {effect.group}")
+        rule = about.rule
+        if isinstance(step, Packet) and rule in [each.rule for each in SERVICES.values()]:
+            rule = rule_of_operation(step) or rule
+        return Name(f"{text}: {effect.text}", rule, f"crash: {effect.group}")
     if effect.group == FLUSH:
         rule = AFTER_ERROR.rule if reference.qp.responder.failed else effect.rule
         return Name(f"{text}: {effect.text}", rule, ERROR)
@@ -120,6 +126,8 @@ def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
     if isinstance(step, Post) and about.what:
         rule = about.rule
     before = _cause(scene, effect)
+    if before is None and scene.breaks_another_pair and isinstance(step, Packet | Post):
+        before = _BROKEN
     is_counted = effect.rule in (RNR_RETRY, RETRY_COUNT)
     if before is not None and about not in UNUSUAL.values() and not is_counted:
         wider = f"{what}: {effect.group}"
@@ -147,6 +155,8 @@ class _Scene:
         """The PSN of the last packet."""
         self.next_psns: list[int] = []
         """The PSN of the next new packet of each queue pair's requester before the last step."""
+        self.waiting: list[bool] = []
+        """Whether each queue pair waits after an RNR NAK before the last step."""
         self.owners: dict[tuple[int, int], int] = {}
         """The queue pair of each work request before the last step, by queue and number."""
         self.is_unstored = self.is_beyond = False
@@ -161,6 +171,7 @@ class _Scene:
             if number == difference.step:
                 self.situation = _situation(reference, step)
                 self.next_psns = [qp.sends.next_psn for qp in reference.pairs]
+                self.waiting = [qp.sends.timers.rnr is not None for qp in reference.pairs]
                 self.owners = _owners(reference)
                 if isinstance(step, Packet):
                     self.last_psn = reference.psn(step.psn[0]) + step.psn[1] & MASK
@@ -345,7 +356,7 @@ def _of_wrong(text: str, about: About, effect: Effect, scene: _Scene) -> Name:
     if effect.is_executed:
         group = "executed"
         rule = DUPLICATES if about.rule == DUPLICATE_WRITE else rule
-    elif group in OF_FIELD:
+    elif group in OF_FIELD and (about.treatment or rule != _ORDER):
         rule = about.treatment or about.rule
         if about.rule in _DUPLICATE_RULES and group == "credits" and scene.connection.pairs == 1:
             rule = DUPLICATES  # a receive request was used, not those of others counted
@@ -365,7 +376,7 @@ def _of_wrong(text: str, about: About, effect: Effect, scene: _Scene) -> Name:
 
 def _is_noticed(effect: Effect, scene: _Scene) -> bool:
     """Whether a device sees what is wrong, and then does something else than it should."""
-    if scene.service == "UC":  # what is wrong is dropped without a response
+    if scene.service != "RC":  # what is wrong is dropped without a response
         is_taken = scene.difference.kind in (Kind.MEMORY, Kind.COMPLETION)
         return effect.ends or not is_taken
     info = INFO.get(scene.step.opcode) if isinstance(scene.step, Packet) else None
@@ -380,8 +391,10 @@ def _rule_of_right(about: About, effect: Effect, scene: _Scene) -> str:
         return _rule_of_field(effect, scene) or about.rule
     if scene.service != "RC":
         return _rule_of_service(about, effect, scene)
-    if effect.rule or about.rule == _ORDER:
-        return about.rule if about.rule == _ORDER else effect.rule
+    if about.rule == _ORDER or (about.rule == _INVALIDATES and _has_failed(scene.difference)):
+        return about.rule
+    if effect.rule:
+        return effect.rule
     if not isinstance(scene.step, Packet):
         return about.rule
     if effect.group == "memory" and scene.step.opcode == OpCode.RC_ATOMIC_ACKNOWLEDGE:
@@ -398,6 +411,15 @@ def _rule_of_right(about: About, effect: Effect, scene: _Scene) -> str:
     if effect.group not in ("no answer", "another answer"):
         return about.rule
     return _PSN_COUNT if scene.has_long_read else rules
+
+
+def _has_failed(difference: Difference) -> bool:
+    """Whether a request succeeds on one side and fails on the other, by its completion."""
+    if difference.kind is not Kind.COMPLETION:
+        return False
+    sides = (difference.expected, difference.got)
+    statuses = [{each[2] for each in side if isinstance(each, tuple)} for side in sides]
+    return (WCStatus.SUCCESS in statuses[0]) != (WCStatus.SUCCESS in statuses[1])
 
 
 def _rule_of_nak(about: About, effect: Effect, scene: _Scene) -> str:
@@ -460,15 +482,17 @@ def _setting(scene: _Scene, effect: Effect) -> About | None:
         return None
     info = INFO.get(step.opcode)
     if connection.sges > 1 and info is not None and info.operation is Operation.SEND:
-        return _SGES_REFUSED if effect.nak else _SGES
+        is_dropped = scene.service != "RC" and effect.group == "no completion"
+        return _SGES_REFUSED if effect.nak or is_dropped else _SGES
     return None
 
 
 def _across_wrap(scene: _Scene, about: About) -> About:
-    """What a step is about, with the wrap of its requests' PSNs if a short case needs that."""
+    """What a step is about, with the wrap of its PSNs if a short case needs that."""
     is_own = not isinstance(scene.step, Packet) or _is_response(scene.step)
-    is_near = scene.connection.sq_psn > MASK - SHORT
-    if not (is_own and is_near and scene.is_short) or about.rule.endswith("#psn-order"):
+    first_psn = scene.connection.sq_psn if is_own else scene.connection.rq_psn
+    is_near = first_psn > MASK - SHORT
+    if not (is_near and scene.is_short) or about.rule.endswith("#psn-order"):
         return about
     what = f"{about.what} across the PSN wrap".strip()
     return replace(about, what=what, rule=_ORDER, treatment="")
@@ -491,7 +515,8 @@ def _place(scene: _Scene, effect: Effect) -> About | None:
         and reference.connection.pairs > 1
         and asked != reference.symbols["peer_qpn"]
     ):
-        return _ELSEWHERE
+        is_waiting = any(scene.waiting[asked - PEER_QPN :][:1]) if asked >= PEER_QPN else False
+        return _DURING_RNR if is_waiting else _ELSEWHERE
     missing = missing_frame(scene.difference)
     situation = scene.situation
     if situation is _INSIDE:
@@ -516,10 +541,19 @@ def _cause(scene: _Scene, effect: Effect) -> About | None:
         if wrong is not None:
             return replace(wrong, rule=_RNR_WAIT.rule)
     if wrong is None and effect.group in ("no answer", "an answer") and _may_send(scene.step):
-        return next(
-            (each for _, each in subjects[:-1] if each.rule.endswith("#credits-limit")), None
-        )
+        about = [each for _, each in subjects[:-1]]
+        posted = [each for each in about if each.rule == _WRONG_LKEY.rule]
+        if posted and effect.group == "an answer":
+            return posted[0]  # it fails when it is to be sent, behind what is unanswered
+        return next((each for each in about if each.rule.endswith("#credits-limit")), None)
     return wrong
+
+
+def _begins_right(difference: Difference) -> bool:
+    """Whether the first packet that is due is sent, when it is due."""
+    if difference.kind is not Kind.ANSWER or not difference.expected or not difference.got:
+        return False
+    return difference.expected[0] == difference.got[0]
 
 
 def _may_send(step: Step) -> bool:
@@ -585,7 +619,7 @@ def _about(reference: Emulation, step: Step, received: About | None) -> About:
 def _posted(step: Post) -> About:
     """What a send request is about: what is unusual about it."""
     if step.wrong_lkey:
-        return About("a wrong L_Key", f"IBA 10.6; {_TRANSPORT}memory-access", False)
+        return _WRONG_LKEY
     if step.fence:
         return About("with a fence", f"IBA 10.8.3.3; {_TRANSPORT}fence", False)
     if step.sges > 1:
@@ -638,6 +672,7 @@ READ_RESOURCES = f"IBA 9.7.4.1.5; {_TRANSPORT}read-resources"
 ACCESS_FLAGS = f"IBA 9.7.4.1.5; {_TRANSPORT}access-flags"
 _PADDING = f"IBA 9.2.4; {_WIRE}padding"
 _ORDER = f"IBA 9.7.1; {_TRANSPORT}psn-order"
+_INVALIDATES = f"IBA 9.4.1.1.3; {_TRANSPORT}invalidate"
 _PSN_COUNT = f"IBA 9.7.2; {_TRANSPORT}psn-count"
 _ACK_DUE = f"IBA 9.7.5.1.2; {_TRANSPORT}ack-due"
 _WRITE_LENGTH = f"C9-93; {_TRANSPORT}write-length"
@@ -657,7 +692,7 @@ _OF_NAK = {
 _RULES_OF_RIGHT = {
     f"IBA 9.7.5; {_TRANSPORT}ack-due": _ACK_DUE,
     f"IBA 9.7.5; {_TRANSPORT}write-length": _ACK_DUE,
-    f"IBA 9.4.1.1.3; {_TRANSPORT}invalidate": _ACK_DUE,
+    _INVALIDATES: _ACK_DUE,
     f"IBA 9.7.5; {_TRANSPORT}response-kinds": f"IBA 9.7.5; {_TRANSPORT}response-kinds",
     f"IBA 9.4.5; {_TRANSPORT}atomics": f"IBA 9.4.5; {_TRANSPORT}atomics",
     f"IBA A19; {_TRANSPORT}atomic-write": f"IBA A19; {_TRANSPORT}atomic-write",
@@ -696,6 +731,8 @@ _ELSEWHERE = About(
     f"IBA 10.3.1; {_TRANSPORT}qp-state-actions",
     group="the answers of another queue pair",
 )
+_BROKEN = replace(_ELSEWHERE, what="an error of another queue pair", is_wrong=False)
+_WRONG_LKEY = About("a wrong L_Key", f"IBA 10.6; {_TRANSPORT}memory-access", False)
 _BEHIND_REFUSED = About("a request behind a refused one", f"IBA 9.7.5.2.8; {_TRANSPORT}rnr-tail")
 _EARLIER = About("while earlier responses wait", f"IBA 9.7.5.1; {_TRANSPORT}ack-order")
 _INSIDE = About("while a request is being received", f"IBA 9.7.6; {_TRANSPORT}responses")

@@ -22,7 +22,8 @@ def request(reference: Emulation, packet: Packet) -> About:
     """What a request is about that the responder gets now."""
     service = reference.connection.service
     if service == "UD":
-        return SERVICES[service]
+        own = SERVICES[service]
+        return own if _has_receive(reference) else replace(NOT_READY, treatment=own.rule)
     said = _Said(reference, packet)
     found = _opcode(said, Service[service])
     if found is not None:
@@ -31,6 +32,13 @@ def request(reference: Emulation, packet: Packet) -> About:
     if service == "UC":
         return _unreliable(said, info)
     return _psn(said, info) or _state(said, info) or _content(said, info)
+
+
+def rule_of_operation(packet: Packet) -> str:
+    """The rule of what a right request does, in whatever service; empty for no request."""
+    info = INFO.get(packet.opcode)
+    about = None if info is None or info.operation is None else _RIGHT.get(info.operation)
+    return "" if about is None else about.rule
 
 
 def headers(reference: Emulation, packet: Packet) -> About | None:
@@ -102,9 +110,13 @@ def _opcode(said: _Said, service: Service) -> About | None:
 
 def _unreliable(said: _Said, info: OpCodeInfo) -> About:
     """What a packet of UC is about: a message may begin anywhere; its checks are those of RC."""
+    own = SERVICES["UC"].rule
     if said.psn != said.reference.psn("expected"):
-        return _UC_BEGINS if info.position in _BEGINS else _UC_GAP
-    about, own = _state(said, info) or _content(said, info), SERVICES["UC"].rule
+        if info.position not in _BEGINS:
+            return _UC_GAP
+        about = _content(said, info)  # it ends the message that another one has begun
+        return replace(about, treatment=own) if about.is_wrong else _UC_BEGINS
+    about = _state(said, info) or _content(said, info)
     if about.is_wrong:
         return replace(about, treatment=own)
     return replace(about, rule=own) if about in _RIGHT.values() else about
@@ -148,12 +160,15 @@ def _state(said: _Said, info: OpCodeInfo) -> About | None:
         return _ACCESS
     if info.operation in _LIMITED and not _has_slot(reference):
         return _RESOURCES
-    receives = reference.qp.receives
     takes = info.operation is Operation.SEND and is_first
     takes |= info.operation is Operation.WRITE and said.opcode & _ANY in _WRITES_WITH_IMMEDIATE
-    if takes and not receives.waiting and receives.current is None:
-        return NOT_READY
-    return None
+    return NOT_READY if takes and not _has_receive(reference) else None
+
+
+def _has_receive(reference: Emulation) -> bool:
+    """Whether a receive request waits, or is being filled."""
+    receives = reference.qp.receives
+    return bool(receives.waiting) or receives.current is not None
 
 
 def _has_slot(reference: Emulation) -> bool:
@@ -180,11 +195,12 @@ def _send(said: _Said, info: OpCodeInfo) -> About | None:
     if not _fits(info, length, mtu):
         size = "longer than the path MTU" if length > mtu else "that is too short"
         return replace(_SIZE, what=f"a SEND {info.position.name} {size}")
-    if "ieth.rkey" in said.fields and said.fields["ieth.rkey"] != reference.symbols.get("mw.rkey"):
+    is_invalidating, key = said.opcode in _INVALIDATES, reference.symbols.get("mw.rkey")
+    if said.fields.get("ieth.rkey", key) != key or (is_invalidating and not reference.owns_window):
         return _BAD_INVALIDATE
     if reference.connection.wrong_lkey:
         return WRONG_LKEY
-    if said.opcode in _INVALIDATES:
+    if is_invalidating:
         return _INVALIDATE
     if length and length == reference.connection.room - filled:
         return _FILLING

@@ -69,9 +69,12 @@ def _text(difference: Difference, step: Step, state: str) -> str:
 
 def _rule(difference: Difference, step: Step, state: str) -> str:
     """The rule of the message at fault, and of what is wrong with it."""
+    is_given = isinstance(step, Mad | Command)
     wrong = [field for each in wrong_fields(difference) for field in each]
+    if not is_given and verdicts(difference.got) != verdicts(difference.expected):
+        wrong = []  # of different messages, which no message asked for: time passed
     fields = {name for _, name in wrong}
-    is_of_another = not isinstance(step, Mad | Command) and "local_comm_id" in fields
+    is_of_another = not is_given and "local_comm_id" in fields
     if "transaction_id" in fields and not is_of_another:
         return f"IBA 12.6; {_PAGE}transaction"
     if isinstance(step, Command):
