@@ -233,8 +233,8 @@ class Conformance:
         checked = self._checked(tracker)
         if status is PacketStatus.RETRANSMITTED and checked.history.is_beyond(packet):
             status = PacketStatus.NEW  # only damaged packets had its PSN before
-        for check in checked.of_requests:
-            for violation in check(packet, status):
+        for check in checked.all:
+            for violation in check.request(packet, status):
                 self._note(tracker, violation)
         checked.history.learn(packet)
         checked.history.note_request(packet, status)
@@ -246,8 +246,8 @@ class Conformance:
         """Check a response."""
         checked = self._checked(tracker)
         checked.history.learn(packet)
-        for check in checked.of_responses:
-            for violation in check(packet, status):
+        for check in checked.all:
+            for violation in check.response(packet, status):
                 self._note(tracker, violation)
         checked.history.note_response(packet)
         self._note_packet(tracker.connection, 1 - tracker.end, packet)
@@ -360,20 +360,12 @@ class Conformance:
 class _Checked:
     """A history, and the checks that receive its packets."""
 
-    __slots__ = ("all", "history", "of_requests", "of_responses")
+    __slots__ = ("all", "history")
 
     def __init__(self, history: RequestHistory) -> None:
         self.history = history
         is_answered = _has_responses(history.tracker.connection)
-        checks = (catalogue.checks if is_answered else catalogue.unreliable_checks)(history)
-        base = ConnectionCheck
-        self.all = checks
-        self.of_requests = [
-            each.request for each in checks if type(each).request is not base.request
-        ]
-        self.of_responses = [
-            each.response for each in checks if type(each).response is not base.response
-        ]
+        self.all = (catalogue.checks if is_answered else catalogue.unreliable_checks)(history)
 
 
 def _by_kind(checked: list[_Checked]) -> list[list[ConnectionCheck]]:
