@@ -140,7 +140,8 @@ def _short_candidates(
     flow = of_row[requests]
     is_end = np.diff(flow, prepend=-1) != 0
     is_end |= np.diff(flow, append=-1) != 0
-    requests = requests[is_end | np.isin(has, np.concatenate([wanted, np.array(others, np.int64)]))]
+    asked_for = np.concatenate([wanted, np.array(others, np.int64)])
+    requests = requests[is_end | _are_among(has, asked_for)]
     places = np.arange(len(waiting) + 1)
     asks, answers = (rows.take(each).packets() for each in (requests, responses))
     starts = np.searchsorted(of_row[requests], places).tolist()
@@ -152,6 +153,18 @@ def _short_candidates(
             asks[starts[place] : starts[place + 1]],
             answers[begins[place] : begins[place + 1]],
         )
+
+
+def _are_among(
+    values: npt.NDArray[np.int64], others: npt.NDArray[np.int64]
+) -> npt.NDArray[np.bool_]:
+    """(n,) which are among others; `np.isin` would import numpy.ma for many."""
+    if not len(others):
+        return np.zeros(len(values), np.bool_)
+    others = np.sort(others)
+    found: npt.NDArray[np.bool_]
+    found = others[np.minimum(np.searchsorted(others, values), len(others) - 1)] == values
+    return found
 
 
 def _rank(flow: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -215,7 +215,7 @@ def _plain(packets: _Packets, known_mtu: Index) -> tuple[Index, Flags]:
 def _learn_mtus(packets: _Packets, states: _States, mtu: Index, kept: Flags) -> None:
     """Record the path MTUs that the packets show."""
     shows = kept & IS_FULL[packets.opcode] & (states.mtu == 0)[packets.connection]
-    for each in np.unique(packets.connection[shows]).tolist():
+    for each in _distinct(packets.connection[shows]):
         states.trackers[each].learn_mtu(int(mtu[each]))
 
 
@@ -314,6 +314,12 @@ class _Sides:
                 reports.packet(FlowEventKind.ECN_CE, int(packets.direction[at]), packet)
             if packet.opcode == OpCode.CNP:
                 reports.packet(FlowEventKind.CNP, int(packets.direction[at]), packet)
+
+
+def _distinct(keys: Index) -> list[int]:
+    """The different keys, ascending; `np.unique` would import numpy.ma for this."""
+    found: list[int] = np.flatnonzero(np.bincount(keys)).tolist()
+    return found
 
 
 class _Groups:
@@ -467,7 +473,7 @@ class _Exchanges:
         requests = np.flatnonzero(here & self._is_request)
         responses = np.flatnonzero(here & self._is_response)
         trackers = self.states.requests
-        for key in np.unique(self.key[requests[self.states.is_new[self.key[requests]]]]).tolist():
+        for key in _distinct(self.key[requests[self.states.is_new[self.key[requests]]]]):
             _start(trackers[key], int(self.next[key]))
         messages = _Messages(self, requests, responses)
         if len(requests):
@@ -674,10 +680,10 @@ class _Messages:
     def complete(self) -> None:
         """Complete what is acknowledged, and keep what is not."""
         x, trackers = self._all, self._all.states.requests
-        active = np.unique(x.key[np.concatenate([self._requests, self._responses])])
+        active = _distinct(x.key[np.concatenate([self._requests, self._responses])])
         old = [
             (key, each.last, each.first_ns, each.size)
-            for key in active.tolist()
+            for key in active
             for each in trackers[key].messages
             if each.is_whole
         ]
@@ -695,7 +701,7 @@ class _Messages:
             self._count(key[done], last[done], by[done], first_ns[done], size[done])
         for number, count in enumerate(np.bincount(before[is_done[: len(old)], 0]).tolist()):
             del trackers[number].messages[:count]
-        for number in np.unique(x.key[self._responses]).tolist():
+        for number in _distinct(x.key[self._responses]):
             for message in trackers[number].messages:
                 if message.next_response >= 0 and message.first <= trackers[number].acked:
                     message.next_response = trackers[number].acked + 1
@@ -704,7 +710,7 @@ class _Messages:
         for index in np.flatnonzero(is_open).tolist():
             number = int(x.key[self._starts[index]])
             trackers[number].messages.append(self._message(index, trackers[number].acked))
-        for number in np.unique(x.key[self._requests]).tolist():
+        for number in _distinct(x.key[self._requests]):
             trackers[number].limit()
 
     def _answered(self, key: Index, last: Index) -> tuple[Index, Flags]:
