@@ -117,6 +117,8 @@ def _tables(
             export(capture, output, readable(target), *_file_kind(style))
         except OldResultKept as error:
             kept = error
+        for problem in capture.problems:
+            print_warning(f"{shown}: {problem}")
         if not capture.is_rdma and not capture.damage:
             print_warning(f"{shown}: no RDMA packets")
         failures += filter(None, (capture.damage, kept))

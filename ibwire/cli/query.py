@@ -20,7 +20,7 @@ from ibwire.base.output import (
     temporary_directory,
 )
 from ibwire.capture import open_capture
-from ibwire.cli.messages import print_error, print_with_notes
+from ibwire.cli.messages import print_error, print_warning, print_with_notes
 from ibwire.cli.paths import InputPath
 from ibwire.cli.rereading import STANDARD_INPUT, progress, spooled
 from ibwire.cli.sources import UNREADABLE, Sources
@@ -72,6 +72,7 @@ def command(
     if sql is not None and os.path.exists(sql):
         raise click.UsageError(f"{sql} is a file: the SQL comes last, in quotation marks")
     style = format_of(style, output, "table" if sys.stdout.isatty() else "text")
+    problems: list[str] = []
     try:
         with _ending_at_once(), ExitStack() as stack:
             directory = stack.enter_context(temporary_directory(temp))
@@ -83,6 +84,7 @@ def command(
                     _run(database, sql, style, file)
                     file.input_failed |= bool(database.damage)
             damage = database.damage
+            problems = database.problems
     except OldResultKept as error:
         damage = [*database.damage, error]
     except QueryError as error:
@@ -96,6 +98,8 @@ def command(
     except CaptureError as error:
         damage = [error]
     sys.stdout.flush()
+    for problem in problems:
+        print_warning(problem)
     for each in damage:
         print_error(each)
     if damage:

@@ -77,6 +77,11 @@ class Database(Closing):
         """Why captures could not be read to their end, as far as they were read."""
         return [capture.damage for capture in self._captures if capture.damage]
 
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong with captures whose connections the queries needed, as sentences."""
+        return [f"{each.shown}: {problem}" for each in self._captures for problem in each.problems]
+
     def tables(self) -> dict[str, list[tuple[str, str]]]:
         """Name and SQL type of the columns of each table, ours first."""
         found = self._connection.execute(

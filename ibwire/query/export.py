@@ -50,6 +50,8 @@ class CaptureTables:
         self.is_stopped = False
         """Set to end reading, in whatever thread it is; the tables are of no use then."""
         self._progress = progress
+        self.problems: list[str] = []
+        """What `analyse` has found wrong with the capture itself, as sentences."""
         self.is_rdma = False
         """Whether `analyse` has found an RDMA packet."""
         self._places: Places | None = None
@@ -80,6 +82,7 @@ class CaptureTables:
                 analysis.take(columns)
             summary = analysis.finish()
             self.is_rdma = summary.packets > 0
+            self.problems = summary.all_problems()
             connections = summary.connections
             for row in connection_rows(self.shown, connections):
                 files[CONNECTIONS.name].add(row)

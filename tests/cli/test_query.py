@@ -19,10 +19,12 @@ import pyarrow.parquet as pq  # noqa: E402
 from rich.console import Console  # noqa: E402
 
 from examples import sampled  # noqa: E402
+from ibwire.capture import PcapWriter, open_capture  # noqa: E402
 from ibwire.cli import main  # noqa: E402
 from ibwire.cli.export import command as export  # noqa: E402
 from ibwire.connections.tables import TABLES  # noqa: E402
 from ibwire.report.rows import csv_lines, json_lines, table, text_lines  # noqa: E402
+from ibwire_layers.outer import LinkType  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "layers")])}
@@ -69,6 +71,28 @@ def test_a_missing_table_names_those_that_are_there(rcx: Path, tmp_path: Path) -
         "The tables here: packets, messages, events, incidents, connections\n"
     )
     assert texts[exported].endswith("event does not exist!\nThe tables here: runs\n")
+
+
+def test_what_is_wrong_with_a_capture_is_said_where_its_connections_are_asked_for(
+    captures: Path, tmp_path: Path
+) -> None:
+    """The headers of some packets are cut, so that the answer is not that of the whole packets."""
+    cut = tmp_path / "cut.pcap"
+    with open_capture(captures / "chaos.b.pcap") as capture, cut.open("wb") as stream:
+        writer = PcapWriter(stream, LinkType.ETHERNET)
+        for record in capture.records():
+            writer.write(record.data[:60], record.time_ns, wire_len=record.wire_len)
+        writer.flush()
+
+    plain, asked = (
+        run(cut, f"SELECT count(*) FROM {table}") for table in ("packets", "connections")
+    )
+    written = CliRunner().invoke(export, [str(cut), "-o", str(tmp_path / "tables")])
+
+    assert (plain.exit_code, plain.stderr) == (0, "")
+    for result in (asked, written):
+        assert result.exit_code == 0
+        assert f"warning: {cut}: 84 packets were cut" in result.stderr
 
 
 def test_json_is_one_object_a_row(rcx: Path) -> None:
