@@ -128,7 +128,8 @@ def _wanted(
 ) -> list[Connection]:
     if number is not None:
         if number > len(connections):
-            there = f"there are {len(connections)}"
+            count = len(connections)
+            there = f"there {'is' if count == 1 else 'are'} {count}"
             raise click.BadParameter(f"no connection {number}, {there}", param_hint="--connection")
         return [connections[number - 1]]
     if qpn is not None:

@@ -183,8 +183,8 @@ def _manager_options(function: Decorated) -> Decorated:
             type=click.IntRange(1, 3600),
             default=10,
             show_default=True,
-            help="As a standby, ask the master so often; after five requests without a response, "
-            "take over.",
+            help="As a standby, wait so long between two requests to the master; after five "
+            "without a response, take over.",
         ),
         *_PROTECTION,
     )

@@ -109,8 +109,9 @@ class Database(Closing):
         Its own proposals come from its catalogue, which has more than users know of.
         """
         text = str(error)
-        if isinstance(error, duckdb.CatalogException) and _NO_TABLE.match(text):
-            return f"{text.splitlines()[0]}\nThe tables here: {', '.join(self.tables())}"
+        found = _NO_TABLE.match(text)
+        if isinstance(error, duckdb.CatalogException) and found:
+            return f"{found.group()}\nThe tables here: {', '.join(self.tables())}"
         return text
 
     def _run(self, sql: str) -> Result | None:
@@ -192,8 +193,8 @@ _RUNS_ANOTHER = (duckdb.StatementType.EXPLAIN, duckdb.StatementType.PREPARE)
 _COPY = re.compile(r"\b(copy|export)\b", re.IGNORECASE)
 """Statements that write files, those that may hold one, and what it begins with."""
 
-_NO_TABLE = re.compile(r"Catalog Error: Table with name .* does not exist")
-"""How DuckDB begins what it says of a table that is missing."""
+_NO_TABLE = re.compile(r"Catalog Error: Table with name (?s:.*?) does not exist.*")
+"""What DuckDB says of a table that is missing, before its own proposals."""
 
 ROWS = 8192
 """Of one batch: what is made of a row may be far larger than the row."""

@@ -101,7 +101,7 @@ def test_connection_is_chosen_by_its_number(captures: Path) -> None:
         (["--qpn", "7"], "no packet of 7; there are 54, 106"),
         (["--qpn", "x"], "'x' is not a number, decimal or with 0x"),
         (["--qpn", str(1 << 24)], "does not fit 24 bits"),
-        (["--connection", "2"], "no connection 2, there are 1"),
+        (["--connection", "2"], "no connection 2, there is 1"),
         (["--connection", "0"], "0 is not in the range"),
     ],
 )

@@ -71,6 +71,7 @@ def test_a_missing_table_names_those_that_are_there(rcx: Path, tmp_path: Path) -
         "The tables here: packets, messages, events, incidents, connections\n"
     )
     assert texts[exported].endswith("event does not exist!\nThe tables here: runs\n")
+    assert "of mine does not exist!\nThe tables here: " in run(rcx, 'FROM "event\nof mine"').stderr
 
 
 def test_what_is_wrong_with_a_capture_is_said_where_its_connections_are_asked_for(
