@@ -10,6 +10,8 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import repeat
+from struct import Struct
 from typing import Final
 from zlib import crc32 as _zlib_crc32
 
@@ -514,30 +516,19 @@ def _numbered(first: bytes, count: int) -> tuple[list[bytes], list[int]]:
     """
     number, checksum = int.from_bytes(first[:2]), int.from_bytes(first[6:8])
     psn = int.from_bytes(first[-4:])
-    numbers = range(number, number + count)
-    if checksum < count or numbers.stop > 0x10000 or psn + count > MASK:
-        middles = _numbered_over_an_end(first, count)
-    else:  # one number: one more, one less in the checksum, and the next PSN
-        value, size = int.from_bytes(first), len(first)
-        step = (1 << 8 * size - 16) - (1 << 8 * size - 64) + 1
-        middles = [each.to_bytes(size) for each in range(value, value + count * step, step)]
-    changes = [_HIGH_CHANGES[each >> 8 & 0xFF] ^ _LOW_CHANGES[each & 0xFF] for each in numbers]
+    numbers: Sequence[int] = range(number, number + count)
+    checksums: Sequence[int] = range(checksum, checksum - count, -1)
+    psns: Sequence[int] = range(psn, psn + count)
+    if number + count > 0x10000 or checksum < count or psn + count > MASK:
+        numbers, psns = [each & 0xFFFF for each in numbers], [each & MASK for each in psns]
+        # That of identification 0, which is never 0xFFFF, less each number (RFC 1071).
+        whole = (checksum + number) % 0xFFFF
+        checksums = [(whole - each) % 0xFFFF for each in numbers]
+    pack = Struct(f">H4sH{len(first) - 12}sI").pack
+    before, after = repeat(first[2:6]), repeat(first[8:-4])
+    middles = list(map(pack, numbers, before, checksums, after, psns))
+    changes = [_HIGH_CHANGES[each >> 8] ^ _LOW_CHANGES[each & 0xFF] for each in numbers]
     return middles, changes
-
-
-def _numbered_over_an_end(first: bytes, count: int) -> list[bytes]:
-    """The same where a number returns to 0, or the checksum to its largest value."""
-    number, checksum = int.from_bytes(first[:2]), int.from_bytes(first[6:8])
-    psn = int.from_bytes(first[-4:])
-    checksum = (checksum + number) % 0xFFFF  # that of identification 0; never 0xFFFF (RFC 1071)
-    middles = []
-    for index in range(count):
-        value = number + index & 0xFFFF
-        left = checksum - value
-        left = left + (left >> 16) & 0xFFFF
-        word = (psn + index & MASK).to_bytes(4)
-        middles.append(value.to_bytes(2) + first[2:6] + left.to_bytes(2) + first[8:-4] + word)
-    return middles
 
 
 def _masking(value: int) -> int:
