@@ -62,6 +62,27 @@ def test_cuts_follow_each_other_while_cnps_come() -> None:
     assert dcqcn.target == 100 * GBPS
 
 
+@pytest.mark.parametrize(("time_reset", "cnp"), [(300, 302), (2, 7)])
+def test_of_an_increase_and_a_cut_at_one_instant_the_timer_that_was_set_first_goes_first(
+    time_reset: int, cnp: int
+) -> None:
+    """reference/congestion#dcqcn-timers"""
+    dcqcn = control(replace(HPCC_MODEL, rp_time_reset=time_reset))
+
+    # The first cut is at 4 us. 300 us later an increase and a cut are due together, where the
+    # increase was set before; with 2 us there is one increase, and the second is due with a cut.
+    dcqcn.notified(0)
+    dcqcn.advance(cnp * US)
+    dcqcn.notified(cnp * US)
+    dcqcn.advance((cnp + 3) * US)
+
+    # By hand: alpha has lost 1/256 four times. One increase goes half of the way to the line, and
+    # the cut takes that as its target.
+    kept = 100 * (1 - (255 / 256) ** 4 / 2)
+    assert dcqcn.cuts == 2
+    assert dcqcn.target / GBPS == pytest.approx((kept + 100) / 2, rel=1e-9)
+
+
 def test_rate_is_not_cut_below_its_floor() -> None:
     dcqcn = control()
     for time in range(0, 200 * US, US):

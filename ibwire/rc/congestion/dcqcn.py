@@ -129,6 +129,7 @@ class DCQCN:
         "_gain",
         "_increase_due",
         "_is_active",
+        "_raises_first",
         "_stage",
         "alpha",
         "cuts",
@@ -156,6 +157,8 @@ class DCQCN:
         self._stage = self._byte_stage = 0
         """Increases by time and by bytes since the last cut."""
         self._bytes = 0
+        self._raises_first = parameters.rp_time_reset > parameters.rp_rate_reduce_monitor_period
+        """Of an increase and a cut at one instant: the timer that was set first (rdma-hw.cc)."""
         self._cnp_for_alpha = self._cnp_for_cut = False
         self._alpha_due = self._cut_due = self._increase_due = _NEVER
 
@@ -203,7 +206,7 @@ class DCQCN:
                 return
             if due == self._alpha_due:
                 self._update_alpha(now)
-            elif due == self._cut_due:
+            elif due == self._cut_due and not (self._raises_first and due == self._increase_due):
                 self._check_cut(now)
             else:
                 self._increase()
