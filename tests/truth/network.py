@@ -4,6 +4,10 @@ The sets share a wire: a data packet has 1106 bytes of line time, which is a pac
 message at path MTU 1024, and takes 88 ns on a line of 100 Gb/s, because ns-3 HPCC has whole
 nanoseconds. So the lines here have 100.545 Gb/s. Every packet asks for an ACK. With HPCC a packet
 carries 42 bytes of telemetry, with TIMELY 8 of a time stamp, which stand here as line time.
+
+With packets of one length many events fall on one instant, so their order counts, and a frame that
+is a nanosecond late may change what follows. Messages are SENDs, as the first packet of a WRITE is
+longer, and lines that carry no data have the delay with which frames arrive in time (`Mode.back`).
 """
 
 from __future__ import annotations
@@ -50,8 +54,8 @@ from ibwire.rc.work import SGE, RecvWR, SendWR, WROpcode
 MTU = 1024
 PACKET = 1106
 """Bytes of line time of a data packet."""
-_ACK = 86
-"""Bytes of line time of an ACK here."""
+_ACK, _CNP, _PAUSE = 86, 98, 84
+"""Bytes of line time of an ACK, a CNP and a pause frame here."""
 PRIORITY = 3
 PROFILE = replace(SPEC, name="truth", ack_request_interval=1, live_credits=False)
 DEFAULT_BUFFER = 32
@@ -196,8 +200,7 @@ class Run:
         self._ports: dict[str, list[tuple[Link, str]]] = {}
         config = setup.get("config", {})
         self.mode = mode = Mode(config.get("cc", 1))
-        # With packets of one length many events fall on one instant: then their order counts.
-        self.simulator = Simulator(seed, arrivals_first=mode.has_feedback)
+        self.simulator = Simulator(seed, arrivals_first=True)
         links = [_link(*each, packet=mode.packet) for each in setup["links"]]
         self._nominal = {
             link.rate_bps: bits_per_second(each[2])
@@ -231,8 +234,7 @@ class Run:
             ),
             wire_overhead=ETHERNET_OVERHEAD + mode.stamp,
         )
-        if mode.has_feedback:
-            self._shorten_acks(flows, mode)
+        self._shorten_back(flows, mode)
         self._memory = {
             host: self._register(device, flows, host) for host, device in self.devices.items()
         }
@@ -249,8 +251,9 @@ class Run:
                 for line in (wire.a_to_b, wire.b_to_a):
                     line.stage = Loss(Chance(loss, seed=seed, name=line.name))
 
-    def _shorten_acks(self, flows: Sequence[tuple[str, str, int, Time]], mode: Mode) -> None:
-        """Give the lines that carry ACKs alone the line time that these have there."""
+    def _shorten_back(self, flows: Sequence[tuple[str, str, int, Time]], mode: Mode) -> None:
+        """Give the lines that carry no data the line time that frames on them have there."""
+        here, there = mode.back
         tables = self.topology.next_hops()
         lines = set()
         for source, target in {flow[:2] for flow in flows}:
@@ -265,10 +268,10 @@ class Run:
         for wire in self.simulator.wires:
             for line in (wire.a_to_b, wire.b_to_a):
                 if id(line) not in lines:
-                    line.overhead -= mode.ack_excess
-                    bits = mode.ack * 8
-                    there = bits * S // self._nominal[line.rate_bps] // NS * NS
-                    line.delay += there - -(-bits * S // line.rate_bps)
+                    line.overhead -= here - there
+                    bits = there * 8
+                    whole = bits * S // self._nominal[line.rate_bps] // NS * NS
+                    line.delay += whole - -(-bits * S // line.rate_bps)
 
     def _rules(self, ramps: Mapping[int, Ramp], link: Link) -> Mapping[int, PriorityRules]:
         """A port as the other simulator sets it up (third.cc there): three times of headroom what
@@ -426,12 +429,8 @@ class Run:
             )
             bring_up(one, address, dest_qp_num=other.number, path_mtu=3, timeout=self._timeout)
         data = [SGE(local.iova, packets * MTU, local.lkey)]
-        if self.mode.has_feedback:
-            # The first packet of a WRITE is longer than the others.
-            peer.post_recv(RecvWR([SGE(remote.iova, packets * MTU, remote.lkey)]))
-            wr = SendWR(WROpcode.SEND, data)
-        else:
-            wr = SendWR(WROpcode.RDMA_WRITE, data, remote_addr=remote.iova, rkey=remote.rkey)
+        peer.post_recv(RecvWR([SGE(remote.iova, packets * MTU, remote.lkey)]))
+        wr = SendWR(WROpcode.SEND, data)
         flow = Flow(source, target, packets, start, qp, wr)
         self._by_queue[id(completions)] = flow
         return flow
@@ -480,15 +479,21 @@ class Mode(Enum):
         return 8 if self is Mode.TIMELY else 0
 
     @property
-    def ack_excess(self) -> int:
-        """Bytes of line time by which an ACK here is longer than there."""
-        here = _ACK + self.stamp + (telemetry.SIZE if self is Mode.HPCC else 0)
-        return here - self.ack
+    def back(self) -> tuple[int, int]:
+        """Bytes of line time of the frame on its way back that counts, here and there.
 
-    @property
-    def ack(self) -> int:
-        """Bytes of line time of an ACK there."""
-        return 88 if self is Mode.HPCC else 60
+        Without a control that is the pause frame, with DCQCN the CNP, which is a flag of an ACK
+        there, and else the ACK. The others are then up to 2 ns early or late on each line.
+        """
+        match self:
+            case Mode.NONE:
+                return _PAUSE, 43
+            case Mode.DCQCN:
+                return _CNP, 60
+            case Mode.HPCC:
+                return _ACK + telemetry.SIZE, 88
+            case _:
+                return _ACK + self.stamp, 60
 
     @property
     def packet(self) -> int:
