@@ -2,7 +2,8 @@
 
 Where packets are lost, regular traffic of a connection has an end every few dozen packets. In each
 round `short_runs` takes what is regular at the beginning of every connection; then each takes the
-packets after it one by one, until nothing is missing, refused or retransmitted any more.
+packets after it one by one, until nothing is missing, refused or retransmitted any more. A
+connection with hardly anything regular leaves the rounds, which look at more than they take.
 """
 
 from __future__ import annotations
@@ -24,6 +25,12 @@ LARGE = 1 << 12
 """A connection with more packets is followed alone."""
 WINDOW = 256
 """Packets of a connection that a round looks at; more, where all of them were regular before."""
+NARROW = 32
+"""The same, where few were regular before."""
+FEW = 12
+"""With fewer regular packets of a connection a round has cost more than it gained."""
+PATIENCE = 2
+"""Such rounds in a row, after which the connection is followed alone."""
 ALONE = 4
 """Packets that are taken one by one, at least, behind regular ones: an end of a round for fewer
 costs more."""
@@ -47,17 +54,20 @@ def advance(
     is_short = ends - starts <= LARGE
     left = np.flatnonzero(is_short & [_takes_part(each) for each in trackers])
     window = np.full(len(at), WINDOW)
+    fruitless = np.zeros(len(at), np.int64)
     while len(left) >= MANY:
         chosen = [trackers[each] for each in left.tolist()]
         until = np.minimum(at[left] + window[left], ends[left])
         if int((until - at[left]).sum()) < short_runs.FEWEST:
             break
-        at[left] += short_runs.advance(chosen, rows, direction, at[left], until)
+        taken = short_runs.advance(chosen, rows, direction, at[left], until)
+        at[left] += taken
         is_whole = at[left] == until
-        window[left] = np.where(is_whole, 4 * window[left], WINDOW)
+        window[left] = np.where(is_whole, 4 * window[left], np.clip(4 * taken, NARROW, WINDOW))
+        fruitless[left] = np.where(is_whole | (taken >= FEW), 0, fruitless[left] + 1)
         for each in left[~is_whole].tolist():
             at[each] += _take_odd(trackers[each], rows, direction, int(at[each]), int(ends[each]))
-        left = left[at[left] < ends[left]]
+        left = left[(at[left] < ends[left]) & (fruitless[left] < PATIENCE)]
     return at - starts
 
 

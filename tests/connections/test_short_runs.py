@@ -54,6 +54,7 @@ def both_ways(
     for name in ("BLOCK", "SMALL_BLOCK", "SETTLE_EVERY"):
         monkeypatch.setattr(analysis, name, block)
     monkeypatch.setattr(rounds, "MANY", 1)
+    monkeypatch.setattr(rounds, "PATIENCE", len(frames))
     watcher = Watcher()
     one, other = feed(Analysis(), frames, chunk=block), feed(Analysis(watcher), frames, chunk=block)
     found, alone = one.finish(), other.finish()
@@ -139,6 +140,33 @@ def test_packets_behind_a_repaired_loss_are_taken_together_again(
 
     assert [each.directions[0].retransmitted for each in found.connections] == [4] * 10
     assert took > 0.85 * len(frames)
+
+
+def test_connections_with_hardly_anything_regular_are_not_looked_at_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A mirror that copies each packet twice: a round takes one packet and looks at hundreds."""
+    looked = 0
+    advance = short_runs.advance
+
+    def counting(*given: Any) -> npt.NDArray[Any]:
+        nonlocal looked
+        looked += int((given[4] - given[3]).sum())
+        return advance(*given)
+
+    monkeypatch.setattr(short_runs, "advance", counting)
+    talks = [Talk(True, number) for number in range(10)]
+    for talk in talks:
+        for psn in range(400):
+            talk.ask(OpCode.RC_SEND_ONLY, psn, 64)
+            talk.frames.append((talk.frames[-1][0] + 1, talk.frames[-1][1]))
+            talk.answer(psn, psn)
+    frames = list(merge(*(talk.frames for talk in talks)))
+
+    found = feed(Analysis(), frames).finish()
+
+    assert [each.directions[0].duplicates for each in found.connections] == [400] * 10
+    assert 0 < looked < len(frames) // 2
 
 
 @pytest.mark.parametrize("block", [10, 100])
