@@ -334,6 +334,18 @@ def test_series_has_the_port_of_its_flow_where_two_have_its_ends() -> None:
         list(rows_of({"sets": [found]}))
 
 
+def test_runs_that_would_hang_there_have_no_figures_here() -> None:
+    """Without a timer a lost tail is never repeated; here it costs 524 us."""
+    stats = {"fct": {"mean": 0, "sd": 1, "n": 2}}
+    each = {"error": 0.02, "packets": 60, "runs": 12, "stats": stats}
+
+    hung, times = rows_of({"sets": [each]})
+
+    assert hung.got == 0
+    # Each of a few losses costs a round trip of 4 us and what was on its way.
+    assert 60 * 88 + 4_000 < times.got < 40_000
+
+
 def test_words_of_a_file_give_the_fat_tree_of_its_permutation() -> None:
     text = "3-tier fat tree, 128 host slots, 200G, 2 us a hop, MTU 4000"
 

@@ -401,8 +401,8 @@ def path_rows(document: Mapping[str, Any], seeds: int) -> Iterator[Row]:
 def loss_rows(each: Mapping[str, Any], seeds: int | None) -> Iterator[Row]:
     """The rows of a set of go-back-N on links that lose frames: means within three standard errors.
 
-    A lost NAK is sent again after 500 us there; here the ACK timer expires after 524 us. Runs
-    there that lost their last packet hang for ever; here none may.
+    Runs there that lost their last packet, or the NAK for it, hang for ever and have no figures.
+    Here none may hang: the ACK timer expires after 524 us. Such runs have no figures here either.
     """
     figures: dict[str, list[float]] = {"fct": [], "tx": [], "nacks": []}
     hung = 0
@@ -417,6 +417,8 @@ def loss_rows(each: Mapping[str, Any], seeds: int | None) -> Iterator[Row]:
         (flow,) = run.flows
         if flow.duration is None:
             hung += 1
+            continue
+        if flow.qp.counters.timeouts:
             continue
         figures["fct"].append(flow.duration / NS)
         figures["tx"].append(flow.qp.counters.packets_sent)
