@@ -248,7 +248,7 @@ def _storms(top: Table, topology: Topology) -> tuple[PauseStorm, ...]:
         values = [3] if priority is None else priority if isinstance(priority, list) else [priority]
         lanes = tuple(table.integer("priority", each, 0, LANES - 1) for each in values)
         if "until" not in table:
-            raise table.error(None, "until is missing: when the host stops to send pauses")
+            raise table.error(None, "until is missing: when the host stops sending pauses")
         start, until = table.take_time("start", 0), table.take_time("until", 0)
         if until <= start:
             raise table.error("until", "expected a time after `start`")
