@@ -110,7 +110,7 @@ def _is_usable(tracker: ConnectionTracker) -> bool:
     for requests in tracker.requests:
         if not requests.is_regular or requests.damaged_next:
             return False
-        if requests.next is None and (requests.start_psns or requests.unrequested_next is not None):
+        if requests.next is None and requests.unrequested_next is not None:
             return False
         last = requests.messages[-1] if requests.messages else None
         if last is not None and not connection.mtu and last.dma_len > MTUS[0]:
@@ -406,6 +406,9 @@ class _Exchanges:
         key, before, verb = self.key, self._request_before, VERB_OF[self.opcode]
         odd: Flags = (self.expected & MASK) != self._psn
         odd |= self.expected - self.next[key] > REACH
+        # The first request may have a negotiated PSN, or one after it.
+        starts = np.array([bool(each.start_psns) for each in self.states.requests])
+        odd |= (self.states.is_new & starts)[key]
         last = [each.messages[-1] if each.messages else None for each in self.states.requests]
         whole = np.array([each is None or each.is_whole for each in last])
         last_verb = np.array([255 if each is None else VERBS.index(each.verb) for each in last])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from heapq import merge
+from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
@@ -13,6 +14,7 @@ import pytest
 from connections.talk import Talk
 from connections.test_steady import MTU, ODDITIES, UNFINISHED, Watcher, odd, reads, sends, told
 from emulated_traffic import Stamped, feed
+from ibwire.capture import open_capture
 from ibwire.connections import analysis, rounds, short_runs, tracker
 from ibwire.connections.analysis import Analysis
 from ibwire.connections.connection_tracker import ConnectionTracker
@@ -237,3 +239,16 @@ def test_the_first_response_after_a_retransmission_ends_the_disturbance(
     _, took = both_ways(talk.frames, 30, monkeypatch)
 
     assert took
+
+
+def test_an_end_that_sends_no_requests_although_a_handshake_names_its_first_psn(
+    captures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_capture(captures / "loss-both-2pc.a.pcap") as capture:
+        frames = [(record.time_ns, record.data) for record in capture.records()]
+
+    found, took = both_ways(frames, 1 << 14, monkeypatch)
+
+    assert [each.pairing for each in found.connections] == ["handshake"]
+    assert [each.packets > 100 for each in found.connections[0].directions] == [True, True]
+    assert took > 0.7 * len(frames)
