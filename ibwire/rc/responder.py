@@ -372,7 +372,8 @@ class Responder:
 
     def _credit_code(self) -> int:
         qp = self.qp
-        if self.own.live_credits and self.receives.srq is None and qp.service is not _XRC:
+        # `respond` may replace the profile of a queue pair that has begun.
+        if qp.profile.live_credits and self.receives.srq is None and qp.service is not _XRC:
             return credit_code(len(self.receives.waiting))
         return INVALID_CREDITS
 
