@@ -712,18 +712,21 @@ _PKEY = About(
     "with another P_Key index", f"IBA 10.9.3; {_WIRE}partition-key", group="another P_Key index"
 )
 _OF_PKEY = frozenset(
-    {
-        *(
-            "bth.pkey",
-            "pkey_index",
-            "no answer",
-            "an answer",
-            "executed",
-            "refused",
-            "another answer",
-        ),
-        *("another NAK", "no completion", "a completion", "status", "memory", FLUSH),
-    }
+    (
+        "bth.pkey",
+        "pkey_index",
+        "no answer",
+        "an answer",
+        "executed",
+        "refused",
+        "another answer",
+        "another NAK",
+        "no completion",
+        "a completion",
+        "status",
+        "memory",
+        FLUSH,
+    )
 )
 """What goes wrong where P_Keys are compared: packets are taken or dropped, or have another one."""
 _ELSEWHERE = About(

@@ -108,16 +108,16 @@ def _nak(code: int) -> About:
 
 _TAKEN = frozenset(
     {
-        *("aeth.syndrome", "aeth.msn", "atomicacketh.orig"),
-        *(
-            "bth.se",
-            "bth.mig_req",
-            "bth.ack_req",
-            "bth.fecn",
-            "bth.becn",
-            "bth.resv6a",
-            "bth.resv7",
-        ),
+        "aeth.syndrome",
+        "aeth.msn",
+        "atomicacketh.orig",
+        "bth.se",
+        "bth.mig_req",
+        "bth.ack_req",
+        "bth.fecn",
+        "bth.becn",
+        "bth.resv6a",
+        "bth.resv7",
     }
 )
 """Fields in which an answer that is taken may differ."""
