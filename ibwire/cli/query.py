@@ -55,10 +55,10 @@ def command(
 ) -> None:
     """Run SQL over captures.
 
-    SOURCE is a capture, a directory written by `ibwire export`, or a Parquet file.
-    The tables are `packets`, `messages`, `events`, `incidents` and `connections`; only
-    the columns that the query uses are computed. The dialect is that of DuckDB. The SQL can read
-    only these sources.
+    SOURCE is a capture, a directory written by `ibwire export` or by `ibwire run -o`, or a
+    Parquet file. Of captures, the tables are `packets`, `messages`, `events`, `incidents`
+    and `connections`; only the columns that the query uses are computed. The dialect is that
+    of DuckDB. The SQL can read only these sources.
 
     \b
     ibwire query --tables capture.pcap
