@@ -11,6 +11,7 @@ from ibwire.rules import (
     integrity,
     lengths,
     management,
+    msn,
     naks,
     psn_acks,
     reads,
@@ -76,7 +77,7 @@ PACKET_RULES: tuple[PacketRule, ...] = (
 
 def checks(history: RequestHistory) -> list[ConnectionCheck]:
     """The checks of a reliable connection, in the order in which they receive a packet."""
-    messages = psn_acks.Messages(history)
+    messages = msn.Messages(history)
     return [
         messages,
         psn_acks.Acknowledged(history),

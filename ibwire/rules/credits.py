@@ -24,7 +24,7 @@ from ibwire.rules.history import (
     RequestHistory,
     Violation,
 )
-from ibwire.rules.psn_acks import Messages, distances
+from ibwire.rules.msn import Messages, distances
 from ibwire.rules.regular import Mask, Regular, first_of, highest_yet, opcode_table
 from ibwire_layers.headers import ImmDt
 from ibwire_layers.opcodes import INFO, Operation, name_of

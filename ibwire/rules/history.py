@@ -38,6 +38,7 @@ MOST_STEPS = 1024
 """A sender whose IP identification makes a larger step does not increment it per packet."""
 
 READ_REQUESTS = frozenset(c for c, info in INFO.items() if info.operation is Operation.READ)
+ACKNOWLEDGES = frozenset(c for c, i in INFO.items() if i.operation is Operation.ACKNOWLEDGE)
 FULL = frozenset(c for c, i in INFO.items() if i.position in (Position.FIRST, Position.MIDDLE))
 STARTS = frozenset(c for c, i in INFO.items() if i.position in (Position.FIRST, Position.ONLY))
 ENDS = frozenset(c for c, i in INFO.items() if i.position in (Position.LAST, Position.ONLY))

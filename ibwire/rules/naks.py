@@ -10,11 +10,11 @@ import numpy as np
 from ibwire.connections.packets import TransportPacket
 from ibwire.connections.states import PacketStatus
 from ibwire.rules.findings import Rule, Severity
-from ibwire.rules.history import ConnectionCheck, RequestHistory, Violation
+from ibwire.rules.history import ACKNOWLEDGES, ConnectionCheck, RequestHistory, Violation
 from ibwire.rules.packet import Chunk, Mask, PacketRule, opcodes_where
 from ibwire.rules.regular import Regular
 from ibwire_layers.headers import AETH
-from ibwire_layers.opcodes import INFO, OpCode, Operation, Service, name_of
+from ibwire_layers.opcodes import INFO, Operation, Service, name_of
 from ibwire_layers.psn import distance
 from ibwire_layers.syndrome import RNR_TIMER_US, AckKind, NakCode, code, describe, kind
 
@@ -121,7 +121,6 @@ _WITH_DATA = opcodes_where(
     lambda info: AETH in info.headers and info.operation is not Operation.ACKNOWLEDGE
 )
 _RD = opcodes_where(lambda info: info.service is Service.RD)
-_ACKNOWLEDGE = frozenset((OpCode.RC_ACKNOWLEDGE, OpCode.XRC_ACKNOWLEDGE))
 _FATAL = frozenset(
     (
         NakCode.INVALID_REQUEST,
@@ -255,7 +254,7 @@ class Refusals(ConnectionCheck):
         if what is AckKind.ACK:
             self._settle(packet)
             return
-        if packet.opcode not in _ACKNOWLEDGE:
+        if packet.opcode not in ACKNOWLEDGES:
             return
         value = code(packet.syndrome)
         if what is AckKind.RNR_NAK:

@@ -13,6 +13,7 @@ from ibwire.connections.states import PacketStatus
 from ibwire.rules.atomics import REQUESTS as ATOMICS
 from ibwire.rules.findings import Rule, Severity
 from ibwire.rules.history import (
+    ACKNOWLEDGES,
     FRESH,
     IS_READ,
     READ_REQUESTS,
@@ -21,7 +22,7 @@ from ibwire.rules.history import (
     Violation,
 )
 from ibwire.rules.regular import Regular
-from ibwire_layers.opcodes import OpCode, name_of
+from ibwire_layers.opcodes import name_of
 from ibwire_layers.psn import MASK
 from ibwire_layers.syndrome import AckKind, kind
 
@@ -72,8 +73,6 @@ MOST_RETRIES = 7
 """The retry count has 3 bits."""
 MIN_SKIPS = 3
 """From this count on, skipped packets are not taken for packets lost before the capture point."""
-
-_ACKNOWLEDGE = frozenset((OpCode.RC_ACKNOWLEDGE, OpCode.XRC_ACKNOWLEDGE))
 
 
 class Repeated(ConnectionCheck):
@@ -161,7 +160,7 @@ class Repeated(ConnectionCheck):
         early = self._early
         if what is not AckKind.ACK:
             self._early, self._refused = None, True
-        elif early is not None and packet.opcode in _ACKNOWLEDGE:
+        elif early is not None and packet.opcode in ACKNOWLEDGES:
             psn = self.history.unwrapped(packet.psn)
             if psn is None or psn < early.psn or status is PacketStatus.DUPLICATE:
                 return
@@ -336,16 +335,16 @@ class Duplicates(ConnectionCheck):
 
     def response(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Count an answer to a duplicate."""
-        if status is not PacketStatus.STALE or packet.opcode not in _ACKNOWLEDGE:
+        if status is not PacketStatus.STALE or packet.opcode not in ACKNOWLEDGES:
             return
         if kind(packet.syndrome) is not AckKind.ACK:
             return
         self._given += 1
         if self._asked < self._given <= self._duplicates:
-            asked = f"{self._asked} of the {self._duplicates} duplicates so far asked for one"
             yield (
                 UNASKED,
-                f"ACK of PSN {packet.psn} for a duplicate is number {self._given}, but {asked}",
+                f"ACK of PSN {packet.psn} for a duplicate: {self._given} such ACKs, "
+                f"{self._duplicates} duplicates so far, of which {self._asked} asked for one",
                 packet,
             )
 
