@@ -8,7 +8,7 @@ from itertools import permutations
 import numpy as np
 import numpy.typing as npt
 
-from ibwire.connections import packets, pairing, rounds, steady
+from ibwire.connections import packets, pairing, rounds, steady, untracked
 from ibwire.connections.awaited import Awaited
 from ibwire.connections.cm_exchanges import CMExchanges
 from ibwire.connections.connection import Connection, End, Negotiated
@@ -81,9 +81,11 @@ class Analysis:
         self.points = Points()
         """Leaves out what was captured again at another interface."""
         self._flows = Flows()
-        self._trackers: list[ConnectionTracker] = []
-        """One for each connection that is followed; without `known` in the order of the summary."""
-        self._places: list[tuple[ConnectionTracker, int] | None] = []
+        self._makes_trackers = observer is not None or is_part
+        """Whether each connection has a tracker from its first packet on."""
+        self._trackers: dict[int, ConnectionTracker] = {}
+        """By connection: of each that is followed."""
+        self._places: list[tuple[Connection, int] | None] = []
         """Connection and direction by flow; the arrays hold the same as numbers."""
         self._number = np.zeros(1024, np.uint32)
         self._way = np.zeros(1024, np.uint8)
@@ -150,20 +152,30 @@ class Analysis:
     def flush(self) -> None:
         """Give all kept packets to their connections; more may be taken."""
         if self._block:
-            rows = Rows.concatenate(self._block)
-            self._block, self._block_rows = [], 0
-            self._deliver(rows)
+            self._deliver(self._kept())
+
+    def _kept(self) -> Rows:
+        """All kept packets, which are kept no longer."""
+        rows = Rows.concatenate(self._block)
+        self._block, self._block_rows = [], 0
+        return rows
 
     def finish(self) -> Summary:
         """The capture is over, and no other follows."""
-        self.flush()
+        if self._makes_trackers:
+            self.flush()
         self._settle(force=True)
+        if self._block:
+            rest = self._count_untracked(self._kept())
+            if len(rest):
+                self._deliver(rest)
         summary = self._summary
-        for tracker in self._trackers:
+        for tracker in self._trackers.values():
             tracker.finish(summary.last_ns)
-            tracker.connection.may_be_cut = summary.cut > 0
+        for connection in summary.connections:
+            connection.may_be_cut = summary.cut > 0
         if self._awaited is None:
-            self._unreachable.note(tracker.connection for tracker in self._trackers)
+            self._unreachable.note(summary.connections)
         self._add_exchanges()
         if self._is_part:
             summary.connections.sort(key=lambda each: each.first)
@@ -215,7 +227,7 @@ class Analysis:
         self._negotiated.update(later._negotiated)
         self._summary.merge(later._summary)
         self._unreachable.merge(later._unreachable)
-        for tracker in later._trackers:
+        for tracker in later._trackers.values():
             self._join(tracker, flows, files)
         parked = [rows for parts in later._parked.values() for rows in parts]
         if parked:
@@ -242,9 +254,10 @@ class Analysis:
             first.rows = [rows]
             connection.first = connection.first[0] + files, connection.first[1]
             connection.number = len(self._trackers) + 1
-            self._add(later)
+            self._add(connection)
+            self._trackers[connection.number] = later
             for direction, flow in enumerate(connection.flows):
-                self._put(flow, later, direction)
+                self._put(flow, connection, direction)
             return
         if not places:
             parts = [part for flow in connection.flows for part in self._parked.pop(flow, [])]
@@ -257,29 +270,28 @@ class Analysis:
         else:
             mine = places[0][0]
             for flow in connection.flows:
-                if self._places[flow] is None and len(mine.connection.flows) == 1:
+                if self._places[flow] is None and len(mine.flows) == 1:
                     self._add_flow(mine, flow, connection.pairing)
             self._deliver(rows.take(self._number[rows.flow] > 0))
         if first.fingerprint is not None:
             place = self._places[connection.flows[0]]
-            mine.join(later, is_turned=place is not None and place[1] == 1)
-            mine.connection.seams += len({place[0].connection.number for place in places}) > 1
+            is_turned = place is not None and place[1] == 1
+            self._tracker_of(mine).join(later, is_turned=is_turned)
+            mine.seams += len({place[0].number for place in places}) > 1
 
-    def _add(self, tracker: ConnectionTracker) -> None:
-        self._trackers.append(tracker)
+    def _add(self, connection: Connection) -> None:
         if self._awaited is None:
-            self._summary.connections.append(tracker.connection)
+            self._summary.connections.append(connection)
         else:
-            self._summary.connections[tracker.connection.number - 1] = tracker.connection
+            self._summary.connections[connection.number - 1] = connection
 
-    def _add_flow(self, tracker: ConnectionTracker, flow: int, how: str) -> None:
+    def _add_flow(self, connection: Connection, flow: int, how: str) -> None:
         """The other direction of a connection has been found."""
-        connection = tracker.connection
         connection.flows.append(flow)
         connection.pairing = how
         near, far = connection.ends
         connection.ends = End(near.address, self._flows.keys[flow].dst_qpn), far
-        self._put(flow, tracker, 1)
+        self._put(flow, connection, 1)
         for part in self._parked.pop(flow, ()):
             self._parked_rows -= len(part)
             self._deliver(part)
@@ -291,13 +303,15 @@ class Analysis:
             for service in services:
                 key = FlowKey(near.address, far.address, far.qpn, service)
                 self._sender_qpns[key] = near.qpn
+                place = self._place(key)
+                if place is not None and place[0].number not in self._trackers:
+                    self.flush()  # its packets came before
                 negotiated = Negotiated(near.psn, handshake.mtu, near.max_reads)
                 self._negotiated[key] = negotiated
-                place = self._place(key)
                 if place is not None:
-                    place[0].note_negotiated(place[1], negotiated)
+                    self._trackers[place[0].number].note_negotiated(place[1], negotiated)
 
-    def _place(self, key: FlowKey) -> tuple[ConnectionTracker, int] | None:
+    def _place(self, key: FlowKey) -> tuple[Connection, int] | None:
         flow = self._flows.find(key)
         return None if flow is None or flow >= len(self._places) else self._places[flow]
 
@@ -310,25 +324,45 @@ class Analysis:
             self._number = np.pad(self._number, (0, more))
             self._way = np.pad(self._way, (0, more))
 
-    def _put(self, flow: int, tracker: ConnectionTracker, direction: int) -> None:
+    def _put(self, flow: int, connection: Connection, direction: int) -> None:
         """Record which direction of which connection a flow is."""
-        self._places[flow] = tracker, direction
-        self._number[flow], self._way[flow] = tracker.connection.number, direction
+        self._places[flow] = connection, direction
+        self._number[flow], self._way[flow] = connection.number, direction
 
     def _tracker(self, flow: int) -> ConnectionTracker:
+        """What follows the connection of a flow."""
         place = self._places[flow]
         assert place is not None
-        return place[0]
+        return self._trackers.get(place[0].number) or self._tracker_of(place[0])
 
-    def connection_of(self, flow: int) -> tuple[Connection, int] | None:
-        """Connection and direction of a flow, once they are known."""
-        place = self._places[flow]
-        return None if place is None else (place[0].connection, place[1])
+    def _tracker_of(self, connection: Connection) -> ConnectionTracker:
+        """What follows a connection from now on, if nothing has until now."""
+        found = self._trackers.get(connection.number)
+        if found is not None:
+            return found
+        is_wanted = self._run_observer is None or self._run_observer.wants(connection.number)
+        if is_wanted:
+            together = self._runs_observer
+            if together is not None and not together.takes_together(connection):
+                together = None
+            tracker = ConnectionTracker(
+                connection, self._observer, self._packet_observer, self._run_observer, together
+            )
+        else:
+            tracker = ConnectionTracker(connection)
+        if self._is_part:
+            tracker.first_packets = FirstPackets()
+        self._trackers[connection.number] = tracker
+        for direction, flow in enumerate(connection.flows):
+            negotiated = self._negotiated.get(self._flows.keys[flow])
+            if negotiated is not None:
+                tracker.note_negotiated(direction, negotiated)
+        return tracker
 
     @property
     def trackers(self) -> list[ConnectionTracker]:
-        """What follows the connections of the summary."""
-        return self._trackers
+        """What follows connections, in the order in which it was made."""
+        return list(self._trackers.values())
 
     def _judge_icrcs(self, rows: Rows) -> None:
         """Ignore the ICRCs of a capture that shows most of them wrong."""
@@ -392,7 +426,12 @@ class Analysis:
         groups.sort(key=lambda group: first[group[0][0]])
         for each, how in groups:
             self._connect(each, how, first[each[0]])
-        self._deliver(rows.take(rows.order()))
+        rows = rows.take(rows.order())
+        if self._makes_trackers:
+            self._deliver(rows)
+        else:
+            self._block.append(rows)
+            self._block_rows += len(rows)
 
     def _drop_stray(self) -> None:
         """Drop flows that have only damaged packets: the damage may be in their addresses."""
@@ -402,7 +441,7 @@ class Analysis:
                 self._parked_rows -= len(rows)
                 del self._parked[flow]
 
-    def _connect(self, flows: list[int], how: str, first: tuple[int, int]) -> ConnectionTracker:
+    def _connect(self, flows: list[int], how: str, first: tuple[int, int]) -> Connection:
         """Begin a connection with these flows, the first of which has the first packet.
 
         first: file and number of that.
@@ -412,7 +451,7 @@ class Analysis:
         if back is None:
             back = self._sender_qpns.get(key)
         ends = End(key.src, back), End(key.dst, key.dst_qpn)
-        number = len(self._trackers) + 1
+        number = len(self._summary.connections) + 1
         if self._awaited is not None:
             number = self._awaited.number_of(flows[0])
         connection = Connection(number, ends, key.service)
@@ -422,25 +461,46 @@ class Analysis:
         connection.settled = self._settled
         if self._awaited is not None:
             connection.refused = self._awaited.refused(number)
-        is_wanted = self._run_observer is None or self._run_observer.wants(connection.number)
-        if is_wanted:
-            together = self._runs_observer
-            if together is not None and not together.takes_together(connection):
-                together = None
-            tracker = ConnectionTracker(
-                connection, self._observer, self._packet_observer, self._run_observer, together
-            )
-        else:
-            tracker = ConnectionTracker(connection)
-        if self._is_part:
-            tracker.first_packets = FirstPackets()
-        self._add(tracker)
+        self._add(connection)
         for direction, flow in enumerate(flows):
-            self._put(flow, tracker, direction)
-            negotiated = self._negotiated.get(self._flows.keys[flow])
-            if negotiated is not None:
-                tracker.note_negotiated(direction, negotiated)
-        return tracker
+            self._put(flow, connection, direction)
+        if self._makes_trackers:
+            self._tracker_of(connection)
+        return connection
+
+    def _count_untracked(self, rows: Rows) -> Rows:
+        """Count connections that need no tracker for these packets, the last; returns the others'.
+
+        A handshake says more of a connection than its packets, and pauses ask for its silences.
+        """
+        number = self._number[rows.flow].astype(np.int64)
+        counts = np.bincount(number, minlength=len(self._summary.connections) + 1)
+        is_counted = (counts > 0) & (counts <= untracked.MOST)
+        is_counted[list(self._trackers)] = False
+        is_counted[number[untracked.are_odd(rows)]] = False
+        chosen = [self._summary.connections[each - 1] for each in np.flatnonzero(is_counted)]
+        is_counted[is_counted] = list(map(self._is_plain, chosen))
+        if self._summary.pauses.frames or not is_counted.any():
+            return rows
+        chosen = [each for each in chosen if is_counted[each.number]]
+        mine = np.flatnonzero(is_counted[number])
+        mine = mine[np.argsort(number[mine], kind="stable")]
+        part = rows.take(mine)
+        found = untracked.count(
+            chosen,
+            part,
+            self._way[part.flow],
+            counts[is_counted],
+            self._summary.last_ns,
+        )
+        is_counted[is_counted] = found
+        return rows.take(~is_counted[number])
+
+    def _is_plain(self, connection: Connection) -> bool:
+        """Whether all that is known of a reliable connection is in its packets."""
+        return connection.service in (Service.RC, Service.XRC) and not any(
+            self._flows.keys[flow] in self._negotiated for flow in connection.flows
+        )
 
     def _deliver(self, rows: Rows) -> None:
         """Give packets to their connections."""

@@ -68,13 +68,14 @@ def _analyse_one(
     path: str, *, is_part: bool, rate_bps: int | None, tell: Tell | None = None
 ) -> Part:
     analysis = Analysis(is_part=is_part, rate_bps=rate_bps, source=path)
+    damage = None
     try:
         feed(analysis, path, tell)
     except CaptureError as error:
-        return Part(path, analysis, str(error))
-    finally:
+        damage = str(error)
+    if is_part:
         analysis.flush()
-    return Part(path, analysis, None)
+    return Part(path, analysis, damage)
 
 
 def follow(path: str, observer: Observer) -> Summary:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ibwire.base.histogram import buckets
-from ibwire.connections.connection import MTUS
+from ibwire.connections.connection import MTUS, Connection
 from ibwire.connections.connection_tracker import ConnectionTracker
 from ibwire.connections.events import FlowEventKind
 from ibwire.connections.identity import KEEP, REORDER_IDS
@@ -48,6 +48,8 @@ from ibwire_layers.syndrome import INVALID_CREDITS
 
 FEWEST = 256
 """From this many packets on arrays are faster than single packets."""
+NO_VERB = 255
+"""In place of the verb of a message."""
 _FAR = 1 << 25
 """More PSNs than lie between those of packets that are compared."""
 
@@ -75,12 +77,13 @@ def advance(
         return taken
     begin = np.cumsum(counts) - counts
     at = np.arange(int(counts.sum())) + np.repeat(starts[chosen] - begin, counts)
-    packets = _Packets(rows.take(at), direction[at], counts)
-    states = _States([trackers[each] for each in chosen.tolist()])
-    mtu, odd = _plain(packets, states.mtu)
-    sides = _Sides(packets, states)
+    packets = Packets(rows.take(at), direction[at], counts)
+    used = [trackers[each] for each in chosen.tolist()]
+    states = States([each.connection for each in used], used)
+    mtu, odd = plain(packets, states.mtu)
+    sides = Sides(packets, states)
     odd |= sides.odd()
-    exchanges = _Exchanges(packets, states, mtu)
+    exchanges = Exchanges(packets, states, mtu)
     odd |= exchanges.odd()
     kept = packets.regular(odd)
     observer = states.trackers[0].runs_observer
@@ -118,7 +121,7 @@ def _is_usable(tracker: ConnectionTracker) -> bool:
     return not any(connection.damaged_answers)
 
 
-class _Packets:
+class Packets:
     """Packets of several connections, in order of connections and then of time.
 
     counts: (connections,) how many each has.
@@ -171,25 +174,68 @@ class _Packets:
         return np.arange(self.count) < stop[self.connection]
 
 
-class _States:
-    """What the trackers know, as arrays."""
+class States:
+    """What is known of connections before their packets, as arrays.
 
-    def __init__(self, trackers: Sequence[ConnectionTracker]) -> None:
+    connections: nothing is known of them yet. trackers: what follows them; none, if nothing will
+    follow after these packets.
+    """
+
+    def __init__(
+        self, connections: Sequence[Connection], trackers: Sequence[ConnectionTracker] = ()
+    ) -> None:
         self.trackers = trackers
         self.requests = [each for tracker in trackers for each in tracker.requests]
         """By exchange."""
-        self.identities = [i for tracker in trackers for i in tracker.connection.identities]
-        self.directions = [d for tracker in trackers for d in tracker.connection.directions]
-        self.mtu = np.array([each.connection.mtu or 0 for each in trackers], np.int64)
+        self.exchanges = 2 * len(connections)
+        self.identities = [each for one in connections for each in one.identities]
+        self.directions = [each for one in connections for each in one.directions]
+        if trackers:
+            self._read(connections)
+        else:
+            self._begin(len(connections))
+
+    def _begin(self, connections: int) -> None:
+        self.mtu = np.zeros(connections, np.int64)
+        exchanges = self.exchanges
+        self.high = np.full(exchanges, -1, np.int64)
+        self.last_ns = self.next = np.zeros(exchanges, np.int64)
+        self.acked = np.full(exchanges, -1, np.int64)
+        self.is_new = self.is_whole = np.ones(exchanges, np.bool_)
+        self.is_negotiated = self.is_broken = np.zeros(exchanges, np.bool_)
+        self.verb = np.full(exchanges, NO_VERB, np.int64)
+        self.waiting = np.zeros((0, 3), np.int64)
+
+    def _read(self, connections: Sequence[Connection]) -> None:
+        requests = self.requests
+        self.mtu = np.array([each.mtu or 0 for each in connections], np.int64)
         self.high = np.array([each.high for each in self.identities], np.int64)
+        """(sides,) newest IP identification; -1 before the first."""
         self.last_ns = np.array([each.last_ns or 0 for each in self.directions], np.int64)
-        self.is_new = np.array([each.next is None for each in self.requests])
-        """(exchanges,) whether no request has been seen."""
-        self.next = np.array([each.next or 0 for each in self.requests], np.int64)
-        self.acked = np.array([each.acked for each in self.requests], np.int64)
+        """(sides,)"""
+        self.is_new = np.array([each.next is None for each in requests])
+        """(exchanges,) whether no request has been seen; so are the following."""
+        self.next = np.array([each.next or 0 for each in requests], np.int64)
+        self.acked = np.array([each.acked for each in requests], np.int64)
+        self.is_negotiated = np.array([bool(each.start_psns) for each in requests])
+        """Whether a handshake has named the PSN of a first request."""
+        last = [each.messages[-1] if each.messages else None for each in requests]
+        self.is_whole = np.array([each is None or each.is_whole for each in last])
+        """Whether the newest open message has all of its requests."""
+        self.verb = np.array([NO_VERB if each is None else VERBS.index(each.verb) for each in last])
+        """Of that message."""
+        self.is_broken = np.array([each.has_broken_message for each in requests])
+        waiting = [
+            (number, each.next_response, each.last + 1 - each.next_response)
+            for number, tracker in enumerate(requests)
+            for each in tracker.messages
+            if 0 <= each.next_response <= each.last
+        ]
+        self.waiting = np.array(waiting, np.int64).reshape(-1, 3)
+        """(READs and atomics, 3) exchange, PSN of the next response, and how many are missing."""
 
 
-def _plain(packets: _Packets, known_mtu: Index) -> tuple[Index, Flags]:
+def plain(packets: Packets, known_mtu: Index) -> tuple[Index, Flags]:
     """Path MTU of each connection, 0 where it is not known, and which packets are odd."""
     rows, opcode = packets.rows, packets.opcode
     is_full, is_read = IS_FULL[opcode], IS_READ[opcode] & ~IS_FULL[opcode]
@@ -212,17 +258,17 @@ def _plain(packets: _Packets, known_mtu: Index) -> tuple[Index, Flags]:
     return mtu, odd
 
 
-def _learn_mtus(packets: _Packets, states: _States, mtu: Index, kept: Flags) -> None:
+def _learn_mtus(packets: Packets, states: States, mtu: Index, kept: Flags) -> None:
     """Record the path MTUs that the packets show."""
     shows = kept & IS_FULL[packets.opcode] & (states.mtu == 0)[packets.connection]
     for each in _distinct(packets.connection[shows]):
         states.trackers[each].learn_mtu(int(mtu[each]))
 
 
-class _Sides:
+class Sides:
     """The packets by the ends that sent them: IP identifications, and what every packet counts."""
 
-    def __init__(self, packets: _Packets, states: _States) -> None:
+    def __init__(self, packets: Packets, states: States) -> None:
         self._packets, self._states = packets, states
         self._order = order = packets.by_end(packets.direction)
         self._side = side = (2 * packets.connection + packets.direction)[order]
@@ -256,7 +302,7 @@ class _Sides:
             return
         at, side = self._order[here], self._side[here]
         step, ip_id = self._step[here], self._ip_id[here]
-        groups = _Groups(side)
+        groups = Groups(side)
         rows, times = packets.rows, packets.time_ns[at]
         is_first = np.zeros(len(here), np.bool_)
         is_first[groups.starts] = True
@@ -266,7 +312,7 @@ class _Sides:
         moved = np.maximum.accumulate(np.where(step > 0, np.arange(len(step)), -1))[groups.ends - 1]
         has_moved = moved >= groups.starts
         counts_up = step[moved] < REORDER_IDS
-        icrc = rows.icrc[at]
+        icrc, is_followed = rows.icrc[at], bool(states.trackers)
         table = zip(
             groups.keys.tolist(),
             groups.starts.tolist(),
@@ -302,7 +348,8 @@ class _Sides:
                 if ids[2]:
                     identity.counts_up = ids[3]
                 identity.high = int(ip_id[end - 1])
-                identity.remember(ip_id[start:end], icrc[start:end])
+                if is_followed:
+                    identity.remember(ip_id[start:end], icrc[start:end])
 
     def report(self, kept: Flags) -> None:
         """Report marked packets and CNPs."""
@@ -322,7 +369,7 @@ def _distinct(keys: Index) -> list[int]:
     return found
 
 
-class _Groups:
+class Groups:
     """Where each key is among sorted ones."""
 
     def __init__(self, keys: Index) -> None:
@@ -336,19 +383,19 @@ class _Groups:
         return found
 
 
-class _Exchanges:
+class Exchanges:
     """The packets by exchange: requests of one end and the responses to them.
 
     All arrays are in order of exchanges, and then of time.
     """
 
-    def __init__(self, packets: _Packets, states: _States, mtu: Index) -> None:
+    def __init__(self, packets: Packets, states: States, mtu: Index) -> None:
         self._packets, self.states = packets, states
         end = np.where(packets.is_response, 1 - packets.direction, packets.direction)
         self._order = order = packets.by_end(end)
         self.key = key = (2 * packets.connection + end)[order]
-        groups = _Groups(key)
-        self._first = np.zeros(len(states.requests), np.int64)
+        groups = Groups(key)
+        self._first = np.zeros(states.exchanges, np.int64)
         """(exchanges,) position of the first packet."""
         self._first[groups.keys] = groups.starts
         self.opcode = packets.opcode[order]
@@ -366,9 +413,9 @@ class _Exchanges:
         self.span = span
         sent = np.cumsum(span)
         sent -= (sent - span)[self._first[key]]
-        self._after = self.next[key] + sent
+        self.after = self.next[key] + sent
         """PSN after the requests up to here."""
-        self.expected = self._after - span
+        self.expected = self.after - span
         """PSN of a request."""
         base = self.next[key]
         self.answer = base + (self._psn - base + HALF & MASK) - HALF
@@ -381,12 +428,12 @@ class _Exchanges:
         """The first requests of exchanges that begin here give them their PSN."""
         states, requests = self.states, np.flatnonzero(self._is_request)
         key, first = np.unique(self.key[requests], return_index=True)
-        self._first_request = np.full(len(states.requests), len(self.key), np.int64)
+        self._first_request = np.full(states.exchanges, len(self.key), np.int64)
         self._first_request[key] = requests[first]
         new = np.flatnonzero(states.is_new & (self._first_request < len(self.key)))
-        self.next, self._acked = states.next.copy(), states.acked.copy()
+        self.next, self.acked = states.next.copy(), states.acked.copy()
         self.next[new] = self._psn[self._first_request[new]] + MODULUS
-        self._acked[new] = self.next[new] - 1
+        self.acked[new] = self.next[new] - 1
 
     def _before(self, chosen: Flags, at: Index) -> Index:
         """(n,) position of the chosen packet before each in its exchange; -1 without one."""
@@ -407,24 +454,21 @@ class _Exchanges:
         odd: Flags = (self.expected & MASK) != self._psn
         odd |= self.expected - self.next[key] > REACH
         # The first request may have a negotiated PSN, or one after it.
-        starts = np.array([bool(each.start_psns) for each in self.states.requests])
-        odd |= (self.states.is_new & starts)[key]
-        last = [each.messages[-1] if each.messages else None for each in self.states.requests]
-        whole = np.array([each is None or each.is_whole for each in last])
-        last_verb = np.array([255 if each is None else VERBS.index(each.verb) for each in last])
-        follows_whole = np.where(before >= 0, IS_END[self.opcode[before]], whole[key])
-        same_verb = np.where(before >= 0, verb[before], last_verb[key]) == verb
+        states = self.states
+        odd |= (states.is_new & states.is_negotiated)[key]
+        follows_whole = np.where(before >= 0, IS_END[self.opcode[before]], states.is_whole[key])
+        same_verb = np.where(before >= 0, verb[before], states.verb[key]) == verb
         start = IS_START[self.opcode]
         odd |= (start != follows_whole) | (~start & ~same_verb)
         return odd
 
     def _odd_responses(self) -> Flags:
         key, before, answer = self.key, self._response_before, self.answer
-        odd: Flags = answer <= np.where(before >= 0, answer[before], self._acked[key])
-        odd |= answer >= self._after
+        odd: Flags = answer <= np.where(before >= 0, answer[before], self.acked[key])
+        odd |= answer >= self.after
         odd |= self.states.is_new[key] & (np.arange(len(key)) < self._first_request[key])
         is_answer = self._is_response & ~IS_ACKNOWLEDGE[self.opcode]
-        wanted = _Wanted(self.states.requests, key, self.expected, self.span, self._asked())
+        wanted = _Wanted(self.states, key, self.expected, self.span, self._asked())
         given = np.cumsum(is_answer)
         given -= (given - is_answer)[self._first[key]]
         odd |= is_answer & (wanted.psn(key, given - 1) != answer)
@@ -432,7 +476,7 @@ class _Exchanges:
         following = wanted.psn(key, given)
         odd |= (following >= 0) & (following <= answer)
         # A response after a message that was left unfinished completes that as well.
-        odd |= np.array([each.has_broken_message for each in self.states.requests])[key]
+        odd |= self.states.is_broken[key]
         return odd
 
     def _asked(self) -> Index:
@@ -445,10 +489,8 @@ class _Exchanges:
         mtu: (connections,) path MTU, 0 where it is not known.
         """
         packets, states = self._packets, self.states
-        here = kept[self._order]
-        requests = np.flatnonzero(here & self._is_request)
-        responses = np.flatnonzero(here & self._is_response)
-        is_active = np.zeros(len(states.requests), np.bool_)
+        requests, responses = self.chosen(kept)
+        is_active = np.zeros(states.exchanges, np.bool_)
         is_active[self.key[requests]] = is_active[self.key[responses]] = True
         active = np.flatnonzero(is_active)
         place, position = np.cumsum(is_active) - 1, np.cumsum(kept) - 1
@@ -470,21 +512,29 @@ class _Exchanges:
             answers=self.answer[responses],
         )
 
+    def chosen(self, kept: Flags) -> tuple[Index, Index]:
+        """Positions of the requests and of the responses among these packets."""
+        here = kept[self._order]
+        return (
+            np.flatnonzero(here & self._is_request),
+            np.flatnonzero(here & self._is_response),
+        )
+
     def follow(self, kept: Flags) -> None:
         """Change the trackers by the packets that are kept."""
-        here = kept[self._order]
-        requests = np.flatnonzero(here & self._is_request)
-        responses = np.flatnonzero(here & self._is_response)
+        requests, responses = self.chosen(kept)
         trackers = self.states.requests
         for key in _distinct(self.key[requests[self.states.is_new[self.key[requests]]]]):
             _start(trackers[key], int(self.next[key]))
-        messages = _Messages(self, requests, responses)
+        messages = Messages(self, requests, responses)
         if len(requests):
             self._take_requests(requests)
+            self.count_requests(requests)
         if len(responses):
             self._take_responses(responses)
-        self._note_last(np.flatnonzero(here & (self._is_request | self._is_response)))
-        groups = _Groups(self.key[responses])
+            self.count_credits(responses)
+        self._note_last(np.sort(np.concatenate([requests, responses])))
+        groups = Groups(self.key[responses])
         answers = self.answer[responses]
         disturbed = []
         for key, start, end in zip(
@@ -498,41 +548,45 @@ class _Exchanges:
             tracker.note_answered(answer)
 
     def _take_requests(self, requests: Index) -> None:
-        key, trackers = self.key[requests], self.states.requests
-        groups = _Groups(key)
-        before = self._response_before[requests]
-        acked = np.where(before >= 0, self.answer[before], self._acked[key])
-        after = self._after[requests]
-        outstanding = np.maximum.reduceat(after - acked, groups.starts) - 1
+        groups = Groups(self.key[requests])
         rows = self._packets.rows.take(self._order[requests])
         psn = self.expected[requests]
-        for each, start, end, following, most in zip(
+        for each, start, end, following in zip(
             groups.keys.tolist(),
             groups.starts.tolist(),
             groups.ends.tolist(),
-            after[groups.ends - 1].tolist(),
-            outstanding.tolist(),
+            self.after[requests[groups.ends - 1]].tolist(),
             strict=True,
         ):
-            tracker = trackers[each]
+            tracker = self.states.requests[each]
             tracker.next = following
-            counts = self.states.directions[each]
-            counts.max_outstanding = max(counts.max_outstanding, most)
             tracker.recent_requests.add_many(psn[start:end], rows.take(slice(start, end)))
             tracker.note_new_request()
+
+    def count_requests(self, requests: Index) -> None:
+        """Count what these requests show: PSNs outstanding, and messages by verbs."""
+        key = self.key[requests]
+        groups, before = Groups(key), self._response_before[requests]
+        acked = np.where(before >= 0, self.answer[before], self.acked[key])
+        outstanding = np.maximum.reduceat(self.after[requests] - acked, groups.starts) - 1
+        directions = self.states.directions
+        for each, most in zip(groups.keys.tolist(), outstanding.tolist(), strict=True):
+            counts = directions[each]
+            counts.max_outstanding = max(counts.max_outstanding, most)
         ends = requests[IS_END[self.opcode[requests]]]
         codes, first, times = np.unique(
             self.key[ends] * len(VERBS) + VERB_OF[self.opcode[ends]],
             return_index=True,
             return_counts=True,
         )
-        for place in np.argsort(first).tolist():  # in the order in which the verbs appear
-            each, verb = divmod(int(codes[place]), len(VERBS))
-            self.states.directions[each].count_message(VERBS[verb], int(times[place]))
+        order = np.argsort(first)  # in which the verbs appear
+        for code, count in zip(codes[order].tolist(), times[order].tolist(), strict=True):
+            each, verb = divmod(code, len(VERBS))
+            directions[each].count_message(VERBS[verb], count)
 
     def _take_responses(self, responses: Index) -> None:
         trackers = self.states.requests
-        groups = _Groups(self.key[responses])
+        groups = Groups(self.key[responses])
         rows = self._packets.rows.take(self._order[responses])
         answers = self.answer[responses]
         for each, start, end, acked in zip(
@@ -545,11 +599,14 @@ class _Exchanges:
             tracker = trackers[each]
             tracker.acked, tracker.attempts = acked, 0
             tracker.recent_responses.add_many(answers[start:end], rows.take(slice(start, end)))
-        syndrome = rows.syndrome
+
+    def count_credits(self, responses: Index) -> None:
+        """Count the credits that these responses give."""
+        syndrome = self._packets.rows.syndrome[self._order[responses]]
         gives = np.flatnonzero((syndrome >= 0) & (syndrome < INVALID_CREDITS))
         if not len(gives):
             return
-        groups = _Groups(self.key[responses[gives]])
+        groups = Groups(self.key[responses[gives]])
         lowest = np.minimum.reduceat(syndrome[gives], groups.starts)
         highest = np.maximum.reduceat(syndrome[gives], groups.starts)
         for each, low, high in zip(
@@ -561,7 +618,7 @@ class _Exchanges:
         """When the last packets were."""
         if not len(packets):
             return
-        groups = _Groups(self.key[packets])
+        groups = Groups(self.key[packets])
         last = packets[groups.ends - 1]
         files = self._packets.rows.file[self._order[last]]
         for each, time_ns, file, number, count in zip(
@@ -602,26 +659,20 @@ class _Wanted:
 
     def __init__(
         self,
-        trackers: Sequence[RequestTracker],
+        states: States,
         key: Index,
         psn: Index,
         span: Index,
         asked: Index,
     ) -> None:
-        old = [
-            (number, each.next_response, each.last + 1 - each.next_response)
-            for number, tracker in enumerate(trackers)
-            for each in tracker.messages
-            if 0 <= each.next_response <= each.last
-        ]
-        before = np.array(old, np.int64).reshape(-1, 3)
+        before = states.waiting
         keys = np.concatenate([before[:, 0], key[asked]])
         order = np.argsort(keys, kind="stable")
         count = np.concatenate([before[:, 2], span[asked]])[order]
         self._first = np.concatenate([before[:, 1], psn[asked]])[order]
         self._end = np.cumsum(count)
         self._begin = self._end - count
-        total = np.bincount(keys[order], count, len(trackers)).astype(np.int64)
+        total = np.bincount(keys[order], count, states.exchanges).astype(np.int64)
         self._total, self._base = total, np.cumsum(total) - total
 
     def psn(self, key: Index, index: Index) -> Index:
@@ -634,34 +685,36 @@ class _Wanted:
         return found
 
 
-class _Messages:
+class Messages:
     """The messages that the packets continue, begin and complete.
 
     requests, responses: positions of those that are kept.
     """
 
-    def __init__(self, exchanges: _Exchanges, requests: Index, responses: Index) -> None:
+    def __init__(self, exchanges: Exchanges, requests: Index, responses: Index) -> None:
         self._all, self._requests, self._responses = exchanges, requests, responses
         x = exchanges
         self._sent = np.cumsum(x.size[requests])
-        self._starts = requests[IS_START[x.opcode[requests]]]
-        self._groups = _Groups(x.key[requests])
+        self.starts = requests[IS_START[x.opcode[requests]]]
+        """Positions of their first requests."""
+        self._groups = Groups(x.key[requests])
         if len(requests):
             self._continue()
         ends = requests[IS_END[x.opcode[requests]]]
-        at = np.searchsorted(ends, self._starts)
-        end = ends[np.minimum(at, len(ends) - 1)] if len(ends) else self._starts
-        self._is_whole = (at < len(ends)) & (x.key[end] == x.key[self._starts])
+        at = np.searchsorted(ends, self.starts)
+        end = ends[np.minimum(at, len(ends) - 1)] if len(ends) else self.starts
+        self._is_whole = (at < len(ends)) & (x.key[end] == x.key[self.starts])
         groups = self._groups
-        newest = np.full(len(x.states.requests), -1, np.int64)
+        newest = np.full(x.states.exchanges, -1, np.int64)
         newest[groups.keys] = requests[groups.ends - 1]
-        self._ends = np.where(self._is_whole, end, newest[x.key[self._starts]])
+        self._ends = np.where(self._is_whole, end, newest[x.key[self.starts]])
         """Position of the last request of each that starts here."""
-        self._last = x.expected[self._ends] + x.span[self._ends] - 1
-        first, last = np.searchsorted(requests, [self._starts, self._ends])
-        size = self._sent[last] - self._sent[first] + x.size[self._starts] if len(first) else first
-        is_read = IS_READ[x.opcode[self._starts]]
-        self._size = np.where(is_read, x.dma_len[self._starts], size)
+        self.last = x.expected[self._ends] + x.span[self._ends] - 1
+        """PSN that must be acknowledged for each."""
+        first, last = np.searchsorted(requests, [self.starts, self._ends])
+        size = self._sent[last] - self._sent[first] + x.size[self.starts] if len(first) else first
+        is_read = IS_READ[x.opcode[self.starts]]
+        self._size = np.where(is_read, x.dma_len[self.starts], size)
 
     def _continue(self) -> None:
         """Add requests to the newest open messages."""
@@ -670,9 +723,9 @@ class _Messages:
         goes_on = np.flatnonzero(~IS_START[x.opcode[first]])
         for group in goes_on.tolist():
             begin, end = int(groups.starts[group]), int(groups.ends[group])
-            following = int(np.searchsorted(self._starts, requests[begin]))
-            if following < len(self._starts):
-                end = min(end, int(np.searchsorted(requests, self._starts[following])))
+            following = int(np.searchsorted(self.starts, requests[begin]))
+            if following < len(self.starts):
+                end = min(end, int(np.searchsorted(requests, self.starts[following])))
             at = requests[end - 1]
             message = x.states.requests[int(groups.keys[group])].messages[-1]
             message.size += int(self._sent[end - 1] - self._sent[begin] + x.size[requests[begin]])
@@ -692,26 +745,23 @@ class _Messages:
         ]
         before = np.array(old, np.int64).reshape(-1, 4)
         new = np.flatnonzero(self._is_whole)
-        starts = self._starts[new]
+        starts = self.starts[new]
         key = np.concatenate([before[:, 0], x.key[starts]])
-        last = np.concatenate([before[:, 1], self._last[new]])
+        last = np.concatenate([before[:, 1], self.last[new]])
         by, is_done = self._answered(key, last)
         first_ns = np.concatenate([before[:, 2], x.time_ns[starts]])
         size = np.concatenate([before[:, 3], self._size[new]])
-        done = np.flatnonzero(is_done)
-        done = done[np.argsort(key[done], kind="stable")]
-        if len(done):
-            self._count(key[done], last[done], by[done], first_ns[done], size[done])
+        self._count(is_done, key, last, by, first_ns, size)
         for number, count in enumerate(np.bincount(before[is_done[: len(old)], 0]).tolist()):
             del trackers[number].messages[:count]
         for number in _distinct(x.key[self._responses]):
             for message in trackers[number].messages:
                 if message.next_response >= 0 and message.first <= trackers[number].acked:
                     message.next_response = trackers[number].acked + 1
-        is_open = np.ones(len(self._starts), np.bool_)
+        is_open = np.ones(len(self.starts), np.bool_)
         is_open[new] = ~is_done[len(old) :]
         for index in np.flatnonzero(is_open).tolist():
-            number = int(x.key[self._starts[index]])
+            number = int(x.key[self.starts[index]])
             trackers[number].messages.append(self._message(index, trackers[number].acked))
         for number in _distinct(x.key[self._requests]):
             trackers[number].limit()
@@ -726,13 +776,27 @@ class _Messages:
         by = responses[np.minimum(at, len(responses) - 1)]
         return by, (at < len(responses)) & (x.key[by] == key)
 
-    def _count(self, key: Index, last: Index, by: Index, first_ns: Index, size: Index) -> None:
-        """Count completed messages; all in order of exchanges.
+    def count_answered(self) -> None:
+        """Count what is acknowledged, where nothing was open before."""
+        x, new = self._all, np.flatnonzero(self._is_whole)
+        starts, last = self.starts[new], self.last[new]
+        by, is_done = self._answered(x.key[starts], last)
+        self._count(is_done, x.key[starts], last, by, x.time_ns[starts], self._size[new])
 
-        by: position of the response. first_ns: of the first request.
+    def _count(
+        self, is_done: Flags, key: Index, last: Index, by: Index, first_ns: Index, size: Index
+    ) -> None:
+        """Count completed messages.
+
+        is_done: which of these are. by: position of the response. first_ns: of the first request.
         """
+        done = np.flatnonzero(is_done)
+        if not len(done):
+            return
+        done = done[np.argsort(key[done], kind="stable")]
+        key, last, by, first_ns, size = (each[done] for each in (key, last, by, first_ns, size))
         x = self._all
-        groups = _Groups(key)
+        groups = Groups(key)
         is_passed = x.answer[by] != last
         acks = np.diff(by, prepend=-1) != 0
         latency = x.time_ns[by] - first_ns
@@ -764,12 +828,12 @@ class _Messages:
 
     def _message(self, index: int, acked: int) -> OpenMessage:
         """One that starts here."""
-        x, start, end = self._all, self._starts[index], self._ends[index]
+        x, start, end = self._all, self.starts[index], self._ends[index]
         code = int(x.opcode[start])
         message = OpenMessage(
             verb=VERB[code],
             first=int(x.expected[start]),
-            last=int(self._last[index]),
+            last=int(self.last[index]),
             is_whole=bool(self._is_whole[index]),
             size=int(self._size[index]),
             first_number=int(x.number[start]),

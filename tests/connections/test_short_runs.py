@@ -15,7 +15,7 @@ from connections.talk import Talk
 from connections.test_steady import MTU, ODDITIES, UNFINISHED, Watcher, odd, reads, sends, told
 from emulated_traffic import Stamped, feed
 from ibwire.capture import open_capture
-from ibwire.connections import analysis, rounds, short_runs, tracker
+from ibwire.connections import analysis, rounds, short_runs, tracker, untracked
 from ibwire.connections.analysis import Analysis
 from ibwire.connections.connection_tracker import ConnectionTracker
 from ibwire.connections.packets import Rows
@@ -52,6 +52,7 @@ def both_ways(
         return found
 
     monkeypatch.setattr(short_runs, "advance", counting)
+    monkeypatch.setattr(untracked, "MOST", 0)
     monkeypatch.setattr(short_runs, "FEWEST", 1)
     for name in ("BLOCK", "SMALL_BLOCK", "SETTLE_EVERY"):
         monkeypatch.setattr(analysis, name, block)

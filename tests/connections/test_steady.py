@@ -10,7 +10,7 @@ import pytest
 
 from connections.talk import Talk
 from emulated_traffic import Stamped, analysed, feed
-from ibwire.connections import analysis, steady
+from ibwire.connections import analysis, steady, untracked
 from ibwire.connections.analysis import Analysis
 from ibwire.connections.connection_tracker import ConnectionTracker
 from ibwire.connections.events import FlowEvent, Message
@@ -58,6 +58,7 @@ def both_ways(frames: list[Stamped], monkeypatch: pytest.MonkeyPatch) -> tuple[A
         return took[-1]
 
     monkeypatch.setattr(steady, "advance", counting)
+    monkeypatch.setattr(untracked, "MOST", 0)
     listener, watcher = Listener(), Watcher()
     one, other = feed(Analysis(), frames), feed(Analysis(watcher), frames)
     found, alone = one.finish(), other.finish()

@@ -205,7 +205,7 @@ def test_psns_go_on_from_zero(talk: Talk) -> None:
     talk.sends(0xFFFFFE, 4)
 
     connection, watcher = heard(talk)
-    analysis = feed(Analysis(), talk.frames)
+    analysis = feed(Analysis(Watcher()), talk.frames)
     analysis.finish()
     tracker = analysis.trackers[0].requests[0]
 

@@ -1,0 +1,129 @@
+"""Connections with a few regular packets, which are counted when the capture is over.
+
+A tracker is what the next packet of a connection needs. Where all packets of a connection are at
+hand and none is odd, none is made: the same arrays as in `short_runs` say what its tracker would
+have counted, and what would be open at its end. Tests require the same results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ibwire.connections.connection import Connection
+from ibwire.connections.ending import NAMED, Ending, OpenRequest, Trouble
+from ibwire.connections.opcode_sets import VERB
+from ibwire.connections.open_requests import UNANSWERED_NS
+from ibwire.connections.packets import Rows
+from ibwire.connections.short_runs import (
+    Exchanges,
+    Flags,
+    Groups,
+    Index,
+    Messages,
+    Packets,
+    Sides,
+    States,
+    plain,
+)
+from ibwire.connections.steady import IS_RESPONSE
+from ibwire_layers.opcodes import OpCode
+from ibwire_layers.psn import MASK
+
+REFUSES = 0x20
+"""From this syndrome on a response is a NAK or an RNR NAK."""
+MOST = 256
+"""Packets of a connection; with more a tracker costs little beside them."""
+
+
+def are_odd(rows: Rows) -> Flags:
+    """(n,) which packets are odd by themselves, so that their connection needs a tracker."""
+    odd: Flags = rows.damaged | rows.marked | (rows.opcode == OpCode.CNP)
+    odd |= IS_RESPONSE[rows.opcode] & (rows.syndrome >= REFUSES)
+    return odd
+
+
+def count(
+    connections: Sequence[Connection],
+    rows: Rows,
+    direction: npt.NDArray[np.uint8],
+    counts: Index,
+    now: int,
+) -> Flags:
+    """Count all packets of the connections that have no odd one; returns which these are.
+
+    rows: of one connection after the other, without any that `are_odd`. direction: (n,) which end
+    sent each. counts: (connections,) how many each has. now: when the capture ends, ns.
+    """
+    packets = Packets(rows, direction, counts)
+    states = States(connections)
+    mtu, odd = plain(packets, states.mtu)
+    sides = Sides(packets, states)
+    odd |= sides.odd()
+    exchanges = Exchanges(packets, states, mtu)
+    odd |= exchanges.odd()
+    is_regular: Flags = ~np.logical_or.reduceat(odd, packets.starts)
+    kept = is_regular[packets.connection]
+    if not kept.any():
+        return is_regular
+    for each in np.flatnonzero(is_regular & (mtu > 0)).tolist():
+        connections[each].learn_mtu(int(mtu[each]))
+    sides.count(kept)
+    requests, responses = exchanges.chosen(kept)
+    if len(requests):
+        messages = Messages(exchanges, requests, responses)
+        exchanges.count_requests(requests)
+        if len(responses):
+            exchanges.count_credits(responses)
+        messages.count_answered()
+        _note_endings(connections, exchanges, messages, requests, responses, now)
+    return is_regular
+
+
+def _note_endings(
+    connections: Sequence[Connection],
+    exchanges: Exchanges,
+    messages: Messages,
+    requests: Index,
+    responses: Index,
+    now: int,
+) -> None:
+    """Note what is open at the end, as `open_requests` does for trackers."""
+    groups, acked = Groups(exchanges.key[requests]), exchanges.acked.copy()
+    newest = np.zeros(len(acked), np.int64)
+    newest[groups.keys] = requests[groups.ends - 1]
+    following = exchanges.after[newest[groups.keys]]
+    if len(responses):
+        answers = Groups(exchanges.key[responses])
+        last = responses[answers.ends - 1]
+        acked[answers.keys] = exchanges.answer[last]
+        newest[answers.keys] = np.maximum(newest[answers.keys], last)
+    still_open: dict[int, list[OpenRequest]] = {}
+    starts = messages.starts[messages.last > acked[exchanges.key[messages.starts]]]
+    for key, opcode, number in zip(
+        exchanges.key[starts].tolist(),
+        exchanges.opcode[starts].tolist(),
+        exchanges.number[starts].tolist(),
+        strict=True,
+    ):
+        still_open.setdefault(key, []).append(OpenRequest(VERB[opcode], number))
+    for key, first, end, silence in zip(
+        groups.keys.tolist(),
+        (acked[groups.keys] + 1).tolist(),
+        following.tolist(),
+        (now - exchanges.time_ns[newest[groups.keys]]).tolist(),
+        strict=True,
+    ):
+        connection, direction = connections[key >> 1], key & 1
+        found: Sequence[OpenRequest] = ()
+        trouble, oldest = None, end - 1
+        if connection.is_paired:
+            found, oldest = still_open.get(key, ()), first
+            if silence >= UNANSWERED_NS and (found or first < end):
+                trouble = Trouble.SILENCE
+        ending = Ending(len(found), trouble, silence, tuple(found[:NAMED]))
+        before, after = connection.endings
+        connection.endings = (before, ending) if direction else (ending, after)
+        connection.unacknowledged[direction] = oldest & MASK, end - oldest

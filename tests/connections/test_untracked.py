@@ -1,0 +1,188 @@
+"""Connections with a few regular packets are counted without a tracker, as if with one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from heapq import merge
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from connections.talk import Talk
+from connections.test_short_runs import mixed
+from connections.test_steady import MTU, UNFINISHED, Watcher, reads, sends, told
+from emulated_traffic import Stamped, feed
+from examples import scaled
+from ibwire.connections import analysis, untracked
+from ibwire.connections.analysis import Analysis
+from ibwire.connections.connection import Connection
+from ibwire.connections.ending import Trouble
+from ibwire.connections.summary import Summary
+from ibwire_layers.opcodes import OpCode
+
+SECOND_NS = 10**9
+
+
+def both_ways(frames: list[Stamped]) -> tuple[Summary, int]:
+    """What is counted without trackers, as far as may be, and of how many connections.
+
+    It must be what trackers count that follow every packet.
+    """
+    one = Analysis()
+    found, followed = feed(one, frames).finish(), feed(Analysis(Watcher()), frames).finish()
+
+    assert told(found) == told(followed)
+    for mine, its in zip(found.connections, followed.connections, strict=True):
+        same(mine, its)
+    return found, len(found.connections) - len(one.trackers)
+
+
+def same(mine: Connection, its: Connection) -> None:
+    """Also what JSON does not show."""
+    assert mine.status == its.status
+    assert (mine.mtu, mine.mtu_is_seen) == (its.mtu, its.mtu_is_seen)
+    assert (mine.ends, mine.pairing, mine.first) == (its.ends, its.pairing, its.first)
+    assert mine.unacknowledged == its.unacknowledged
+    for end in (0, 1):
+        assert mine.endings[end] == its.endings[end]
+        assert mine.endings[end].first_open == its.endings[end].first_open
+        assert mine.identities[end].counts_up == its.identities[end].counts_up
+        one, other = mine.directions[end], its.directions[end]
+        for name in {each.name for each in fields(one)} - {"congestion"}:
+            assert getattr(one, name) == getattr(other, name), name
+
+
+def together(talks: Sequence[Talk]) -> list[Stamped]:
+    return list(merge(*(talk.frames for talk in talks)))
+
+
+@pytest.mark.parametrize("ids", [True, False])
+def test_regular_connections_need_no_tracker_and_others_get_one(
+    ids: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(untracked, "MOST", 1000)
+
+    found, counted = both_ways(mixed(ids))
+
+    assert 3 <= counted < len(found.connections)
+
+
+@pytest.mark.parametrize("leave", UNFINISHED)
+@pytest.mark.parametrize("later_ns", [0, 2 * SECOND_NS])
+def test_what_was_left_unfinished_is_open_at_the_end(leave: Any, later_ns: int) -> None:
+    talk, last = Talk(), Talk(number=1)
+    leave(talk)
+    last.wait(later_ns / 1000)
+    last.sends(0, 3)
+
+    both_ways(together([talk, last]))
+
+
+def test_a_request_without_an_answer_for_a_second_is_trouble() -> None:
+    talk, last = Talk(), Talk(number=1)
+    talk.sends(0, 3)
+    talk.ask(OpCode.RC_SEND_ONLY, 3, 64)
+    talk.ask(OpCode.RC_RDMA_READ_REQUEST, 4, length=8)
+    last.wait(2 * SECOND_NS / 1000)
+    last.sends(0, 3)
+
+    found, counted = both_ways(together([talk, last]))
+
+    assert counted == 2
+    ending, _ = found.connections[0].endings
+    assert (ending.open_messages, ending.trouble) == (2, Trouble.SILENCE)
+    assert [each.number for each in ending.first_open] == [7, 8]
+
+
+def test_of_one_direction_alone_nothing_is_known_to_be_open() -> None:
+    talk = Talk()
+    for psn in range(5):
+        talk.ask(OpCode.RC_SEND_ONLY, psn, 64)
+
+    found, counted = both_ways(talk.frames)
+
+    assert counted == 1
+    assert found.connections[0].pairing == "none"
+    assert found.connections[0].unacknowledged[0] == (4, 1)
+
+
+def test_a_connection_with_more_packets_has_a_tracker() -> None:
+    talks = [Talk(number=number) for number in range(2)]
+    talks[0].sends(0, untracked.MOST // 2)
+    talks[1].sends(0, untracked.MOST // 2 + 1)
+
+    _, counted = both_ways(together(talks))
+
+    assert counted == 1
+
+
+def test_packets_that_go_on_after_a_block_have_a_tracker(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("BLOCK", "SETTLE_EVERY"):
+        monkeypatch.setattr(analysis, name, 20)
+    talks = [Talk(number=number) for number in range(2)]
+    talks[0].sends(0, 30)
+    talks[1].wait(10_000)
+    talks[1].sends(0, 4)
+    one = Analysis()
+
+    found = feed(one, together(talks), chunk=10).finish()
+
+    assert told(found) == told(feed(Analysis(Watcher()), together(talks), chunk=10).finish())
+    assert [each.connection.number for each in one.trackers] == [1]
+
+
+TRAFFIC = st.lists(
+    st.tuples(
+        st.booleans(),
+        st.lists(st.sampled_from(["send", "long", "read", "atomic", "back"]), max_size=8),
+        st.integers(0, 6),
+    ),
+    min_size=1,
+    max_size=6,
+)
+"""Of each conversation: whether IP identifications count up, its messages, and how many of its
+last packets are missing."""
+
+
+def conversation(number: int, ids: bool, kinds: list[str], cut: int) -> Talk:
+    talk = Talk(ids, number)
+    psn = 0xFFFFF8
+    for msn, kind in enumerate(kinds, 1):
+        if kind == "send":
+            talk.sends(psn, 2, msn)
+            psn += 2
+        elif kind == "long":
+            sends(talk, psn // 2, 1)
+            psn += 2
+        elif kind == "read":
+            reads(talk, psn, 1)
+            psn += 3
+        elif kind == "atomic":
+            talk.ask(OpCode.RC_FETCH_ADD, psn)
+            talk.answer(psn, msn, opcode=OpCode.RC_ATOMIC_ACKNOWLEDGE)
+            psn += 1
+        else:
+            talk.ask(OpCode.RC_RDMA_WRITE_ONLY, 900 + msn, 8, sender=1)
+            talk.answer(900 + msn, msn, sender=0)
+    talk.frames = talk.frames[: len(talk.frames) - cut]
+    return talk
+
+
+@pytest.mark.slow
+@settings(max_examples=scaled(60))
+@given(traffic=TRAFFIC)
+def test_any_regular_traffic_is_counted_as_trackers_count_it(traffic: Any) -> None:
+    both_ways(together([conversation(at, *each) for at, each in enumerate(traffic)]))
+
+
+def test_a_read_whose_packets_are_only_known_with_the_path_mtu_has_a_tracker() -> None:
+    talk = Talk()
+    reads(talk, 0, 1)
+
+    found, counted = both_ways(talk.frames)
+
+    assert counted == 0
+    assert found.connections[0].mtu == MTU
