@@ -41,11 +41,13 @@ class HostFiles:
         """What each file says."""
 
     def write(self) -> None:
-        """Write the files that are not there yet, or say what is no longer so."""
+        """Write the files that are not there yet, or say what is no longer so.
+
+        Raises `OSError`, such as without room; the next call then writes what is missing.
+        """
         state = b"".join([bytes(each.info + each.pkeys) for each in self._node.external_ports()])
         if state == self._state:
             return
-        self._state = state
         written = self._written
         for name, value in _contents(self._node).items():
             if name not in written:
@@ -53,6 +55,7 @@ class HostFiles:
             elif written[name] != value:
                 self._replace(name, value)
             written[name] = value
+        self._state = state
 
     def _make(self, name: str, value: object) -> None:
         path = f"{self.root}/{name}"
@@ -72,7 +75,9 @@ class HostFiles:
     def _put(self, path: str, value: object) -> None:
         opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
         try:
-            os.write(opened, f"{value}\n".encode())
+            data = f"{value}\n".encode()
+            while data:  # a disk that becomes full takes a part of it first
+                data = data[os.write(opened, data) :]
         finally:
             os.close(opened)
 

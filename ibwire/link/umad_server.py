@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import logging
 import os
 import select
 import shutil
@@ -30,6 +31,8 @@ from ibwire.link.ibsim_server import IbsimServer
 from ibwire.link.umad_files import HostFiles
 from ibwire.sm.management import Management
 from ibwire.sm.umad import ONE_MAD, WORD, Agent, Door, UmadFile
+
+log = logging.getLogger(__name__)
 
 HELLO = struct.Struct("<IIII112s")
 MAGIC = 0x69627731
@@ -205,8 +208,15 @@ class UmadServer:
             self._flush()
         if self._is_stale and not found and not self.management.is_busy:
             self._is_stale = False
-            for files in self._files.values():
+            self._write_files()
+
+    def _write_files(self) -> None:
+        """Bring the files of all hosts up to date; where that fails, with the next change."""
+        for files in self._files.values():
+            try:
                 files.write()
+            except OSError as error:
+                log.warning("files of a host: %s: %s", files.root, error.strerror)
 
     def _proceed(self, now: Time) -> None:
         """Deliver MADs, and do what is due."""
@@ -385,6 +395,8 @@ class UmadServer:
             answer = {"error": f"the command has no {error}"}
         except (IbwireError, ValueError, TypeError, RecursionError) as error:
             answer = {"error": str(error)}
+        except OSError as error:
+            answer = {"error": f"{error.filename or self.folder}: {error.strerror}"}
         data = json.dumps(answer).encode()
         if len(data) > LONGEST:
             path = self._spill(self.folder, data)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import os
 import socket
 import struct
 from collections.abc import Iterator
@@ -15,6 +17,7 @@ from ibwire.base.errors import LinkError
 from ibwire.fabric.infiniband import read_topology
 from ibwire.fabric.infiniband.shipped import topology_path
 from ibwire.link import umad_client
+from ibwire.link.umad_files import HostFiles
 from ibwire.link.umad_server import (
     CONTROL,
     FILED,
@@ -357,6 +360,71 @@ def test_files_say_what_the_port_is(server: UmadServer) -> None:
     assert (port / "state").read_text() == "2: INIT\n"
     assert (port / "gids/0").read_text() == "fe80:0000:0000:0000:0002:c903:0020:0021\n"
     assert (root / "sys/class/infiniband_mad/umad0/ibdev").read_text() == "ibwire0\n"
+
+
+def test_a_full_disk_ends_no_fabric_and_files_follow_once_there_is_room(
+    server: UmadServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = Client(server)
+    client.hello(UMAD)
+    root = Path(server.environment("node-1")["IBWIRE_ROOT"])
+    state = root / "sys/class/infiniband/ibwire0/ports/1/state"
+    port = server.management.subnet.nodes["node-1"].ports[1]
+
+    def full(opened: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def change_state(to: int) -> None:
+        port.state = to
+        client.register(0, 3, 0)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full)
+        change_state(3)
+    before = state.read_text()
+    change_state(4)
+
+    assert "No space left on device" in caplog.text
+    assert (before, state.read_text()) == ("2: INIT\n", "4: ACTIVE\n")
+
+
+def test_what_did_not_fit_is_written_with_the_next_change(
+    server: UmadServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that becomes full takes a part of a file; the rest has to be an error."""
+    files = HostFiles(server.folder / "host", server.management.subnet.nodes["node-1"])
+    write, room = os.write, [100]
+
+    def write_some(opened: int, data: bytes) -> int:
+        if not room[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        count = write(opened, data[: room[0]])
+        room[0] -= count
+        return count
+
+    monkeypatch.setattr(os, "write", write_some)
+    with pytest.raises(OSError, match="No space left"):
+        files.write()
+    room[0] = 1 << 20
+    files.write()
+
+    rate = server.folder / "host/sys/class/infiniband/ibwire0/ports/1/rate"
+    assert rate.read_text() == "100 Gb/sec (4X EDR)\n"
+
+
+def test_a_command_for_which_there_is_no_room_is_answered_with_a_sentence(
+    server: UmadServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Client(server)
+    client.hello(CONTROL)
+
+    def full(opened: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    client.tell(json.dumps({"command": "attach", "host": "node-1"}).encode())
+
+    assert "No space left on device" in json.loads(client.hear())["error"]
 
 
 def test_commands_are_answered_and_errors_are_sentences(server: UmadServer) -> None:
