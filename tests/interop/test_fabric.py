@@ -277,7 +277,9 @@ def test_opensm_and_tools_work_with_a_link_that_damages_and_one_that_flaps(ring:
             return "SymbolErrorCounter" in found
 
         until(has_errors)
-        assert set(re.findall(r'^Errors for \S+ "(\S+)"', found, re.MULTILINE)) <= {"sw0", "sw5"}
+        named = set(re.findall(r'^Errors for \S+ "(\S+)"', found, re.MULTILINE))
+        assert named
+        assert named <= {"sw0", "sw5"}
         ring.run("fail", "sw0[7]", "--restore")
         ring.run("fail", "sw0[8]", "--for", "100ms")
         until(lambda: ring.states() == {"active"})
