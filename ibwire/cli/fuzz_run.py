@@ -31,16 +31,15 @@ from ibwire.cli.paths import InputPath, OutputDirectory, OutputPath
 from ibwire.cli.sources import Unreadable as UnreadableCapture
 from ibwire.cli.terminal import console
 from ibwire.cli.values import IPAddress, QueuePairNumber
-from ibwire.fuzz.artefacts import SarifResult, checked_script, save, write_junit, write_sarif
+from ibwire.fuzz.artefacts import checked_script, save, write_junit, write_sarif
 from ibwire.fuzz.campaign import ENDLESS, Campaign
-from ibwire.fuzz.case import CaseError, Role, step_text, to_json
+from ibwire.fuzz.case import Role, step_text, to_json
 from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.prefetch import Prefetcher
 from ibwire.fuzz.recording import Recording, record
 from ibwire.fuzz.report import Report
 from ibwire.fuzz.report_text import counted, finding_lines
 from ibwire.fuzz.run_file import Session, Settings, load
-from ibwire.fuzz.saved import case_file
 from ibwire.fuzz.stepper import Maker
 from ibwire.fuzz.targets.testbed import Target
 from ibwire.fuzz.vocabulary.operators import groups
@@ -50,8 +49,6 @@ from ibwire.rc.profile import PROFILES
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
-
-    from ibwire.report.fuzz_page import Part
 
 USUAL = Budget(20_000, 600)
 """Without `--budget`."""
@@ -266,7 +263,7 @@ class _Run:
         self._failures: list[tuple[str, str, str]] = []
         self.makes_page = False
         """Whether findings are kept for a page."""
-        self._parts: dict[str, Part] = {}
+        self._parts: dict[str, str] = {}
         """Of that page, by the name of the finding."""
         self._seconds = 0.0
         self.failure: CaptureError | None = None
@@ -385,28 +382,18 @@ class _Run:
             write_junit(junit, self._session.settings.target, self._all_failures())
         if sarif is not None:
             found = [
-                SarifResult(each.name, each.rule, each.group, each.bucket, self._file_of(each.name))
-                for each in self._session.known
+                (each.name, each.rule, each.group, each.bucket) for each in self._session.known
             ]
             write_sarif(sarif, self._session.settings.target, found)
         if html is not None:
             with Output(html) as output:
                 output.text.writelines(self._page())
 
-    def _file_of(self, name: str) -> Path | None:
-        """The case of a finding in the directory of the run."""
-        if self._directory is None:
-            return None
-        try:
-            return case_file(self._directory / name, "case")
-        except CaseError:  # it could not be written
-            return None
-
     def _page(self) -> Iterator[str]:
         """Findings by rule, in the order of the first of each."""
         from ibwire.report.fuzz_page import brief_part, fuzz_page
 
-        by_rule: dict[str, list[Part]] = {}
+        by_rule: dict[str, list[str]] = {}
         for known in self._session.known:
             part = self._parts.get(known.name)
             if part is None:

@@ -154,7 +154,7 @@ class Direction:
         """Bytes with which a frame is given to the far end; 0 for whole frames."""
         self.latency: Time = 0
         """Time from the arrival of a frame to `receive`, but of MAC control; it needs a `stage`."""
-        self.stage = stage if stage is not None or not head else _unchanged
+        self.stage = stage if stage is not None or not head else unchanged
         """Called for each frame when it starts to leave; may be changed at any time, for frames
         that have not left yet."""
         self.free_at: Time = -1
@@ -287,7 +287,7 @@ class Flight:
         return self.start + (index + 1) * self.step + self.line.delay
 
 
-def _unchanged(frame: Frame, now: Time) -> tuple[tuple[Time, Frame], ...]:
+def unchanged(frame: Frame, now: Time) -> tuple[tuple[Time, Frame], ...]:
     """The stage of a line that gives the far end the first bytes of a frame."""
     return ((0, frame),)
 

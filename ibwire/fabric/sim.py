@@ -37,7 +37,7 @@ from ibwire.base.units import ETHERNET_OVERHEAD, GBPS, US, Time
 from ibwire.base.watcher import FrameWatcher
 from ibwire.fabric.events import EventQueue
 from ibwire.fabric.flights import Flights
-from ibwire.fabric.line import NEVER, Direction, Flight, Station
+from ibwire.fabric.line import NEVER, Direction, Flight, Station, unchanged
 from ibwire.fabric.pause import PauseGrant
 from ibwire_layers.outer import EtherType
 
@@ -446,6 +446,13 @@ class Simulator:
     def _pass(self, line: Direction, given: Frame | UnbuiltFrame, now: Time) -> None:
         """Send a frame through the stage of a direction."""
         assert line.stage is not None
+        if line.stage is unchanged and isinstance(given, UnbuiltFrame):
+            arrival = line.free_at
+            if line.head < given.size + line.overhead:
+                arrival = now + line.time_of(line.head)
+            arrival += line.delay + line.latency
+            self._events.schedule(arrival, now, line.far, line, given)
+            return
         unbuilt = given if isinstance(given, UnbuiltFrame) else None
         frame = given.build() if isinstance(given, UnbuiltFrame) else given
         arrival = line.free_at + line.delay

@@ -11,10 +11,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from urllib.parse import quote as urlquote
 from xml.etree import ElementTree
 
 from ibwire.base.errors import ScriptError
@@ -113,27 +111,12 @@ def write_capture(path: Path, case: Case, recording: Recording) -> None:
             writer.write(entry.frame, entry.time // NS, comments=comments)
 
 
-@dataclass(frozen=True, slots=True)
-class SarifResult:
-    """A finding as SARIF has it."""
-
-    number: str
-    """`F0001`."""
-    rule: str
-    group: str
-    name: str
-    file: Path | None
-    """Of its case, if it is kept."""
-
-
-def write_sarif(path: str, name: str, findings: Sequence[SarifResult]) -> None:
+def write_sarif(path: str, name: str, findings: Sequence[tuple[str, str, str, str]]) -> None:
     """Write findings as SARIF 2.1.0, for programs that show the results of analyses.
 
-    name: of the target. Raises `OutputError`.
+    name: of the target. findings: number, rule, group and name of each. Raises `OutputError`.
     """
-    rules: dict[str, str] = {}
-    for each in findings:
-        rules.setdefault(_rule_id(each.rule), each.rule)
+    rules = dict.fromkeys(rule for _, rule, _, _ in findings)
     document = {
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
         "version": "2.1.0",
@@ -143,37 +126,25 @@ def write_sarif(path: str, name: str, findings: Sequence[SarifResult]) -> None:
                     "driver": {
                         "name": "ibwire fuzz",
                         "rules": [
-                            {"id": key, "shortDescription": {"text": rule}}
-                            for key, rule in rules.items()
+                            {"id": _rule_id(rule), "shortDescription": {"text": rule}}
+                            for rule in rules
                         ],
                     }
                 },
                 "results": [
                     {
-                        "ruleId": _rule_id(each.rule),
+                        "ruleId": _rule_id(rule),
                         "level": "error",
-                        "message": {"text": f"{each.number} {each.name}"},
-                        "locations": [_location(name, each.file)],
-                        "partialFingerprints": {"ibwireGroup/v1": each.group},
+                        "message": {"text": f"{number} {text}"},
+                        "locations": [{"logicalLocations": [{"name": name, "kind": "module"}]}],
+                        "partialFingerprints": {"ibwireGroup/v1": group},
                     }
-                    for each in findings
+                    for number, rule, group, text in findings
                 ],
             }
         ],
     }
     write_text(Path(path), json.dumps(document, indent=2) + "\n")
-
-
-def _location(name: str, file: Path | None) -> dict[str, object]:
-    """The target, and the file of the case: GitHub, for one, refuses results without a file."""
-    location: dict[str, object] = {"logicalLocations": [{"name": name, "kind": "module"}]}
-    if file is not None:
-        uri = file.as_uri() if file.is_absolute() else urlquote(file.as_posix())
-        location["physicalLocation"] = {
-            "artifactLocation": {"uri": uri},
-            "region": {"startLine": 1},
-        }
-    return location
 
 
 def _rule_id(rule: str) -> str:
@@ -216,7 +187,7 @@ def _ways(case: Case, tested: Target, directory: Path, reason: str) -> Iterator[
     else:
         yield f"  script    ibwire drill {quote(str(directory / SCRIPT))}{options}"
     for name, value in case.choices.items():
-        yield f"  choice    of the target, and so of the reference in this case: {name} = {value}"
+        yield f"  choice    the reference makes this one of the target, too: {name} = {value}"
     if any(isinstance(step, Connect) for step in case.steps):
         yield "  note      it takes several connections with the same device"
 

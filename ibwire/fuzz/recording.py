@@ -111,10 +111,8 @@ def _outcome(difference: Difference, wire: Wire, is_managed: bool) -> tuple[list
             texts[0] += "".join(
                 f" {part}.{name}={_field(frame, part, name)}" for part, name in fields
             )
-    for texts in words:
-        texts[:] = texts or ["nothing"]
-        texts[0] = f"after {same} as expected: " * bool(same) + texts[0]
-    return words[0], words[1]
+    before = [f"{same} more that are right"] if same else []
+    return before + (words[0] or ["nothing"]), before + (words[1] or ["nothing"])
 
 
 def _field(frame: object, part: str, name: str) -> str:

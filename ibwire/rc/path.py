@@ -161,7 +161,10 @@ class Path:
         """Bytes of a frame beside those from the BTH to the padding."""
         is_plain = before[12:15] == _PLAIN_IPV4 and len(before) == _PLAIN_SIZE
         self.flow_key = before[:16] + before[22:24] + before[26:38] if is_plain else b""
-        """What switches look at in its frames, if they may be sent unbuilt; otherwise empty."""
+        """What switches look at in its frames, if they may be sent unbuilt; otherwise empty. Of
+        native InfiniBand without a GRH, the LRH with length 0."""
+        if self._headers.is_native and len(before) == h.LRH.SIZE:
+            self.flow_key = before[:4] + bytes(2) + before[6:]
 
     def next_identification(self) -> int:
         """The IPv4 identification of the next frame, if the path counts them; otherwise -1."""

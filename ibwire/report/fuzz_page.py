@@ -6,7 +6,6 @@ The page has no script, and all text of a run is escaped.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 
 from ibwire.base.printable import printable
@@ -24,60 +23,38 @@ MAXIMUM_TEXT = 400
 """Characters: what crashes may have much to say."""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A finding in the page."""
-
-    name: str
-    """`F0001`."""
-    bucket: str
-    body: str
-
-
 def fuzz_page(
-    target: str, summary: Sequence[str], findings: Mapping[str, Sequence[Part]]
+    target: str, summary: Sequence[str], findings: Mapping[str, Sequence[str]]
 ) -> Iterator[str]:
     """The page, in pieces of text.
 
-    summary: lines about the run. findings: by rule.
+    summary: lines about the run. findings: by rule, the parts that `finding_part` and `brief_part`
+    make.
     """
     title = f"ibwire fuzz: {target}"
     yield _HEAD.format(title=_text(title), style=template("page.css") + template("fuzz.css"))
     lines = "\n".join(_text(line) for line in summary)
     yield f"<section><pre>{lines}</pre></section>\n"
-    yield from _contents([part for parts in findings.values() for part in parts])
     for rule, parts in findings.items():
         yield f"<section>\n<h2>{_text(rule)}</h2>\n"
         yield f'<p class="hint">{counted(len(parts), "finding")}</p>\n'
-        for part in parts:
-            yield f'<h3 id="{_text(part.name)}">{_text(part.name)} {_text(part.bucket)}</h3>\n'
-            yield part.body
+        yield from parts
         yield "</section>\n"
     yield "</main>\n</body>\n</html>\n"
 
 
-def _contents(parts: Sequence[Part]) -> Iterator[str]:
-    """All findings of a page in their order, unless they are seen at once."""
-    if len(parts) < 2:
-        return
-    yield '<section>\n<ul class="contents">\n'
-    for part in parts:
-        name = _text(part.name)
-        yield f'<li><a href="#{name}">{name}</a> {_text(part.bucket)}</li>\n'
-    yield "</ul>\n</section>\n"
-
-
-def finding_part(finding: Finding, recording: Recording) -> Part:
+def finding_part(finding: Finding, recording: Recording) -> str:
     """A finding with its packets, and what was expected beside what was received."""
     rows = list(_rows(finding, recording))
     hidden = len(rows) - MAXIMUM_ROWS
     attributes = connection_text(finding.case.connection)
     found = finding.original.origin
     found = (
-        f"by the {found}" if found.startswith(WITNESS) else f"at packet {finding.packet:,}, {found}"
+        f"by the {found}" if found.startswith(WITNESS) else f"packet {finding.packet:,}, {found}"
     )
-    body = "\n".join(
+    return "\n".join(
         [
+            f"<h3>F{finding.number:04} {_text(finding.bucket)}</h3>",
             f'<p class="hint">Found {_text(found)}</p>',
             *[f'<p class="hint">Queue pair: {_text(attributes)}</p>'] * bool(attributes),
             '<p class="sides"><b>tester</b><b>device</b></p>',
@@ -91,17 +68,15 @@ def finding_part(finding: Finding, recording: Recording) -> Part:
             "</div>\n",
         ]
     )
-    return Part(f"F{finding.number:04}", finding.bucket, body)
 
 
-def brief_part(name: str, bucket: str, origin: str) -> Part:
+def brief_part(name: str, bucket: str, origin: str) -> str:
     """A finding from before the run was resumed: its packets are in its directory."""
-    by = "by the " * origin.startswith(WITNESS)
-    body = (
-        f'<p class="hint">Found before the run was resumed: {by}{_text(origin)}; '
+    return (
+        f"<h3>{_text(name)} {_text(bucket)}</h3>\n"
+        f'<p class="hint">Found {_text(origin)}, before the run was resumed; '
         f"its packets: {_text(name)}/case.pcapng</p>\n"
     )
-    return Part(name, bucket, body)
 
 
 def _rows(finding: Finding, recording: Recording) -> Iterator[str]:

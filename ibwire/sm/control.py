@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ibwire.base.errors import EncodeError, LinkError
+from ibwire.fabric.infiniband.counters import COUNTERS
 from ibwire.fabric.infiniband.routing import Engine
 from ibwire.fabric.infiniband.subnet import IS_SM, NO_PORT, Node, Port, Subnet, rate_name
 from ibwire.sm.configuration import (
@@ -86,7 +87,7 @@ class Control:
                 if port.peer is None and not name:
                     continue
                 counters = port.counters
-                shown = {each: getattr(counters, each) for each in counters.__slots__}
+                shown = {each: getattr(counters, each) for each in COUNTERS}
                 rows.append({"node": node.name, "port": port.number, **shown})
         return {"rows": rows}
 

@@ -13,6 +13,7 @@ import struct
 from collections.abc import Callable, Container
 from functools import lru_cache
 
+from ibwire.fabric.infiniband.states import INIT
 from ibwire.fabric.infiniband.subnet import Node, Port, Subnet
 from ibwire.sm.mads import (
     ATTRIBUTE,
@@ -31,7 +32,7 @@ from ibwire.sm.mads import (
     TID,
 )
 from ibwire.sm.sma import HANDLERS, SMA, Handler, takes_link_down
-from ibwire_layers.attributes import PortState, SMAttribute
+from ibwire_layers.attributes import SMAttribute
 from ibwire_layers.mad import MAD_SIZE, Method, MgmtClass
 
 MAXIMUM_PLACES = 1 << 15
@@ -39,7 +40,6 @@ MAXIMUM_PLACES = 1 << 15
 _MOST_BEGINNINGS = 256
 """Beginnings of requests that a stream remembers."""
 
-_INIT = int(PortState.INIT)
 _GET_RESP = int(Method.GET_RESP)
 _DIRECTED_ROUTE = int(MgmtClass.SUBN_DIRECTED_ROUTE)
 _HEAD = HOP_COUNT + 1
@@ -181,7 +181,7 @@ class DirectRequests:
             return None
         leaving = node.ports[out]
         peer = leaving.peer
-        if peer is None or not (leaving.carries(_INIT) and peer.carries(_INIT)):
+        if peer is None or not (leaving.carries(INIT) and peer.carries(INIT)):
             return None
         return Place(place, leaving, peer)
 

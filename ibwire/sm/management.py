@@ -19,6 +19,7 @@ from ibwire.base.errors import EncodeError
 from ibwire.base.units import Time
 from ibwire.fabric.infiniband.errors import LocalErrors
 from ibwire.fabric.infiniband.lrh import VCRC_SIZE
+from ibwire.fabric.infiniband.states import INIT
 from ibwire.fabric.infiniband.subnet import IS_SM, PERMISSIVE_LID, Port, Subnet
 from ibwire.sm.direct import DirectRequests
 from ibwire.sm.link_times import LinkTimes, Way, is_broken
@@ -51,7 +52,6 @@ from ibwire.sm.traps import TrapSender
 from ibwire_layers.attributes import PortState, SMAttribute
 from ibwire_layers.mad import GSI_QKEY, Method, MgmtClass, Status, Trap
 
-_INIT = int(PortState.INIT)
 _GET, _SET, _TRAP_REPRESS = int(Method.GET), int(Method.SET), int(Method.TRAP_REPRESS)
 _SM_INFO, _PERFORMANCE = int(SMAttribute.SM_INFO), int(MgmtClass.PERF)
 # Plain numbers: a member of an enumeration takes as long to look up as a MAD to cross a link.
@@ -367,7 +367,7 @@ class Management:
                 return None
             leaving = node.ports[out]
             peer = leaving.peer
-            if peer is None or not (leaving.carries(_INIT) and peer.carries(_INIT)):
+            if peer is None or not (leaving.carries(INIT) and peer.carries(INIT)):
                 leaving.counters.port_xmit_discards += 1
                 return None
             counters = leaving.counters

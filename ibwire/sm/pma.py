@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ibwire.fabric.infiniband.subnet import Counters, Node, Port
+from ibwire.fabric.infiniband.counters import Counters
+from ibwire.fabric.infiniband.subnet import Node, Port
 from ibwire.sm.mads import METHOD, Datagram, attribute_of
 from ibwire_layers.mad import ClassPortInfo, Method, Status
 from ibwire_layers.performance import PerfAttribute, PortCounters, PortCountersExtended

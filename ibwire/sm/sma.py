@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from ibwire.base.units import S, Time
+from ibwire.fabric.infiniband.states import ACTIVE, ARMED, DOWN, INIT
 from ibwire.fabric.infiniband.stored import mask_of
 from ibwire.fabric.infiniband.subnet import (
     ATTRIBUTE_SIZE,
@@ -33,7 +34,7 @@ _INVALID = int(Status.INVALID_ATTRIBUTE_VALUE)
 _UNKNOWN = int(Status.METHOD_ATTRIBUTE_NOT_SUPPORTED)
 
 _GET, _SET = int(Method.GET), int(Method.SET)
-_DISABLED, _DOWN = int(PortPhysicalState.DISABLED), int(PortState.DOWN)
+_DISABLED = int(PortPhysicalState.DISABLED)
 _TRAINING = int(PortPhysicalState.POLLING), int(PortPhysicalState.SLEEP)
 
 _Answer = tuple[int, bytes]
@@ -204,7 +205,7 @@ class SMA:
         port.info[:], state, physical = found
         if physical == _DISABLED:
             self.subnet.disable(port)
-        elif state == _DOWN or physical in _TRAINING:
+        elif state == DOWN or physical in _TRAINING:
             self.subnet.retrain(port)
         elif state:
             port.info[_STATE.at] = port.info[_STATE.at] & ~_STATE.mask | state
@@ -298,7 +299,7 @@ _LINK_PART = _LOCAL_PORT + 1
 
 def takes_link_down(data: bytes) -> bool:
     """Whether a Set of this PortInfo may take a link down or train it, not only set fields."""
-    return data[_STATE.at] & _STATE.mask == _DOWN or data[_PHYSICAL.at] >> _PHYSICAL.shift != 0
+    return data[_STATE.at] & _STATE.mask == DOWN or data[_PHYSICAL.at] >> _PHYSICAL.shift != 0
 
 
 def _written(kind: str, data: bytes, now: bytes) -> tuple[bytes, int, int] | None:
@@ -402,9 +403,9 @@ _UNLESS_ZERO = tuple(map(_mask, ("operational_vls", "neighbor_mtu", "link_down_d
 _ANY_STATE = tuple(map(int, PortState))
 _BEFORE = {
     int(PortState.NO_CHANGE): _ANY_STATE,
-    _DOWN: _ANY_STATE,
-    int(PortState.ARMED): (int(PortState.INIT), int(PortState.ARMED)),
-    int(PortState.ACTIVE): (int(PortState.ARMED), int(PortState.ACTIVE)),
+    DOWN: _ANY_STATE,
+    ARMED: (INIT, ARMED),
+    ACTIVE: (ARMED, ACTIVE),
 }
 """The states from which a Set of PortState may go to another, by the new one."""
 

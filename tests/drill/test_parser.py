@@ -186,7 +186,7 @@ ERRORS = {
     "< SEND_ONLY psn icrc=1^1": "1:23: expected a field of the packet, found ^",
     "poll sent": "1:6: sent is not a queue, send or recv; did you mean send?",
     "poll": "1:5: expected a queue, send or recv, found the end of the line",
-    "cases a, b {\n1\n}": "2:2: columns of the table: 2, cells of this row: 1",
+    "cases a, b {\n1\n}": "2:2: 1 cells in a table of 2 columns",
     "cases a, a {\n1, 2\n}": "1:10: column a is given twice",
     "cases {\n1\n}": "1:7: expected the name of a column, found {",
     "cases a {\n}": "1:1: a table without rows",

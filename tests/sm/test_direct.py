@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ibwire.fabric.infiniband.counters import COUNTERS
 from ibwire.fabric.infiniband.shipped import find_topology
 from ibwire.fabric.infiniband.subnet import Port, Subnet
 from ibwire.sm.management import Management
@@ -86,7 +87,7 @@ class Fabric:
                 bytes(port.pkeys),
                 port.sl2vl,
                 port.arbitration,
-                [getattr(port.counters, name) for name in port.counters.__slots__],
+                [getattr(port.counters, name) for name in COUNTERS],
             )
             for node in self.subnet.nodes.values()
             for port in node.ports

@@ -11,6 +11,7 @@ from ibwire.base.node import Frame
 from ibwire.base.units import MS, US, S, Time
 from ibwire.fabric.infiniband.errors import DamagedFrame
 from ibwire.fabric.infiniband.lrh import MANAGEMENT_VL, dlid_of, vl_of
+from ibwire.fabric.infiniband.packets import read_packet
 from ibwire.fabric.infiniband.settings import FabricSettings
 from ibwire.fabric.infiniband.shipped import find_topology
 from ibwire.fabric.infiniband.subnet import Port, Subnet
@@ -231,7 +232,7 @@ def test_packets_without_room_in_the_buffer_are_reported() -> None:
     receiver.buffer.held[0] = receiver.buffer.size  # nothing leaves any more
     for count in range(9):
         assert switch.ports[2].counters.excessive_buffer_overrun_errors == 0, count
-        assert not receiver.take(frame)
+        assert not receiver.take(read_packet(frame))
         brought.run(period)
     brought.run(10 * US)
 

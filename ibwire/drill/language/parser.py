@@ -240,7 +240,7 @@ class _Parser:
                 raise self._error(line.head.tokens[-2], "a table has rows, no blocks")
             cells = _cells(line.tokens[:-1])
             if len(cells) != len(names):
-                reason = f"columns of the table: {len(names)}, cells of this row: {len(cells)}"
+                reason = f"{len(cells)} cells in a table of {len(names)} columns"
                 raise self._error(line.tokens[-1], reason)
             table.append(cells)
             texts.append([_written(line, cell) for cell in cells])

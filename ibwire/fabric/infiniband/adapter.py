@@ -10,22 +10,21 @@ from collections import deque
 from collections.abc import Callable
 
 from ibwire.base.node import OPEN, Frame, Grant, Node
+from ibwire.base.unbuilt import UnbuiltFrame
 from ibwire.base.units import Time
-from ibwire.fabric.infiniband.credits import FCP_SIZE, blocks_of
+from ibwire.fabric.infiniband.credits import FCP_SIZE
 from ibwire.fabric.infiniband.link import LANES, LinkEnd
-from ibwire.fabric.infiniband.lrh import (
-    MANAGEMENT_VL,
-    dlid_of,
-    is_management,
-    on_lane,
-    sl_of,
-    vl_of,
+from ibwire.fabric.infiniband.lrh import MANAGEMENT_VL
+from ibwire.fabric.infiniband.packets import (
+    FlowControl,
+    LinkPacket,
+    read_packet,
+    unbuilt_packet,
 )
 from ibwire.fabric.infiniband.settings import FabricSettings
+from ibwire.fabric.infiniband.states import ACTIVE, INIT
 from ibwire.fabric.infiniband.subnet import Port
-from ibwire_layers.attributes import PortState
-
-_INIT, _ACTIVE = int(PortState.INIT), int(PortState.ACTIVE)
+from ibwire.rc.packet import TransportPacket
 
 
 class _FreeLanes:
@@ -33,7 +32,7 @@ class _FreeLanes:
 
     __slots__ = ("lane_of", "staged")
 
-    def __init__(self, staged: list[Frame | None], lane_of: Callable[[int], int]) -> None:
+    def __init__(self, staged: list[LinkPacket | None], lane_of: Callable[[int], int]) -> None:
         self.staged = staged
         self.lane_of = lane_of
 
@@ -53,41 +52,72 @@ class AdapterPort:
     def __init__(self, port: Port, device: Node | None, settings: FabricSettings) -> None:
         self.name = f"{port.node.name}[{port.number}]"
         self.link = LinkEnd(port, settings)
+        self._device: Node | None = None
+        self._poll_device: _Poll | None = None
+        self._give: Callable[[TransportPacket, Time], None] | None = None
+        """Takes packets that are not built, of a device that does."""
         self.device = device
         self.to_management: Callable[[Frame, int, Time], None] | None = None
         """Takes MADs, with the number of the port and the time; without, the device does."""
         self.on_bad_key: Callable[[Port, Frame, bool], None] | None = None
         """Called after `bad_key` has counted a packet, with that packet."""
-        self._arriving: Frame = b""
+        self._arriving: LinkPacket | None = None
         """What the device was given last."""
         self.vl15: deque[Frame] = deque()
         """Packets of subnet management that wait, which need no credits."""
         self.mads: deque[Frame] = deque()
         """Other packets with MADs that wait; they go before those of the device."""
-        self.staged: list[Frame | None] = [None] * LANES
+        self.staged: list[LinkPacket | None] = [None] * LANES
         """The next packet of each lane."""
         self._sizes = [0] * LANES
         self._grant = _FreeLanes(self.staged, self._lane_of)
 
+    @property
+    def device(self) -> Node | None:
+        """What sends and receives packets here."""
+        return self._device
+
+    @device.setter
+    def device(self, device: Node | None) -> None:
+        self._device = device
+        self._poll_device = getattr(device, "poll_unbuilt", getattr(device, "poll_transmit", None))
+        self._give = getattr(device, "receive_unbuilt", None)
+
     # As a node.
 
     def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
-        """Take a packet that has arrived whole."""
-        link = self.link
+        """Take a packet that has arrived whole, as bytes."""
         if len(frame) == FCP_SIZE:
-            link.take_flow_control(frame)
+            self.link.take_flow_control(frame)
+        else:
+            self._take(read_packet(frame), now)
+
+    def receive_unbuilt(self, frame: UnbuiltFrame, now: Time, port: int = 0) -> None:
+        """Take a packet that has arrived whole."""
+        if isinstance(frame, FlowControl):
+            self.link.take_limit(frame.operation, frame.vl, frame.sent, frame.limit)
+        else:
+            assert isinstance(frame, LinkPacket)
+            self._take(frame, now)
+
+    def _take(self, packet: LinkPacket, now: Time) -> None:
+        """Give a packet to the management or to the device."""
+        link = self.link
+        if not link.take(packet):
             return
-        if not link.take(frame):
+        if packet.vl != MANAGEMENT_VL:
+            link.free(packet.vl, packet.cost)
+        if link.is_bad(packet):
             return
-        if vl_of(frame) != MANAGEMENT_VL:
-            link.free(vl_of(frame), blocks_of(len(frame)))
-        if link.is_bad(frame):
-            return
-        if self.to_management is not None and is_management(frame):
-            self.to_management(bytes(frame), link.port.number, now)
-        elif self.device is not None:
-            self._arriving = frame
-            self.device.receive(bytes(frame), now)
+        if self.to_management is not None and packet.is_management:
+            self.to_management(bytes(packet.build()), link.port.number, now)
+        elif self._device is not None:
+            self._arriving = packet
+            transport = packet.received()
+            if transport is not None and self._give is not None:
+                self._give(transport, now)
+            else:
+                self._device.receive(bytes(packet.build()), now)
 
     def bad_key(self, is_qkey: bool) -> None:
         """Count the packet that the device was given last: its Q_Key or its P_Key is wrong."""
@@ -97,45 +127,53 @@ class AdapterPort:
         else:
             port.pkey_violations = min(port.pkey_violations + 1, 0xFFFF)
         if self.on_bad_key is not None:
-            self.on_bad_key(port, self._arriving, is_qkey)
+            frame = b"" if self._arriving is None else self._arriving.build()
+            self.on_bad_key(port, frame, is_qkey)
 
     def poll_transmit(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
+        """The next packet of the link, as bytes."""
+        found = self.poll_unbuilt(now)
+        return None if found is None else found.build()
+
+    def poll_unbuilt(
+        self, now: Time, port: int = 0, grant: Grant = OPEN
+    ) -> LinkPacket | FlowControl | None:
         """The next packet of the link."""
         link = self.link
-        if self.vl15 and _INIT <= link.state <= _ACTIVE:
-            smp = self.vl15.popleft()
-            link.sent(smp, 0, now)
+        if self.vl15 and INIT <= link.state <= ACTIVE:
+            smp = read_packet(self.vl15.popleft())
+            link.sent(smp, now)
             return smp
         if link.due:
             return link.poll_flow_control()
-        if link.state != _ACTIVE:
+        if link.state != ACTIVE:
             return None
-        while self.mads and self._put(self.mads[0]):
+        while self.mads and self._put(read_packet(self.mads[0])):
             self.mads.popleft()
-        if self.device is not None:
-            self._stage(self.device, now)
+        if self._device is not None:
+            self._stage(self._device, now)
         sendable = waiting = 0
         for vl in range(link.lanes):
-            frame = self.staged[vl]
-            if frame is not None:
+            packet = self.staged[vl]
+            if packet is not None:
                 waiting = 1
-                if link.credits.allows(vl, blocks_of(len(frame))):
+                if link.credits.allows(vl, packet.cost):
                     sendable |= 1 << vl
-                    self._sizes[vl] = len(frame)
+                    self._sizes[vl] = packet.size
         vl = link.arbiter.choose(sendable, self._sizes) if sendable else -1
         if vl < 0:
             if waiting:
                 link.begin_wait(now)
             return None
-        frame, self.staged[vl] = self.staged[vl], None
-        assert frame is not None
-        link.sent(frame, blocks_of(len(frame)), now)
-        return frame
+        packet, self.staged[vl] = self.staged[vl], None
+        assert packet is not None
+        link.sent(packet, now)
+        return packet
 
     def poll_timeout(self) -> Time | None:
         """When the device or a flow-control packet is due."""
         own = self.link.next_update
-        given = self.device.poll_timeout() if self.device is not None else None
+        given = self._device.poll_timeout() if self._device is not None else None
         if own is None or given is None:
             return own if given is None else given
         return min(own, given)
@@ -143,10 +181,10 @@ class AdapterPort:
     def handle_timeout(self, now: Time) -> None:
         """Send limits again; let the device do what is due."""
         self.link.update(now)
-        if self.device is not None:
-            due = self.device.poll_timeout()
+        if self._device is not None:
+            due = self._device.poll_timeout()
             if due is not None and due <= now:
-                self.device.handle_timeout(now)
+                self._device.handle_timeout(now)
 
     def link_down(self) -> None:
         """The link has gone down: packets that wait are lost."""
@@ -162,31 +200,37 @@ class AdapterPort:
 
     def _stage(self, device: Node, now: Time) -> None:
         """Take the next packet of each lane that has none."""
+        poll = self._poll_device
+        assert poll is not None
         while None in self.staged[: self.link.lanes]:
-            frame = device.poll_transmit(now, 0, self._grant)
+            frame = poll(now, 0, self._grant)
             if frame is None:
                 return
-            if self._is_own(frame):
-                self._arriving = frame
-                device.receive(frame, now)
-                continue
-            if not self._put(frame):
+            if isinstance(frame, TransportPacket):
+                packet = unbuilt_packet(frame)
+            else:
+                assert not isinstance(frame, UnbuiltFrame)
+                packet = read_packet(frame)
+            if self.link.port.has_lid(packet.dlid):  # for this port itself: it does not leave it
+                self._arriving = packet
+                device.receive(packet.build(), now)
+            elif not self._put(packet):
                 self.link.counters.port_xmit_discards += 1
 
-    def _put(self, frame: Frame) -> bool:
+    def _put(self, packet: LinkPacket) -> bool:
         """Make a packet the next one of its lane; `False` if the lane holds one.
 
         A packet that no lane is for, or that is too long, is discarded.
         """
-        vl = self._lane_of(sl_of(frame))
-        if vl == MANAGEMENT_VL or len(frame) > self.link.largest:
+        vl = self._lane_of(packet.sl)
+        if vl == MANAGEMENT_VL or packet.size > self.link.largest:
             self.link.counters.port_xmit_discards += 1
             return True
         if self.staged[vl] is not None:
             return False
-        self.staged[vl] = on_lane(frame, vl)
+        packet.put_on(vl)
+        self.staged[vl] = packet
         return True
 
-    def _is_own(self, frame: Frame) -> bool:
-        """Whether a packet is for this port itself, so that it does not leave it."""
-        return self.link.port.has_lid(dlid_of(frame))
+
+_Poll = Callable[[Time, int, Grant], Frame | UnbuiltFrame | None]

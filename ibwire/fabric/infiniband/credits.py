@@ -85,7 +85,8 @@ class ReceiveBuffer:
         if held > self.size:
             return False
         self.held[vl] = held
-        self.most = max(self.most, held)
+        if held > self.most:
+            self.most = held
         self.accepted[vl] = self.accepted[vl] + cost & _MASK
         return True
 
@@ -96,7 +97,9 @@ class ReceiveBuffer:
 
     def limit(self, vl: int) -> int:
         """FCCL: up to which count the other end may send now."""
-        free = min(self.size - self.held[vl], LARGEST_GRANT)
+        free = self.size - self.held[vl]
+        if free > LARGEST_GRANT:
+            free = LARGEST_GRANT
         return self.accepted[vl] + free & _MASK
 
     def restart(self) -> None:

@@ -13,26 +13,17 @@ from ibwire.base.node import Frame
 from ibwire.base.units import S, Time
 from ibwire.fabric.infiniband.arbitration import Arbiter, read_table
 from ibwire.fabric.infiniband.credits import (
-    FCP_SIZE,
     INITIALIZING,
     NORMAL,
     ReceiveBuffer,
     SendCredits,
-    blocks_of,
-    flow_control_packet,
     read_flow_control,
 )
-from ibwire.fabric.infiniband.errors import AbortedFrame, DamagedFrame, LocalErrors
-from ibwire.fabric.infiniband.lrh import (
-    MANAGEMENT_VL,
-    SHORTEST,
-    VCRC_SIZE,
-    dlid_of,
-    has_good_vcrc,
-    vl_of,
-    words_of,
-)
+from ibwire.fabric.infiniband.errors import AbortedFrame, LocalErrors
+from ibwire.fabric.infiniband.lrh import MANAGEMENT_VL, VCRC_SIZE, has_good_vcrc
+from ibwire.fabric.infiniband.packets import WORD, FlowControl, LinkPacket
 from ibwire.fabric.infiniband.settings import FabricSettings
+from ibwire.fabric.infiniband.states import ACTIVE_DEFER, ARMED, INIT
 from ibwire.fabric.infiniband.subnet import FIRST_MULTICAST, Port, rate_of
 from ibwire.fabric.infiniband.tables import DEFAULT_ARBITRATION
 from ibwire.fabric.line import Direction
@@ -44,8 +35,6 @@ LANES = 15
 
 LANES_OF_CODE = {1: 1, 2: 2, 3: 4, 4: 8, 5: 15}
 """Data lanes by code of OperationalVLs (IBA 14.2.5.6)."""
-_INIT, _ARMED, _DEFERRED = map(int, (PortState.INIT, PortState.ARMED, PortState.ACTIVE_DEFER))
-_WORD = 4
 WATCHDOG_PERIODS = 6
 """Periods without a flow-control packet for a lane after which the link is trained again: 393,216
 symbol times, of 400,000 with 3 % more or 51 % less."""
@@ -140,7 +129,7 @@ class LinkEnd:
     def connect(self, line: Direction, incoming: Direction) -> None:
         """Take its two lines; the link comes up with `start`."""
         self.line, self.incoming = line, incoming
-        self.tick = line.time_of(_WORD)
+        self.tick = line.time_of(WORD)
         found = rate_of(self.port)
         if found is not None and self.period:
             speed, _ = found
@@ -229,25 +218,25 @@ class LinkEnd:
         if self.on_error is not None:
             self.on_error(self, number)
 
-    def poll_flow_control(self) -> Frame:
+    def poll_flow_control(self) -> FlowControl:
         """The next flow-control packet; one is due."""
         vl = (self.due & -self.due).bit_length() - 1
         self.due &= self.due - 1
         limit = self.buffer.announced[vl] = self.buffer.limit(vl)
-        operation = INITIALIZING if self.state < _ARMED else NORMAL
-        return flow_control_packet(vl, sent=self.credits.sent[vl], limit=limit, operation=operation)
+        operation = INITIALIZING if self.state < ARMED else NORMAL
+        return FlowControl(vl, sent=self.credits.sent[vl], limit=limit, operation=operation)
 
-    def sent(self, frame: Frame, cost: int, now: Time) -> None:
+    def sent(self, packet: LinkPacket, now: Time) -> None:
         """Count a packet that leaves, and its credits."""
-        vl = vl_of(frame)
-        if vl != MANAGEMENT_VL:
-            self.credits.spend(vl, cost)
+        if packet.vl != MANAGEMENT_VL:
+            self.credits.spend(packet.vl, packet.cost)
         counters = self.counters
         counters.port_xmit_pkts += 1
-        counters.port_xmit_data += words_of(frame)
-        if dlid_of(frame) >= FIRST_MULTICAST:
+        counters.port_xmit_data += packet.words
+        if packet.dlid >= FIRST_MULTICAST:
             counters.port_multicast_xmit_pkts += 1
-        self.end_wait(now)
+        if self.wait_since is not None:
+            self.end_wait(now)
 
     def begin_wait(self, now: Time) -> None:
         """Packets wait and none may leave: PortXmitWait counts from now on."""
@@ -269,62 +258,69 @@ class LinkEnd:
             self.errors += 1
             self._damaged()
             return
+        operation, vl, sent, limit = found
+        self.take_limit(operation, vl, sent, limit)
+
+    def take_limit(self, operation: int, vl: int, sent: int, limit: int) -> None:
+        """Take over what a flow-control packet says."""
         if self.local_errors.more:
             self.local_errors.more -= 1
-        operation, vl, sent, limit = found
         if operation in (NORMAL, INITIALIZING) and vl < self.lanes:
             self.updated |= 1 << vl
             self.credits.limits[vl] = limit
             self.buffer.accepted[vl] = sent
 
-    def take(self, frame: Frame) -> bool:
+    def take(self, packet: LinkPacket) -> bool:
         """Count a packet that arrives; `False` if it is dropped here.
 
         The packet is then in the buffer until `free`, unless it is on VL15.
         """
         counters = self.counters
         counters.port_rcv_pkts += 1
-        counters.port_rcv_data += words_of(frame) if len(frame) >= FCP_SIZE else 0
-        if type(frame) is DamagedFrame:
+        counters.port_rcv_data += packet.words
+        if packet.is_damaged:
             counters.symbol_error_counter += 1
             self._damaged()
         elif self.local_errors.more:
             self.local_errors.more -= 1
-        if len(frame) < SHORTEST or words_of(frame) * _WORD + VCRC_SIZE != len(frame):
+        if packet.is_malformed:
             counters.port_rcv_errors += 1
             return False
-        vl = vl_of(frame)
-        least = _INIT if vl == MANAGEMENT_VL else _ARMED
-        if self.state < least or self.state == _DEFERRED:
+        vl = packet.vl
+        least = INIT if vl == MANAGEMENT_VL else ARMED
+        if self.state < least or self.state == ACTIVE_DEFER:
             return False
-        if dlid_of(frame) >= FIRST_MULTICAST:
+        if packet.dlid >= FIRST_MULTICAST:
             counters.port_multicast_rcv_pkts += 1
         if vl == MANAGEMENT_VL:
             return True
         if vl >= self.lanes:
             counters.port_rcv_errors += 1
             return False
-        if not self.buffer.take(vl, blocks_of(len(frame))):
+        if not self.buffer.take(vl, packet.cost):
             counters.port_rcv_errors += 1
             self.overruns += 1
             return False
-        if self.state == _ARMED and type(frame) is not DamagedFrame:
+        if self.state == ARMED and not packet.is_damaged:
             self.state = self.port.state = PortState.ACTIVE
         return True
 
-    def is_bad(self, frame: Frame) -> bool:
+    def is_bad(self, packet: LinkPacket) -> bool:
         """Whether a packet turns out to be damaged at its end; counts it then."""
+        if packet.transport is not None and not self.verifies:
+            return False
+        frame = packet.build()
         if type(frame) is AbortedFrame:
             self.counters.port_rcv_remote_physical_errors += 1
             return True
-        if (self.verifies or type(frame) is DamagedFrame) and not has_good_vcrc(frame):
+        if (self.verifies or packet.is_damaged) and not has_good_vcrc(frame):
             self.counters.port_rcv_errors += 1
             return True
         return False
 
     def free(self, vl: int, cost: int) -> bool:
         """Take a packet out of the buffer; whether a flow-control packet has become due."""
-        if self.buffer.free(vl, cost) and self.state >= _INIT and vl < self.lanes:
+        if self.buffer.free(vl, cost) and self.state >= INIT and vl < self.lanes:
             self.due |= 1 << vl
             return True
         return False

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 from functools import cache
 
 from ibwire.base.errors import EncodeError
+from ibwire.fabric.infiniband.counters import Counters
 from ibwire.fabric.infiniband.speeds import Speed, Width
-from ibwire.fabric.infiniband.stored import Stored, mask_of
+from ibwire.fabric.infiniband.stored import Stored, field_of, mask_of
 from ibwire_layers.attributes import (
     MTUCode,
     NodeInfo,
@@ -60,60 +61,8 @@ _SWITCH_PORT_PKEYS = 64
 """PartitionEnforcementCap: the same of the other ports of a switch."""
 
 
-class Counters:
-    """What a port counts, by the names of PortCountersExtended (IBA 16.1.4.11).
-
-    Data are words of 4 bytes from the LRH to the ICRC. They do not stop at a largest value; what
-    reads them cuts them to its fields.
-    """
-
-    __slots__ = (
-        "excessive_buffer_overrun_errors",
-        "link_downed_counter",
-        "link_error_recovery_counter",
-        "local_link_integrity_errors",
-        "port_multicast_rcv_pkts",
-        "port_multicast_xmit_pkts",
-        "port_rcv_constraint_errors",
-        "port_rcv_data",
-        "port_rcv_errors",
-        "port_rcv_pkts",
-        "port_rcv_remote_physical_errors",
-        "port_rcv_switch_relay_errors",
-        "port_xmit_constraint_errors",
-        "port_xmit_data",
-        "port_xmit_discards",
-        "port_xmit_pkts",
-        "port_xmit_wait",
-        "qp1_dropped",
-        "symbol_error_counter",
-        "vl15_dropped",
-    )
-
-    excessive_buffer_overrun_errors: int
-    link_downed_counter: int
-    link_error_recovery_counter: int
-    local_link_integrity_errors: int
-    port_multicast_rcv_pkts: int
-    port_multicast_xmit_pkts: int
-    port_rcv_constraint_errors: int
-    port_rcv_data: int
-    port_rcv_errors: int
-    port_rcv_pkts: int
-    port_rcv_remote_physical_errors: int
-    port_rcv_switch_relay_errors: int
-    port_xmit_constraint_errors: int
-    port_xmit_data: int
-    port_xmit_discards: int
-    port_xmit_pkts: int
-    port_xmit_wait: int
-    qp1_dropped: int
-    symbol_error_counter: int
-    vl15_dropped: int
-
-    def __init__(self) -> None:
-        for name in self.__slots__:
-            setattr(self, name, 0)
+_TOP_AT = field_of(SwitchInfo, "linear_fdb_top").offset // 8
+"""Offset of LinearFDBTop in SwitchInfo, two bytes: it is read for every packet."""
 
 
 class Port:
@@ -347,9 +296,10 @@ class Node:
 
     def route(self, lid: int) -> int:
         """The output port of a LID on a switch, or `NO_PORT`."""
-        if lid > self.linear_fdb_top or lid >= len(self.lft):
+        info, lft = self.info, self.lft
+        if lid >= len(lft) or lid > info[_TOP_AT] << 8 | info[_TOP_AT + 1]:
             return NO_PORT
-        return self.lft[lid]
+        return lft[lid]
 
     def multicast_ports(self, lid: int) -> int:
         """The output ports of a multicast LID on a switch, as bits."""

@@ -14,29 +14,21 @@ from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 
 from ibwire.base.node import OPEN, Frame, Grant
+from ibwire.base.unbuilt import UnbuiltFrame
 from ibwire.base.units import US, Time
 from ibwire.fabric.infiniband.adaptive import Alternatives
-from ibwire.fabric.infiniband.credits import FCP_SIZE, blocks_of
+from ibwire.fabric.infiniband.credits import FCP_SIZE
 from ibwire.fabric.infiniband.link import LANES, LinkEnd
-from ibwire.fabric.infiniband.lrh import (
-    MANAGEMENT_VL,
-    aborted,
-    dlid_of,
-    on_lane,
-    pkey_of,
-    sl_of,
-    vl_of,
-)
+from ibwire.fabric.infiniband.lrh import MANAGEMENT_VL, aborted, pkey_of
+from ibwire.fabric.infiniband.packets import FlowControl, LinkPacket, read_packet
 from ibwire.fabric.infiniband.settings import FabricSettings
+from ibwire.fabric.infiniband.states import ACTIVE, ACTIVE_DEFER, INIT
 from ibwire.fabric.infiniband.subnet import FIRST_MULTICAST, NO_PORT, PERMISSIVE_LID, Node, Port
-from ibwire_layers.attributes import PortState
 
 LIFE_UNIT: Time = 4096 * US // 1000
 """Of HOQLife and LifeTimeValue: 4.096 us times a power of two."""
 LONGEST_LIFE = 19
 """The largest exponent; above it packets live for ever."""
-_INIT, _ACTIVE = int(PortState.INIT), int(PortState.ACTIVE)
-_DEFERRED = int(PortState.ACTIVE_DEFER)
 STALL_LIVES = 8
 """Lifetimes for which a stalled lane discards (IBA 18.2.5.4)."""
 
@@ -44,15 +36,15 @@ STALL_LIVES = 8
 class Transit:
     """A packet in a switch."""
 
-    __slots__ = ("arrived", "came", "copies", "cost", "frame", "is_bad", "tail", "vl")
+    __slots__ = ("arrived", "came", "copies", "cost", "is_bad", "packet", "tail", "vl")
 
-    def __init__(self, frame: Frame, came: int, arrived: Time, tail: Time) -> None:
-        self.frame = frame
+    def __init__(self, packet: LinkPacket, came: int, arrived: Time, tail: Time) -> None:
+        self.packet = packet
         self.came = came
         """The port by which it came."""
-        self.vl = vl_of(frame)
+        self.vl = packet.vl
         """The lane on which it came, whose buffer it is in."""
-        self.cost = blocks_of(len(frame))
+        self.cost = packet.cost
         self.arrived = arrived
         self.tail = tail
         """When its last byte is there."""
@@ -92,11 +84,12 @@ class Lane:
 
     def first(self, now: Time) -> Transit | None:
         """The packet whose turn it is, of those that may leave by now."""
-        for _ in range(len(self.turns)):
-            ready, transit = self.queues[self.turns[0]][0]
+        turns = self.turns
+        for _ in range(len(turns)):
+            ready, transit = self.queues[turns[0]][0]
             if ready <= now:
                 return transit
-            self.turns.rotate(-1)
+            turns.rotate(-1)
         return None
 
     def pop(self, now: Time) -> Transit:
@@ -129,11 +122,14 @@ class Lane:
 class Output:
     """The sending half of a port of a switch."""
 
-    __slots__ = ("lanes", "sending", "sizes", "vl15", "waiting")
+    __slots__ = ("hoq", "lanes", "link", "sending", "sizes", "vl15", "waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, link: LinkEnd) -> None:
+        self.link = link
+        self.hoq = _life_of(link.port.hoq_life)
+        """HOQLife as a time; `None` for ever."""
         self.lanes = [Lane() for _ in range(LANES)]
-        self.vl15: deque[tuple[Time, Frame, Transit | None]] = deque()
+        self.vl15: deque[tuple[Time, LinkPacket, Transit | None]] = deque()
         """Packets of subnet management, which need no credits, with the time from which each may
         leave."""
         self.waiting = 0
@@ -173,14 +169,12 @@ class CutThroughSwitch:
         self._due: list[tuple[Time, int]] = []
         """Ports to ask, and when."""
         self._life: Time | None = None
-        self._hoq: dict[int, Time | None] = {}
         self.read_tables()
 
     def add(self, number: int) -> LinkEnd:
         """The end of the link of a port, which is new."""
         link = self.links[number] = LinkEnd(self.node.ports[number], self._settings)
-        self.outputs[number] = Output()
-        self._hoq[number] = _life_of(link.port.hoq_life)
+        self.outputs[number] = Output(link)
         return link
 
     def read_tables(self) -> None:
@@ -197,24 +191,35 @@ class CutThroughSwitch:
         """Take over the tables of a port that has a link."""
         link = self.links[number]
         link.read_tables()
-        self._hoq[number] = _life_of(link.port.hoq_life)
+        self.outputs[number].hoq = _life_of(link.port.hoq_life)
         self.ready_ports.append(number)
 
     # What the node itself sends.
 
-    def send_smp(
-        self, frame: Frame, number: int, ready: Time, transit: Transit | None = None
+    def send_smp(self, frame: Frame, number: int, ready: Time) -> None:
+        """Send a packet on VL15 by a port with a link, from a time on."""
+        self._send_smp(read_packet(frame), number, ready, None)
+
+    def _send_smp(
+        self, packet: LinkPacket, number: int, ready: Time, transit: Transit | None
     ) -> None:
-        """Send a packet on VL15 by a port with a link, from a time on.
+        """Put a packet on VL15 into the queue of a port.
 
         transit: of one that is forwarded, which may not yet be there whole.
         """
-        self.outputs[number].vl15.append((ready, frame, transit))
+        self.outputs[number].vl15.append((ready, packet, transit))
+        self._plan(self.links[number], number, ready)
+
+    def _plan(self, link: LinkEnd, number: int, ready: Time) -> None:
+        """Have a port asked at the time from which a packet may leave."""
         heappush(self._due, (ready, number))
+        line = link.line
+        if line.free_at >= ready and not line.is_awaited:  # and as soon as its line is free
+            self.ready_ports.append(number)
 
     def send(self, frame: Frame, number: int, now: Time) -> None:
         """Send another packet of port 0 by a port with a link."""
-        transit = Transit(frame, 0, now, now)
+        transit = Transit(read_packet(frame), 0, now, now)
         transit.copies = 1
         self._enqueue(transit, number, now)
         self._release(transit)
@@ -264,54 +269,90 @@ class CutThroughSwitch:
 
     def discards(self, number: int) -> bool:
         """Whether packets for a port are discarded when they have become too old."""
-        return self._life is not None or self._hoq[number] is not None
+        return self._life is not None or self.outputs[number].hoq is not None
 
     # As a node.
 
     def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
-        """Take a packet whose first bytes have arrived."""
-        link = self.links[port]
+        """Take a packet whose first bytes have arrived, as bytes."""
         if len(frame) == FCP_SIZE:
-            link.take_flow_control(frame)
+            self.links[port].take_flow_control(frame)
             if self.outputs[port].waiting:
                 self.ready_ports.append(port)
-            return
-        if not link.take(frame):
+        else:
+            self._take(read_packet(frame), now, port)
+
+    def receive_unbuilt(self, frame: UnbuiltFrame, now: Time, port: int = 0) -> None:
+        """Take a packet whose first bytes have arrived."""
+        if isinstance(frame, FlowControl):
+            self.links[port].take_limit(frame.operation, frame.vl, frame.sent, frame.limit)
+            if self.outputs[port].waiting:
+                self.ready_ports.append(port)
+        else:
+            assert isinstance(frame, LinkPacket)
+            self._take(frame, now, port)
+
+    def _take(self, packet: LinkPacket, now: Time, port: int) -> None:
+        """Put a packet into the queues of the ports by which it leaves."""
+        link = self.links[port]
+        if not link.take(packet):
             return
         line = link.incoming
         tail = now
-        if line.head and len(frame) + line.overhead > line.head:
-            tail += line.time_of(len(frame) + line.overhead - line.head)
-        transit = Transit(frame, port, now, tail)
-        transit.is_bad = link.is_bad(frame)
+        if line.head and packet.size + line.overhead > line.head:
+            tail += line.time_of(packet.size + line.overhead - line.head)
+        transit = Transit(packet, port, now, tail)
+        transit.is_bad = link.is_bad(packet)
         if transit.vl == MANAGEMENT_VL:
             self._forward_management(transit)
             return
-        outputs = self._route(transit)
-        if link.enforces_inbound and outputs and not self._admits(link, transit, inbound=True):
-            outputs = []
         transit.copies = 1
-        for out in outputs:
-            if out == 0:
-                self._take_own(transit)
-            else:
-                self._enqueue(transit, out, now)
+        if FIRST_MULTICAST <= packet.dlid != PERMISSIVE_LID:
+            outputs = self._multicast_ports(transit)
+            if outputs and (not link.enforces_inbound or self._admits(link, transit, inbound=True)):
+                for out in outputs:
+                    self._forward(transit, out, now)
+        else:
+            out = self._port_to(transit)
+            if out >= 0 and (
+                not link.enforces_inbound or self._admits(link, transit, inbound=True)
+            ):
+                self._forward(transit, out, now)
         self._release(transit)
 
+    def _forward(self, transit: Transit, out: int, now: Time) -> None:
+        """Let a packet go to a port."""
+        if out == 0:
+            self._take_own(transit)
+        else:
+            self._enqueue(transit, out, now)
+
     def poll_transmit(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
+        """The next packet of a port, as bytes."""
+        found = self.poll_unbuilt(now, port)
+        return None if found is None else found.build()
+
+    def poll_unbuilt(
+        self, now: Time, port: int = 0, grant: Grant = OPEN
+    ) -> LinkPacket | FlowControl | None:
         """The next packet of a port."""
-        link, output = self.links[port], self.outputs[port]
-        self._finish(output)
-        if output.vl15 and output.vl15[0][0] <= now and _INIT <= link.state < _DEFERRED:
+        output = self.outputs[port]
+        link = output.link
+        if output.sending is not None:
+            self._finish(output)
+        if output.vl15 and output.vl15[0][0] <= now and INIT <= link.state < ACTIVE_DEFER:
             self.ready_ports.append(port)
-            _, frame, smp = output.vl15.popleft()
+            _, packet, smp = output.vl15.popleft()
             if smp is not None and smp.is_bad:
-                frame = aborted(frame)
-            link.sent(frame, 0, now)
-            return frame
+                packet = read_packet(aborted(packet.build()))
+            link.sent(packet, now)
+            return packet
         if link.due:
-            self.ready_ports.append(port)
-            return link.poll_flow_control()
+            limit = link.poll_flow_control()
+            # Otherwise nothing is to be done when the line is free again.
+            if link.due or output.waiting or output.vl15:
+                self.ready_ports.append(port)
+            return limit
         if not output.waiting:
             return None
         vl = self._choose(link, output, now)
@@ -322,13 +363,16 @@ class CutThroughSwitch:
         lane.stalls = 0
         if not lane.count:
             output.waiting &= ~(1 << vl)
-        frame = on_lane(transit.frame, vl)
+        packet = transit.packet
+        if packet.dlid >= FIRST_MULTICAST:  # other ports may send it on other lanes
+            packet = packet.copy()
+        packet.put_on(vl)
         if transit.is_bad:
-            frame = aborted(frame)
-        link.sent(frame, transit.cost, now)
+            packet = read_packet(aborted(packet.build()))
+        link.sent(packet, now)
         output.sending = transit
         self.ready_ports.append(port)
-        return frame
+        return packet
 
     def poll_timeout(self) -> Time | None:
         """When a packet may leave, is too old, or a limit is to be sent again."""
@@ -348,21 +392,22 @@ class CutThroughSwitch:
 
     # Where a packet goes.
 
-    def _route(self, transit: Transit) -> list[int]:
-        """The ports by which a packet leaves; counts one that leaves by none."""
-        frame, came = transit.frame, transit.came
-        lid = dlid_of(frame)
-        if FIRST_MULTICAST <= lid != PERMISSIVE_LID:
-            mask = self.node.multicast_ports(lid) & ~(1 << came)
-            return [port for port in range(mask.bit_length()) if mask >> port & 1]
+    def _multicast_ports(self, transit: Transit) -> list[int]:
+        """The ports by which a packet to a multicast LID leaves."""
+        mask = self.node.multicast_ports(transit.packet.dlid) & ~(1 << transit.came)
+        return [port for port in range(mask.bit_length()) if mask >> port & 1]
+
+    def _port_to(self, transit: Transit) -> int:
+        """The port by which a packet to one LID leaves; counts one that leaves by none, as -1."""
+        lid, came = transit.packet.dlid, transit.came
         out = self.node.route(lid)
         if self._alternatives is not None and transit.vl != MANAGEMENT_VL:
             out = self._least_loaded(self._alternatives.ports(self.node, lid), transit)
         # A packet does not leave by the port by which it came (IBA 18.2.4.3).
         if out in (NO_PORT, came) or (out and out not in self.links):
             self.links[came].counters.port_rcv_switch_relay_errors += 1
-            return []
-        return [out]
+            return -1
+        return out
 
     def _least_loaded(self, ports: tuple[int, ...], transit: Transit) -> int:
         """The port with the fewest packets, then the most credits; the first of equal ones."""
@@ -374,8 +419,8 @@ class CutThroughSwitch:
         link = self.links.get(number)
         if link is None or number == transit.came:
             return True, 0, 0
-        vl = link.vl_for(transit.came, sl_of(transit.frame))
-        if vl == MANAGEMENT_VL or link.state != _ACTIVE:
+        vl = link.vl_for(transit.came, transit.packet.sl)
+        if vl == MANAGEMENT_VL or link.state != ACTIVE:
             return True, 0, 0
         packets = sum(lane.count for lane in self.outputs[number].lanes)
         busy = link.line.free_at > transit.arrived
@@ -384,7 +429,7 @@ class CutThroughSwitch:
     def _admits(self, link: LinkEnd, transit: Transit, *, inbound: bool) -> bool:
         """Whether a port that enforces P_Keys lets a packet pass; counts it if not."""
         port = link.port
-        pkey = pkey_of(transit.frame)
+        pkey = pkey_of(transit.packet.build())
         if pkey is None or port.passes_pkey(pkey):
             return True
         if inbound:
@@ -392,16 +437,16 @@ class CutThroughSwitch:
         else:
             link.counters.port_xmit_constraint_errors += 1
         if self.on_bad_pkey is not None and not transit.is_bad:
-            self.on_bad_pkey(port, transit.frame)
+            self.on_bad_pkey(port, transit.packet.build())
         return False
 
     def _enqueue(self, transit: Transit, out: int, now: Time) -> None:
         """Put a packet into the queue of a port."""
         link = self.links[out]
-        if link.state < _ACTIVE or len(transit.frame) > link.largest:
+        if link.state < ACTIVE or transit.packet.size > link.largest:
             link.counters.port_xmit_discards += 1
             return
-        vl = link.vl_for(transit.came, sl_of(transit.frame))
+        vl = link.vl_for(transit.came, transit.packet.sl)
         if vl == MANAGEMENT_VL:
             if transit.came:
                 self.links[transit.came].counters.port_rcv_switch_relay_errors += 1
@@ -419,34 +464,41 @@ class CutThroughSwitch:
             lane.since, lane.timed = ready, -1
         lane.add(ready, transit)
         output.waiting |= 1 << vl
-        heappush(self._due, (ready, out))
+        self._plan(link, out, ready)
 
     def _ready(self, transit: Transit, link: LinkEnd) -> Time:
         """From when a packet may leave: its last byte must be there when it is sent."""
         if not transit.came:
             return transit.arrived
         came = self.links[transit.came].incoming
-        start = transit.arrived - came.time_of(came.head) + self.latency
-        size = len(transit.frame) + came.overhead
-        return max(start, transit.tail + self.latency - link.line.time_of(size), transit.arrived)
+        arrived, latency = transit.arrived, self.latency
+        ready = transit.tail + latency - link.line.time_of(transit.packet.size + came.overhead)
+        start = arrived - came.time_of(came.head) + latency
+        if start > ready:
+            ready = start
+        return ready if ready > arrived else arrived
 
     def _forward_management(self, transit: Transit) -> None:
         """Forward a packet on VL15: by its LID, or as the management says by directed route."""
-        if dlid_of(transit.frame) == PERMISSIVE_LID:
+        if transit.packet.dlid == PERMISSIVE_LID:
             self._take_own(transit)
             return
-        for out in self._route(transit):
+        if transit.packet.dlid >= FIRST_MULTICAST:
+            outputs = self._multicast_ports(transit)
+        else:
+            outputs = [self._port_to(transit)]
+        for out in outputs:
             if out == 0:
                 self._take_own(transit)
-            elif self.links[out].state < _INIT:
+            elif out > 0 and self.links[out].state < INIT:
                 self.links[out].counters.port_xmit_discards += 1
-            else:
+            elif out > 0:
                 ready = self._ready(transit, self.links[out])
-                self.send_smp(transit.frame, out, ready, transit)
+                self._send_smp(transit.packet, out, ready, transit)
 
     def _take_own(self, transit: Transit) -> None:
         if self.to_management is not None:
-            self.to_management(transit.frame, transit.came, transit.tail)
+            self.to_management(transit.packet.build(), transit.came, transit.tail)
 
     # What leaves.
 
@@ -462,7 +514,7 @@ class CutThroughSwitch:
                 continue
             if link.credits.allows(vl, transit.cost):
                 sendable |= 1 << vl
-                output.sizes[vl] = len(transit.frame)
+                output.sizes[vl] = transit.packet.size
             else:
                 waits = 1
         vl = link.arbiter.choose(sendable, output.sizes) if sendable else -1
@@ -474,15 +526,16 @@ class CutThroughSwitch:
 
     def _first(self, link: LinkEnd, output: Output, vl: int, now: Time) -> Transit | None:
         """The packet of a lane whose turn it is; those before it that are too old are discarded."""
-        lane = output.lanes[vl]
-        hoq = self._hoq[link.port.number]
+        lane, hoq, life = output.lanes[vl], output.hoq, self._life
         while (transit := lane.first(now)) is not None:
             if transit.is_bad and transit.tail <= now:
                 self._release(lane.pop(now))
                 continue
-            end = self._end_of(lane, transit, hoq)
-            if end is None or now < end:
-                if end is not None and lane.timed != end:
+            if hoq is None and life is None:
+                return transit
+            end = _end_of(lane, transit, hoq, life)
+            if now < end:
+                if lane.timed != end:
                     lane.timed = end
                     heappush(self._due, (end, link.port.number))
                 return transit
@@ -490,15 +543,6 @@ class CutThroughSwitch:
         if not lane.count:
             output.waiting &= ~(1 << vl)
         return None
-
-    def _end_of(self, lane: Lane, transit: Transit, hoq: Time | None) -> Time | None:
-        """When a packet that is first is too old: at the head of its queue, or in the switch."""
-        ends = []
-        if hoq is not None:
-            ends.append(lane.since + hoq)
-        if self._life is not None:
-            ends.append(transit.arrived + self._life)
-        return min(ends, default=None)
 
     def _discard(self, link: LinkEnd, lane: Lane, hoq: Time | None, now: Time) -> None:
         """Discard the first packet of a lane, which is too old; the lane may stall."""
@@ -526,6 +570,14 @@ class CutThroughSwitch:
             return
         if self.links[transit.came].free(transit.vl, transit.cost):
             self.ready_ports.append(transit.came)
+
+
+def _end_of(lane: Lane, transit: Transit, hoq: Time | None, life: Time | None) -> Time:
+    """When a packet that is first is too old: at the head of its queue, or in the switch."""
+    ends = [] if hoq is None else [lane.since + hoq]
+    if life is not None:
+        ends.append(transit.arrived + life)
+    return min(ends)
 
 
 def _life_of(exponent: int) -> Time | None:

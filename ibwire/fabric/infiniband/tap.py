@@ -23,20 +23,26 @@ def tap(fabric: PacketFabric, port: Port, record: Record, *, arriving: bool = Tr
     link = fabric.link(port)
     poll = link.line.poll_transmit
 
-    def poll_transmit(now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
+    def poll_transmit(now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | UnbuiltFrame | None:
         polled = poll(now, port, grant)
-        frame = polled.build() if isinstance(polled, UnbuiltFrame) else polled
-        if frame is not None:
-            record(frame, now)
-        return frame
+        if polled is not None:
+            record(polled.build() if isinstance(polled, UnbuiltFrame) else polled, now)
+        return polled
 
     link.line.poll_transmit = poll_transmit
     if not arriving:
         return
-    take = link.incoming.receive
+    take, take_unbuilt = link.incoming.receive, link.incoming.receive_unbuilt
 
     def receive(frame: Frame, now: Time, port: int = 0) -> None:
         record(frame, now)
         take(frame, now, port)
 
     link.incoming.receive = receive
+
+    def receive_unbuilt(frame: UnbuiltFrame, now: Time, port: int = 0) -> None:
+        record(frame.build(), now)
+        if take_unbuilt is not None:
+            take_unbuilt(frame, now, port)
+
+    link.incoming.receive_unbuilt = receive_unbuilt

@@ -19,8 +19,9 @@ from typing import Any
 
 from ibwire.base.errors import EncodeError, IbwireError
 from ibwire.base.toml import Document, Table, hint, read_content, reason_of, shown
+from ibwire.fabric.infiniband.counters import Counters
 from ibwire.fabric.infiniband.speeds import Speed, Width, read_rate
-from ibwire.fabric.infiniband.subnet import Counters, Node, Port, Subnet, rate_of
+from ibwire.fabric.infiniband.subnet import Node, Port, Subnet, rate_of
 
 SUFFIX = ".toml"
 
