@@ -397,7 +397,7 @@ class _Runner:
         if value < 0:
             reason = f"{expression.text} is negative: time does not go back"
             raise self._scope.error(expression.token, reason)
-        if 0 < value < NS:
+        if 0 < value < NS and not expression.text.endswith("ps"):
             reason = f"{expression.text} is less than a nanosecond: is its unit missing?"
             raise self._scope.error(expression.token, reason)
         return value

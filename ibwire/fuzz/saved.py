@@ -1,6 +1,6 @@
 """A case as a file: a drill script, or JSON where scripts have no words for it.
 
-JSON is for cases of several connections that differ in their queue pairs or receive requests.
+JSON is for payloads longer than scripts have, and empty pieces of memory with a wrong key.
 """
 
 from __future__ import annotations

@@ -245,6 +245,38 @@ SCRIPTS = {
       > WRITE_ONLY 9
       < ACK psn
     """,
+    "a queue pair of another type takes the place of one that is connected again": """
+      qp pkey=0xffff pkey_1=0x7fff pkey_2=0x9234
+      reconnect type=UC pkey_index=2 rearm=1
+      < UC_WRITE_ONLY psn pkey=0xffff len=8 at=8
+      memory va len=8 zero
+      < UC_WRITE_ONLY psn len=8 at=8
+      silence
+      memory va len=8 at=8
+      post_send RDMA_WRITE len=8 wr_id=1
+      > UC_WRITE_ONLY psn pkey=0x9234 mig_req=0
+      poll send wr_id=1
+      reconnect type=UD pkey_index=0
+      post_recv wr_id=2 len=64
+      < UD_SEND_ONLY psn len=8
+      poll recv wr_id=2 byte_len=48
+      reconnect type=RC rearm=0
+      < WRITE_ONLY psn len=8 ack
+      > ACK psn pkey=0xffff mig_req=1
+    """,
+    "a window keeps its numbers when it is invalidated": """
+      mw w va=va+4096 len=64
+      post_send LOCAL_INV wr_id=1 invalidate_rkey=w.rkey
+      poll send wr_id=1
+      < WRITE_ONLY psn va=w.end-8 rkey=w.rkey len=8 ack
+      > ACK psn nak=REMOTE_ACCESS_ERROR
+      event QP_ACCESS_ERR
+    """,
+    "a time of less than a nanosecond has its unit": """
+      post_send SEND len=8
+      > SEND_ONLY psn
+      +1ps silence
+    """,
 }
 
 
@@ -259,6 +291,7 @@ FAILURES = {
     # A script, and what was expected and came.
     "qp b\nb < WRITE_ONLY psn len=8 ack\n> ACK psn": ("ACK", "nothing"),
     "qp b\n< WRITE_ONLY psn len=8 ack\nb > ACK psn": (" of b", "nothing"),
+    "reconnect type=XRC_RECV": ("", "RC to XRC_RECV: a queue pair with a receive queue of its"),
     "qp b\nb < WRITE_ONLY psn len=8 ack\nsilence": ("silence", "ACKNOWLEDGE psn (1100) "),
     "qp b\nb < WRITE_ONLY psn len=8 ack\nb > ACK psn+1": (" of b", "ACKNOWLEDGE psn (1100) "),
     "qp b\nb < WRITE_ONLY psn len=8 ack\nunordered {\n> ACK psn\n}": ("in any order", " of b"),
@@ -300,6 +333,7 @@ ERRORS = {
     "bind w": "1:6: w is not a window; expected nothing more",
     "notify recv solicited=2": "1:23: solicited is 2, not from 0 to 1",
     "qp pkey_index=4": "1:4: pkey_index is 4, not from 0 to 3",
+    "reconnect rearm=2": "1:17: rearm is 2, not from 0 to 1",
     "mw w len=8\ndereg w": "2:7: w is not a region; expected mr",
     # What only other profiles make, or a line that comes later in turn.
     "on rxe {\nqp b\n}\nb poll send nothing": "4: b does not exist yet: no 'qp b' has been",

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from xml.etree import ElementTree
 
 import pytest
@@ -142,6 +143,69 @@ def test_several_connections_are_one_script(done: Campaign) -> None:
     assert says(text, case)
     assert target("emu:spec").fulfils(text)
     assert not RXE.fulfils(text)
+
+
+def test_connections_of_any_shape_are_one_script() -> None:
+    """Other types, queue pairs, P_Keys, alternate paths and receive requests, and back again."""
+    send, uc_send = int(OpCode.RC_SEND_ONLY), int(OpCode.UC_SEND_ONLY)
+    steps = [
+        Packet(send, length=8, pair=1),
+        Connect(Connection(service="UC", pairs=3, pkey_index=2, sges=2, room=64)),
+        Packet(uc_send, length=64, pair=2),
+        Connect(Connection(service="UD", mtu=1024, wrong_lkey=1)),
+        Packet(int(OpCode.UD_SEND_ONLY), length=8),
+        Connect(Connection(pairs=2, rearmed=1, retry_cnt=1, receives=0)),
+        Packet(send, length=8, pair=1),
+    ]
+    case = Case(Connection(pairs=2), tuple(steps))
+
+    text = case_text(case)
+
+    assert says(text, case)
+    assert "  qp qp3 " in text
+    assert "  qp2 modify state=RESET" in text
+    assert target("emu:spec").fulfils(text)
+
+
+def test_a_difference_after_connections_of_other_shapes_is_in_the_script() -> None:
+    """rxe NAKs the gap again after its RNR NAK; it is not the first connection of the device."""
+    send = int(OpCode.RC_SEND_ONLY)
+    last = Connection(receives=0, timeout=0, pairs=2)
+    steps = (
+        Packet(int(OpCode.UC_SEND_ONLY), length=8),
+        Connect(last),
+        Packet(send, pair=1),
+        Packet(send, ("expected", 1), pair=1),
+    )
+    case = Case(Connection(service="UC", sges=2), steps)
+    case = replace(case, choices={"live_credits": "False", "mig_req": "0"})
+    difference = record(case, RXE).difference
+    assert difference is not None
+    text, reason = checked_script(Finding(1, "Any.", case, case, difference, 1, "Any."), RXE)
+
+    assert not reason
+    assert says(text, case)
+    assert text.rstrip().endswith("qp2 < SEND_ONLY psn+1 ack\n  silence")
+
+
+@pytest.mark.slow
+def test_cases_one_after_the_other_are_one_script() -> None:
+    """Whatever their connections are; a case that ends with a held packet is not one."""
+    testbed = target("emu:spec").testbed(Role.BOTH)
+    found = Campaign(testbed, queue_pair_generators(3, Role.BOTH), minimises=False)
+    assert not list(found.run(1000))
+    cases = [each for each in testbed.history if not getattr(each.steps[-1], "held", False)]
+    assert len({each.connection.service for each in cases}) == 3
+
+    rng = Random(1)
+    for _ in range(12):
+        first, second, third = rng.sample(cases, 3)
+        again = [Connect(second.connection), *second.steps]
+        again += [Connect(third.connection), *third.steps]
+        case = first.with_steps([*first.steps, *again])
+        text = case_text(case)
+        assert not text.startswith("{")
+        assert target("emu:spec").fulfils(text)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,37 @@ def test_queue_pairs_have_their_steps_and_connections_follow_each_other() -> Non
     assert case.steps[4] == Packet(only, length=8)
 
 
+def test_connections_have_other_queue_pairs_types_keys_and_receive_requests() -> None:
+    case = read(
+        """
+        qp pkey=0xffff pkey_1=0x7fff pkey_2=0x9234 pkey_3=0x1234
+        qp b rq_psn=100 sq_psn=500
+        post_recv len=8
+        b post_recv len=8
+        b < SEND_ONLY psn len=8 ack
+        anything
+        reconnect type=UC pkey_index=2
+        b modify state=RESET
+        post_recv len={4, 4} addr={va, va+4}
+        < UC_SEND_ONLY psn len=8 ack
+        anything
+        reconnect type=RC pkey_index=0 rearm=1
+        b reconnect rearm=1
+        qp c rq_psn=100 sq_psn=500 rearm=1
+        c < WRITE_ONLY psn len=8 ack
+        """
+    )
+
+    connections = [step.connection for step in case.steps if isinstance(step, Connect)]
+    usual = Connection(timeout=18, receives=1, room=8, pairs=2)
+    assert case.connection == usual
+    assert connections == [
+        replace(usual, service="UC", pkey_index=2, pairs=1, sges=2),
+        replace(usual, rearmed=1, pairs=3, receives=0, sges=2),
+    ]
+    assert case.steps[-1] == Packet(WRITE, length=8, pair=2)
+
+
 ERRORS = {
     '< SEND_ONLY psn data="00"': "1: the payload of a case is the test pattern",
     "qp type=XRC_RECV\n< WRITE_ONLY psn": "1: type is not one of RC, UC, UD",
@@ -141,7 +173,15 @@ ERRORS = {
     "post_recv len=8193": "1: a request of a case has at most 8192 bytes in 16 pieces",
     "< WRITE_ONLY psn vlan.vid=3": "1: packets of a case have no VLAN tag",
     "+99999s silence": "1: a wait of 99999",
-    "modify state=ERR": "1: modify is not for cases of the fuzzer",
+    "modify state=ERR": "1: modify is for cases as 'NAME modify state=RESET' after reconnect",
+    "qp b rq_psn=100 sq_psn=500\nb modify state=RESET": "2: modify is for cases as 'NAME modify ",
+    "qp b rq_psn=100 sq_psn=500\nreconnect\nb modify state=RESET\nb < SEND_ONLY psn": "4: b is "
+    "left out since the last reconnect",
+    "qp b rq_psn=100 sq_psn=500\nqp c rq_psn=100 sq_psn=500\nreconnect\nb modify state=RESET\n"
+    "c reconnect\npost_send SEND": "3: the queue pairs that are left out are the last ones",
+    "qp b rq_psn=100 sq_psn=500\nreconnect retry_cnt=3\nb reconnect": "3: retry_cnt is not ",
+    "reconnect mtu=512\nqp b rq_psn=100 sq_psn=500": "2: mtu is not that of the first queue pair",
+    "qp pkey=0xffff pkey_1=0x7fff pkey_2=0x9234 pkey_3=0x1234\npost_send SEND": "1: the P_Key ",
     "impair > drop nth=1": "1: impairments are not for cases of the fuzzer",
     "post_recv len=8\npost_recv len=9": "2: all receive requests of a case have the same pieces",
     "post_send SEND remote_addr=1": "1: the peer's memory is at 0x5000",

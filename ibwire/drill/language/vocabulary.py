@@ -86,8 +86,9 @@ VERBS: Mapping[str, VerbForm] = {
         },
     ),
     "reconnect": VerbForm(
-        "Reset the queue pair and connect it again; what is not given stays as it was.",
-        {**_ATTRIBUTES, **_numbers("mtu rq_psn sq_psn")},
+        "Reset the queue pair and connect it again; what is not given stays as it was. With "
+        "another type, a queue pair of that type takes its place.",
+        {**_ATTRIBUTES, "type": TYPES, **_numbers("mtu rq_psn sq_psn rearm")},
     ),
     "mr": VerbForm(
         "Register memory; NAME.va, NAME.rkey, NAME.lkey, NAME.size and NAME.end are its numbers.",

@@ -86,6 +86,7 @@ LIMITS: Mapping[str, tuple[int, int]] = {
     "sq_psn": (0, 0xFFFFFF),
     **dict.fromkeys(("pkey", *PKEYS), (0, 0xFFFF)),
     "pkey_index": (0, len(PKEYS)),
+    "rearm": (0, 1),
     "qkey": (0, 0xFFFFFFFF),
     "max_send_sge": (1, 32),
     "max_recv_sge": (1, 32),
@@ -141,6 +142,8 @@ class Emulated:
         self.regions: dict[str, MemoryRegion] = {"mr": self._region}
         self._registered: int = settings["size"]
         self.windows: dict[str, MemoryWindow] = {}
+        self._bound: dict[str, tuple[int, int]] = {}
+        """Address and bytes of each when it was bound last: an invalidated window has none."""
         self._peer_gid = gids[1]
         self._channel = self.device.create_channel()
         self._xrc_domain: XRCDomain | None = None
@@ -148,7 +151,6 @@ class Emulated:
         """By name; the first one has none."""
         self._settings = settings
         self.create("", {})
-        self.qp = self.queue_pairs[""].qp
 
     @property
     def wire(self) -> Wire:
@@ -192,11 +194,14 @@ class Emulated:
                 f"{prefix}end": region.iova + region.length,
             }
         for name, window in self.windows.items():
+            if window.length:
+                self._bound[name] = window.iova, window.length
+            start, length = self._bound[name]
             found |= {
-                f"{name}.va": window.iova,
+                f"{name}.va": start,
                 f"{name}.rkey": window.rkey,
-                f"{name}.size": window.length,
-                f"{name}.end": window.iova + window.length,
+                f"{name}.size": length,
+                f"{name}.end": start + length,
             }
         return found
 
@@ -323,6 +328,7 @@ class Emulated:
         if not self.queue_pairs[owner].bind(window, info):
             raise VerbsError(errno.EINVAL, "the window cannot be bound")
         self.windows[name] = window
+        self._bound[name] = window.iova, window.length
 
     def window_request(self, name: str, va: int, length: int, access: int) -> SendWR:
         """The send request that binds a window again; of one of no bytes, that unbinds it."""
@@ -436,4 +442,4 @@ class Emulated:
     @property
     def state(self) -> QPState:
         """The state of the first queue pair."""
-        return self.qp.state
+        return self.queue_pairs[""].state

@@ -78,8 +78,11 @@ class DeviceQueuePair:
         self.send_cq, self.recv_cq = send_cq, recv_cq
         self.srq = srq
         kind = QPType(settings["type"])
+        self._settings = settings
         init = _creation(kind, pd, settings, send_cq, recv_cq, srq, xrc_domain)
         self.qp = device.create_qp(init)
+        self._made = {kind: self.qp}
+        """Those that were in its place, by type; all but the one that is there are in RESET."""
         self._attr = QPAttr(
             path_mtu=_mtu_code(settings["mtu"]),
             ah_attr=AddressVector(dgid=peer_gid),
@@ -160,10 +163,16 @@ class DeviceQueuePair:
             self.climb(state)
 
     def reconnect(self, given: Mapping[str, int]) -> None:
-        """Reset it and connect it again; attributes that are not given keep their values."""
+        """Reset it and connect it again; attributes that are not given keep their values.
+
+        Of another type, a queue pair of that type takes its place.
+        """
         self.modify({}, QPState.RESET)
         for queue in (self.send_cq, self.recv_cq):
             queue.discard(self.qp.number)
+        if "type" in given:
+            self._take(QPType(given["type"]))
+        self._rearms = bool(given.get("rearm", self._rearms))
         wire = self.wire
         mtu = given.get("mtu", wire.mtu)
         rq_psn, sq_psn = given.get("rq_psn", wire.rq_psn), given.get("sq_psn", wire.sq_psn)
@@ -171,7 +180,31 @@ class DeviceQueuePair:
         self.modify({name: given[name] for name in ATTRIBUTES if name in given}, None)
         self.climb(QPState.RTS)
         self._rearm()
-        self.wire = replace(wire, mtu=mtu, rq_psn=rq_psn, sq_psn=sq_psn)
+        self.wire = replace(
+            wire,
+            qpn=self.qp.number,
+            pkey=self._device.pkeys[self._attr.pkey_index],
+            mtu=mtu,
+            rq_psn=rq_psn,
+            sq_psn=sq_psn,
+            qkey=self._attr.qkey,
+            is_datagram=self.qp.qp_type is QPType.UD,
+        )
+
+    def _take(self, kind: QPType) -> None:
+        """Let the queue pair of a type be the one in RESET that is connected next."""
+        before = self.qp.qp_type
+        if kind is not before and (kind in XRC or before in XRC or self.srq is not None):
+            change = f"{before.name} to {kind.name}"
+            reason = (
+                "a queue pair with a receive queue of its own type or a shared one keeps its type"
+            )
+            raise VerbsError(errno.EINVAL, f"{change}: {reason}")
+        if kind not in self._made:
+            queues = self.send_cq, self.recv_cq
+            init = _creation(kind, self._pd, self._settings, *queues, None, None)
+            self._made[kind] = self._device.create_qp(init)
+        self.qp = self._made[kind]
 
     @property
     def state(self) -> QPState:

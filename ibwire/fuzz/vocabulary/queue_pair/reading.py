@@ -8,7 +8,7 @@ earlier steps are removed.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, NoReturn
 
@@ -55,8 +55,9 @@ from ibwire.fuzz.targets.emulated_device import (
 from ibwire.fuzz.vocabulary.queue_pair.common_memory import wrong_memory
 from ibwire.fuzz.vocabulary.queue_pair.encoding import Symbols
 from ibwire.fuzz.vocabulary.queue_pair.execution import Execution, Moment
+from ibwire.fuzz.vocabulary.queue_pair.script import NOT_OF_A_PAIR
 from ibwire.peer import QKEY
-from ibwire.rc.attributes import QPType
+from ibwire.rc.attributes import QPState, QPType
 from ibwire.rc.work import SendFlags, WROpcode
 from ibwire_layers.opcodes import INFO
 from ibwire_layers.psn import distance
@@ -123,7 +124,7 @@ def _selected(script: drill.Script, wanted: str | None) -> drill.Case:
 class Reader:
     """Follows a script on the reference, one step after the other."""
 
-    ACTIONS = frozenset({"qp", "reconnect", "post_recv", "post_send", "pfc"})
+    ACTIONS = frozenset({"qp", "reconnect", "modify", "post_recv", "post_send", "pfc"})
     """Verbs that do something."""
 
     CHECKS = frozenset({"poll", "event", "cq_event", "memory", "state"})
@@ -145,6 +146,14 @@ class Reader:
         """Receive requests that each has at the beginning."""
         self._left: set[str] = set()
         """Queue pairs that are not connected again yet, as the first one is."""
+        self._out: set[str] = set()
+        """Those that are in RESET during this connection."""
+        self._first = self._connection
+        """What the first line gives, which other queue pairs have unless they say otherwise."""
+        self._known: dict[str, Connection] = {}
+        """The last connection of each."""
+        self._has_table = False
+        """Whether the script is about a P_Key of a table."""
         self._again: Line | None = None
         """The line that connects the first one again."""
         self._is_settled = False
@@ -157,14 +166,15 @@ class Reader:
 
     def read(self, steps: Sequence[drill.Step]) -> Case:
         """The case; raises `CaseError` for a line that no case has."""
-        room = next(self._rooms(steps), None)
-        if room is not None:
-            size, sges, wrong = room
-            self._connection = replace(self._connection, room=size, sges=sges, wrong_lkey=wrong)
+        verbs = [step for step in steps if isinstance(step, drill.Verb)]
+        self._has_table = any("pkey_index" in verb.args for verb in verbs)
+        self._set_room(steps)
         for number, step in enumerate(steps):
             if number and isinstance(step, drill.Verb) and step.token.text == "qp":
                 self._check_order(step)
             self._step(step)
+            if _begins_again(step):
+                self._set_room(steps[number + 1 :])
         self._settle(is_held=False)
         self._connect()
         first, *others = self._steps
@@ -177,15 +187,19 @@ class Reader:
         """Refuse a queue pair that comes when the first ones are connected already."""
         if step.word is None:
             self._refuse(step.line, "qp comes first, or not at all; another one has a name")
-        if not self._is_connecting or self._reference is not None:
+        if not self._is_connecting:
             reason = "queue pairs of a case come before what the device receives and does"
             self._refuse(step.line, reason)
 
-    def _rooms(self, steps: Sequence[drill.Step]) -> Iterator[tuple[int, int, int]]:
-        """The memory of the receive requests."""
+    def _set_room(self, steps: Sequence[drill.Step]) -> None:
+        """Take the memory of the receive requests of a connection, if it has any."""
         for step in steps:
+            if _begins_again(step):
+                return
             if isinstance(step, drill.Verb) and step.token.text == "post_recv":
-                yield self._memory(step)
+                size, sges, wrong = self._memory(step)
+                self._connection = replace(self._connection, room=size, sges=sges, wrong_lkey=wrong)
+                return
 
     def _memory(self, step: drill.Verb) -> tuple[int, int, int]:
         """Bytes of memory of a request, its SGEs, and the number of the one with a wrong key."""
@@ -264,10 +278,15 @@ class Reader:
             return
         if self._left and self._again is not None:
             names = ", ".join(sorted(self._left))
-            self._refuse(self._again, f"all queue pairs connect again together: not {names}")
+            reason = f"all queue pairs connect again together: not {names}, which 'modify "
+            self._refuse(self._again, reason + "state=RESET' would leave out")
         self._is_connecting = False
-        least = min(self._receives)
-        self._connection = replace(self._connection, receives=least, pairs=len(self._names))
+        pairs = len(self._names) - len(self._out)
+        if self._again is not None and not self._out.isdisjoint(self._names[:pairs]):
+            self._refuse(self._again, "the queue pairs that are left out are the last ones")
+        least = min(self._receives[:pairs])
+        self._connection = replace(self._connection, receives=least, pairs=pairs)
+        self._known |= dict.fromkeys(self._names[:pairs], self._connection)
         check_connection(self._connection, f"{self._path}: qp")
         step = Connect(self._connection)
         self._steps.append(step)
@@ -281,6 +300,8 @@ class Reader:
 
     def _pair(self, step: Stimulus) -> int:
         self._check_owner(step, self._names)
+        if step.owner in self._out:
+            self._refuse(step.line, f"{step.owner} is left out since the last reconnect")
         return self._names.index(step.owner)
 
     def _check_owner(self, step: Stimulus, names: Collection[str]) -> None:
@@ -294,6 +315,8 @@ class Reader:
         name = step.token.text
         if name in ("qp", "reconnect"):
             self._describe(step)
+        elif name == "modify":
+            self._leave_out(step)
         elif name == "post_recv":
             self._receive(step)
         elif name == "pfc":
@@ -305,17 +328,28 @@ class Reader:
     def _describe(self, step: drill.Verb) -> None:
         """The connection that is made, or made again."""
         given = attributes_of(step, self._scope)
-        names = {entry.name for entry in fields(Connection)} & set(VERBS["qp"].args)
-        for name in set(given) - names - _OF_QUEUES - {"type", "rearm", *PKEY_NAMES, "pkey"}:
-            self._refuse(step.line, f"qp {name}= is not for cases of the fuzzer")
+        own = self._attributes(step, given)
         if step.word is not None or step.owner:
-            self._check_alike(step, given)
+            self._check_alike(step, own)
             return
         if step.token.text == "reconnect":
             self._connect()
             self._is_connecting = True
             self._receives = [0] * len(self._names)
-            self._left, self._again = set(self._names[1:]), step.line
+            self._left, self._again = set(self._names[1:]) - self._out, step.line
+        table = [given.get(name, 0) for name in ("pkey", *PKEY_NAMES)]
+        if any(table) and (tuple(table) != PKEYS or not self._has_table):
+            numbers = ", ".join(map(hex, PKEYS))
+            self._refuse(step.line, f"the P_Key table of a case is {numbers}, with a pkey_index")
+        self._connection = replace(self._connection, **own)
+        if self._reference is None:
+            self._first = self._connection
+
+    def _attributes(self, step: drill.Verb, given: Mapping[str, int]) -> dict[str, Any]:
+        """What a line says of its queue pair, by the names of `Connection`."""
+        names = {entry.name for entry in fields(Connection)} & set(VERBS["qp"].args)
+        for name in set(given) - names - _OF_QUEUES - {"type", "rearm", *PKEY_NAMES, "pkey"}:
+            self._refuse(step.line, f"qp {name}= is not for cases of the fuzzer")
         own: dict[str, Any] = {name: given[name] for name in given if name in names}
         if "type" in given:
             own["service"] = QPType(given["type"]).name
@@ -323,28 +357,39 @@ class Reader:
                 self._refuse(step.line, f"type is not one of {', '.join(SERVICES)}")
         if "rearm" in given:
             own["rearmed"] = given["rearm"]
-        table = [given.get(name, 0) for name in ("pkey", *PKEY_NAMES)]
-        if any(table) and (tuple(table) != PKEYS or not own.get("pkey_index")):
-            numbers = ", ".join(map(hex, PKEYS))
-            self._refuse(step.line, f"the P_Key table of a case is {numbers}, with a pkey_index")
-        self._connection = replace(self._connection, **own)
+        return own
 
-    def _check_alike(self, step: drill.Verb, given: Mapping[str, int]) -> None:
+    def _check_alike(self, step: drill.Verb, own: Mapping[str, Any]) -> None:
         """Take another queue pair, whose attributes have to be those of the first one."""
-        if step.token.text == "reconnect":
-            if not self._pair(step) or step.owner not in self._left:
+        if step.word is None:
+            self._check_owner(step, self._names)
+            if step.owner not in self._left | self._out or not self._is_connecting:
                 self._refuse(step.line, "the first queue pair connects again before the others")
             self._left.discard(step.owner)
-        usual = {} if step.token.text == "reconnect" else {"rq_psn": 0, "sq_psn": 0}
-        for name in {**usual, **given}:
-            number = given.get(name, -1)
-            if name not in _OF_QUEUES and number != getattr(self._connection, name, None):
+            self._out.discard(step.owner)
+            before = self._known[step.owner]
+        else:
+            before = replace(self._first, rq_psn=-1, sq_psn=-1)  # drill gives it other ones
+        found = replace(before, **own)
+        for entry in fields(Connection):
+            is_alike = getattr(found, entry.name) == getattr(self._connection, entry.name)
+            if entry.name not in NOT_OF_A_PAIR and not is_alike:
+                name = _WORDS.get(entry.name, entry.name)
                 self._refuse(step.line, f"{name} is not that of the first queue pair")
         if step.word is not None:
             if len(self._names) == MAXIMUM_PAIRS:
                 self._refuse(step.line, f"a case has at most {MAXIMUM_PAIRS} queue pairs")
             self._names.append(step.word.text)
             self._receives.append(0)
+
+    def _leave_out(self, step: drill.Verb) -> None:
+        """A queue pair that is in RESET while others connect again."""
+        is_reset = set(step.args) == {"state"} and self._number(step, "state", 0) == QPState.RESET
+        if not is_reset or not self._is_connecting or step.owner not in self._left:
+            reason = "modify is for cases as 'NAME modify state=RESET' after reconnect"
+            self._refuse(step.line, reason)
+        self._left.discard(step.owner)
+        self._out.add(step.owner)
 
     def _receive(self, step: drill.Verb) -> None:
         connection, pair = self._connection, self._pair(step)
@@ -521,6 +566,13 @@ class Reader:
         raise CaseError(f"{self._path}:{line.number}: {reason}")
 
 
+def _begins_again(step: drill.Step) -> bool:
+    """Whether the next connection begins with it."""
+    if not isinstance(step, drill.Verb):
+        return False
+    return step.token.text == "reconnect" and not step.owner
+
+
 def comment_of(line: Line) -> str:
     """The comment at the end of a line of a script."""
     in_text = False
@@ -534,6 +586,9 @@ def comment_of(line: Line) -> str:
 
 _SIGNALED = int(SendFlags.SIGNALED)
 _ABOUT_MEMORY = frozenset({"mr", "mw", "store"})
+_WORDS = {"service": "type", "rearmed": "rearm"}
+"""Attributes that scripts call otherwise."""
+
 _OF_QUEUES = frozenset({"size", "max_send_wr", "max_recv_wr", "send_cqe", "recv_cqe"})
 _SAID = frozenset({"wr_id", "len", "addr", "lkey", "remote_addr", "rkey", "flags", "fails"})
 """Arguments of `post_send` that a step has, or that the fuzzer chooses."""

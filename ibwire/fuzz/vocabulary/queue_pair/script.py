@@ -98,7 +98,7 @@ def _head(case: Case, body: Sequence[str]) -> Iterator[str]:
     """The connection, and the memory that the following lines use."""
     connection, text = case.connection, "\n".join(body)
     words = [f"size={SIZE} max_recv_wr=4096 send_cqe=4096 recv_cqe=4096"]
-    if connection.pkey_index:
+    if any(each.pkey_index for each in connections_of(case)):
         table = zip(("pkey", *PKEY_NAMES), PKEYS, strict=True)
         words += [f"{name}={number:#x}" for name, number in table]
     yield f"  qp {' '.join([*words, *attributes(connection, Connection())])}"
@@ -123,13 +123,18 @@ def _head(case: Case, body: Sequence[str]) -> Iterator[str]:
     yield from stores
 
 
+def connections_of(case: Case) -> Iterator[Connection]:
+    """The connections of a case, in order."""
+    yield case.connection
+    yield from (step.connection for step in case.steps if isinstance(step, Connect))
+
+
 def attributes(connection: Connection, usual: Connection) -> Iterator[str]:
     """What is not as usual about a connection, and what drill would have otherwise."""
     for entry in fields(Connection):
         value = getattr(connection, entry.name)
         is_said = entry.name in ("mtu", "rq_psn", "sq_psn", "timeout")
-        is_elsewhere = entry.name in ("receives", "room", "pairs", "sges", "wrong_lkey")
-        if is_elsewhere or (value == getattr(usual, entry.name) and not is_said):
+        if entry.name in NOT_OF_A_PAIR or (value == getattr(usual, entry.name) and not is_said):
             continue
         name = {"service": "type", "rearmed": "rearm"}.get(entry.name, entry.name)
         yield f"{name}={_access(value) if entry.name == 'access' else value}"
@@ -145,7 +150,9 @@ class Writer:
 
     def __init__(self, connection: Connection) -> None:
         self.lines: list[str] = []
-        self._connection = connection
+        self._connection = self._first = connection
+        self._last = dict.fromkeys(range(connection.pairs), connection)
+        """The last connection of each queue pair."""
         self._posted = self._received = 0
         self._posters: dict[tuple[int, int], int] = {}
         """The queue pair of each request, by the queue of its completion and its number."""
@@ -188,17 +195,23 @@ class Writer:
 
     def _reconnect(self, connection: Connection) -> None:
         """Another connection of the same device, whose memory is as at the beginning."""
-        if any(getattr(connection, name) != getattr(self._connection, name) for name in _SHAPE):
-            raise CannotSay("its connections have other queue pairs or receive requests")
-        words = " ".join(attributes(connection, self._connection))
-        owners = [self._owner(number) for number in range(connection.pairs)]
-        self.lines += ["", *(f"  {owner}reconnect {words}" for owner in owners)]
+        if connection.version != self._connection.version:
+            raise CannotSay("its connections go over other versions of IP")
+        before, self._connection = self._connection.pairs, connection
+        self.lines.append("")
+        for number in range(connection.pairs):
+            made, name = self._last.get(number), _name(number)
+            verb = f"qp {name}" if made is None else f"{name} reconnect".strip()
+            words = " ".join(attributes(connection, made or self._first))
+            self.lines.append(f"  {verb} {words}")
+            self._last[number] = connection
+        left = range(connection.pairs, before)
+        self.lines += [f"  {_name(number)} modify state=RESET" for number in left]
         self.lines.append(f"  store va len={SIZE} at=0")
         at = SIZE
         for name, size, _ in REGIONS:
             self.lines.append(f"  store {name}.va len={size} at={at}")
             at += size
-        self._connection = connection
         self._posted = self._received = 0
         self._posters.clear()
         self.receive_everywhere()
@@ -477,8 +490,8 @@ _OUTER: Mapping[int, Mapping[str, type[Header]]] = {
     for version, header in ((4, IPv4), (6, IPv6))
 }
 """Headers before the BTH, by version of IP."""
-_SHAPE = ("room", "service", "pairs", "sges", "wrong_lkey", "pkey_index", "rearmed", "version")
-"""Attributes that all connections of a script have in common."""
+NOT_OF_A_PAIR = frozenset({"receives", "room", "pairs", "sges", "wrong_lkey"})
+"""What a script says of a connection elsewhere than in `qp` and `reconnect`."""
 
 _COUNTS = frozenset(
     {
