@@ -81,7 +81,8 @@ class Analysis:
         self.points = Points()
         """Leaves out what was captured again at another interface."""
         self._flows = Flows()
-        self._makes_trackers = observer is not None or is_part
+        is_watched = observer is not None and self._runs_observer is None
+        self._makes_trackers = is_watched or is_part or known is not None
         """Whether each connection has a tracker from its first packet on."""
         self._trackers: dict[int, ConnectionTracker] = {}
         """By connection: of each that is followed."""
@@ -491,16 +492,20 @@ class Analysis:
             part,
             self._way[part.flow],
             counts[is_counted],
-            self._summary.last_ns,
+            now=self._summary.last_ns,
+            observer=self._runs_observer,
         )
         is_counted[is_counted] = found
         return rows.take(~is_counted[number])
 
     def _is_plain(self, connection: Connection) -> bool:
         """Whether all that is known of a reliable connection is in its packets."""
-        return connection.service in (Service.RC, Service.XRC) and not any(
-            self._flows.keys[flow] in self._negotiated for flow in connection.flows
-        )
+        if connection.service not in (Service.RC, Service.XRC):
+            return False
+        observer = self._runs_observer
+        if observer is not None and not observer.takes_together(connection):
+            return False
+        return not any(self._flows.keys[flow] in self._negotiated for flow in connection.flows)
 
     def _deliver(self, rows: Rows) -> None:
         """Give packets to their connections."""

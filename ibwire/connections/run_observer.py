@@ -38,7 +38,8 @@ class RunsObserver(RunObserver, Protocol):
     def alone(self, runs: Runs) -> Flags:
         """(n,) packets that must be reported alone, with those after them in their connection.
 
-        Of each connection it marks the first at least.
+        Of each connection it marks the first at least. Of connections that end with these packets
+        all have one tracker, which has seen nothing; those without a mark are not reported.
         """
 
     def runs(self, runs: Runs) -> None:

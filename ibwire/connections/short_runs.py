@@ -178,16 +178,22 @@ class States:
     """What is known of connections before their packets, as arrays.
 
     connections: nothing is known of them yet. trackers: what follows them; none, if nothing will
-    follow after these packets.
+    follow after these packets. fresh: a tracker that has seen nothing, for all of them.
     """
 
     def __init__(
-        self, connections: Sequence[Connection], trackers: Sequence[ConnectionTracker] = ()
+        self,
+        connections: Sequence[Connection],
+        trackers: Sequence[ConnectionTracker] = (),
+        *,
+        fresh: RequestTracker | None = None,
     ) -> None:
-        self.trackers = trackers
+        self.connections, self.trackers = connections, trackers
+        self.exchanges = 2 * len(connections)
         self.requests = [each for tracker in trackers for each in tracker.requests]
         """By exchange."""
-        self.exchanges = 2 * len(connections)
+        if fresh is not None:
+            self.requests = [fresh] * self.exchanges
         self.identities = [each for one in connections for each in one.identities]
         self.directions = [each for one in connections for each in one.directions]
         if trackers:
@@ -495,7 +501,7 @@ class Exchanges:
         active = np.flatnonzero(is_active)
         place, position = np.cumsum(is_active) - 1, np.cumsum(kept) - 1
         return Runs(
-            connections=[each.connection for each in states.trackers],
+            connections=states.connections,
             mtu=mtu,
             rows=packets.rows.take(kept),
             direction=packets.direction[kept].astype(np.uint8),

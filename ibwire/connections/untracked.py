@@ -12,11 +12,13 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ibwire.connections.connection import Connection
+from ibwire.connections.connection import Connection, End
+from ibwire.connections.connection_tracker import ConnectionTracker
 from ibwire.connections.ending import NAMED, Ending, OpenRequest, Trouble
 from ibwire.connections.opcode_sets import VERB
 from ibwire.connections.open_requests import UNANSWERED_NS
 from ibwire.connections.packets import Rows
+from ibwire.connections.run_observer import RunsObserver
 from ibwire.connections.short_runs import (
     Exchanges,
     Flags,
@@ -29,7 +31,8 @@ from ibwire.connections.short_runs import (
     plain,
 )
 from ibwire.connections.steady import IS_RESPONSE
-from ibwire_layers.opcodes import OpCode
+from ibwire.connections.tracker import RequestTracker
+from ibwire_layers.opcodes import OpCode, Service
 from ibwire_layers.psn import MASK
 
 REFUSES = 0x20
@@ -50,15 +53,19 @@ def count(
     rows: Rows,
     direction: npt.NDArray[np.uint8],
     counts: Index,
+    *,
     now: int,
+    observer: RunsObserver | None = None,
 ) -> Flags:
     """Count all packets of the connections that have no odd one; returns which these are.
 
     rows: of one connection after the other, without any that `are_odd`. direction: (n,) which end
-    sent each. counts: (connections,) how many each has. now: when the capture ends, ns.
+    sent each. counts: (connections,) how many each has. now: when the capture ends, ns. observer:
+    for which packets are odd that must be reported alone; the others are not reported to it, as
+    nothing follows that needs them.
     """
     packets = Packets(rows, direction, counts)
-    states = States(connections)
+    states = States(connections, fresh=None if observer is None else _fresh())
     mtu, odd = plain(packets, states.mtu)
     sides = Sides(packets, states)
     odd |= sides.odd()
@@ -66,6 +73,10 @@ def count(
     odd |= exchanges.odd()
     is_regular: Flags = ~np.logical_or.reduceat(odd, packets.starts)
     kept = is_regular[packets.connection]
+    if observer is not None and kept.any():
+        alone = observer.alone(exchanges.runs(mtu, kept))
+        is_regular[packets.connection[np.flatnonzero(kept)[alone]]] = False
+        kept = is_regular[packets.connection]
     if not kept.any():
         return is_regular
     for each in np.flatnonzero(is_regular & (mtu > 0)).tolist():
@@ -80,6 +91,14 @@ def count(
         messages.count_answered()
         _note_endings(connections, exchanges, messages, requests, responses, now)
     return is_regular
+
+
+def _fresh() -> RequestTracker:
+    """What knows of no packet, like the tracker of every connection that begins."""
+    nobody = End("", None)
+    connection = Connection(0, (nobody, nobody), Service.RC)
+    connection.pairing = "responses"
+    return ConnectionTracker(connection).requests[0]
 
 
 def _note_endings(

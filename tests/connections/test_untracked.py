@@ -147,6 +147,18 @@ TRAFFIC = st.lists(
 last packets are missing."""
 
 
+def test_credits_are_counted() -> None:
+    talks = [Talk(number=number) for number in range(2)]
+    talks[0].sends(0, 2, syndrome=3)
+    talks[0].sends(2, 2, msn=3, syndrome=9)
+    talks[1].sends(0, 2)
+
+    found, counted = both_ways(together(talks))
+
+    assert counted == 2
+    assert {each.directions[0].credit_codes for each in found.connections} == {(3, 9), None}
+
+
 def conversation(number: int, ids: bool, kinds: list[str], cut: int) -> Talk:
     talk = Talk(ids, number)
     psn = 0xFFFFF8

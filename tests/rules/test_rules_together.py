@@ -18,7 +18,7 @@ from connections.talk import Talk
 from emulated_traffic import Stamped, Work, run
 from examples import scaled
 from ibwire.capture import open_capture
-from ibwire.connections import analysis, rounds, short_runs, steady
+from ibwire.connections import analysis, rounds, short_runs, steady, untracked
 from ibwire.rc.profile import PROFILES
 from ibwire_layers.headers import AETH, RETH
 from ibwire_layers.opcodes import INFO, OpCode
@@ -109,7 +109,7 @@ def damaged(frames: list[Stamped], rng: random.Random, share: float) -> list[Sta
 def assert_the_same_as_alone(frames: list[Stamped]) -> int:
     """Check a capture both ways; returns how many packets were judged together."""
     took = 0
-    advance = short_runs.advance
+    advance, count = short_runs.advance, untracked.count
 
     def counting(*given: Any) -> npt.NDArray[np.int64]:
         nonlocal took
@@ -117,9 +117,17 @@ def assert_the_same_as_alone(frames: list[Stamped]) -> int:
         took += int(found.sum())
         return found
 
+    def counting_untracked(*given: Any, **options: Any) -> npt.NDArray[np.bool_]:
+        nonlocal took
+        found = count(*given, **options)
+        took += int(given[3][found].sum())
+        return found
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(short_runs, "advance", counting)
+        patch.setattr(untracked, "count", counting_untracked)
         found = checked(frames)
+        patch.setattr(untracked, "MOST", 0)
         patch.setattr(steady, "advance", lambda *_: 0)
         patch.setattr(rounds, "advance", lambda trackers, *_: np.zeros(len(trackers), np.int64))
         assert found == checked(frames)
@@ -157,6 +165,21 @@ def test_most_of_lossy_traffic_is_judged_together(tmp_path: Path) -> None:
     took = assert_the_same_as_alone(frames)
 
     assert took > 0.6 * len(frames)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(scaled(6)))
+@pytest.mark.parametrize(("share", "least"), [(0.0, 0.2), (0.02, 0.2), (0.2, 0.05)])
+def test_short_connections_break_the_same_rules_without_a_tracker(
+    seed: int, share: float, least: float, tmp_path: Path
+) -> None:
+    rng = random.Random(f"{seed} {share}")
+    connections = rng.choice((20, 100, 300))
+    frames = emulated_frames(tmp_path, packets=1200, connections=connections, loss=0.002, seed=seed)
+
+    took = assert_the_same_as_alone(damaged(frames, rng, share))
+
+    assert took > least * len(frames)
 
 
 def message_not_counted(talk: Talk) -> None:
