@@ -7,8 +7,9 @@ allowed, has it a name, is it new, and which case is the shortest that shows it.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from ibwire.fuzz.case import Case, CaseError, Packet, RunsAway, Step
@@ -25,8 +26,8 @@ from ibwire.fuzz.judge.explanation import (
 from ibwire.fuzz.judge.findings import Finding, distance, signature, wrong_fields
 from ibwire.fuzz.judge.naming import Name
 from ibwire.fuzz.judge.profiles import choices_of, profile_of
-from ibwire.fuzz.judge.witness import fingerprint, is_shown
-from ibwire.fuzz.minimise import without_groups
+from ibwire.fuzz.judge.witness import differing, fingerprint, is_shown
+from ibwire.fuzz.minimise import never, without_groups
 from ibwire.fuzz.report import HISTORY, MAXIMUM_BUCKETS, Report, RunState, Search
 from ibwire.fuzz.stepper import Maker
 from ibwire.fuzz.targets.testbed import Confirmed, Testbed
@@ -91,6 +92,8 @@ class Campaign:
         self._has_fingerprint = False
         self._waiting: deque[tuple[Case, Choice | None]] = deque()
         """Witnesses in which the target differs, with their deviations."""
+        self._open: tuple[Profile, Collection[str]] | None = None
+        """Choices with a witness in which the target differs from this reference."""
 
     @property
     def report(self) -> Report:
@@ -314,42 +317,76 @@ class Campaign:
             return self._judge(confirmed)
 
     def _judge(self, confirmed: Confirmed) -> Finding | None:
-        report, state = self.report, self.state
-        case = confirmed.case
+        state, report, case = self.state, self.report, confirmed.case
         difference = self.replay(case)
         if difference is None:
             return None
         shortest = case
         if state.minimises and not self.is_interrupted:
-            shortest = self.shortest(case, difference, state.profile)
-            allowed = self._allowing(shortest)
-            if allowed is not None:
-                if shortest == case or self._allowing(case) is not None:
-                    return None
-                shortest = self._shortest_fault(case, difference, allowed)
-        elif self._allowing(case) is not None:
+            shortest = self._short_enough(case, difference)
+        shortest, name, difference = self._named(shortest, difference, confirmed.bucket)
+        if self._is_counted(name, confirmed):
             return None
-        difference = self.replay(shortest) or difference
-        shortest = shortest.with_steps(shortest.steps[: difference.step + 1])
+        allowed = self._allowing(shortest)
+        if allowed is not None:
+            if shortest == case or self._allowing(case) is not None:
+                return None
+            shortest = self._shortest_fault(case, difference, allowed)
+            shortest, name, difference = self._named(shortest, difference, confirmed.bucket)
         if not self._is_fault(shortest, difference):
             return None
         known = self._witnessed(shortest)
         if known is not None:
             return known
-        name = self._testbed.name_of(state, shortest, difference, confirmed.bucket)
-        accepted = next((each for each in (name.group, name.wider) if each in report.accepted), "")
-        if accepted:
-            report.accepted[accepted] += 1
+        if self._is_counted(name, confirmed) or len(report.seen) >= MAXIMUM_BUCKETS:
             return None
-        bucket = report.groups.get(name.group) or report.groups.get(name.wider)
         if confirmed.bucket:
-            report.led_to[confirmed.bucket] = bucket or name.text
-        if bucket is not None:
-            report.seen[bucket] += 1
-            return None
-        if len(report.seen) >= MAXIMUM_BUCKETS:
-            return None
+            report.led_to[confirmed.bucket] = name.text
         return self._new(name, shortest, confirmed.original)
+
+    def _short_enough(self, case: Case, difference: Difference) -> Case:
+        """The shortest case; where time is short, one with the name of a finding will do."""
+        search, report = self.state.search, self.report
+        if report.groups and self._testbed.explains_too_much(report):
+            if self._name_of(case, difference).group in report.groups:
+                return case
+            search.is_enough = partial(self._has_known_name, difference)
+        try:
+            return self.shortest(case, difference, self.state.profile)
+        finally:
+            search.is_enough = never
+
+    def _has_known_name(self, difference: Difference, case: Case) -> bool:
+        """Whether a case, as it is, has the name of a finding. difference: what it shows."""
+        name = self._name_of(case, self.replay(case) or difference)
+        return name.group in self.report.groups
+
+    def _named(
+        self, case: Case, difference: Difference, bucket: str
+    ) -> tuple[Case, Name, Difference]:
+        """A case up to its difference, with that. difference: if it does not come again."""
+        difference = self.replay(case) or difference
+        case = case.with_steps(case.steps[: difference.step + 1])
+        return case, self._name_of(case, difference, bucket), difference
+
+    def _name_of(self, case: Case, difference: Difference, bucket: str = "") -> Name:
+        case = case.with_steps(case.steps[: difference.step + 1])
+        return self._testbed.name_of(self.state, case, difference, bucket)
+
+    def _is_counted(self, name: Name, confirmed: Confirmed) -> bool:
+        """Whether something has the name of a finding, or one that the user knows: it counts."""
+        report = self.report
+        for group in (name.group, name.wider):
+            if group in report.accepted:
+                report.accepted[group] += 1
+                return True
+        bucket = report.groups.get(name.group) or report.groups.get(name.wider)
+        if bucket is None:
+            return False
+        report.seen[bucket] += 1
+        if confirmed.bucket:
+            report.led_to[confirmed.bucket] = bucket
+        return True
 
     def _allowing(self, case: Case) -> Profile | None:
         """The reference with choices that the specification leaves open which explain a case."""
@@ -400,16 +437,29 @@ class Campaign:
         """
         state, replay = self.state, self._testbed.replay
         cases = self._witness_cases()
-        for choice, profile in single_explanations(case, state.profile, self._choices, replay):
+        open_names = self._open_names(cases)
+        choices = [each for each in self._choices if not each.allowed and each.name in open_names]
+        for choice, profile in single_explanations(case, state.profile, choices, replay):
             is_known = choice.name in self._testbed.without_witness or is_shown(
                 choice.name, cases, profile, state.profile, replay
             )
-            if choice.allowed or not is_known:
+            if not is_known:
                 continue
             state.profile = profile
             self.report.taken = choices_of(profile, state.base)
             return self._deviation(case, choice)
         return None
+
+    def _open_names(self, cases: Sequence[tuple[str, Case]]) -> Collection[str]:
+        """The choices that may explain a finding: all others have witnesses without a difference.
+
+        cases: the witnesses, with their names.
+        """
+        profile, replay = self.state.profile, self._testbed.replay
+        if self._open is None or self._open[0] != profile:
+            names = differing(cases, profile, replay)
+            self._open = profile, names.union(self._testbed.without_witness)
+        return self._open[1]
 
     def _new(
         self, name: Name, case: Case, original: Case, without: Sequence[Choice] = ()

@@ -44,6 +44,11 @@ Shows = Callable[[Case], bool]
 """Whether a case still shows what it shall show."""
 
 
+def never(case: Case) -> bool:
+    """No case is enough."""
+    return False
+
+
 def minimise(
     case: Case,
     shows: Shows,
@@ -51,18 +56,26 @@ def minimise(
     *,
     is_over: Callable[[], bool] = bool,
     elsewhere: bool = True,
+    is_enough: Shows = never,
 ) -> Case:
     """The shortest case that was found.
 
     is_over: whether time is up; without it there is no limit. elsewhere: whether other
-    connections are tried, on most of which the case shows the same.
+    connections are tried, on most of which the case shows the same. is_enough: whether a case
+    need not be made shorter.
     """
     counted = _Counted(shows, trials, is_over)
-    case = _fewer_steps(_fewer_connections(case, counted), counted)
+    case = _on_usual_connection(_fewer_connections(case, counted), counted)
+    case = _last_steps(case, counted)
+    if is_enough(case):
+        return case
+    case = _fewer_steps(case, counted)
+    if is_enough(case):
+        return case
     case = _fewer_steps(_plain(case, counted), counted)
-    for other in _elsewhere(case) if elsewhere else ():
+    for other in _elsewhere(case) if elsewhere and case.packets > 1 else ():
         if counted(other):
-            shorter = _fewer_steps(other, counted)
+            shorter = _fewer_steps(_last_steps(other, counted), counted)
             if shorter.packets < case.packets:
                 case = shorter
     return case
@@ -188,6 +201,26 @@ def _kind(step: Step) -> object:
     return step.opcode if isinstance(step, Packet) else type(step)
 
 
+def _on_usual_connection(case: Case, shows: Shows) -> Case:
+    """On a connection with nothing odd about it at all, which is enough for most."""
+    usual = Connection(service=case.connection.service, version=case.connection.version)
+    if case.connection == usual:
+        return case
+    steps = tuple(_of_pair(step, usual.pairs) for step in case.steps)
+    plain = replace(case, connection=usual, steps=steps)
+    return plain if shows(plain) else case
+
+
+def _last_steps(case: Case, shows: Shows) -> Case:
+    """Without the first half of its steps, the first half of the rest, and so on."""
+    while len(case.steps) > 1:
+        half = case.with_steps(case.steps[len(case.steps) // 2 :])
+        if not shows(half):
+            break
+        case = half
+    return case
+
+
 def _fewer_steps(case: Case, shows: _Counted) -> Case:
     """Without any group of steps that it does not need."""
     whole, before = case, len(case.steps) + 1
@@ -221,6 +254,7 @@ def without_groups(
 
 def _plain(case: Case, shows: _Counted) -> Case:
     """With nothing odd about it that it does not need."""
+    case = _on_usual_connection(case, shows)
     begin = 0
     while not shows.is_over:
         for number, plainer in enumerate(_plainer(case)):

@@ -11,7 +11,7 @@ from ibwire.fuzz.coverage import Coverage
 from ibwire.fuzz.judge.choices import CHOICES
 from ibwire.fuzz.judge.exclusions import Exclusion
 from ibwire.fuzz.judge.findings import Finding
-from ibwire.fuzz.minimise import Shows
+from ibwire.fuzz.minimise import Shows, never
 from ibwire.programs.endpoint import Interrupted
 from ibwire.rc.profile import Profile
 
@@ -75,6 +75,8 @@ class Search:
     """Whether the user has interrupted it."""
     also: Callable[[Case], bool] | None = None
     """What a shorter case has to show beside the same difference."""
+    is_enough: Callable[[Case], bool] = never
+    """Whether a case need not be made shorter."""
 
     def shorter(self, shorten: Callable[[Case, Shows], Case], case: Case, shows: Shows) -> Case:
         """The case that `shorten` makes, or the shortest one so far when it is interrupted."""

@@ -124,7 +124,7 @@ def test_the_trials_are_counted() -> None:
     def shows(case: Case) -> bool:
         nonlocal tried
         tried += 1
-        return has_odd_pkey(case)
+        return len(case.steps) > 32 and has_odd_pkey(case)
 
     minimise(Case(steps=(ODD,) * 64), shows, 20)
 
@@ -260,3 +260,19 @@ def test_of_equal_steps_one_is_tried() -> None:
     minimise(Case(steps=(Packet(READ),) * 100), shows, elsewhere=False)
 
     assert len([size for size in tried if size < 100]) < 30
+
+
+def test_a_case_that_is_enough_is_made_no_shorter() -> None:
+    """The last half of it, which is looked at first."""
+    noise = [Packet(READ)] * 8
+    looked: list[int] = []
+
+    def is_enough(case: Case) -> bool:
+        looked.append(len(case.steps))
+        return True
+
+    case = Case(Connection(mtu=1024), (*noise, ODD, *noise))
+    short = minimise(case, has_odd_pkey, is_enough=is_enough)
+
+    assert short == Case(steps=(ODD, *noise))
+    assert looked == [9]

@@ -13,7 +13,7 @@ from ibwire.fuzz.judge.comparison import Comparison, Difference
 from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.judge.naming import Name
 from ibwire.fuzz.judge.witness import Witness
-from ibwire.fuzz.report import RunState
+from ibwire.fuzz.report import Report, RunState
 from ibwire.fuzz.stepper import Stepper
 from ibwire.fuzz.vocabulary.vocabularies import Vocabulary
 from ibwire.rc.profile import Profile
@@ -29,6 +29,10 @@ class Confirmed:
     """The name of the difference, if nothing explains it."""
     original: Case
     """The case as it was executed."""
+
+
+EXPLAINING = 4
+"""One packet in so many may be sent, or time for it be spent, to explain what was found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,16 @@ class Testbed(ABC):
     def __init__(self) -> None:
         self.history: list[Case] = []
         """Cases on the same devices, or since the device was last seen alive."""
+        self.explained = 0
+        """What cases that were carried out again have cost, in packets that take as long; 0 for a
+        target on which all differences are explained."""
+
+    def explains_too_much(self, report: Report) -> bool:
+        """Whether more than a share of all time went to cases that were carried out again.
+
+        A difference is then counted for a finding if its case, as it is, has the name of that.
+        """
+        return self.explained * EXPLAINING > self.explained + report.packets
 
     @property
     def lost(self) -> str:
