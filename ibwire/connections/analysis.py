@@ -28,6 +28,11 @@ from ibwire_layers.opcodes import OpCode, Service
 
 BLOCK = 1 << 18
 """Packets that are collected before they are given to their connections."""
+HELD = 64
+"""Packets of a connection kept beyond that, on average, in place of a tracker, which takes about as
+much memory."""
+SLICE = 1 << 16
+"""Packets of connections without a tracker that are counted at a time."""
 SMALL_BLOCK = 1 << 14
 """The same where packets are followed one by one, because each becomes an object."""
 SETTLE_EVERY = 1 << 14
@@ -100,6 +105,8 @@ class Analysis:
         self._negotiated: dict[FlowKey, Negotiated] = {}
         self._block: list[Rows] = []
         self._block_rows = 0
+        self._room = SMALL_BLOCK if self._is_one_by_one else BLOCK
+        """Packets that are kept, at most."""
         self._unsettled = 0
         self._settled = 0
         """How often the flows that wait have been paired."""
@@ -147,8 +154,8 @@ class Analysis:
         if self._unsettled >= SETTLE_EVERY:
             self._unsettled = 0
             self._settle(force=False)
-        if self._block_rows >= (SMALL_BLOCK if self._is_one_by_one else BLOCK):
-            self.flush()
+        if self._block_rows >= self._room:
+            self._make_room()
 
     def flush(self) -> None:
         """Give all kept packets to their connections; more may be taken."""
@@ -159,7 +166,21 @@ class Analysis:
         """All kept packets, which are kept no longer."""
         rows = Rows.concatenate(self._block)
         self._block, self._block_rows = [], 0
+        self._room = SMALL_BLOCK if self._is_one_by_one else BLOCK
         return rows
+
+    def _make_room(self) -> None:
+        """Give packets to their connections, except to those that may never need a tracker."""
+        rows = self._kept()
+        if not self._makes_trackers:
+            is_few = self._with_few(rows)
+            waits = is_few[self._number[rows.flow]]
+            if 0 < waits.sum() <= HELD * is_few.sum():
+                self._block, self._block_rows = [rows.take(waits)], int(waits.sum())
+                self._room += self._block_rows
+                rows = rows.take(~waits)
+        if len(rows):
+            self._deliver(rows)
 
     def finish(self) -> Summary:
         """The capture is over, and no other follows."""
@@ -470,33 +491,46 @@ class Analysis:
         return connection
 
     def _count_untracked(self, rows: Rows) -> Rows:
-        """Count connections that need no tracker for these packets, the last; returns the others'.
+        """Count connections that need no tracker for these last packets; returns the others."""
+        is_counted, number = self._with_few(rows), self._number[rows.flow]
+        mine = np.flatnonzero(is_counted[number])
+        mine = mine[np.argsort(number[mine], kind="stable")]
+        numbers = np.flatnonzero(is_counted)
+        counts = np.bincount(number[mine], minlength=len(is_counted))[numbers]
+        ends = np.cumsum(counts)
+        begin = 0
+        while begin < len(numbers):
+            start = int(ends[begin] - counts[begin])
+            end = max(int(np.searchsorted(ends, start + SLICE, side="right")), begin + 1)
+            part = rows.take(mine[start : int(ends[end - 1])])
+            is_counted[numbers[begin:end]] = untracked.count(
+                [self._summary.connections[each - 1] for each in numbers[begin:end].tolist()],
+                part,
+                self._way[part.flow],
+                counts[begin:end],
+                now=self._summary.last_ns,
+                observer=self._runs_observer,
+            )
+            begin = end
+        return rows.take(~is_counted[number])
+
+    def _with_few(self, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Which connections, by number, may need no tracker: so far these are all of their packets.
 
         A handshake says more of a connection than its packets, and pauses ask for its silences.
         """
-        number = self._number[rows.flow].astype(np.int64)
+        number = self._number[rows.flow]
         counts = np.bincount(number, minlength=len(self._summary.connections) + 1)
-        is_counted = (counts > 0) & (counts <= untracked.MOST)
-        is_counted[list(self._trackers)] = False
-        is_counted[number[untracked.are_odd(rows)]] = False
-        chosen = [self._summary.connections[each - 1] for each in np.flatnonzero(is_counted)]
-        is_counted[is_counted] = list(map(self._is_plain, chosen))
-        if self._summary.pauses.frames or not is_counted.any():
-            return rows
-        chosen = [each for each in chosen if is_counted[each.number]]
-        mine = np.flatnonzero(is_counted[number])
-        mine = mine[np.argsort(number[mine], kind="stable")]
-        part = rows.take(mine)
-        found = untracked.count(
-            chosen,
-            part,
-            self._way[part.flow],
-            counts[is_counted],
-            now=self._summary.last_ns,
-            observer=self._runs_observer,
-        )
-        is_counted[is_counted] = found
-        return rows.take(~is_counted[number])
+        is_few: npt.NDArray[np.bool_] = (counts > 0) & (counts <= untracked.MOST)
+        is_few[list(self._trackers)] = False
+        is_few[number[untracked.are_odd(rows)]] = False
+        if self._summary.pauses.frames:
+            is_few[:] = False
+        connections = self._summary.connections
+        is_few[is_few] = [
+            self._is_plain(connections[each - 1]) for each in np.flatnonzero(is_few).tolist()
+        ]
+        return is_few
 
     def _is_plain(self, connection: Connection) -> bool:
         """Whether all that is known of a reliable connection is in its packets."""

@@ -119,9 +119,12 @@ def test_a_connection_with_more_packets_has_a_tracker() -> None:
     assert counted == 1
 
 
-def test_packets_that_go_on_after_a_block_have_a_tracker(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("BLOCK", "SETTLE_EVERY"):
-        monkeypatch.setattr(analysis, name, 20)
+@pytest.mark.parametrize(("held", "tracked"), [(0, [1]), (64, [])])
+def test_packets_wait_in_place_of_a_tracker_if_they_are_few(
+    held: int, tracked: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("BLOCK", 20), ("SETTLE_EVERY", 20), ("HELD", held)):
+        monkeypatch.setattr(analysis, name, value)
     talks = [Talk(number=number) for number in range(2)]
     talks[0].sends(0, 30)
     talks[1].wait(10_000)
@@ -131,7 +134,38 @@ def test_packets_that_go_on_after_a_block_have_a_tracker(monkeypatch: pytest.Mon
     found = feed(one, together(talks), chunk=10).finish()
 
     assert told(found) == told(feed(Analysis(Watcher()), together(talks), chunk=10).finish())
-    assert [each.connection.number for each in one.trackers] == [1]
+    assert [each.connection.number for each in one.trackers] == tracked
+
+
+def test_packets_that_wait_are_counted_a_slice_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(analysis, "SLICE", 30)
+    talks = [Talk(number=number) for number in range(12)]
+    for count, talk in enumerate(talks):
+        talk.sends(0, 2 * count + 1)
+
+    _, counted = both_ways(together(talks))
+
+    assert counted == 12
+
+
+def test_an_odd_packet_after_those_that_waited_makes_a_tracker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("BLOCK", "SETTLE_EVERY"):
+        monkeypatch.setattr(analysis, name, 20)
+    talks = [Talk(number=number) for number in range(4)]
+    for talk in talks:
+        talk.sends(0, 10)
+    for talk in talks[1:3]:
+        talk.ask(OpCode.RC_SEND_ONLY, 11, 64)
+        talk.answer(10, 10, syndrome=0x60)
+        talk.sends(10, 8)
+    one = Analysis()
+
+    found = feed(one, together(talks), chunk=10).finish()
+
+    assert told(found) == told(feed(Analysis(Watcher()), together(talks), chunk=10).finish())
+    assert len(one.trackers) == 2
 
 
 TRAFFIC = st.lists(
