@@ -481,3 +481,115 @@ def test_the_queue_pair_of_a_device_on_a_link_is_no_other_one() -> None:
     name = name_of(case, Difference(0, Kind.ANSWER, [expected], [got]), SPEC)
 
     assert name.text == "WRITE_ONLY: ACK with another aeth.msn"
+
+
+NO_DATA = Packet(int(OpCode.RC_ACKNOWLEDGE), ("una", 0))
+IMMEDIATE = Packet(int(OpCode.RC_SEND_ONLY_WITH_IMMEDIATE))
+AT_RISK: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
+    (
+        "solicited-write-not-asked-for",
+        USUAL,
+        [
+            Post(int(WROpcode.RDMA_READ), 257),
+            NO_DATA,
+            Post(int(WROpcode.RDMA_WRITE_WITH_IMM), 257, solicited=True),
+        ],
+        "a posted RDMA_WRITE_WITH_IMM: WRITE_LAST_WITH_IMMEDIATE with another bth.se",
+        "solicited-event",
+    ),
+    (
+        "no-replay-behind-an-rnr-nak",
+        Connection(mtu=512, receives=2),
+        [
+            wrong(READ, reth__va=("va", 3491), reth__dma_len=1024),
+            *[IMMEDIATE] * 3,
+            wrong(READ, reth__va=("va", 3491), reth__dma_len=1024).altered(
+                psn=("expected", -4), held=True
+            ),
+            Packet(int(OpCode.RC_SEND_FIRST)),
+        ],
+        "SEND_FIRST (while a duplicate READ is to be answered): nothing instead of "
+        "READ_RESPONSE_FIRST",
+        "duplicate-read",
+    ),
+    (
+        "uc-completes-what-is-incomplete",
+        Connection(service="UC"),
+        [
+            Packet(int(OpCode.UC_SEND_FIRST), length=256),
+            Packet(int(OpCode.UC_SEND_ONLY), ("expected", -1)),
+        ],
+        "UC_SEND_ONLY (a message of UC behind a gap): completion with another byte_len",
+        "uc",
+    ),
+    (
+        "key-of-an-empty-write-checked",
+        USUAL,
+        [
+            Connect(Connection(service="UC")),
+            Packet(int(OpCode.UC_RDMA_WRITE_ONLY_WITH_IMMEDIATE), fields={"reth.rkey": 0}),
+        ],
+        "UC_WRITE_ONLY_WITH_IMMEDIATE (a request of no bytes with a wrong key): "
+        "no completion SUCCESS of a receive",
+        "zero-length",
+    ),
+    (
+        "psn-compared-without-wrap",
+        Connection(mtu=1024, rq_psn=16606129),
+        [
+            Packet(
+                int(OpCode.RC_RDMA_WRITE_FIRST),
+                length=1024,
+                fields={"reth.dma_len": 2048},
+                held=True,
+            ),
+            Packet(int(OpCode.RC_RDMA_WRITE_LAST), length=1024, held=True),
+            WRITE.altered(psn=("expected", 1 << 22)),
+        ],
+        "WRITE_ONLY (a request behind a gap across the PSN wrap): "
+        "nothing instead of NAK PSN_SEQUENCE_ERROR",
+        "psn-order",
+    ),
+    (
+        "retries-never-run-out",
+        Connection(retry_cnt=1),
+        [
+            Post(int(WROpcode.RDMA_READ), 257),
+            Wait(67_108_900_000),
+            Packet(int(OpCode.RC_RDMA_READ_RESPONSE_MIDDLE), ("una", 1)),
+        ],
+        "READ_RESPONSE_MIDDLE (a gap in the responses of a READ): READ_REQUEST instead of nothing",
+        "retry-count",
+    ),
+)
+"""What the case of another difference has on its way: the rule is not about that."""
+
+
+@pytest.mark.parametrize(
+    ("fault", "connection", "steps", "text", "rule"),
+    [pytest.param(*each, id=each[0]) for each in AT_RISK],
+)
+def test_what_a_case_has_on_its_way_is_not_blamed(
+    fault: str, connection: Connection, steps: Sequence[Step], text: str, rule: str
+) -> None:
+    name = named(fault, *steps, connection=connection)
+
+    assert name.text == text
+    assert name.rule.endswith(f"#{rule}")
+
+
+def test_an_exception_in_malformed_packets_of_several_operations_is_one_group() -> None:
+    cut = [WRITE.altered(cut=21), SWAP.altered(cut=27)]  # inside the RETH, inside the AtomicETH
+    names = [named("cut-header-read", each) for each in cut]
+    groups = {each.group for each in names}
+
+    assert "_read_reth" in names[0].text
+    assert "_read_atomic" in names[1].text
+    assert len(groups) == 1
+
+
+def test_a_refusal_is_one_group_whether_or_not_an_ack_is_due() -> None:
+    empty = wrong(WRITE.altered(length=0), reth__rkey=0)
+    fault = "key-of-an-empty-write-checked"
+
+    assert named(fault, empty).group == named(fault, wrong(empty, bth__ack_req=0)).group

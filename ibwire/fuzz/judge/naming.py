@@ -37,6 +37,7 @@ from ibwire.fuzz.judge.effects import (
     missing_frame,
     odd_completions,
 )
+from ibwire.fuzz.judge.findings import verdict
 from ibwire.fuzz.judge.request_names import (
     AFTER_ERROR,
     AHEAD,
@@ -45,7 +46,9 @@ from ibwire.fuzz.judge.request_names import (
     NOT_READY,
     RIGHT_SEND,
     SERVICES,
+    UC_BEGINS,
     UNUSUAL,
+    WRAP,
     headers,
     request,
     rule_of_operation,
@@ -106,7 +109,10 @@ def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
         rule = about.rule
         if isinstance(step, Packet) and rule in [each.rule for each in SERVICES.values()]:
             rule = rule_of_operation(step) or rule
-        return Name(f"{text}: {effect.text}", rule, f"crash: {effect.group}")
+        group = effect.group
+        if about.is_ignored:  # where it fails in a malformed packet depends on its opcode
+            group = f"{group.partition(' in ')[0]} at {about.what}"
+        return Name(f"{text}: {effect.text}", rule, f"crash: {group}")
     if effect.group == FLUSH:
         rule = AFTER_ERROR.rule if reference.qp.responder.failed else effect.rule
         return Name(f"{text}: {effect.text}", rule, ERROR)
@@ -136,7 +142,9 @@ def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
             rule = _ELSEWHERE.rule
         elif scene.service != "RC":
             rule = before.treatment or before.rule
-    return Name(f"{text}: {effect.text}", rule, f"{what}: {effect.group}", wider)
+    # Whether an ACK is due beside makes no other finding.
+    group = "refused" if effect.nak and effect.group == "an answer" else effect.group
+    return Name(f"{text}: {effect.text}", rule, f"{what}: {group}", wider)
 
 
 class _Scene:
@@ -144,8 +152,8 @@ class _Scene:
 
     def __init__(self, reference: Emulation, case: Case, difference: Difference) -> None:
         self.reference = reference
-        self.connection = case.connection
-        self.service = case.connection.service
+        self.connection = _last_connection(case, difference.step)
+        self.service = self.connection.service
         self.difference = difference
         self.subjects: list[tuple[Step, About]] = []
         """Each step, and what it is about."""
@@ -161,6 +169,7 @@ class _Scene:
         """The queue pair of each work request before the last step, by queue and number."""
         self.is_unstored = self.is_beyond = False
         """Whether memory was to be written and is as it was; whether the reverse."""
+        content = b""
         received: About | None = None
         for number, step in enumerate(walk(reference, case, difference.step)):
             about = _about(reference, step, received)
@@ -176,8 +185,12 @@ class _Scene:
                 if isinstance(step, Packet):
                     self.last_psn = reference.psn(step.psn[0]) + step.psn[1] & MASK
                 if difference.kind is Kind.MEMORY:
+                    content = bytes(reference.memory)
                     self.is_unstored = _is_as_before(reference.memory, difference.got)
                     self.is_beyond = _is_as_before(reference.memory, difference.expected, 1)
+
+        self.stores_nothing = bool(content) and reference.memory == content
+        """Whether memory differs although none was to be written."""
 
     def _is_refused(self, step: Step) -> bool:
         """Whether the last packet at the expected PSN has found no receive request."""
@@ -218,6 +231,8 @@ class _Scene:
         """Whether a response is to a request before the last packet, which came before it left."""
         before = self.earlier[-1] if self.earlier else None
         is_held = isinstance(before, Packet) and before.held
+        if verdict(frame) == _GAP_NAK:
+            return False  # which names the PSN that is expected
         return is_held and 0 < self.last_psn - WholePacket.parse(frame).bth.psn & MASK < HALF
 
     @property
@@ -292,6 +307,12 @@ class _Scene:
         return any(isinstance(each, int) and each > mtu for each in lengths)
 
 
+def _last_connection(case: Case, last: int) -> Connection:
+    """The connection on which a step is."""
+    made = [step.connection for step in case.steps[: last + 1] if isinstance(step, Connect)]
+    return made[-1] if made else case.connection
+
+
 def _owners(reference: Emulation) -> dict[tuple[int, int], int]:
     """The queue pair of each work request that waits, by queue and number."""
     found: dict[tuple[int, int], int] = {}
@@ -338,11 +359,14 @@ def _is_as_before(memory: bytearray, found: Sequence[object], size: int = 8) -> 
 
 
 def _lacks_retry(scene: _Scene, effect: Effect) -> bool:
-    """Whether a retransmission is missing, and the minimised case needs a limit of retries."""
+    """Whether a retransmission is missing, or one too many, where a case needs their limit."""
+    is_limited = scene.connection.retry_cnt not in (0, 7)
+    extra = extra_frame(scene.difference)
+    if is_limited and extra is not None and isinstance(scene.step, Packet):
+        return scene.is_sent_before(extra)
     missing = missing_frame(scene.difference)
     if missing is None or effect.group != "no answer":
         return False
-    is_limited = scene.connection.retry_cnt not in (0, 7)
     if isinstance(scene.step, Wait):  # one or two are enough where the timer is at fault
         is_limited |= sum(isinstance(step, Wait) for step in scene.earlier) > ENOUGH
     return is_limited and isinstance(scene.step, Packet | Wait) and scene.is_sent_before(missing)
@@ -443,7 +467,7 @@ def _rule_of_service(about: About, effect: Effect, scene: _Scene) -> str:
     if effect.rule == STATUS or "bth.ack_req" in fields or "wr_id" in fields:
         return own
     if fields == ["byte_len"]:
-        return own if scene.service == "UD" else effect.rule
+        return own if scene.service == "UD" or about is UC_BEGINS else effect.rule
     if scene.service == "UC" and effect.group == "memory" and about.rule == own:
         assert isinstance(scene.step, Packet)
         info = INFO.get(scene.step.opcode)
@@ -483,7 +507,8 @@ def _setting(scene: _Scene, effect: Effect) -> About | None:
     info = INFO.get(step.opcode)
     if connection.sges > 1 and info is not None and info.operation is Operation.SEND:
         is_dropped = scene.service != "RC" and effect.group == "no completion"
-        return _SGES_REFUSED if effect.nak or is_dropped else _SGES
+        is_refused = effect.nak or is_dropped or scene.stores_nothing
+        return _SGES_REFUSED if is_refused else _SGES
     return None
 
 
@@ -495,7 +520,9 @@ def _across_wrap(scene: _Scene, about: About) -> About:
     if not (is_near and scene.is_short) or about.rule.endswith("#psn-order"):
         return about
     what = f"{about.what} across the PSN wrap".strip()
-    return replace(about, what=what, rule=_ORDER, treatment="")
+    return replace(
+        about, what=what, rule=_ORDER, treatment="", group=WRAP if about.is_wrong else ""
+    )
 
 
 def _is_response(packet: Packet) -> bool:
@@ -526,13 +553,20 @@ def _place(scene: _Scene, effect: Effect) -> About | None:
         return situation if effect.group in ("no answer", "an answer", "another answer") else None
     if missing is None:
         return None
-    return situation or (_EARLIER if scene.is_about_earlier(missing) else None)
+    if situation is not None or not scene.is_about_earlier(missing):
+        return situation
+    before = scene.before
+    if before is not None and before.rule in _DUPLICATE_RULES:
+        return replace(_EARLIER, what=f"while {before.what} is to be answered", rule=before.rule)
+    return _EARLIER
 
 
 def _cause(scene: _Scene, effect: Effect) -> About | None:
     """What an earlier step is about, if the name says that the last one is right after it."""
     subjects = scene.subjects
     if isinstance(scene.step, Wait):
+        return None
+    if isinstance(scene.step, Post) and _is_of_same_kind(scene, effect):
         return None
     wrong = next((each for _, each in reversed(subjects) if each.is_wrong), None)
     if wrong is None and effect.group == "no answer" and _may_send(scene.step):
@@ -547,6 +581,18 @@ def _cause(scene: _Scene, effect: Effect) -> About | None:
             return posted[0]  # it fails when it is to be sent, behind what is unanswered
         return next((each for each in about if each.rule.endswith("#credits-limit")), None)
     return wrong
+
+
+def _is_of_same_kind(scene: _Scene, effect: Effect) -> bool:
+    """Whether a packet of the right operation is sent where it is due, but in another form."""
+    if effect.group not in (*OF_FIELD, "another answer", "payload", "data"):
+        return False
+    pairs = zip(scene.difference.expected, scene.difference.got, strict=False)
+    one, other = next((pair for pair in pairs if pair[0] != pair[1]), (None, None))
+    if not isinstance(one, bytes) or not isinstance(other, bytes) or scene.is_sent_before(other):
+        return False
+    forms = [INFO.get(WholePacket.parse(frame).bth.opcode) for frame in (one, other)]
+    return None not in forms and len({form.operation for form in forms if form is not None}) == 1
 
 
 def _begins_right(difference: Difference) -> bool:
@@ -676,6 +722,7 @@ _INVALIDATES = f"IBA 9.4.1.1.3; {_TRANSPORT}invalidate"
 _PSN_COUNT = f"IBA 9.7.2; {_TRANSPORT}psn-count"
 _ACK_DUE = f"IBA 9.7.5.1.2; {_TRANSPORT}ack-due"
 _WRITE_LENGTH = f"C9-93; {_TRANSPORT}write-length"
+_GAP_NAK = "NAK PSN_SEQUENCE_ERROR"
 _DUPLICATE_RULES = (
     DUPLICATE_WRITE,
     DUPLICATE_ATOMIC,

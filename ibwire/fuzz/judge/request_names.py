@@ -115,7 +115,7 @@ def _unreliable(said: _Said, info: OpCodeInfo) -> About:
         if info.position not in _BEGINS:
             return _UC_GAP
         about = _content(said, info)  # it ends the message that another one has begun
-        return replace(about, treatment=own) if about.is_wrong else _UC_BEGINS
+        return replace(about, treatment=own) if about.is_wrong else UC_BEGINS
     about = _state(said, info) or _content(said, info)
     if about.is_wrong:
         return replace(about, treatment=own)
@@ -399,19 +399,23 @@ SERVICES = {
     "UC": About("a packet of UC", f"IBA 9.8.2; {_TRANSPORT}uc", is_wrong=False),
     "UD": About("a packet of UD", f"IBA 9.8.3; {_TRANSPORT}ud", is_wrong=False),
 }
-_UC_BEGINS = About("a message of UC behind a gap", f"IBA 9.8.2; {_TRANSPORT}uc", is_wrong=False)
+UC_BEGINS = About("a message of UC behind a gap", f"IBA 9.8.2; {_TRANSPORT}uc", is_wrong=False)
 _UC_GAP = About("a packet of UC behind a gap", f"IBA 9.8.2; {_TRANSPORT}uc")
-_WRAP = "PSNs across the wrap"
-_WINDOW_EDGE = About("a PSN at the edge of the duplicates", f"IBA 9.7.1; {_TRANSPORT}psn-order")
+WRAP = "PSNs across the wrap"
+_WINDOW_EDGE = About(
+    "a PSN at the edge of the duplicates",
+    f"IBA 9.7.1; {_TRANSPORT}psn-order",
+    group="a PSN at the edge of the duplicates",
+)
 AHEAD = About("a request behind a gap", f"IBA 9.7.5.1.3; {_TRANSPORT}psn-ahead")
 _AHEAD_WRAP = About(
-    "a request behind a gap across the PSN wrap", f"IBA 9.7.1; {_TRANSPORT}psn-order", group=_WRAP
+    "a request behind a gap across the PSN wrap", f"IBA 9.7.1; {_TRANSPORT}psn-order", group=WRAP
 )
 _DUPLICATE = About("a duplicate SEND or WRITE", f"IBA 9.7.5.1.5; {_TRANSPORT}duplicate-write")
 _DUPLICATE_READ = About("a duplicate READ", f"IBA 9.7.5.1.5; {_TRANSPORT}duplicate-read")
 _DUPLICATE_ATOMIC = About("a duplicate atomic", f"IBA 9.7.5.1.5; {_TRANSPORT}duplicate-atomic")
 _DUPLICATE_WRAP = About(
-    "a duplicate from before the PSN wrap", f"IBA 9.7.1; {_TRANSPORT}psn-order", group=_WRAP
+    "a duplicate from before the PSN wrap", f"IBA 9.7.1; {_TRANSPORT}psn-order", group=WRAP
 )
 _SEQUENCE = About("an opcode out of its place", f"IBA 9.7.4.1.3; {_TRANSPORT}opcode-sequence")
 _ACCESS = About(
