@@ -234,7 +234,9 @@ def test_time_ends_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_time_ends_the_search_for_a_shorter_case_too(monkeypatch: pytest.MonkeyPatch) -> None:
     now, told = [0.0], []
 
-    def searching(case: Case, shows: object, *, is_over: Callable[[], bool]) -> Case:
+    def searching(
+        case: Case, shows: object, *, is_over: Callable[[], bool], is_enough: object
+    ) -> Case:
         told.append(is_over())
         now[0] = 100.0
         told.append(is_over())
