@@ -24,7 +24,6 @@ from ibwire.fabric.infiniband.packets import (
 from ibwire.fabric.infiniband.settings import FabricSettings
 from ibwire.fabric.infiniband.states import ACTIVE, INIT
 from ibwire.fabric.infiniband.subnet import Port
-from ibwire.rc.packet import TransportPacket
 
 
 class _FreeLanes:
@@ -54,7 +53,7 @@ class AdapterPort:
         self.link = LinkEnd(port, settings)
         self._device: Node | None = None
         self._poll_device: _Poll | None = None
-        self._give: Callable[[TransportPacket, Time], None] | None = None
+        self._give: Callable[[UnbuiltFrame, Time], None] | None = None
         """Takes packets that are not built, of a device that does."""
         self.device = device
         self.to_management: Callable[[Frame, int, Time], None] | None = None
@@ -206,10 +205,9 @@ class AdapterPort:
             frame = poll(now, 0, self._grant)
             if frame is None:
                 return
-            if isinstance(frame, TransportPacket):
+            if isinstance(frame, UnbuiltFrame):
                 packet = unbuilt_packet(frame)
             else:
-                assert not isinstance(frame, UnbuiltFrame)
                 packet = read_packet(frame)
             if self.link.port.has_lid(packet.dlid):  # for this port itself: it does not leave it
                 self._arriving = packet

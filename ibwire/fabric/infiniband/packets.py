@@ -22,7 +22,6 @@ from ibwire.fabric.infiniband.lrh import (
     vl_of,
     words_of,
 )
-from ibwire.rc.packet import TransportPacket
 
 WORD: Final = 4
 """Bytes of the unit of PktLen."""
@@ -35,7 +34,7 @@ class LinkPacket(UnbuiltFrame):
 
     __slots__ = ("cost", "dlid", "is_damaged", "is_malformed", "sl", "transport", "vl", "words")
 
-    transport: TransportPacket | None
+    transport: UnbuiltFrame | None
     """What a device has sent, while nothing else than its lane has changed."""
     vl: int
     sl: int
@@ -82,10 +81,10 @@ class LinkPacket(UnbuiltFrame):
     def is_management(self) -> bool:
         """Whether it carries a MAD."""
         if self.transport is not None:
-            return self.transport.dest_qp == _GENERAL_SERVICES
+            return getattr(self.transport, "dest_qp", None) == _GENERAL_SERVICES
         return is_management(self.build())
 
-    def received(self) -> TransportPacket | None:
+    def received(self) -> UnbuiltFrame | None:
         """The packet of the device, if it is as it was sent: on the lane that it was built for."""
         transport = self.transport
         if transport is None or transport.flow_key[0] >> 4 != self.vl:
@@ -108,7 +107,7 @@ def read_packet(frame: Frame) -> LinkPacket:
     return packet
 
 
-def unbuilt_packet(transport: TransportPacket) -> LinkPacket:
+def unbuilt_packet(transport: UnbuiltFrame) -> LinkPacket:
     """The packet of a device that has no GRH; its flow key is the LRH but for the length."""
     packet = LinkPacket(transport.size)
     key = transport.flow_key
