@@ -16,8 +16,7 @@ from ibwire.base.output import STANDARD_OUTPUT, Output
 from ibwire.cli.tables import format_of, write_rows
 from ibwire.cli.terminal import console
 from ibwire.fabric.infiniband import Subnet
-from ibwire.fabric.infiniband.generated import topology_keys
-from ibwire.fabric.infiniband.shipped import find_topology, topology_names
+from ibwire.fabric.infiniband.shipped import find_topology, proposal
 
 _PORT = re.compile(r"(?P<node>.+)\[(?P<port>\d{1,6})\]")
 WIDE = 200
@@ -29,11 +28,7 @@ def read_subnet(topology: str) -> Subnet:
     try:
         return find_topology(topology)
     except OSError as error:
-        shipped = ", ".join(topology_names())
-        keys = ", ".join(key.split(":")[0] for key in topology_keys())
-        raise click.ClickException(
-            f"{topology}: {error.strerror}; shipped are {shipped}; keys are {keys}"
-        ) from None
+        raise click.ClickException(f"{topology}: {error.strerror}{proposal(topology)}") from None
 
 
 def port_named(text: str) -> tuple[str, int] | None:

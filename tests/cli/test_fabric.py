@@ -327,6 +327,10 @@ def test_protect_bits_without_a_key_are_refused(
         assert "--mkey-protect needs --mkey" in result.output
 
 
+def test_an_unknown_topology_that_is_near_a_shipped_one_is_proposed() -> None:
+    assert "did you mean fattree32?" in run("run", "fatree32").output
+
+
 def test_an_unknown_topology_says_what_there_is() -> None:
     result = run("run", "circle")
 

@@ -50,7 +50,10 @@ def test_the_capture_has_the_group_the_path_and_the_echoes(tmp_path: Path) -> No
     ("arguments", "message"),
     [
         (("node-0", "node-0"), "would ping itself"),
-        (("node-0", "node-9"), "'node-9' is not the name of a node"),
+        (
+            ("node-0", "node-9"),
+            "'node-9' is not the name of a node of this fabric; did you mean node-",
+        ),
         (("node-0", "sw0"), "'sw0' is not an adapter with a link"),
         (("sw0[1]", "node-0"), "'sw0[1]' is not an adapter with a link"),
     ],

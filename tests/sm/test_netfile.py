@@ -73,6 +73,13 @@ Ca\t1 "H-0002c90300200010"\t\t# "node-0 HCA-1"
     assert [rate_name(a) for a, _ in subnet.links()] == ["4xNDR"]
 
 
+def test_a_byte_order_mark_and_lines_of_windows_do_no_harm(tmp_path: Path) -> None:
+    path = tmp_path / "f.net"
+    path.write_bytes(b"\xef\xbb\xbf" + PAIR.replace("\n", "\r\n").encode())
+
+    assert links(read_topology(path)) == links(parse_topology(PAIR))
+
+
 def test_bytes_that_are_no_text_have_a_line_and_a_column(tmp_path: Path) -> None:
     path = tmp_path / "f.net"
     path.write_bytes('switchguid=0x1\nSwitch 2 "swé'.encode() + b'\xff"\n')
@@ -110,11 +117,26 @@ def test_what_is_written_is_read_again(name: str) -> None:
         ('[1] "a"[1]', "net:1:1", "before the line of its node"),
         ('Switch 4 "sw0"\n [9] "a"[1]', "net:2:2", "1 to 4"),
         ('Switch 4 "sw0"\n[1] a[1]', "net:2:1", "cannot read this port"),
-        ('Switch 4 "sw0"\n  [1] "a"[1]', "net:2:3", "no node 'a'"),
+        ('Switch 4 "sw0"\n  [1] "a"[1]', "net:2:7", "no node 'a'"),
+        ('Switch 4 "sw0"\n[1] "nod-1"[1]\n\nCa 1 "node-1"', "net:2:5", "did you mean 'node-1'?"),
+        ('Swich 4 "sw0"', "net:1:1", "did you mean Switch?"),
+        (
+            'Switch x "sw0"',
+            "net:1:1",
+            'expected Switch, its number of ports, and its name as "NAME"',
+        ),
+        ('Switch 4 "sw0', "net:1:1", 'its name as "NAME"'),
+        ("swichguid=0x1", "net:1:1", "did you mean switchguid?"),
+        ("devid=0xzz", "net:1:1", "expected devid=0x and up to 16 hexadecimal digits"),
+        ("ibwarn: failed", "net:1:1", 'expected Switch 8 "NAME"'),
         ('Switch 4 "sw0"\n[1] "a"[1] # 5xEDR\n\nCa 1 "a"', "net:2", "5xEDR"),
         ('Switch 4 "sw0"\n[1] "a"[2]\n\nCa 1 "a"', "net:2", "1 to 1"),
-        ('Switch 4 "sw0"\n[1] "sw0"[1]', "net:2", "is connected to sw0[1]"),
-        ('Switch 4 "sw0"\n[1] "a"[1]\n[2] "a"[1]\n\nCa 1 "a"', "net:3", "is connected to"),
+        ('Switch 4 "sw0"\n[1] "sw0"[1]', "net:2:5", "which is the same port"),
+        (
+            'Switch 4 "sw0"\n[1] "a"[1]\n[2] "a"[1]\n\nCa 1 "a"',
+            "net:3:5",
+            "connected to sw0[1] already",
+        ),
         ('Switch 4 "sw0"\n\nSwitch 4 "sw0"', "net:3", "a second node 'sw0'"),
         ('caguid=5\nCa 1 "a"\n\ncaguid=5\nCa 1 "b"', "net:5", "is that of 'a' in line 2"),
         (

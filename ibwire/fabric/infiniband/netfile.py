@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ibwire.base.errors import EncodeError, IbwireError
+from ibwire.base.toml import closest
 from ibwire.fabric.infiniband.speeds import Speed, Width, read_rate
 from ibwire.fabric.infiniband.subnet import Node, Subnet, rate_name
 
@@ -57,6 +58,7 @@ class _Written:
 class _Link:
     line: int
     column: int
+    """Of the name of the peer."""
     port: int
     peer: str
     peer_port: int
@@ -73,7 +75,7 @@ def read_topology(path: Path) -> Subnet:
     if len(data) > MAXIMUM_BYTES:
         raise TopologyError(f"{path}: longer than {MAXIMUM_BYTES >> 20} MiB")
     try:
-        text = data.decode()
+        text = data.decode("utf-8-sig")  # some editors begin a file with a byte order mark
     except UnicodeDecodeError as error:
         before = data[: error.start]
         line = before.count(b"\n") + 1
@@ -128,7 +130,7 @@ class _Reader:
         elif stripped.startswith("["):
             self._port(number, column, stripped)
         else:
-            raise self._error(number, f"cannot read {stripped[:40]!r}", column)
+            raise self._error(number, f"cannot read {stripped[:40]!r}{_expected(stripped)}", column)
 
     def _node(self, number: int, column: int, matched: re.Match[str]) -> None:
         node = self.open
@@ -162,7 +164,8 @@ class _Reader:
                 rate = read_rate(found[1])
             except EncodeError as error:
                 raise self._error(number, str(error), column + found.start()) from None
-        node.links.append(_Link(number, column, port, matched[3], peer_port, rate))
+        peer_column = column + matched.start(3) - 1
+        node.links.append(_Link(number, peer_column, port, matched[3], peer_port, rate))
 
     def _close(self) -> None:
         node, self.open = self.open, None
@@ -212,7 +215,9 @@ class _Reader:
     def _connect(self, subnet: Subnet, written: _Written, link: _Link) -> None:
         peer = subnet.nodes.get(link.peer)
         if peer is None:
-            raise self._error(link.line, f"no node {link.peer!r}", link.column)
+            near_name = closest(link.peer, list(subnet.nodes))
+            proposed = f"; did you mean {near_name!r}?" if near_name else ""
+            raise self._error(link.line, f"no node {link.peer!r}{proposed}", link.column)
         if not 1 <= link.peer_port <= peer.num_ports:
             raise self._error(
                 link.line,
@@ -229,10 +234,28 @@ class _Reader:
                 raise self._error(
                     link.line,
                     f"{port.node.name}[{port.number}] is connected to "
-                    f"{other.node.name}[{other.number}]",
+                    f"{other.node.name}[{other.number}]"
+                    f"{', which is the same port' if near is far else ' already'}",
                     link.column,
                 )
         subnet.connect(near, far, *link.rate)
+
+
+def _expected(line: str) -> str:
+    """What a line should have been that is none: the word that it may begin with, or all lines."""
+    word = line.split()[0]
+    if word.lower() in {"switch", "ca", "hca", "rt"}:
+        return f'; expected {word}, its number of ports, and its name as "NAME"'
+    name, equals, _ = line.partition("=")
+    if equals and name.strip() in _NUMBERS:
+        return f"; expected {name.strip()}=0x and up to 16 hexadecimal digits"
+    known = closest(name.strip(), _NUMBERS) if equals else closest(word, ("Switch", "Ca", "Rt"))
+    if known is not None:
+        return f"; did you mean {known}?"
+    return '; expected Switch 8 "NAME", Ca 1 "NAME", [1] "NAME"[2], caguid=0x1 or an empty line'
+
+
+_NUMBERS = ("switchguid", "caguid", "rtguid", "vendid", "devid", "sysimgguid")
 
 
 def write_topology(subnet: Subnet) -> str:

@@ -6,7 +6,8 @@ import os
 from errno import ENOENT
 from pathlib import Path
 
-from ibwire.fabric.infiniband.generated import generate, is_key
+from ibwire.base.toml import closest
+from ibwire.fabric.infiniband.generated import generate, is_key, topology_keys
 from ibwire.fabric.infiniband.netfile import read_topology
 from ibwire.fabric.infiniband.subnet import Subnet
 from ibwire.fabric.infiniband.tomlfile import SUFFIX, read_toml
@@ -23,6 +24,15 @@ def topology_path(name: str) -> Path:
     """The file of a shipped topology, or `name` itself as a path."""
     shipped = _FOLDER / f"{name}.net"
     return shipped if name in topology_names() else Path(name)
+
+
+def proposal(name: str) -> str:
+    """What to write instead of a name that is no file: a shipped one that is near, or all."""
+    near = closest(name, topology_names())
+    if near is not None:
+        return f"; did you mean {near}?"
+    keys = ", ".join(key.split(":")[0] for key in topology_keys())
+    return f"; shipped are {', '.join(topology_names())}; keys are {keys}"
 
 
 def find_topology(name: str) -> Subnet:
@@ -43,4 +53,7 @@ def find_topology(name: str) -> Subnet:
 def _find_beside(name: str, folder: Path) -> Subnet:
     """The subnet of a name in a file: a path is meant from the folder of that file."""
     beside = folder / name
-    return find_topology(str(beside) if beside.is_file() else name)
+    try:
+        return find_topology(str(beside) if beside.is_file() else name)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(error.errno, f"{error.strerror}{proposal(name)}") from None

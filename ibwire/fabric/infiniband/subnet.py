@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 
 from ibwire.base.errors import EncodeError
+from ibwire.base.toml import closest
 from ibwire.fabric.infiniband.counters import Counters
 from ibwire.fabric.infiniband.speeds import Speed, Width
 from ibwire.fabric.infiniband.stored import Stored, field_of, mask_of
@@ -392,7 +393,9 @@ class Subnet:
         for node in self.nodes.values():
             if node.description == name:
                 return node
-        raise EncodeError("node", name, "the name of a node of this fabric")
+        near = closest(name, list(self.nodes))
+        proposed = f"; did you mean {near}?" if near else ""
+        raise EncodeError("node", name, f"the name of a node of this fabric{proposed}")
 
     def port(self, name: str, number: int) -> Port:
         """A port by name and number; raises `EncodeError`."""

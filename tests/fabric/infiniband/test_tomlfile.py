@@ -115,6 +115,7 @@ def test_a_net_file_is_found_beside_the_file(tmp_path: Path) -> None:
         ("rate = 5", ":1:8", "5 is not a name"),
         ('rate = "9xEDR"', ":1:8", "a width 1x"),
         ('topology = "circle.net"', ":1:12", "No such file"),
+        ('topology = "star3"', ":1:12", "star3: No such file or directory; did you mean star2?"),
         (r'topology = "a\u0000b"', ":1:12", "is not a name"),
         ('topology = "star:hosts=x"', ":1:12", "a number from 1 to 100,000"),
         ('topology = "t.toml"', ":1:12", "is a TOML file"),
