@@ -80,7 +80,8 @@ def advance(
     packets = Packets(rows.take(at), direction[at], counts)
     used = [trackers[each] for each in chosen.tolist()]
     states = States([each.connection for each in used], used)
-    mtu, odd = plain(packets, states.mtu)
+    mtu, odd, is_early = plain(packets, states.mtu)
+    odd |= is_early
     sides = Sides(packets, states)
     odd |= sides.odd()
     exchanges = Exchanges(packets, states, mtu)
@@ -241,8 +242,11 @@ class States:
         """(READs and atomics, 3) exchange, PSN of the next response, and how many are missing."""
 
 
-def plain(packets: Packets, known_mtu: Index) -> tuple[Index, Flags]:
-    """Path MTU of each connection, 0 where it is not known, and which packets are odd."""
+def plain(packets: Packets, known_mtu: Index) -> tuple[Index, Flags, Flags]:
+    """Path MTU of each connection, 0 where it is not known, and which packets are odd.
+
+    The third is which READs come before the path MTU is known, that says how many PSNs they take.
+    """
     rows, opcode = packets.rows, packets.opcode
     is_full, is_read = IS_FULL[opcode], IS_READ[opcode] & ~IS_FULL[opcode]
     full = np.flatnonzero(is_full)
@@ -257,11 +261,10 @@ def plain(packets: Packets, known_mtu: Index) -> tuple[Index, Flags]:
     odd = rows.damaged | (packets.is_response & (rows.syndrome >= 0x20))
     odd |= is_full & (packets.size != of_packet)
     odd |= is_read & (packets.dma_len > LONGEST)
-    # How many PSNs a READ takes is only known with the path MTU.
-    is_early = (known_mtu == 0)[packets.connection]
+    is_early: Flags = (known_mtu == 0)[packets.connection]
     is_early &= np.arange(packets.count) < first_full[packets.connection]
-    odd |= is_read & is_early & (packets.dma_len > MTUS[0])
-    return mtu, odd
+    is_early &= is_read & (packets.dma_len > MTUS[0])
+    return mtu, odd, is_early
 
 
 def _learn_mtus(packets: Packets, states: States, mtu: Index, kept: Flags) -> None:
@@ -569,12 +572,19 @@ class Exchanges:
             tracker.recent_requests.add_many(psn[start:end], rows.take(slice(start, end)))
             tracker.note_new_request()
 
-    def count_requests(self, requests: Index) -> None:
-        """Count what these requests show: PSNs outstanding, and messages by verbs."""
+    def count_requests(self, requests: Index, is_early: Flags | None = None) -> None:
+        """Count what these requests show: PSNs outstanding, and messages by verbs.
+
+        is_early: (n,) in the order of the packets, which READs count as one PSN.
+        """
         key = self.key[requests]
         groups, before = Groups(key), self._response_before[requests]
         acked = np.where(before >= 0, self.answer[before], self.acked[key])
-        outstanding = np.maximum.reduceat(self.after[requests] - acked, groups.starts) - 1
+        after = self.after[requests]
+        if is_early is not None:
+            early = is_early[self._order[requests]]
+            after = np.where(early, self.expected[requests] + 1, after)
+        outstanding = np.maximum.reduceat(after - acked, groups.starts) - 1
         directions = self.states.directions
         for each, most in zip(groups.keys.tolist(), outstanding.tolist(), strict=True):
             counts = directions[each]

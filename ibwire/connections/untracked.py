@@ -30,7 +30,7 @@ from ibwire.connections.short_runs import (
     States,
     plain,
 )
-from ibwire.connections.steady import IS_RESPONSE
+from ibwire.connections.steady import IS_FULL, IS_RESPONSE
 from ibwire.connections.tracker import RequestTracker
 from ibwire_layers.opcodes import OpCode, Service
 from ibwire_layers.psn import MASK
@@ -66,7 +66,8 @@ def count(
     """
     packets = Packets(rows, direction, counts)
     states = States(connections, fresh=None if observer is None else _fresh())
-    mtu, odd = plain(packets, states.mtu)
+    mtu, odd, is_early = plain(packets, states.mtu)
+    odd |= is_early & ~_are_measured(packets, mtu)
     sides = Sides(packets, states)
     odd |= sides.odd()
     exchanges = Exchanges(packets, states, mtu)
@@ -85,12 +86,32 @@ def count(
     requests, responses = exchanges.chosen(kept)
     if len(requests):
         messages = Messages(exchanges, requests, responses)
-        exchanges.count_requests(requests)
+        exchanges.count_requests(requests, is_early)
         if len(responses):
             exchanges.count_credits(responses)
         messages.count_answered()
         _note_endings(connections, exchanges, messages, requests, responses, now)
     return is_regular
+
+
+def _are_measured(packets: Packets, mtu: Index) -> Flags:
+    """(n,) requests behind which a packet shows the path MTU before the next one of their sender.
+
+    mtu: (connections,) 0 where none shows it.
+    """
+    full = np.flatnonzero(IS_FULL[packets.opcode])
+    connection, first = np.unique(packets.connection[full], return_index=True)
+    shown = np.zeros(packets.connections, np.int64)
+    shown[connection] = full[first]
+    at = np.flatnonzero(packets.is_request)
+    side = 2 * packets.connection[at] + packets.direction[at]
+    order = np.argsort(side, kind="stable")
+    at, side = at[order], side[order]
+    following = np.full(packets.count, packets.count, np.int64)
+    is_same = side[1:] == side[:-1]
+    following[at[:-1][is_same]] = at[1:][is_same]
+    found: Flags = (mtu > 0)[packets.connection] & (following >= shown[packets.connection])
+    return found
 
 
 def _fresh() -> RequestTracker:
