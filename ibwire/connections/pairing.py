@@ -236,14 +236,21 @@ class _Requests:
     def __init__(self, waiting: Sequence[Candidate]) -> None:
         self._by_ends: dict[tuple[str, str], list[Candidate]] = {}
         self._found: dict[_Token, list[tuple[_PacketPlace, int]]] = {}
+        answered = {
+            (each.key.dst, each.key.src, packet.opcode not in ACKNOWLEDGE, packet.psn)
+            for each in waiting
+            for packet in each.responses
+        }
         for each in waiting:
             ends = each.key.src, each.key.dst
             self._by_ends.setdefault(ends, []).append(each)
             for packet in each.requests:
+                named = packet.opcode in ANSWERED, packet.psn
+                if (*ends, *named) not in answered:
+                    continue
                 found = (packet.file, packet.number), each.flow
                 for port in (packet.port, None):
-                    token = *ends, port, packet.opcode in ANSWERED, packet.psn
-                    self._found.setdefault(token, []).append(found)
+                    self._found.setdefault((*ends, port, *named), []).append(found)
         for places in self._found.values():
             places.sort()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Sequence
+from itertools import repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -105,13 +106,11 @@ def lines(shown: Sequence[Row], width: int | None) -> list[str]:
             columns.append((column.is_number, cells, max(map(len, cells))))
     if width is not None and sum(size + 2 for _, _, size in columns) > width + 2:
         return [line for row in shown for line in _block(row, width)]
-    return [
-        "  ".join(
-            cell.rjust(size) if is_number else cell.ljust(size)
-            for cell, (is_number, _, size) in zip(line, columns, strict=True)
-        ).rstrip()
-        for line in zip(*(cells for _, cells, _ in columns), strict=True)
+    padded = [
+        map(str.rjust if is_number else str.ljust, cells, repeat(size))
+        for is_number, cells, size in columns
     ]
+    return [line.rstrip() for line in map("  ".join, zip(*padded, strict=True))]
 
 
 def _block(row: Row, width: int) -> list[str]:
