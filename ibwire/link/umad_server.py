@@ -62,6 +62,11 @@ one long exchange."""
 QUIET = 20e-3
 """Seconds without a message after which the files of hosts are written again, if ports may have
 changed."""
+_STAY = struct.pack("ll", 0, 1000)
+"""For how long the only program is waited for before all sockets are looked at: 1 ms, as struct
+timeval."""
+_ROUNDS = 32
+"""Reads from the only program before all sockets are looked at."""
 SHORTEST_WAIT = 1e-3
 """Seconds."""
 MAXIMUM_CONNECTIONS = 1000
@@ -130,6 +135,8 @@ class UmadServer:
         self._connections: dict[int, _Connection] = {}
         self._with_messages: set[int] = set()
         self._serial = 0
+        self._files_open = 0
+        """Connections with an open umad file."""
         self._ibsim: IbsimServer | None = None
         self._stopped = False
         self._poll = select.epoll()
@@ -198,10 +205,12 @@ class UmadServer:
                 is_plain = False
                 self._readers[descriptor]()
                 continue
-            if events & ~select.EPOLLOUT and not self._read(connection):
+            if events & ~select.EPOLLOUT and self._read(connection) is False:
                 is_plain = False
             if events & select.EPOLLOUT:
                 self._with_messages.add(descriptor)
+            elif is_plain and self._files_open == len(found) == 1 and due is None and longest:
+                is_plain = self._stay(connection)
         if not is_plain or (due is not None and due <= _now()):
             self._proceed(_now())
         if self._with_messages:
@@ -271,17 +280,29 @@ class UmadServer:
             if len(self._connections) >= MAXIMUM_CONNECTIONS:
                 connected.close()
                 return
-            connected.setblocking(False)
+            connected.setblocking(True)  # see `_stay`; other calls do not wait
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _STAY)
             connection = _Connection(connected)
             self._connections[connected.fileno()] = connection
             self._poll.register(connected, select.EPOLLIN)
 
-    def _read(self, connection: _Connection) -> bool:
-        """Take messages; whether agents have answered all of them at once."""
+    def _stay(self, connection: _Connection) -> bool:
+        """Go on with the only program as long as it has requests: a wait for one socket costs less
+        than one for all. Whether agents have answered all of them at once."""
+        for _ in range(_ROUNDS):
+            is_plain = self._read(connection, 0)
+            if not is_plain:
+                return is_plain is None
+            if connection.unsent:
+                break
+        return True
+
+    def _read(self, connection: _Connection, flags: int = socket.MSG_DONTWAIT) -> bool | None:
+        """Take messages; whether agents have answered all of them at once; `None` without any."""
         try:
-            data = connection.socket.recv(ROUND)
+            data = connection.socket.recv(ROUND, flags)
         except BlockingIOError:
-            return True
+            return None
         except OSError:
             data = b""
         if not data:
@@ -371,6 +392,7 @@ class UmadServer:
         else:
             descriptor = connection.socket.fileno()
             connection.file = door.open(lambda: self._with_messages.add(descriptor))
+            self._files_open += 1
         connection.door, connection.port = door, port
         self.programs += 1
         return 0
@@ -458,7 +480,7 @@ class UmadServer:
             data = connection.unsent + data
         if data:
             try:
-                data = data[connection.socket.send(data) :]
+                data = data[connection.socket.send(data, socket.MSG_DONTWAIT) :]
             except BlockingIOError:
                 pass
             except OSError:
@@ -485,6 +507,7 @@ class UmadServer:
             path.unlink(missing_ok=True)
         if connection.file is not None:
             connection.file.close()
+            self._files_open -= 1
         elif connection.kind == ISSM and connection.door is not None:
             connection.door.close_sm()
 

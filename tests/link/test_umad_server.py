@@ -8,6 +8,7 @@ import json
 import os
 import socket
 import struct
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -66,8 +67,10 @@ class Client:
         self.tell_raw(HELLO.pack(MAGIC, kind, number, 0, host.encode()))
         return int.from_bytes(self.socket.recv(4), "little")
 
-    def register(self, number: int, mgmt_class: int, methods: int, *, rmpp: int = 0) -> None:
-        body = struct.pack("<IIIIIBBB3sB", number, methods, 0, 0, 0, 1, mgmt_class, 2, b"", rmpp)
+    def register(
+        self, number: int, mgmt_class: int, methods: int, *, rmpp: int = 0, qpn: int = 1
+    ) -> None:
+        body = struct.pack("<IIIIIBBB3sB", number, methods, 0, 0, 0, qpn, mgmt_class, 2, b"", rmpp)
         self.tell(struct.pack("<43sB", body, 28), REGISTER)
 
 
@@ -227,6 +230,48 @@ def test_a_program_that_asks_for_much_leaves_others_their_turn(
     assert len(modest.hear()) == 320
     server.management.settle()
     assert server.management.delivered // 2 + server.management.lost <= ROUND // 324 + 2
+
+
+def test_a_program_that_is_alone_is_answered_without_a_look_at_the_others(
+    server: UmadServer,
+) -> None:
+    """A command of another connection is answered all the same, before the program has ended."""
+    program, command = Client(server), Client(server)
+    program.hello(UMAD)
+    program.register(0, 0x81, 0, qpn=0)
+    command.hello(CONTROL)
+    heard: list[bytes] = []
+    asked = threading.Event()
+
+    def ask() -> None:
+        program.socket.setblocking(True)
+        for tid in range(2000):
+            program.socket.send(get_node_info(tid, 1))
+            program.socket.recv(4, socket.MSG_WAITALL)
+            heard.append(program.socket.recv(320, socket.MSG_WAITALL)[76:80])
+            if tid == 100:
+                message = json.dumps({"command": "show"}).encode()
+                command.socket.send(struct.pack("<I", len(message)) + message)
+                command.socket.setblocking(True)
+                assert json.loads(command.hear())["rows"]
+                asked.set()
+        server.stop()
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    steps = 0
+
+    def count() -> bool:
+        nonlocal steps
+        steps += 1
+        return False
+
+    server.run(count)
+    thread.join(10)
+
+    assert heard == [tid.to_bytes(4, "big") for tid in range(2000)]
+    assert asked.is_set()
+    assert steps < 1000
 
 
 def test_many_programs_that_ask_for_much_do_not_fill_the_memory(server: UmadServer) -> None:
