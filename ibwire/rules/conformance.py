@@ -157,12 +157,16 @@ class Conformance:
     def _check_services(self, chunk: Chunk, flow: npt.NDArray[np.int32]) -> None:
         """Find queue pairs that receive opcodes of several services."""
         rows = np.flatnonzero(chunk.opcode != OpCode.CNP)
-        for number, group in _grouped(flow[chunk.rows[rows]], rows):
+        of_row = flow[chunk.rows[rows]]
+        numbers: list[int] = np.flatnonzero(np.bincount(of_row[of_row >= 0])).tolist()
+        for number in numbers:
             if number not in self._is_other_service:
                 key = self._flows.keys[number]
                 first = self._services.setdefault((key.src, key.dst, key.dst_qpn), key.service)
                 self._is_other_service[number] = first is not key.service
-            if self._is_other_service[number]:
+        others = {number for number in numbers if self._is_other_service[number]}
+        for number, group in _grouped(of_row, rows) if others else ():
+            if number in others:
                 key = self._flows.keys[number]
                 first = self._services[key.src, key.dst, key.dst_qpn]
                 words = f"{key.service.name} packets to a queue pair that was sent {first.name}"

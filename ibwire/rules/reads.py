@@ -142,8 +142,10 @@ class Responses(ConnectionCheck):
         """Compare it with every request that it may answer."""
         if self.history.tracker.connection.max_reads[self.history.tracker.end] is not None:
             yield from self._too_many(packet, status)
-        if packet.opcode in _READ_RESPONSES and not self._is_expected(packet):
-            yield from self._compare(packet, status)
+        if packet.opcode in _READ_RESPONSES:
+            covering = self.history.covering(packet.psn)
+            if covering and not self._is_expected(packet, covering):
+                yield from self._compare(packet, status, covering)
         self._before = packet
 
     @classmethod
@@ -209,11 +211,10 @@ class Responses(ConnectionCheck):
             if response is not None:
                 check._before = response
 
-    def _is_expected(self, packet: TransportPacket) -> bool:
+    def _is_expected(self, packet: TransportPacket, covering: list[TransportPacket]) -> bool:
         """Whether it answers the only READ with its PSN, as it should."""
-        covering = self.history.covering(packet.psn)
-        if covering is None or len(covering) != 1:
-            return not covering
+        if len(covering) != 1:
+            return False
         (read,) = covering
         mtu = self.history.mtu or 0
         place = (packet.psn - read.psn) & MASK
@@ -221,11 +222,10 @@ class Responses(ConnectionCheck):
         size = read.dma_len - place * mtu if place == count - 1 else mtu
         return packet.size == size and INFO[packet.opcode].position is _position(place, count)
 
-    def _compare(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
+    def _compare(
+        self, packet: TransportPacket, status: PacketStatus, covering: list[TransportPacket]
+    ) -> Iterable[Violation]:
         info = INFO[packet.opcode]
-        covering = self.history.covering(packet.psn)
-        if not covering:
-            return
         mtu = self.history.mtu
         expected: dict[Position, int] = {}
         for read in covering:
