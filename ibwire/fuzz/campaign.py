@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from ibwire.fuzz.case import Case, CaseError, Packet, RunsAway, Step
@@ -318,7 +317,7 @@ class Campaign:
 
     def _judge(self, confirmed: Confirmed) -> Finding | None:
         state, report, case = self.state, self.report, confirmed.case
-        difference = self.replay(case)
+        difference = confirmed.difference or self.replay(case)
         if difference is None:
             return None
         shortest = case
@@ -346,20 +345,22 @@ class Campaign:
 
     def _short_enough(self, case: Case, difference: Difference) -> Case:
         """The shortest case; where time is short, one with the name of a finding will do."""
-        search, report = self.state.search, self.report
-        if report.groups and self._testbed.explains_too_much(report):
-            if self._name_of(case, difference).group in report.groups:
+        search, testbed, report = self.state.search, self._testbed, self.report
+
+        def has_name(shorter: Case) -> bool:
+            found = self.replay(shorter)
+            return found is not None and bool(
+                testbed.finding_of(self.state, shorter, found, needs_connection=True)
+            )
+
+        if report.groups and testbed.explains_too_much(report):
+            if testbed.finding_of(self.state, case, difference, needs_connection=False):
                 return case
-            search.is_enough = partial(self._has_known_name, difference)
+            search.is_enough = has_name
         try:
             return self.shortest(case, difference, self.state.profile)
         finally:
             search.is_enough = never
-
-    def _has_known_name(self, difference: Difference, case: Case) -> bool:
-        """Whether a case, as it is, has the name of a finding. difference: what it shows."""
-        name = self._name_of(case, self.replay(case) or difference)
-        return name.group in self.report.groups
 
     def _named(
         self, case: Case, difference: Difference, bucket: str
@@ -367,11 +368,7 @@ class Campaign:
         """A case up to its difference, with that. difference: if it does not come again."""
         difference = self.replay(case) or difference
         case = case.with_steps(case.steps[: difference.step + 1])
-        return case, self._name_of(case, difference, bucket), difference
-
-    def _name_of(self, case: Case, difference: Difference, bucket: str = "") -> Name:
-        case = case.with_steps(case.steps[: difference.step + 1])
-        return self._testbed.name_of(self.state, case, difference, bucket)
+        return case, self._testbed.name_of(self.state, case, difference, bucket), difference
 
     def _is_counted(self, name: Name, confirmed: Confirmed) -> bool:
         """Whether something has the name of a finding, or one that the user knows: it counts."""

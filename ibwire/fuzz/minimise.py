@@ -61,12 +61,13 @@ def minimise(
     """The shortest case that was found.
 
     is_over: whether time is up; without it there is no limit. elsewhere: whether other
-    connections are tried, on most of which the case shows the same. is_enough: whether a case
-    need not be made shorter.
+    connections are tried, on most of which the case shows the same. is_enough: whether a case,
+    which needs its connection, need not be made shorter.
     """
     counted = _Counted(shows, trials, is_over)
     case = _on_usual_connection(_fewer_connections(case, counted), counted)
     case = _last_steps(case, counted)
+    case = _on_plainer_connection(case, counted)
     if is_enough(case):
         return case
     case = _fewer_steps(case, counted)
@@ -211,6 +212,13 @@ def _on_usual_connection(case: Case, shows: Shows) -> Case:
     return plain if shows(plain) else case
 
 
+def _on_plainer_connection(case: Case, shows: Shows) -> Case:
+    """On a connection with nothing odd about it that the case does not need."""
+    for name in [entry.name for entry in fields(Connection)]:
+        case = next(filter(shows, _with_plainer(case, name)), case)
+    return case
+
+
 def _last_steps(case: Case, shows: Shows) -> Case:
     """Without the first half of its steps, the first half of the rest, and so on."""
     while len(case.steps) > 1:
@@ -271,17 +279,7 @@ def _plain(case: Case, shows: _Counted) -> Case:
 def _plainer(case: Case) -> Iterator[Case]:
     """The case with one thing less that is odd."""
     for entry in fields(Connection):
-        if entry.name == "version":
-            continue  # nothing odd, but where a device is
-        plain = _PLAIN.get(entry.name, ()) or (entry.default,)
-        now = getattr(case.connection, entry.name)
-        # Only what is plainer than it is now, or it would go round.
-        for value in plain[: plain.index(now)] if now in plain else plain:
-            changes: dict[str, Any] = {entry.name: value}
-            fewer = replace(case, connection=replace(case.connection, **changes))
-            if entry.name == "pairs":
-                yield fewer.with_steps([_of_pair(step, value) for step in case.steps])
-            yield fewer
+        yield from _with_plainer(case, entry.name)
     yield from _ended_before(case)
     yield from _nearer(case)
     yield from _begun_later(case)
@@ -293,6 +291,21 @@ def _plainer(case: Case) -> Iterator[Case]:
                 yield case.with_steps([*case.steps[:number], plainer, *case.steps[number + 1 :]])
             elif step not in case.steps[:number]:
                 yield case.with_steps([plainer if each == step else each for each in case.steps])
+
+
+def _with_plainer(case: Case, name: str) -> Iterator[Case]:
+    """The case with plainer values of an attribute of its connection."""
+    if name == "version":
+        return  # nothing odd, but where a device is
+    plain = _PLAIN.get(name, ()) or (getattr(Connection(), name),)
+    now = getattr(case.connection, name)
+    # Only what is plainer than it is now, or it would go round.
+    for value in plain[: plain.index(now)] if now in plain else plain:
+        changes: dict[str, Any] = {name: value}
+        fewer = replace(case, connection=replace(case.connection, **changes))
+        if name == "pairs":
+            yield fewer.with_steps([_of_pair(step, value) for step in case.steps])
+        yield fewer
 
 
 def _of_pair(step: Step, pairs: Any) -> Step:

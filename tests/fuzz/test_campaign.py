@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from examples import sampled, scaled
 from fuzz.cases import cases
 from ibwire.base.node import Frame
-from ibwire.base.units import MS
+from ibwire.base.units import MS, Time
 from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import (
     Case,
@@ -24,6 +24,7 @@ from ibwire.fuzz.case import (
     Connection,
     Packet,
     Post,
+    Receive,
     Role,
     RunsAway,
     Step,
@@ -445,7 +446,7 @@ def test_a_finding_that_is_being_made_shorter_is_kept_when_that_is_interrupted()
         def __init__(self, connection: Connection) -> None:
             nonlocal opened
             opened += 1
-            if opened == 5:  # the run, two looks at what was found, and the trial before it
+            if opened == 4:  # the run, a look at what was found, and the trial before it
                 raise KeyboardInterrupt
             super().__init__(connection)
 
@@ -515,6 +516,64 @@ def test_a_device_that_keeps_something_of_earlier_connections_has_a_case_that_re
     short = testbed.shorten(state, case, difference, state.profile)
 
     assert short.steps == (READ.altered(fields={}),) * 2
+
+
+def test_a_case_of_several_connections_is_made_shorter_on_new_devices_alone() -> None:
+    """What one connection leaves for the next would be there from the trial before."""
+
+    class Once(Emulation):
+        """Answers nothing when it has had one READ in all, on another connection."""
+
+        reads = before = 0
+
+        def reconnect(self, connection: Connection) -> None:
+            self.before = self.reads
+            super().reconnect(connection)
+
+        def receive(self, frame: Frame) -> None:
+            self.reads += frame[42] == READ.opcode
+            super().receive(frame)
+
+        def answers(self) -> list[Frame]:
+            found = super().answers()
+            return [] if self.reads == self.before == 1 else found
+
+    testbed = EmulatorTestbed(Once)
+    state = Campaign(testbed, lambda number: Scripted(), explains=False).state
+    plain = READ.altered(fields={})
+    other = Connect(Connection())
+    case = Case(steps=(*[Receive()] * 9, plain, *[Receive()] * 9, other, *[Receive()] * 9, WRITE))
+    difference = testbed.replay(case, state.profile)
+    assert difference is not None
+    short = testbed.shorten(state, case, difference, state.profile)
+
+    assert short.steps == (plain, other, WRITE.altered(length=0))
+
+
+def test_a_reference_that_does_not_come_to_rest_ends_no_search_for_a_shorter_case() -> None:
+    """With endless retries it does not in the case without the ACK."""
+
+    class Sleepy(Emulation):
+        """Crashes in a long wait behind a request, where the ACK timer is short."""
+
+        def wait(self, time: Time) -> list[tuple[Time, Frame]]:
+            if self._posted and self.connection.timeout == 8 and time >= 1000 * MS:
+                raise ZeroDivisionError
+            return super().wait(time)
+
+    post, ack = Post(int(WROpcode.RDMA_WRITE)), Packet(int(OpCode.RC_ACKNOWLEDGE), ("una", 0))
+    case = Case(Connection(timeout=8), (WRITE, post, ack, Wait(1000 * MS)))
+    profile = replace(SPEC, retry_7_is_infinite=True)
+    testbed = EmulatorTestbed(Sleepy)
+    state = Campaign(testbed, lambda number: Scripted(), explains=False).state
+    with pytest.raises(RunsAway):
+        testbed.replay(case.with_steps((post, Wait(1000 * MS))), profile)
+    difference = testbed.replay(case, profile)
+    assert difference is not None
+
+    short = testbed.shorten(state, case, difference, profile)
+
+    assert short == case.with_steps(case.steps[1:])
 
 
 def test_what_has_the_name_of_a_finding_is_counted_for_it_where_time_is_short() -> None:

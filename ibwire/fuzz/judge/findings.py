@@ -74,7 +74,7 @@ def bucket_of(difference: Difference, step: Step, state: str) -> str:
     """Equal for differences that probably have one cause."""
     what = packet_text(step) if isinstance(step, Packet) else step_text(step).split(" ")[0]
     if difference.kind == Kind.ANSWER:
-        expected, got = first_verdicts(difference)
+        expected, got = (each.partition(" wait=")[0] for each in first_verdicts(difference))
         if expected != got:
             return f"{what} in {state}: {got} instead of {expected}"
         return f"{what} in {state}: another {got}"

@@ -784,6 +784,8 @@ _ELSEWHERE = About(
 _BROKEN = replace(_ELSEWHERE, what="an error of another queue pair", is_wrong=False)
 _WRONG_LKEY = About("a wrong L_Key", f"IBA 10.6; {_TRANSPORT}memory-access", False)
 _BEHIND_REFUSED = About("a request behind a refused one", f"IBA 9.7.5.2.8; {_TRANSPORT}rnr-tail")
+NEEDED = frozenset((WRAP, _PKEY.group, "an alternate path"))
+"""Groups of what is unusual about a connection, which only a minimised case needs."""
 _EARLIER = About("while earlier responses wait", f"IBA 9.7.5.1; {_TRANSPORT}ack-order")
 _INSIDE = About("while a request is being received", f"IBA 9.7.6; {_TRANSPORT}responses")
 _DURING_RNR = About(

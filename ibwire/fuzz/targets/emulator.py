@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from types import ModuleType
@@ -110,9 +110,17 @@ class EmulatorTestbed(Testbed):
             if is_known:
                 report.seen[report.led_to[bucket]] += 1
             return None
+        if report.groups and self.explains_too_much(report):
+            seen = replace(difference, step=len(case.steps) - 1)
+            finding = self.finding_of(state, case, seen, needs_connection=False)
+            if finding:
+                report.led_to[bucket] = finding
+                report.seen[finding] += 1
+                return None
         report.examined[bucket] += 1
-        if self.replay(case, state.profile) is not None:
-            return Confirmed(case, bucket, original=case)
+        again = self.replay(case, state.profile)
+        if again is not None:
+            return Confirmed(case, bucket, original=case, difference=again)
         original = joined(history, case)
         again = self.replay(original, state.profile)
         if again is None:
@@ -128,6 +136,7 @@ class EmulatorTestbed(Testbed):
 
     def name_of(self, state: RunState, case: Case, left: Difference, bucket: str) -> Name:
         """The name of a difference in a minimised case."""
+        self.explained += DEVICES // 2 + len(case.steps)
         if self.vocabulary is CONNECTION_MANAGER:
             reference = self.vocabulary.reference(case.connection, state.profile)
             before = state_before(reference, case, left.step)
@@ -140,10 +149,12 @@ class EmulatorTestbed(Testbed):
         """A shorter case that shows the same difference from this reference."""
         search, shows = state.search, self._showing(difference, profile)
         shorten = partial(minimise, is_over=search.is_over, is_enough=search.is_enough)
-        shorter = search.shorter(shorten, case, _OnUsedDevices(self, difference, profile))
-        if shorter == case or shows(shorter):
-            return shorter
-        # The device keeps something of earlier cases.
+        is_of_one = not any(isinstance(step, Connect) for step in case.steps)
+        if is_of_one:
+            shorter = search.shorter(shorten, case, _OnUsedDevices(self, difference, profile))
+            if shorter == case or shows(shorter):
+                return shorter
+        # The device keeps something of earlier connections.
         return case if search.is_interrupted else search.shorter(shorten, case, shows)
 
     def _showing(self, difference: Difference, profile: Profile) -> Shows:
@@ -151,7 +162,10 @@ class EmulatorTestbed(Testbed):
         wanted = signature(difference)
 
         def shows(case: Case) -> bool:
-            found = self.replay(case, profile)
+            try:
+                found = self.replay(case, profile)
+            except RunsAway:
+                return False  # the reference, with what it has taken over
             return found is not None and signature(found) == wanted
 
         return shows
@@ -168,13 +182,18 @@ class _OnUsedDevices:
         self._wanted = signature(difference)
         self._profile = profile
         self._comparison: ExactComparison | None = None
+        self._has_differed = False
+        """Whether the devices have differed in the last case."""
 
     def __call__(self, case: Case) -> bool:
-        is_used = self._comparison is not None
-        found = self._carry_out(case)
-        if is_used and found is not None and signature(found) != self._wanted:
-            self._comparison = None  # it may be what an earlier case has left
+        is_doubtful = self._has_differed and self._comparison is not None
+        try:
             found = self._carry_out(case)
+            if is_doubtful and found is not None and signature(found) != self._wanted:
+                self._comparison = None  # it may be what an earlier case has left
+                found = self._carry_out(case)
+        except RunsAway:
+            return False  # the reference, with what it has taken over
         return found is not None and signature(found) == self._wanted
 
     def _carry_out(self, case: Case) -> Difference | None:
@@ -184,6 +203,7 @@ class _OnUsedDevices:
             self._testbed.explained += DEVICES
         self._testbed.explained += 1 + len(case.steps)
         found = comparison.carry_out(case)
+        self._has_differed = found is not None
         if found is None or found.kind not in FATAL:
             self._comparison = comparison
         return found

@@ -11,7 +11,7 @@ from ibwire.fuzz.case import Case, CaseError, Connection, Role
 from ibwire.fuzz.judge.choices import CHOICES, Choice
 from ibwire.fuzz.judge.comparison import Comparison, Difference
 from ibwire.fuzz.judge.findings import Finding
-from ibwire.fuzz.judge.naming import Name
+from ibwire.fuzz.judge.naming import NEEDED, Name
 from ibwire.fuzz.judge.witness import Witness
 from ibwire.fuzz.report import Report, RunState
 from ibwire.fuzz.stepper import Stepper
@@ -29,6 +29,8 @@ class Confirmed:
     """The name of the difference, if nothing explains it."""
     original: Case
     """The case as it was executed."""
+    difference: Difference | None = None
+    """That of the case on new devices; `None` if it is not known."""
 
 
 EXPLAINING = 4
@@ -76,6 +78,18 @@ class Testbed(ABC):
         A difference is then counted for a finding if its case, as it is, has the name of that.
         """
         return self.explained * EXPLAINING > self.explained + report.packets
+
+    def finding_of(
+        self, state: RunState, case: Case, difference: Difference, *, needs_connection: bool
+    ) -> str:
+        """The finding whose name a case has, although it may be longer than it need be.
+
+        needs_connection: whether the case needs whatever is unusual about its connection.
+        """
+        case = case.with_steps(case.steps[: difference.step + 1])
+        group = self.name_of(state, case, difference, "").group
+        is_sure = needs_connection or group not in NEEDED
+        return state.report.groups.get(group, "") if is_sure else ""
 
     @property
     def lost(self) -> str:
