@@ -1,5 +1,9 @@
 """The future events of a simulator, in the order of their times.
 
+Only those of the next moment are kept in order, in a heap. Later ones lie in slots of time until
+theirs is the next: a large network has thousands of events, and a heap of them all would look at
+many at each step, which are no longer in a cache of the processor.
+
 Compiled, an event in the queue is an object whose numbers are compared without calls, in a heap
 written here; interpreted, it is the tuple itself in a heap of Python's `heapq`, which would have to
 call back for objects. Both give the same order.
@@ -9,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
+from itertools import chain
 from typing import Final
 
 from ibwire.base.node import Frame
@@ -18,26 +23,37 @@ from ibwire.fabric.line import Direction, Event, Flight, Station
 
 IS_COMPILED: Final = not __file__.endswith(".py")
 
+SLOT: Final = 16
+"""Bits of the picoseconds of a slot: 66 ns, less than a packet of 1 KiB takes at 100 Gb/s."""
+
 
 class EventQueue:
     """Events by time, then by when they were scheduled, then by their order."""
 
-    __slots__ = ("_entries", "_events", "order")
+    __slots__ = ("_count", "_entries", "_events", "_later", "_slots", "_start", "order")
 
     def __init__(self) -> None:
         self._events: list[Event] = []
-        """A heap, interpreted."""
+        """A heap of the events before `_start`, interpreted."""
         self._entries: list[Entry] = []
-        """A heap, compiled."""
+        """The same, compiled."""
+        self._later: dict[int, list[Event | Entry]] = {}
+        """The others by slot."""
+        self._slots: list[int] = []
+        """A heap of those slots."""
+        self._start: Time = 0
+        """When the first slot begins, at the earliest."""
+        self._count = 0
         self.order = 0
         """The last number that an event has got for its order."""
 
     def __len__(self) -> int:
-        return len(self._entries) if IS_COMPILED else len(self._events)
+        return self._count
 
     def __iter__(self) -> Iterator[Event]:
         """All events, in no order."""
-        return iter([entry.event() for entry in self._entries] if IS_COMPILED else self._events)
+        held = chain(self._events, self._entries, *self._later.values())
+        return iter([each.event() if isinstance(each, Entry) else each for each in held])
 
     def next_order(self) -> int:
         """The number of an event that is scheduled now."""
@@ -54,42 +70,75 @@ class EventQueue:
     ) -> int:
         """Add an event that is scheduled now, and return its number."""
         order = self.order = self.order + 1
-        if IS_COMPILED:
-            push_entry(self._entries, Entry((time, since, order, station, line, frame)))
-        else:
-            heappush(self._events, (time, since, order, station, line, frame))
+        self.push((time, since, order, station, line, frame))
         return order
 
     def push(self, event: Event) -> None:
         """Add an event that has got its number before."""
-        if IS_COMPILED:
+        self._count += 1
+        time = event[0]
+        if time >= self._start:
+            self._keep(time >> SLOT, Entry(event) if IS_COMPILED else event)
+        elif IS_COMPILED:
             push_entry(self._entries, Entry(event))
         else:
             heappush(self._events, event)
 
     def first(self) -> Event:
         """The next event, which stays; there has to be one."""
-        return self._entries[0].event() if IS_COMPILED else self._events[0]
+        if IS_COMPILED:
+            if not self._entries:
+                self._advance()
+            return self._entries[0].event()
+        if not self._events:
+            self._advance()
+        return self._events[0]
 
     def pop(self, last: Time | None = None) -> Event | None:
         """Remove and return the next event, unless there is none, or none up to the time `last`."""
-        if IS_COMPILED:
-            entries = self._entries
-            if not entries or (last is not None and entries[0].time > last):
-                return None
-            return pop_entry(entries).event()
-        events = self._events
-        if not events or (last is not None and events[0][0] > last):
+        if not self._count:
             return None
-        return heappop(events)
+        if IS_COMPILED:
+            if not self._entries:
+                self._advance()
+            if last is not None and self._entries[0].time > last:
+                return None
+            self._count -= 1
+            return pop_entry(self._entries).event()
+        if not self._events:
+            self._advance()
+        if last is not None and self._events[0][0] > last:
+            return None
+        self._count -= 1
+        return heappop(self._events)
 
     def remove(self, events: Iterable[Event]) -> None:
         """Remove some of the events."""
         gone = {event[2] for event in events}
         kept = [event for event in self if event[2] not in gone]
-        self._events, self._entries = [], []
+        self._events, self._entries, self._later, self._slots = [], [], {}, []
+        self._count = 0
         for event in kept:
             self.push(event)
+
+    def _keep(self, slot: int, event: Event | Entry) -> None:
+        """Put an event into its slot."""
+        held = self._later.get(slot)
+        if held is None:
+            self._later[slot] = [event]
+            heappush(self._slots, slot)
+        else:
+            held.append(event)
+
+    def _advance(self) -> None:
+        """Put the events of the first slot in order."""
+        slot = heappop(self._slots)
+        self._start = slot + 1 << SLOT
+        for event in self._later.pop(slot):
+            if isinstance(event, Entry):
+                push_entry(self._entries, event)
+            else:
+                heappush(self._events, event)
 
 
 class Entry:

@@ -12,6 +12,11 @@ from ibwire.fabric.line import Event, Station
 STATION = Station(node=type("Idle", (), {"receive": 0, "poll_timeout": 0, "handle_timeout": 0})())
 
 
+# Inside a slot of time, and around the limits between slots.
+LIMIT = 1 << events.SLOT
+TIMES = st.sampled_from([0, 1, LIMIT - 1, LIMIT, LIMIT, LIMIT + 1, 2 * LIMIT, 5 * LIMIT])
+
+
 def event(time: int, since: int, order: int) -> Event:
     return time, since, order, STATION, None, None
 
@@ -27,7 +32,7 @@ def drained(queue: EventQueue) -> list[Event]:
     return found
 
 
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3), st.booleans())))
+@given(st.lists(st.tuples(TIMES, st.integers(0, 3), st.booleans())))
 def test_events_come_in_order_however_they_are_added_and_taken(moves: list[Any]) -> None:
     queue, waiting = EventQueue(), list[Event]()
     for time, since, takes in moves:
@@ -47,7 +52,7 @@ def test_events_come_in_order_however_they_are_added_and_taken(moves: list[Any])
     assert not queue
 
 
-@given(st.lists(st.tuples(st.integers(0, 4), st.booleans())))
+@given(st.lists(st.tuples(TIMES, st.booleans())))
 def test_only_the_given_events_are_removed(chosen: list[tuple[int, bool]]) -> None:
     queue = EventQueue()
     made = [(event(time, 0, queue.next_order()), goes) for time, goes in chosen]
@@ -61,7 +66,7 @@ def test_only_the_given_events_are_removed(chosen: list[tuple[int, bool]]) -> No
     assert drained(queue) == sorted(kept, key=lambda each: each[:3])
 
 
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3), st.booleans())))
+@given(st.lists(st.tuples(TIMES, st.integers(0, 3), st.booleans())))
 def test_heap_of_compiled_code_gives_the_same_order(moves: list[Any]) -> None:
     heap, waiting = list[events.Entry](), list[Event]()
     for order, (time, since, takes) in enumerate(moves):

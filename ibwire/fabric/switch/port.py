@@ -187,7 +187,8 @@ class Port:
         watchdog: Watchdog | None,
     ) -> None:
         rules = [settings.priorities.get(lane, PriorityRules()) for lane in range(LANES)]
-        self.lanes = [Lane(rule, watchdog) for rule in rules]
+        # Of a tuple the references are in the object itself, of a list elsewhere.
+        self.lanes = tuple([Lane(rule, watchdog) for rule in rules])
         self.rate_bps = settings.rate_bps
         self.sent = 0
         """Bytes sent, as the buffer counts them; kept for telemetry only."""

@@ -83,9 +83,9 @@ class Switch:
         self._has_telemetry = has_telemetry
         self._remarks = dict(remarks or {})
         self._draw = draw or random.Random(name)
-        self._ports = [
-            Port(each, Scheduler(strict, weights), pause_quanta, watchdog) for each in ports
-        ]
+        self._ports = tuple(
+            [Port(each, Scheduler(strict, weights), pause_quanta, watchdog) for each in ports]
+        )
         self._watchdog = watchdog
         self._buffer = SharedBuffer(
             buffer, (lane.account for port in self._ports for lane in port.lanes)
