@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from ibwire.base.huge_pages import ask_for_huge_pages
 from ibwire.base.node import Node, Pipe, Stage
 from ibwire.base.trace import ObservedNode, Observer
 from ibwire.base.units import GBPS, Time
@@ -113,6 +114,7 @@ class Network:
             self._attach(recording)
         if self.switched is not None:
             self.switched.sample_queues(self._is_over)
+            ask_for_huge_pages()
         try:
             ended = simulator.run(
                 until=scenario.limit,

@@ -14,7 +14,8 @@ buffers, pauses or marks. The jobs take turns; the table shows the median round 
 rate of dequeues beside that of the model on the star or on the smallest fat tree. The model also
 runs over 320 switches, as it grows slower with them too.
 
-The garbage collector is set as the `ibwire` command sets it. What earlier jobs have left is
+The garbage collector is set as the `ibwire` command sets it, and huge pages are asked for as
+`ibwire run` does, for the model too. What earlier jobs have left is
 collected before each.
 
 `make compiled` and PYTHONPATH=build/compiled measure the compiled modules. --calls counts function
@@ -39,6 +40,7 @@ from pathlib import Path
 
 import ibwire.fabric.sim
 from ibwire.base.collector import set_collector
+from ibwire.base.huge_pages import ask_for_huge_pages
 from ibwire.base.units import S
 from ibwire.capture import PcapWriter, Tap
 from ibwire.fabric import Simulator
@@ -121,6 +123,7 @@ def emulate(
         if writer is not None:
             for wire in simulator.wires:
                 wire.a_to_b.stage = wire.b_to_a.stage = Tap(writer)
+        ask_for_huge_pages()
         begun = time.process_time()
         if profile is None:
             simulator.run(until=S)
@@ -158,6 +161,7 @@ def model(topology: Topology, pairs: Pairs, packets: int) -> Result:
         order += 1
         heapq.heappush(heap, (now + took, order, node, port, None))
 
+    ask_for_huge_pages()
     begun = time.process_time()
     sources: dict[str, deque[tuple[str, bool, int]]] = {}
     for flow, (a, b) in enumerate(pairs):
