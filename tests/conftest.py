@@ -14,6 +14,11 @@ pytest_plugins = ["ibwire.pytest_plugin"]  # *.drill files are tests, also where
 # Output is wrapped to the width of the terminal; commands that tests run shall not see one.
 os.environ.pop("COLUMNS", None)
 
+# They may run in another directory, where relative folders would be others.
+if folders := os.environ.get("PYTHONPATH"):
+    absolute = [os.path.abspath(each) for each in folders.split(os.pathsep)]
+    os.environ["PYTHONPATH"] = os.pathsep.join(absolute)
+
 # A background job of a shell without job control ignores Ctrl-C, and so would what it starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
