@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from ibwire.base.collector import set_collector
+
 pytest_plugins = ["ibwire.pytest_plugin"]  # *.drill files are tests, also where it is not installed
 
 # Output is wrapped to the width of the terminal; commands that tests run shall not see one.
@@ -31,19 +33,15 @@ settings.register_profile("quick", deadline=None, max_examples=25)
 settings.load_profile("ibwire")
 
 # Collection makes a million objects that stay until the end: they are not searched for garbage,
-# neither while they are made nor later.
+# neither while they are made nor later. pytest searches at its end, where that took seconds.
 gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """Search for garbage again, but not among what was collected."""
+    """Search for garbage again, as seldom as commands do, but not among what was collected."""
     gc.freeze()
+    set_collector()
     gc.enable()
-
-
-def pytest_unconfigure() -> None:
-    """Release everything at the end; duckdb complains about what is left."""
-    gc.unfreeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
