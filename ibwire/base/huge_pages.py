@@ -24,8 +24,8 @@ _ANONYMOUS = re.compile(r"([0-9a-f]+)-([0-9a-f]+) rw-p 00000000 00:00 0 *(?:\[he
 def ask_for_huge_pages() -> int:
     """Have the memory that the process has by now in huge pages; the bytes for which Linux agreed.
 
-    It costs less than a millisecond for each MiB, and no memory. Elsewhere, and on an older Linux,
-    nothing happens.
+    It costs about a millisecond for each MiB. Of 2 MiB that the process uses in part, the rest
+    counts as used, too. Elsewhere, and on an older Linux, nothing happens.
     """
     try:
         maps = Path("/proc/self/maps").read_text()
