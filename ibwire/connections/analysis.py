@@ -160,10 +160,10 @@ class Analysis:
     def flush(self) -> None:
         """Give all kept packets to their connections; more may be taken."""
         if self._block:
-            self._deliver(self._kept())
+            self._deliver(self._take_kept())
 
-    def _kept(self) -> Rows:
-        """All kept packets, which are kept no longer."""
+    def _take_kept(self) -> Rows:
+        """All kept packets; afterwards none is kept."""
         rows = Rows.concatenate(self._block)
         self._block, self._block_rows = [], 0
         self._room = SMALL_BLOCK if self._is_one_by_one else BLOCK
@@ -171,7 +171,7 @@ class Analysis:
 
     def _make_room(self) -> None:
         """Give packets to their connections, except to those that may never need a tracker."""
-        rows = self._kept()
+        rows = self._take_kept()
         if not self._makes_trackers:
             is_few = self._with_few(rows)
             waits = is_few[self._number[rows.flow]]
@@ -188,7 +188,7 @@ class Analysis:
             self.flush()
         self._settle(force=True)
         if self._block:
-            rest = self._count_untracked(self._kept())
+            rest = self._count_untracked(self._take_kept())
             if len(rest):
                 self._deliver(rest)
         summary = self._summary
@@ -331,7 +331,7 @@ class Analysis:
                 negotiated = Negotiated(near.psn, handshake.mtu, near.max_reads)
                 self._negotiated[key] = negotiated
                 if place is not None:
-                    self._trackers[place[0].number].note_negotiated(place[1], negotiated)
+                    self._tracker_of(place[0]).note_negotiated(place[1], negotiated)
 
     def _place(self, key: FlowKey) -> tuple[Connection, int] | None:
         flow = self._flows.find(key)
