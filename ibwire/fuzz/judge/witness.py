@@ -67,7 +67,7 @@ def fingerprint(
     try:
         while _singles(found, cases, choices, trials) or _together(found, cases, choices, trials):
             pass
-        found.unexplained = [case for _, case in cases if not agrees(case, found.profile, trials)]
+        found.unexplained = [case for _, case in cases if not _agrees(case, found.profile, trials)]
     except _GivesUp:
         found.unexplained = trials.endless
     return found
@@ -127,7 +127,7 @@ _Outcome = Difference | CaseError | RunsAway | None
 
 def differing(cases: Sequence[tuple[str, Case]], profile: Profile, replay: Replay) -> set[str]:
     """The choices with a witness in which a target differs from a reference."""
-    return {name for name, case in cases if not agrees(case, profile, replay)}
+    return {name for name, case in cases if not _agrees(case, profile, replay)}
 
 
 def is_shown(
@@ -135,7 +135,7 @@ def is_shown(
 ) -> bool:
     """Whether a witness of a choice is explained by one reference and not by the other."""
     return any(
-        agrees(case, profile, replay) and not agrees(case, other, replay)
+        _agrees(case, profile, replay) and not _agrees(case, other, replay)
         for field_name, case in cases
         if field_name == name
     )
@@ -150,17 +150,17 @@ def _singles(
     """Take over the choices whose witness they explain alone; whether there was one."""
     before = len(found.shown)
     for name, case in cases:
-        if name in found.shown or agrees(case, found.profile, replay):
+        if name in found.shown or _agrees(case, found.profile, replay):
             continue
         own = [choice for choice in choices if choice.name == name]
         # The other witnesses of the choice, with other values, must not speak against it.
         right = [
             each
             for field_name, each in cases
-            if field_name == name and agrees(each, found.profile, replay)
+            if field_name == name and _agrees(each, found.profile, replay)
         ]
         for _, variant in single_explanations(case, found.profile, own, replay):
-            if all(agrees(each, variant, replay) for each in right):
+            if all(_agrees(each, variant, replay) for each in right):
                 found.profile = variant
                 found.shown[name] = case
                 break
@@ -175,7 +175,7 @@ def _together(
 ) -> bool:
     """Take over choices that show in every packet, and therefore only together."""
     for _, case in cases:
-        if agrees(case, found.profile, replay):
+        if _agrees(case, found.profile, replay):
             continue
         open_choices = [choice for choice in choices if choice.name not in found.shown]
         other = explanation(case, found.profile, open_choices, replay)
@@ -193,7 +193,7 @@ def _together(
             )
         ]
         both = with_values(found.profile, other, accepted)
-        if accepted and agrees(case, both, replay):
+        if accepted and _agrees(case, both, replay):
             found.profile = both
             for choice in accepted:
                 own = (one for name, one in cases if name == choice.name)
@@ -205,10 +205,10 @@ def _together(
 def _is_needed(
     case: Case, choice: Choice, profile: Profile, usual: Profile, replay: Replay
 ) -> bool:
-    return not agrees(case, with_values(profile, usual, [choice]), replay)
+    return not _agrees(case, with_values(profile, usual, [choice]), replay)
 
 
-def agrees(case: Case, profile: Profile, replay: Replay) -> bool:
+def _agrees(case: Case, profile: Profile, replay: Replay) -> bool:
     """Whether a target does what a reference does, or cannot have such a case."""
     try:
         return replay(case, profile) is None

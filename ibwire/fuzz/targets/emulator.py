@@ -48,7 +48,7 @@ DEFAULT = "emu"
 EXAMINED = 3
 """Differences of a bucket that are examined; all later ones are taken for the same."""
 
-DEVICES = 5
+TWO_DEVICES = 5
 """Packets that are sent in the time in which two new devices are made."""
 
 Open = Callable[[Connection], Device]
@@ -131,12 +131,12 @@ class EmulatorTestbed(Testbed):
 
     def replay(self, case: Case, profile: Profile) -> Difference | None:
         """Carry a case out on new devices."""
-        self.explained += DEVICES + len(case.steps)
+        self.explained += TWO_DEVICES + len(case.steps)
         return self.comparison(case.connection, profile).carry_out(case)
 
     def name_of(self, state: RunState, case: Case, left: Difference, bucket: str) -> Name:
         """The name of a difference in a minimised case."""
-        self.explained += DEVICES // 2 + len(case.steps)
+        self.explained += TWO_DEVICES // 2 + len(case.steps)
         if self.vocabulary is CONNECTION_MANAGER:
             reference = self.vocabulary.reference(case.connection, state.profile)
             before = state_before(reference, case, left.step)
@@ -200,7 +200,7 @@ class _OnUsedDevices:
         comparison, self._comparison = self._comparison, None
         if comparison is None or not _is_again(comparison, case.connection):
             comparison = self._testbed.comparison(case.connection, self._profile)
-            self._testbed.explained += DEVICES
+            self._testbed.explained += TWO_DEVICES
         self._testbed.explained += 1 + len(case.steps)
         found = comparison.carry_out(case)
         self._has_differed = found is not None
