@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from io import BufferedWriter
 from struct import Struct, unpack_from
 from typing import Final
 
@@ -17,6 +16,7 @@ import numpy.typing as npt
 
 from ibwire.base.closing import Closing
 from ibwire.base.errors import CaptureError, EncodeError
+from ibwire.capture.gathered import GatheredFile
 from ibwire.capture.index import Chunks, RecordBatch, gather
 from ibwire.capture.stream import Target, open_output
 
@@ -171,10 +171,11 @@ class PcapWriter(Closing):
         self.nanosecond = nanosecond
         self._snaplen = snaplen
         self._closing = ExitStack()
-        self._file = open_output(target, self._closing)
-        self._write = self._file.write
+        self._file = GatheredFile(open_output(target, self._closing), target)
+        self._closing.callback(self._file.drain)
         magic = 0xA1B23C4D if nanosecond else 0xA1B2C3D4
-        self._file.write(_FILE_HEADER.pack(magic, 2, 4, 0, 0, snaplen, link_type))
+        head = _FILE_HEADER.pack(magic, 2, 4, 0, 0, snaplen, link_type)
+        self._file.add((head,), len(head))
 
     def write(self, data: bytes | memoryview, time_ns: int, wire_len: int | None = None) -> None:
         """Append one record; `wire_len` is the length of `data` unless it was cut."""
@@ -191,13 +192,12 @@ class PcapWriter(Closing):
         if not self.nanosecond:
             fraction //= 1000
         header = _PACK_RECORD(seconds, fraction, length, wire_len)
-        # At once: an interrupt between two writes would leave a header without its data.
-        self._write(b"".join((header, data)))
+        held = data if isinstance(data, bytes) else bytes(data)
+        self._file.add((header, held), _RECORD_SIZE + length)
 
     def flush(self) -> None:
         """Give the operating system all that was written, unless it is compressed."""
-        if isinstance(self._file, BufferedWriter):
-            self._file.flush()
+        self._file.flush()
 
     def close(self) -> None:
         """Write what is buffered and close a file that was opened here."""
@@ -222,4 +222,6 @@ MAGICS: dict[bytes, tuple[str, int, int]] = {
 _VERSIONS = frozenset({(2, 0), (2, 1), (2, 2), (2, 3), (2, 4), (543, 0)})
 
 _FILE_HEADER = Struct("<IHHiIII")
-_PACK_RECORD: Final = Struct("<IIII").pack
+_RECORD: Final = Struct("<IIII")
+_PACK_RECORD: Final = _RECORD.pack
+_RECORD_SIZE: Final = _RECORD.size

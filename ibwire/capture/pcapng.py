@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from io import BufferedWriter
 from struct import Struct, unpack_from
 from typing import NamedTuple
 
@@ -17,6 +16,7 @@ import numpy.typing as npt
 
 from ibwire.base.closing import Closing
 from ibwire.base.errors import CaptureError, EncodeError
+from ibwire.capture.gathered import GatheredFile
 from ibwire.capture.index import Chunks, RecordBatch, gather
 from ibwire.capture.stream import Target, open_output
 
@@ -471,7 +471,8 @@ class PcapngWriter(Closing):
         self._interfaces = 0
         self._last_ns = 0
         self._closing = ExitStack()
-        self._file = open_output(target, self._closing)
+        self._file = GatheredFile(open_output(target, self._closing), target)
+        self._closing.callback(self._file.drain)
         application = _option(_SHB_USERAPPL, b"ibwire") + _option(_OPT_END, b"")
         section = _SECTION_BODY.pack(0x1A2B3C4D, 1, 0, -1) + application
         self._write_block(_SECTION_HEADER, section)
@@ -511,15 +512,16 @@ class PcapngWriter(Closing):
             raise EncodeError("wire_len", wire_len, "a 32-bit number")
         self._last_ns = time_ns
         head = _PACKET_BODY.pack(interface, time_ns >> 32, time_ns & 0xFFFFFFFF, length, wire_len)
-        options = b"".join(_option(_OPT_COMMENT, comment.encode()) for comment in comments)
-        if options:
-            options += _option(_OPT_END, b"")
-        self._write_block(_ENHANCED_PACKET, head + data + bytes(-length % 4) + options)
+        held = data if isinstance(data, bytes) else bytes(data)
+        end = bytes(-length % 4)
+        if comments:
+            end += b"".join(_option(_OPT_COMMENT, comment.encode()) for comment in comments)
+            end += _option(_OPT_END, b"")
+        self._write_block(_ENHANCED_PACKET, head, held, end)
 
     def flush(self) -> None:
         """Give the operating system all that was written, unless it is compressed."""
-        if isinstance(self._file, BufferedWriter):
-            self._file.flush()
+        self._file.flush()
 
     def end_incomplete(self, comment: str) -> None:
         """Say in the file that it is not whole: a statistics block with this comment (4.6)."""
@@ -531,11 +533,12 @@ class PcapngWriter(Closing):
         """Write what is buffered and close a file that was opened here."""
         self._closing.close()
 
-    def _write_block(self, kind: int, body: bytes) -> None:
-        size = len(body) + _BLOCK_OVERHEAD
+    def _write_block(self, kind: int, head: bytes, data: bytes = b"", end: bytes = b"") -> None:
+        size = len(head) + len(data) + len(end) + _BLOCK_OVERHEAD
         if size > MAXIMUM_BLOCK:
             raise EncodeError("block", f"{size} bytes", f"at most {MAXIMUM_BLOCK} bytes")
-        self._file.write(_BLOCK_HEADER.pack(kind, size) + body + size.to_bytes(4, "little"))
+        first = _BLOCK_HEADER.pack(kind, size) + head
+        self._file.add((first, data, end + size.to_bytes(4, "little")), size)
 
 
 def _option(code: int, value: bytes) -> bytes:
