@@ -18,6 +18,14 @@ def parse_duration(value: object) -> Time:
     return _quantity("duration", value, _DURATION, _DURATION_UNITS, "a time such as 5us or 1.5 ms")
 
 
+def duration_text(value: Time) -> str:
+    """`1.5 ms`."""
+    for unit, name in ((S, "s"), (MS, "ms"), (US, "us")):
+        if value >= unit:
+            return f"{value / unit:.6g} {name}"
+    return f"{value / NS:.6g} ns"
+
+
 def parse_rate(value: object) -> int:
     """Bits a second of "100G", "25Gbps" or "2.5 Gb/s"; `EncodeError` for anything else."""
     rate = _quantity("rate", value, _RATE, _RATE_UNITS, "a rate such as 100G or 25 Gbps")

@@ -326,7 +326,7 @@ def _print_report(scenario: Scenario, outcome: Outcome) -> None:
     if outcome.ended == "deadlock":
         click.echo(f"stopped at {time_text(outcome.virtual_time)}: a deadlock never ends")
     elif outcome.ended != "idle":
-        click.echo(f"stopped at the limit ({outcome.ended}), {time_text(outcome.virtual_time)}")
+        click.echo(f"stopped by {_LIMITS[outcome.ended]}, at {time_text(outcome.virtual_time)}")
     for check in outcome.checks:
         word = "pass" if check.passed else "FAIL"
         scope = f"{check.connection}: " if check.connection else ""
@@ -405,6 +405,7 @@ _ON_THE_WAY = {
     "queue_drops": "frames dropped by bridges whose queue was full",
     "bad_icrc": "frames dropped by devices for their ICRC",
 }
+_LIMITS = {"until": "the limit of time", "frames": "the limit of frames"}
 _USUAL = frozenset(
     {
         "messages",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ibwire.base.units import MS, NS, US, S, Time
+from ibwire.base.quantities import duration_text
+from ibwire.base.units import Time
 from ibwire.scenario.expect import METRICS, NEVER, Kind
 
 
@@ -15,10 +16,7 @@ def time_text(value: Time) -> str:
     """`1.5 ms`."""
     if value == NEVER:
         return "never"
-    for unit, name in ((S, "s"), (MS, "ms"), (US, "us")):
-        if value >= unit:
-            return f"{value / unit:.6g} {name}"
-    return f"{value / NS:.6g} ns"
+    return duration_text(value)
 
 
 def rate_text(value: int) -> str:

@@ -23,6 +23,7 @@ from ibwire.scenario.flow_files import (
     read_flows,
     read_sizes,
 )
+from ibwire.scenario.starts import take_start
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,8 @@ class ListContext:
     directory: Path
     """That of the scenario, where its files are."""
     seed: int
+    limit: Time
+    """When the run ends."""
     rates: Mapping[str, int]
     """Bits a second of the line of each host."""
     files: list[Path] = field(default_factory=list)
@@ -55,7 +58,7 @@ def read_list(
     senders: the hosts that the numbers of a file stand for. targets: of flows that are drawn, the
     receivers of each sender.
     """
-    start = table.take_time("start", 0)
+    start = take_start(table, context.limit)
     if "file" in table:
         entries = _from_file(table, senders, context)
         pairs = [(senders[each.source], senders[each.target]) for each in entries]

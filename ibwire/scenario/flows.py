@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ibwire.base.toml import Table
-from ibwire.base.units import MS
+from ibwire.base.units import MS, Time
 from ibwire.rc.attributes import MTU_CODES, QPType
 from ibwire.rc.limits import DeviceLimits
 from ibwire.rc.work import WROpcode
@@ -15,6 +15,7 @@ from ibwire.scenario.expect import SCOPED, read_expectations
 from ibwire.scenario.flow_ends import MAXIMUM_FLOWS, Ends
 from ibwire.scenario.flow_lists import ListContext, is_list, read_list
 from ibwire.scenario.specs import ClassSpec, ConnectionSpec, TcpSpec, WorkloadSpec
+from ibwire.scenario.starts import take_start
 from ibwire.scenario.workload import Choice, Receives, Traffic
 
 MAXIMUM_TCP = 1 << 10
@@ -83,7 +84,7 @@ def read_flows(
         connections += [replace(first, between=pair) for pair in pairs]
         if sum(each.count for each in connections) > MAXIMUM_FLOWS:
             raise table.error(None, f"more than {MAXIMUM_FLOWS:,} flows in all")
-        workloads.append(_workload(table, first))
+        workloads.append(_workload(table, first, context.limit))
         table.end()
     return tuple(connections), tuple(workloads)
 
@@ -98,8 +99,9 @@ def read_tcp(
     ends: Ends,
     classes: Sequence[ClassSpec],
     addresses: Mapping[str, str],
+    limit: Time,
 ) -> tuple[TcpSpec, ...]:
-    """The TCP connections of flows; addresses: of the hosts."""
+    """The TCP connections of flows; addresses: of the hosts; limit: when the run ends."""
     found: list[TcpSpec] = []
     for index, table in enumerate(tables):
         name = table.take_text("name", f"tcp{index + 1}")
@@ -109,7 +111,7 @@ def read_tcp(
                 raise table.error("transport", f"tcp needs IPv4, and {host} has {addresses[host]}")
         count = table.take_int("count", 1, 1, MAXIMUM_TCP)
         size = table.take_size("size", 1 << 20, 1, LARGEST_FLOW)
-        start, stagger = table.take_time("start", 0), table.take_time("stagger", 0)
+        start, stagger = take_start(table, limit), table.take_time("stagger", 0)
         lossy = sorted((each for each in classes if not each.is_lossless), key=_is_strict)
         default = lossy[0].name if lossy else None
         is_ecn = table.take_bool("ecn", False)
@@ -248,7 +250,7 @@ def _rate(table: Table) -> int | None:
     return rate
 
 
-def _workload(table: Table, connection: ConnectionSpec) -> WorkloadSpec:
+def _workload(table: Table, connection: ConnectionSpec, limit: Time) -> WorkloadSpec:
     size = table.take_size("size", 1 << 20, 1, LARGEST_FLOW)
     piece = table.take_size("message", min(size, 256 << 10), 1, LARGEST_MESSAGE)
     opcode = _OPCODES[table.take_name("opcode", "RDMA_WRITE", _OPCODES)]
@@ -259,7 +261,7 @@ def _workload(table: Table, connection: ConnectionSpec) -> WorkloadSpec:
         sizes=pieces,
         count=pieces.count,
         window=window,
-        start=table.take_time("start", 0),
+        start=take_start(table, limit),
         receives=Receives(1 if opcode is WROpcode.RDMA_WRITE else window),
     )
     return WorkloadSpec(connection.name, None, traffic, table.take_time("stagger", 0), is_flow=True)

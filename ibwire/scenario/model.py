@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ibwire.base.toml import Document, Table
+from ibwire.base.toml import Document, Table, listed
 from ibwire.base.toml_settings import Setting
 from ibwire.base.units import ETHERNET_OVERHEAD, S, Time
 from ibwire.rc.attributes import MTU_CODES, QPType
@@ -30,6 +30,7 @@ from ibwire.scenario.flow_lists import ListContext
 from ibwire.scenario.flows import ECT_0, is_tcp, read_flows, read_tcp, take_class
 from ibwire.scenario.nodes import LINKS, Network, between, read_network
 from ibwire.scenario.specs import ClassSpec, ConnectionSpec, Scenario, TcpSpec, WorkloadSpec
+from ibwire.scenario.starts import take_start
 from ibwire.scenario.workload import FIXED_SIZES, Between, Choice, Mistake, Receives, Traffic
 
 MAXIMUM_MEMORY = 1 << 29
@@ -67,7 +68,7 @@ def read_scenario(content: bytes, name: str, settings: Iterable[Setting] = ()) -
     nodes, wires = network.nodes, network.wires
     control = read_control(top.table("cc"))
     rates = {host: wire.rate_bps for wire in network.wires for host in wire.between}
-    context = ListContext(Path(name).parent, seed, rates)
+    context = ListContext(Path(name).parent, seed, limit, rates)
     is_ecn = control is not None and control.has_cnps
     connections, workloads, tcp = _traffic(top, network, link, context, is_ecn=is_ecn)
     if control is not None and any(each.rate_bps for each in connections):
@@ -133,7 +134,7 @@ def _traffic(
     tcp_tables = [each for each in flows if is_tcp(each)]
     flows = [each for each in flows if not is_tcp(each)]
     connections = _connections(top, network, link) if has_connections else ()
-    workloads = _workloads(top, connections) if has_connections else ()
+    workloads = _workloads(top, connections, context.limit) if has_connections else ()
     ends = Ends(network.hosts, network.ports, network.island)
     found, traffic = read_flows(
         flows,
@@ -144,7 +145,7 @@ def _traffic(
         context=context,
     )
     addresses = {node.name: node.address for node in network.nodes if not node.is_bridge}
-    tcp = read_tcp(tcp_tables, ends, network.classes, addresses)
+    tcp = read_tcp(tcp_tables, ends, network.classes, addresses, context.limit)
     _check_memory(top, found, traffic)
     return connections + found, workloads + traffic, tcp
 
@@ -166,6 +167,12 @@ def _connections(top: Table, network: Network, link: str) -> tuple[ConnectionSpe
     tables = top.tables("connection")
     if not tables:
         tables = [top.absent("connection")]
+        if len(hosts) > 2 and "workload" in top:
+            raise top.error(
+                "workload",
+                "there is no [[connection]] for it: write one with `between`, two of "
+                + listed(hosts),
+            )
     connections: list[ConnectionSpec] = []
     for index, table in enumerate(tables):
         default = "main" if len(tables) == 1 else f"c{index + 1}"
@@ -252,7 +259,10 @@ def _psn(table: Table) -> tuple[int, int]:
     return first, second
 
 
-def _workloads(top: Table, connections: tuple[ConnectionSpec, ...]) -> tuple[WorkloadSpec, ...]:
+def _workloads(
+    top: Table, connections: tuple[ConnectionSpec, ...], end: Time
+) -> tuple[WorkloadSpec, ...]:
+    """The `[[workload]]` tables; end: of the run."""
     tables = top.tables("workload")
     if not tables:
         raise top.error(None, "there is no [[workload]], so nothing would happen")
@@ -263,7 +273,7 @@ def _workloads(top: Table, connections: tuple[ConnectionSpec, ...]) -> tuple[Wor
         names = _connection_names(table, list(by_name))
         for name in names:
             connection = by_name[name]
-            workload = _workload(table, connection)
+            workload = _workload(table, connection, end)
             if any((w.connection, w.sender) == (name, workload.sender) for w in workloads):
                 raise table.error(None, f"{workload.sender} sends on {name} already")
             workloads.append(workload)
@@ -291,7 +301,7 @@ def _connection_names(table: Table, known: list[str]) -> list[str]:
     ]
 
 
-def _workload(table: Table, connection: ConnectionSpec) -> WorkloadSpec:
+def _workload(table: Table, connection: ConnectionSpec, end: Time) -> WorkloadSpec:
     sender = table.take_name("sender", connection.between[0], connection.between)
     opcodes = _opcodes(table, connection.qp_type)
     limit = connection.mtu if connection.qp_type is QPType.UD else _LARGEST
@@ -303,7 +313,7 @@ def _workload(table: Table, connection: ConnectionSpec) -> WorkloadSpec:
             "window",
             f"{window} messages under way, the depth of {connection.name} is {connection.depth}",
         )
-    start = table.take_time("start", 0)
+    start = take_start(table, end)
     every = table.take_time("every", 0)
     inline = table.take_bool("inline", False)
     traffic = Traffic(

@@ -108,6 +108,7 @@ def test_sizes_may_be_bytes_or_a_file_and_hosts_some(tmp_path: Path) -> None:
         ('file = "high.cm"', r"s.toml:6:8: flow\[0\].file: it names host 9, and the 4 hosts"),
         ('file = "high.cm"\nsizes = 5', "a flow has a file or sizes"),
         ('file = "high.cm"\nstart_unit = "ms"', "'ms' is not one of us, ps"),
+        ('file = "high.cm"\nstart = "10s"', "start: the run ends at its limit of 10 s"),
         ('sizes = "hadop"\nload = 0.5\ncount = 1', "'hadop' is none of hadoop, storage"),
         ("sizes = true\nload = 0.5\ncount = 1", "true is none of"),
         ("sizes = 0\nload = 0.5\ncount = 1", "0 is not from 1"),

@@ -272,6 +272,18 @@ wrong = 5
         ("limit = '100001s'" + WORKLOAD, 1, 9, "limit: more than 100000 seconds"),
         ("limit = '0us'" + WORKLOAD, 1, 9, "limit: expected a time above 0"),
         (
+            "limit = '2ms'\n[[workload]]\nstart = '2ms'",
+            3,
+            9,
+            "workload[0].start: the run ends at its limit of 2 ms",
+        ),
+        (
+            "[topology]\nkind = 'star'\nhosts = 3\n[[workload]]",
+            4,
+            3,
+            "workload: there is no [[connection]] for it: write one with `between`, two of h0, h1,",
+        ),
+        (
             "".join(f"[[node]]\nname='{n}'\n" for n in "abc")
             + "[[wire]]\nbetween=['a','b']\n[[connection]]\nbetween=['a','c']"
             + WORKLOAD,

@@ -259,7 +259,16 @@ TWO = '[topology]\nkind = "star"\nhosts = 2\n'
         ),
         (
             TWO + "[cc]\nalgorithm = 'timely'\nt_high = '1us'\n" + FLOW,
-            "x.toml:6:10: cc.t_high: with the default t_low",
+            "x.toml:6:10: cc.t_high: with the default t_low: '50 us' is not from 0 to t_high, 1 us",
+        ),
+        (
+            TWO + "[cc]\nalgorithm = 'timely'\nmin_rtt = '0us'\n" + FLOW,
+            "x.toml:6:11: cc.min_rtt: '0 ns' is not above 0",
+        ),
+        (TWO + FLOW + "start = '10s'\n", "flow[0].start: the run ends at its limit of 10 s"),
+        (
+            TWO + FLOW + "transport = 'tcp'\nstart = '11s'\n",
+            "flow[0].start: the run ends at its limit of 10 s",
         ),
         (TWO + FLOW + "[[storm]]\nhost = 's0'\nuntil = '1us'", "'s0' is not one of h0, h1"),
         (

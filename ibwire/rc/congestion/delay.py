@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import sqrt
 
 from ibwire.base.errors import EncodeError
+from ibwire.base.quantities import duration_text
 from ibwire.base.units import GBPS, US, Time
 from ibwire.rc.congestion.rate import Feedback, Pacer
 
@@ -40,8 +41,14 @@ class TimelyParameters:
             value = getattr(self, name)
             if not 0 < value <= 1:
                 raise EncodeError(name, value, "above 0, 1 at most")
-        if not self.min_rtt > 0 or not 0 <= self.t_low <= self.t_high:
-            raise EncodeError("t_low", self.t_low, "from 0 to t_high, with min_rtt above 0")
+        if self.min_rtt <= 0:
+            raise EncodeError("min_rtt", duration_text(self.min_rtt), "above 0")
+        if not 0 <= self.t_low <= self.t_high:
+            raise EncodeError(
+                "t_low",
+                duration_text(self.t_low),
+                f"from 0 to t_high, {duration_text(self.t_high)}",
+            )
         if self.min_bps < 1:
             raise EncodeError("min_bps", self.min_bps, "1 or above")
 
