@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from ibwire.base.collector import existing_objects_ignored
 from ibwire.base.huge_pages import ask_for_huge_pages
 from ibwire.base.node import Node, Pipe, Stage
 from ibwire.base.trace import ObservedNode, Observer
@@ -116,11 +117,12 @@ class Network:
             self.switched.sample_queues(self._is_over)
             ask_for_huge_pages()
         try:
-            ended = simulator.run(
-                until=scenario.limit,
-                max_frames=scenario.max_frames,
-                stop=recording.tick if recording is not None else None,
-            ).value
+            with existing_objects_ignored():
+                ended = simulator.run(
+                    until=scenario.limit,
+                    max_frames=scenario.max_frames,
+                    stop=recording.tick if recording is not None else None,
+                ).value
         except Deadlock:
             ended = "deadlock"
         if recording is not None:

@@ -14,9 +14,9 @@ buffers, pauses or marks. The jobs take turns; the table shows the median round 
 rate of dequeues beside that of the model on the star or on the smallest fat tree. The model also
 runs over 320 switches, as it grows slower with them too.
 
-The garbage collector is set as the `ibwire` command sets it, and huge pages are asked for as
-`ibwire run` does, for the model too. What earlier jobs have left is
-collected before each.
+The garbage collector is set as the `ibwire` command and `ibwire run` set it, and huge pages are
+asked for as `ibwire run` does, for the model too. What earlier jobs have left is collected before
+each.
 
 `make compiled` and PYTHONPATH=build/compiled measure the compiled modules. --calls counts function
 calls for each frame instead, which do not depend on what else the machine does; interpreted.
@@ -39,7 +39,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import ibwire.fabric.sim
-from ibwire.base.collector import set_collector
+from ibwire.base.collector import existing_objects_ignored, set_collector
 from ibwire.base.huge_pages import ask_for_huge_pages
 from ibwire.base.units import S
 from ibwire.capture import PcapWriter, Tap
@@ -125,12 +125,13 @@ def emulate(
                 wire.a_to_b.stage = wire.b_to_a.stage = Tap(writer)
         ask_for_huge_pages()
         begun = time.process_time()
-        if profile is None:
-            simulator.run(until=S)
-        else:
-            profile.runcall(simulator.run, until=S)
-        if writer is not None:
-            writer.close()
+        with existing_objects_ignored():
+            if profile is None:
+                simulator.run(until=S)
+            else:
+                profile.runcall(simulator.run, until=S)
+            if writer is not None:
+                writer.close()
         seconds = time.process_time() - begun
     assert not any(qp.sends.wqes for qp in senders), "a flow has not ended"
     ports = [port for each in network.switches.values() for port in each.counters]
@@ -171,21 +172,22 @@ def model(topology: Topology, pairs: Pairs, packets: int) -> Result:
         queues[host, 0] = source
         send(0, host, 0, source.popleft())
     counts = [0] * len(pairs)
-    while heap:
-        now, _, node, port, packet = heapq.heappop(heap)
-        if packet is None:
-            waiting = queues.get((node, port))
-            if waiting:
-                send(now, node, port, waiting.popleft())
-        elif node in tables:
-            choices = tables[node][packet[0]]
-            send(now, node, choices[packet[2] % len(choices)], packet)
-        elif packet[1]:
-            flow = packet[2]
-            arrived += 1
-            counts[flow] += 1
-            if counts[flow] % ACK_INTERVAL == 0:
-                send(now, node, 0, (topology.hosts[pairs[flow][0]], False, flow))
+    with existing_objects_ignored():
+        while heap:
+            now, _, node, port, packet = heapq.heappop(heap)
+            if packet is None:
+                waiting = queues.get((node, port))
+                if waiting:
+                    send(now, node, port, waiting.popleft())
+            elif node in tables:
+                choices = tables[node][packet[0]]
+                send(now, node, choices[packet[2] % len(choices)], packet)
+            elif packet[1]:
+                flow = packet[2]
+                arrived += 1
+                counts[flow] += 1
+                if counts[flow] % ACK_INTERVAL == 0:
+                    send(now, node, 0, (topology.hosts[pairs[flow][0]], False, flow))
     assert arrived == packets * len(pairs)
     return Result(arrived, dequeues, time.process_time() - begun)
 
