@@ -94,6 +94,7 @@ class Direction:
         "overhead",
         "pause",
         "plain_poll",
+        "plan_arrival",
         "poll_node",
         "poll_transmit",
         "polls_always",
@@ -154,6 +155,9 @@ class Direction:
         """Bytes with which a frame is given to the far end; 0 for whole frames."""
         self.latency: Time = 0
         """Time from the arrival of a frame to `receive`, but of MAC control; it needs a `stage`."""
+        self.plan_arrival: Callable[[Frame | UnbuiltFrame, Time], Time] | None = None
+        """Asked about each frame that leaves, with the time at which it arrives: when the far end
+        is given it, or `NOT_GIVEN`."""
         self.stage = stage if stage is not None or not head else unchanged
         """Called for each frame when it starts to leave; may be changed at any time, for frames
         that have not left yet."""
@@ -298,6 +302,9 @@ Event = tuple[Time, Time, int, Station, Direction | None, Frame | UnbuiltFrame |
 """Time, time of scheduling, order, station: a frame that arrives at the station along the
 direction, or a run of them; a direction of the station that is free (no frame, or the run that
 has left); a wake (no direction)."""
+
+NOT_GIVEN: Final = -1
+"""The time of a frame that the far end need not be given: it knows of it already."""
 
 NEVER: Final = 1 << 100
 """Later than everything: 40 billion years."""

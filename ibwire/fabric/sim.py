@@ -37,7 +37,7 @@ from ibwire.base.units import ETHERNET_OVERHEAD, GBPS, US, Time
 from ibwire.base.watcher import FrameWatcher
 from ibwire.fabric.events import EventQueue
 from ibwire.fabric.flights import Flights
-from ibwire.fabric.line import NEVER, Direction, Flight, Station, unchanged
+from ibwire.fabric.line import NEVER, NOT_GIVEN, Direction, Flight, Station, unchanged
 from ibwire.fabric.pause import PauseGrant
 from ibwire_layers.outer import EtherType
 
@@ -378,7 +378,7 @@ class Simulator:
                     took = (size * line.numerator + line.denominator - 1) // line.denominator
                     free = now + (took or 1)
                     line.free_at = free
-                    if line.stage is None:
+                    if line.stage is None and line.plan_arrival is None:
                         events.schedule(free + line.delay, now, line.far, line, frame)
                     else:
                         self._pass(line, frame, now)
@@ -444,14 +444,13 @@ class Simulator:
         return line.alone
 
     def _pass(self, line: Direction, given: Frame | UnbuiltFrame, now: Time) -> None:
-        """Send a frame through the stage of a direction."""
-        assert line.stage is not None
-        if line.stage is unchanged and isinstance(given, UnbuiltFrame):
+        """Send a frame through the stage of a direction, if it has one."""
+        stage = line.stage or unchanged
+        if stage is unchanged and isinstance(given, UnbuiltFrame):
             arrival = line.free_at
-            if line.head < given.size + line.overhead:
+            if 0 < line.head < given.size + line.overhead:
                 arrival = now + line.time_of(line.head)
-            arrival += line.delay + line.latency
-            self._events.schedule(arrival, now, line.far, line, given)
+            self._plan(line, given, arrival + line.delay + line.latency, now)
             return
         unbuilt = given if isinstance(given, UnbuiltFrame) else None
         frame = given.build() if isinstance(given, UnbuiltFrame) else given
@@ -460,10 +459,9 @@ class Simulator:
             if 0 < line.head < len(frame) + line.overhead:
                 arrival = now + line.time_of(line.head) + line.delay
             arrival += line.latency
-        stage = line.stage
         if isinstance(stage, FrameWatcher):
             stage.record(frame, now)
-            self._events.schedule(arrival, now, line.far, line, given)
+            self._plan(line, given, arrival, now)
             return
         for extra, out in stage(frame, now):
             if extra < 0:
@@ -472,12 +470,20 @@ class Simulator:
             going: Frame | UnbuiltFrame = out
             if unbuilt is not None and out is frame:
                 going, unbuilt = unbuilt, None
-            self._events.schedule(arrival + extra, now, line.far, line, going)
+            self._plan(line, going, arrival + extra, now)
         if len(self._events) > MAXIMUM_EVENTS:
             raise TooManyFrames(
                 f"{line.name}: more than {MAXIMUM_EVENTS:,} frames are on their way: lower the "
                 "`copies` of `duplicate`, or the `delay`"
             )
+
+    def _plan(self, line: Direction, frame: Frame | UnbuiltFrame, arrival: Time, now: Time) -> None:
+        """Have a frame that leaves now given to the far end when it arrives, or as that says."""
+        if line.plan_arrival is not None:
+            arrival = line.plan_arrival(frame, arrival)
+            if arrival == NOT_GIVEN:
+                return
+        self._events.schedule(arrival, now, line.far, line, frame)
 
     def _woken(self, station: Station, now: Time) -> None:
         """Process a wake event of a node."""

@@ -230,7 +230,7 @@ class FabricTraffic:
         for switch in fabric.switches.values():
             found += [
                 switch.links[number].port
-                for number, output in switch.outputs.items()
+                for number, output in switch.ports.items()
                 if output.waiting
             ]
         return found
@@ -267,7 +267,7 @@ class FabricTraffic:
             and not any(
                 output.waiting and switch.discards(number)
                 for switch in self.fabric.switches.values()
-                for number, output in switch.outputs.items()
+                for number, output in switch.ports.items()
             )
         )
 

@@ -162,6 +162,7 @@ class PacketManagement(Management):
 
     def _later(self, time: Time, action: Callable[[Time], None]) -> None:
         timetable = self.fabric.timetable
+        time = max(time, self.fabric.simulator.now)
         timetable.add(time, lambda: action(time))
         self.fabric.simulator.kick(timetable)
 

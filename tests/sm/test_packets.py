@@ -232,7 +232,7 @@ def test_packets_without_room_in_the_buffer_are_reported() -> None:
     receiver.buffer.held[0] = receiver.buffer.size  # nothing leaves any more
     for count in range(9):
         assert switch.ports[2].counters.excessive_buffer_overrun_errors == 0, count
-        assert not receiver.take(read_packet(frame))
+        assert not receiver.take(read_packet(frame), fabric.simulator.now)
         brought.run(period)
     brought.run(10 * US)
 

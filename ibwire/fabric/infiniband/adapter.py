@@ -87,14 +87,14 @@ class AdapterPort:
     def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
         """Take a packet that has arrived whole, as bytes."""
         if len(frame) == FCP_SIZE:
-            self.link.take_flow_control(frame)
+            self.link.take_flow_control(frame, now)
         else:
             self._take(read_packet(frame), now)
 
     def receive_unbuilt(self, frame: UnbuiltFrame, now: Time, port: int = 0) -> None:
         """Take a packet that has arrived whole."""
         if isinstance(frame, FlowControl):
-            self.link.take_limit(frame.operation, frame.vl, frame.sent, frame.limit)
+            self.link.take_flow_control(frame, now)
         else:
             assert isinstance(frame, LinkPacket)
             self._take(frame, now)
@@ -102,7 +102,7 @@ class AdapterPort:
     def _take(self, packet: LinkPacket, now: Time) -> None:
         """Give a packet to the management or to the device."""
         link = self.link
-        if not link.take(packet):
+        if not link.take(packet, now):
             return
         if packet.vl != MANAGEMENT_VL:
             link.free(packet.vl, packet.cost)
@@ -144,24 +144,31 @@ class AdapterPort:
             link.sent(smp, now)
             return smp
         if link.due:
-            return link.poll_flow_control()
+            return link.poll_flow_control(now)
         if link.state != ACTIVE:
             return None
         while self.mads and self._put(read_packet(self.mads[0])):
             self.mads.popleft()
         if self._device is not None:
             self._stage(self._device, now)
-        sendable = waiting = 0
+        return self._next(link, now)
+
+    def _next(self, link: LinkEnd, now: Time) -> LinkPacket | None:
+        """The next packet of the lanes, if one has credits."""
+        if link.counts:
+            link.settle(now)
+        sendable = 0
+        waits = False
         for vl in range(link.lanes):
             packet = self.staged[vl]
             if packet is not None:
-                waiting = 1
+                waits = True
                 if link.credits.allows(vl, packet.cost):
                     sendable |= 1 << vl
                     self._sizes[vl] = packet.size
-        vl = link.arbiter.choose(sendable, self._sizes) if sendable else -1
+        vl = link.choose(sendable, self._sizes)
         if vl < 0:
-            if waiting:
+            if waits:
                 link.begin_wait(now)
             return None
         packet, self.staged[vl] = self.staged[vl], None
@@ -171,14 +178,19 @@ class AdapterPort:
 
     def poll_timeout(self) -> Time | None:
         """When the device or a flow-control packet is due."""
-        own = self.link.next_update
+        link = self.link
+        own = link.next_update
+        if link.wait_since is not None and link.coming:
+            limit = link.coming[0].arrival
+            own = limit if own is None or limit < own else own
         given = self._device.poll_timeout() if self._device is not None else None
         if own is None or given is None:
             return own if given is None else given
         return min(own, given)
 
     def handle_timeout(self, now: Time) -> None:
-        """Send limits again; let the device do what is due."""
+        """Take limits over, send them again; let the device do what is due."""
+        self.link.settle(now)
         self.link.update(now)
         if self._device is not None:
             due = self._device.poll_timeout()
@@ -201,19 +213,29 @@ class AdapterPort:
         """Take the next packet of each lane that has none."""
         poll = self._poll_device
         assert poll is not None
-        while None in self.staged[: self.link.lanes]:
-            frame = poll(now, 0, self._grant)
+        link = self.link
+        grant = OPEN if link.lanes == 1 else self._grant
+        while self._has_room(link):
+            frame = poll(now, 0, grant)
             if frame is None:
                 return
             if isinstance(frame, UnbuiltFrame):
                 packet = unbuilt_packet(frame)
             else:
                 packet = read_packet(frame)
-            if self.link.port.has_lid(packet.dlid):  # for this port itself: it does not leave it
+            first, end = link.own_lids
+            if first <= packet.dlid < end:  # for this port itself: it does not leave it
                 self._arriving = packet
                 device.receive(packet.build(), now)
             elif not self._put(packet):
-                self.link.counters.port_xmit_discards += 1
+                link.counters.port_xmit_discards += 1
+
+    def _has_room(self, link: LinkEnd) -> bool:
+        """Whether a lane has no packet."""
+        for vl in range(link.lanes):  # noqa: SIM110 - a generator would cost more
+            if self.staged[vl] is None:
+                return True
+        return False
 
     def _put(self, packet: LinkPacket) -> bool:
         """Make a packet the next one of its lane; `False` if the lane holds one.

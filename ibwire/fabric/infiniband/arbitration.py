@@ -10,12 +10,13 @@ Source: IBA 7.6.9; docs/reference/infiniband.md#arbitration.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
-UNIT = 64
+UNIT: Final = 64
 """Bytes of a weight of 1."""
-LIMIT_UNIT = 4096
+LIMIT_UNIT: Final = 4096
 """Bytes of a limit of 1."""
-NO_LIMIT = 255
+NO_LIMIT: Final = 255
 
 
 class Arbiter:

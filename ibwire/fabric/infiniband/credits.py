@@ -10,21 +10,23 @@ Source: IBA 7.9; docs/reference/infiniband.md#credits.
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Final
 
 from ibwire.base.node import Frame
 from ibwire_layers import crc
 
-BLOCK = 64
+BLOCK: Final = 64
 """Bytes of a block."""
-MODULUS = 4096
-LARGEST_GRANT = 2048
+MODULUS: Final = 4096
+LARGEST_GRANT: Final = 2048
 """Blocks that a receiver grants at most."""
-FCP_SIZE = 6
+FCP_SIZE: Final = 6
 """Bytes of a flow-control packet; every other packet is longer."""
-NORMAL, INITIALIZING = 0, 1
+NORMAL: Final = 0
+INITIALIZING: Final = 1
 """Operation codes of a flow-control packet."""
 
-_MASK = MODULUS - 1
+_MASK: Final = 4095  # MODULUS - 1
 
 
 def blocks_of(size: int) -> int:
@@ -65,7 +67,7 @@ class ReceiveBuffer:
     many blocks.
     """
 
-    __slots__ = ("accepted", "announced", "held", "most", "size", "step")
+    __slots__ = ("accepted", "announced", "held", "leaving", "most", "size", "step")
 
     def __init__(self, lanes: int, size: int, step: int) -> None:
         self.size = size
@@ -74,6 +76,8 @@ class ReceiveBuffer:
         """ABR: blocks received since the link came up."""
         self.held = [0] * lanes
         """Blocks in the buffer."""
+        self.leaving = [0] * lanes
+        """Those of them that are just leaving."""
         self.announced = [0] * lanes
         """FCCL as sent last."""
         self.most = 0
@@ -94,6 +98,12 @@ class ReceiveBuffer:
         """Take a packet out; whether the sender should be given the new limit."""
         self.held[vl] -= cost
         return (self.limit(vl) - self.announced[vl]) & _MASK >= self.step
+
+    def begin_to_free(self, vl: int, cost: int) -> bool:
+        """Let a packet begin to leave; whether the sender should be given a new limit when it and
+        the others that are leaving have left."""
+        leaving = self.leaving[vl] = self.leaving[vl] + cost
+        return (self.limit(vl) + leaving - self.announced[vl]) & _MASK >= self.step
 
     def limit(self, vl: int) -> int:
         """FCCL: up to which count the other end may send now."""

@@ -7,35 +7,38 @@ its node reads.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from ibwire.base.node import Frame
+from ibwire.base.unbuilt import UnbuiltFrame
 from ibwire.base.units import S, Time
 from ibwire.fabric.infiniband.arbitration import Arbiter, read_table
 from ibwire.fabric.infiniband.credits import (
+    FCP_SIZE,
     INITIALIZING,
     NORMAL,
     ReceiveBuffer,
     SendCredits,
-    read_flow_control,
 )
 from ibwire.fabric.infiniband.errors import AbortedFrame, LocalErrors
-from ibwire.fabric.infiniband.lrh import MANAGEMENT_VL, VCRC_SIZE, has_good_vcrc
-from ibwire.fabric.infiniband.packets import WORD, FlowControl, LinkPacket
+from ibwire.fabric.infiniband.lrh import MANAGEMENT_VL, VCRC_SIZE, has_good_vcrc, is_on_vl15
+from ibwire.fabric.infiniband.packets import WORD, FlowControl, LinkPacket, read_limit
 from ibwire.fabric.infiniband.settings import FabricSettings
 from ibwire.fabric.infiniband.states import ACTIVE_DEFER, ARMED, INIT
 from ibwire.fabric.infiniband.subnet import FIRST_MULTICAST, Port, rate_of
 from ibwire.fabric.infiniband.tables import DEFAULT_ARBITRATION
-from ibwire.fabric.line import Direction
+from ibwire.fabric.line import NOT_GIVEN, Direction
 from ibwire_layers.attributes import PortState
 from ibwire_layers.mad import Trap
 
-LANES = 15
+LANES: Final = 15
 """Data lanes: VL0 to VL14."""
 
 LANES_OF_CODE = {1: 1, 2: 2, 3: 4, 4: 8, 5: 15}
 """Data lanes by code of OperationalVLs (IBA 14.2.5.6)."""
-WATCHDOG_PERIODS = 6
+WATCHDOG_PERIODS: Final = 6
 """Periods without a flow-control packet for a lane after which the link is trained again: 393,216
 symbol times, of 400,000 with 3 % more or 51 % less."""
 
@@ -47,9 +50,12 @@ class LinkEnd:
     """
 
     __slots__ = (
+        "_latency",
         "arbiter",
         "buffer",
+        "coming",
         "counters",
+        "counts",
         "credits",
         "due",
         "enforces_inbound",
@@ -58,13 +64,16 @@ class LinkEnd:
         "incoming",
         "lanes",
         "largest",
+        "lead",
         "line",
         "local_errors",
         "next_update",
         "on_error",
         "overrun_periods",
         "overruns",
+        "own_lids",
         "period",
+        "pipe",
         "port",
         "silence",
         "sl2vl",
@@ -87,6 +96,14 @@ class LinkEnd:
         self.verifies = False
         """Whether packets may be damaged on the way here, so that their VCRC is checked."""
         self.lanes = LANES
+        self.coming: deque[FlowControl] = deque()
+        """Flow-control packets on their way here, and those whose limits nobody has needed yet."""
+        self.counts: deque[FlowControl] = deque()
+        """Those whose counts were not yet compared with the packets that have come before them."""
+        self.lead: Time = 0
+        """From when a packet arrives to when a switch may send it."""
+        self.pipe: Time = 0
+        """From when a data packet arrives to `take`: a switch takes it when it may leave."""
         self.due = 0
         """Bits of the lanes whose limit is to be sent."""
         self.errors = 0
@@ -109,6 +126,7 @@ class LinkEnd:
         self.next_update: Time | None = None
         self.tick: Time = 1
         """Of PortXmitWait: the time of 4 bytes."""
+        self._latency = settings.latency
         self.read_tables()
 
     def read_tables(self) -> None:
@@ -121,6 +139,8 @@ class LinkEnd:
         parts = [port.arbitration.get(part, DEFAULT_ARBITRATION[part]) for part in (1, 2, 3, 4)]
         self.arbiter = Arbiter(read_table(*parts[2:]), read_table(*parts[:2]), port.vl_high_limit)
         self.sl2vl = {came: _nibbles(table) for came, table in port.sl2vl.items()}
+        self.own_lids = (port.lid, port.lid + (1 << port.lmc)) if port.lid else (0, 0)
+        """The first LID of the port, and that after the last one."""
         self.largest = port.largest_packet + VCRC_SIZE
         """Bytes of the largest packet that leaves."""
         self.enforces_inbound = bool(port.enforces_pkeys_inbound)
@@ -130,6 +150,8 @@ class LinkEnd:
         """Take its two lines; the link comes up with `start`."""
         self.line, self.incoming = line, incoming
         self.tick = line.time_of(WORD)
+        if self.port.node.is_switch:
+            self.lead = max(0, self._latency - incoming.time_of(incoming.head))
         found = rate_of(self.port)
         if found is not None and self.period:
             speed, _ = found
@@ -137,11 +159,18 @@ class LinkEnd:
             # A symbol carries 8 bits of data on one lane, whatever the encoding.
             self.period = int(self.period * 8 * S / lane)
 
+    def plan_arrivals(self) -> None:
+        """Have what arrives announced when it leaves the other end."""
+        self.pipe = self.lead
+        self.incoming.plan_arrival = self.plan_arrival
+
     def start(self, now: Time) -> None:
         """The link has come up: all counts begin at 0, and all limits are sent."""
         self.read_tables()
         self.credits = SendCredits(LANES)
         self.buffer.restart()
+        self.coming.clear()
+        self.counts.clear()
         self.wait_since = None
         self.local_errors.more = 0
         self.overruns = self.overrun_periods = self.updated = self.silence = 0
@@ -152,9 +181,14 @@ class LinkEnd:
         """The link has gone down."""
         self.state = PortState.DOWN
         self.due, self.next_update, self.wait_since = 0, None, None
+        self.coming.clear()
+        self.counts.clear()
 
-    def defer(self) -> None:
+    def defer(self, now: Time) -> None:
         """The signal is lost for a while; what waits stays."""
+        self.settle(now)
+        self.coming.clear()
+        self.counts.clear()
         self.state = PortState.ACTIVE_DEFER
 
     def recover(self) -> None:
@@ -175,9 +209,19 @@ class LinkEnd:
         vl = table[sl]
         return vl if vl < self.lanes else MANAGEMENT_VL
 
+    def choose(self, sendable: int, size_of: list[int]) -> int:
+        """The lane whose packet leaves; -1 if none may.
+
+        sendable: bits of the lanes whose next packet has credits. size_of: its bytes, by lane.
+        """
+        if self.lanes == 1:
+            return -1 if not sendable & self.arbiter.lanes else 0
+        return self.arbiter.choose(sendable, size_of) if sendable else -1
+
     def update(self, now: Time) -> None:
         """Send all limits again if it is time, and look what the other end has done meanwhile."""
         if self.next_update is not None and now >= self.next_update:
+            self.settle(now)
             self.due = (1 << self.lanes) - 1
             self.next_update = now + self.period
             if self.overruns or self.overrun_periods:
@@ -218,8 +262,10 @@ class LinkEnd:
         if self.on_error is not None:
             self.on_error(self, number)
 
-    def poll_flow_control(self) -> FlowControl:
+    def poll_flow_control(self, now: Time) -> FlowControl:
         """The next flow-control packet; one is due."""
+        if self.counts:
+            self.settle(now)
         vl = (self.due & -self.due).bit_length() - 1
         self.due &= self.due - 1
         limit = self.buffer.announced[vl] = self.buffer.limit(vl)
@@ -251,30 +297,78 @@ class LinkEnd:
 
     # What arrives.
 
-    def take_flow_control(self, frame: Frame) -> None:
-        """Read a flow-control packet: a new limit, and blocks that were lost on the way."""
-        found = read_flow_control(frame)
-        if found is None:
+    def plan_arrival(self, frame: Frame | UnbuiltFrame, arrival: Time) -> Time:
+        """When the node is given what arrives at a time.
+
+        Only a flow-control packet for which packets wait is an event: others are found where their
+        limits are needed.
+        """
+        if isinstance(frame, LinkPacket):
+            return arrival + self.delay_of(frame)
+        if isinstance(frame, FlowControl):
+            self.expect(frame, arrival)
+        else:
+            assert isinstance(frame, Frame)
+            if len(frame) != FCP_SIZE:
+                return arrival + self.delay_of(frame)
+            packet = read_limit(frame)
+            if packet is None:
+                return arrival
+            self.expect(packet, arrival)
+        return NOT_GIVEN if self.wait_since is None else arrival
+
+    def delay_of(self, frame: Frame | UnbuiltFrame) -> Time:
+        """From when a frame arrives to when the node takes it: a switch takes data late."""
+        if isinstance(frame, LinkPacket):
+            is_smp = frame.vl == MANAGEMENT_VL
+        elif isinstance(frame, Frame) and len(frame) != FCP_SIZE:
+            is_smp = is_on_vl15(frame)
+        else:
+            return 0
+        return 0 if is_smp else self.pipe
+
+    def expect(self, packet: FlowControl, arrival: Time) -> None:
+        """Keep a flow-control packet for the time from which it counts."""
+        packet.arrival = arrival
+        self.coming.append(packet)
+        self.counts.append(packet)
+
+    def settle(self, now: Time) -> None:
+        """Take over what the flow-control packets say that have arrived by now."""
+        coming, counts = self.coming, self.counts
+        while coming and coming[0].arrival <= now:
+            self._take_limit(coming.popleft())
+        before = now - self.pipe  # the packets that arrived by then were taken
+        while counts and counts[0].arrival <= before:
+            packet = counts.popleft()
+            if packet.operation in (NORMAL, INITIALIZING) and packet.vl < self.lanes:
+                self.buffer.accepted[packet.vl] = packet.sent
+
+    def take_flow_control(self, given: Frame | FlowControl, now: Time) -> None:
+        """Take a flow-control packet that arrives, unless `plan_arrival` has it already."""
+        packet = given if isinstance(given, FlowControl) else read_limit(given)
+        if packet is None:
+            self.settle(now)
             self.errors += 1
             self._damaged()
-            return
-        operation, vl, sent, limit = found
-        self.take_limit(operation, vl, sent, limit)
+        elif self.incoming.plan_arrival is None:
+            self.expect(packet, now)
 
-    def take_limit(self, operation: int, vl: int, sent: int, limit: int) -> None:
-        """Take over what a flow-control packet says."""
+    def _take_limit(self, packet: FlowControl) -> None:
+        """Take over the limit of a flow-control packet."""
         if self.local_errors.more:
             self.local_errors.more -= 1
-        if operation in (NORMAL, INITIALIZING) and vl < self.lanes:
-            self.updated |= 1 << vl
-            self.credits.limits[vl] = limit
-            self.buffer.accepted[vl] = sent
+        if packet.operation in (NORMAL, INITIALIZING) and packet.vl < self.lanes:
+            self.updated |= 1 << packet.vl
+            self.credits.limits[packet.vl] = packet.limit
 
-    def take(self, packet: LinkPacket) -> bool:
+    def take(self, packet: LinkPacket, now: Time) -> bool:
         """Count a packet that arrives; `False` if it is dropped here.
 
         The packet is then in the buffer until `free`, unless it is on VL15.
         """
+        if self.counts:
+            self.settle(now)
         counters = self.counters
         counters.port_rcv_pkts += 1
         counters.port_rcv_data += packet.words

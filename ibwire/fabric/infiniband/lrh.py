@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Final
 
 from ibwire.base.node import Frame
 from ibwire.fabric.infiniband.errors import AbortedFrame
 from ibwire_layers import crc
 from ibwire_layers.headers import BTH, GRH, LRH
 
-MANAGEMENT_VL = 15
+MANAGEMENT_VL: Final = 15
 LRH_SIZE = LRH.SIZE
-VCRC_SIZE = 2
+VCRC_SIZE: Final = 2
 SHORTEST = LRH.SIZE + BTH.SIZE + 4 + VCRC_SIZE
 """Bytes of the shortest packet of the transport."""
 _GLOBAL = 3
@@ -21,6 +22,11 @@ _GLOBAL = 3
 def vl_of(frame: Frame) -> int:
     """The virtual lane of a packet."""
     return frame[0] >> 4
+
+
+def is_on_vl15(frame: Frame) -> bool:
+    """Whether a packet, which may be damaged, is on the lane of subnet management."""
+    return len(frame) > 0 and frame[0] >> 4 == MANAGEMENT_VL
 
 
 def sl_of(frame: Frame) -> int:

@@ -121,6 +121,8 @@ class PacketFabric:
         links[1].connect(wire.b_to_a, wire.a_to_b)
         for link in links:
             link.on_error = self._link_error
+            if self.settings.retry is None:
+                link.plan_arrivals()
         if self.settings.retry is not None:
             self._retry(wire, a, b)
         for port, peer in ((a, b), (b, a)):
@@ -275,7 +277,7 @@ class PacketFabric:
             if end.node.is_switch:
                 self.switches[end.node.name].link_deferred(end.number, now)
             else:
-                self.adapters[key_of(end)].link.defer()
+                self.adapters[key_of(end)].link.defer(now)
         if duration <= limit:
             self.timetable.add(now + duration, lambda: self._recover(port))
         else:

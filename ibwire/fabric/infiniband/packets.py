@@ -10,7 +10,13 @@ from typing import Final
 
 from ibwire.base.node import Frame
 from ibwire.base.unbuilt import UnbuiltFrame
-from ibwire.fabric.infiniband.credits import BLOCK, FCP_SIZE, flow_control_packet
+from ibwire.base.units import Time
+from ibwire.fabric.infiniband.credits import (
+    BLOCK,
+    FCP_SIZE,
+    flow_control_packet,
+    read_flow_control,
+)
 from ibwire.fabric.infiniband.errors import DamagedFrame
 from ibwire.fabric.infiniband.lrh import (
     SHORTEST,
@@ -121,7 +127,7 @@ def unbuilt_packet(transport: UnbuiltFrame) -> LinkPacket:
 class FlowControl(UnbuiltFrame):
     """A flow-control packet: operation, lane, FCTBS and FCCL."""
 
-    __slots__ = ("limit", "operation", "sent", "vl")
+    __slots__ = ("arrival", "limit", "operation", "sent", "vl")
 
     def __init__(self, vl: int, *, sent: int, limit: int, operation: int) -> None:
         self.size = FCP_SIZE
@@ -130,9 +136,20 @@ class FlowControl(UnbuiltFrame):
         self.sent = sent
         self.limit = limit
         self.operation = operation
+        self.arrival: Time = 0
+        """When the other end of the link has it; set when it leaves."""
 
     def build(self) -> bytes:
         """Its bytes, with the LPCRC."""
         return flow_control_packet(
             self.vl, sent=self.sent, limit=self.limit, operation=self.operation
         )
+
+
+def read_limit(frame: Frame) -> FlowControl | None:
+    """A flow-control packet from its bytes; `None` for a damaged one."""
+    found = read_flow_control(frame)
+    if found is None:
+        return None
+    operation, vl, sent, limit = found
+    return FlowControl(vl, sent=sent, limit=limit, operation=operation)

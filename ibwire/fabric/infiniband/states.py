@@ -1,13 +1,14 @@
-"""States of a port as plain numbers, which are compared for every packet: an enum costs a call."""
+"""States of a port as plain numbers, which are compared for every packet: an enum costs a call.
+
+Source: `PortState` in ibwire_layers.attributes, which has more of them (IBA 14.2.5.6).
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
-from ibwire_layers.attributes import PortState
-
-DOWN: Final = int(PortState.DOWN)
-INIT: Final = int(PortState.INIT)
-ARMED: Final = int(PortState.ARMED)
-ACTIVE: Final = int(PortState.ACTIVE)
-ACTIVE_DEFER: Final = int(PortState.ACTIVE_DEFER)
+DOWN: Final = 1
+INIT: Final = 2
+ARMED: Final = 3
+ACTIVE: Final = 4
+ACTIVE_DEFER: Final = 5

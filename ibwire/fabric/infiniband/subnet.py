@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cache
+from typing import Final
 
 from ibwire.base.errors import EncodeError
 from ibwire.base.toml import closest
 from ibwire.fabric.infiniband.counters import Counters
 from ibwire.fabric.infiniband.speeds import Speed, Width
-from ibwire.fabric.infiniband.stored import Stored, field_of, mask_of
+from ibwire.fabric.infiniband.stored import Stored, mask_of
+from ibwire.fabric.infiniband.tables import NO_PORT as NO_PORT
+from ibwire.fabric.infiniband.tables import output_port
 from ibwire_layers.attributes import (
     MTUCode,
     NodeInfo,
@@ -30,13 +33,11 @@ ATTRIBUTE_SIZE = 64
 
 LINEAR_FDB_CAP = 0xC000
 MULTICAST_FDB_CAP = 0x400
-PERMISSIVE_LID = 0xFFFF
-FIRST_MULTICAST = 0xC000
+PERMISSIVE_LID: Final = 0xFFFF
+FIRST_MULTICAST: Final = 0xC000
 """The lowest multicast LID."""
 MULTICAST_BLOCK = 32
 """LIDs of a block of the multicast forwarding table."""
-NO_PORT = 0xFF
-"""Entry of a linear forwarding table that drops."""
 
 CAPABILITIES = 0x0250C048
 """CapabilityMask of a channel adapter: traps, SL mapping, extended speeds, CapabilityMask2,
@@ -60,10 +61,6 @@ _PKEYS = 64
 """PartitionCap: entries of the P_Key table of a channel adapter, and of port 0 of a switch."""
 _SWITCH_PORT_PKEYS = 64
 """PartitionEnforcementCap: the same of the other ports of a switch."""
-
-
-_TOP_AT = field_of(SwitchInfo, "linear_fdb_top").offset // 8
-"""Offset of LinearFDBTop in SwitchInfo, two bytes: it is read for every packet."""
 
 
 class Port:
@@ -297,10 +294,7 @@ class Node:
 
     def route(self, lid: int) -> int:
         """The output port of a LID on a switch, or `NO_PORT`."""
-        info, lft = self.info, self.lft
-        if lid >= len(lft) or lid > info[_TOP_AT] << 8 | info[_TOP_AT + 1]:
-            return NO_PORT
-        return lft[lid]
+        return output_port(self.info, self.lft, lid)
 
     def multicast_ports(self, lid: int) -> int:
         """The output ports of a multicast LID on a switch, as bits."""

@@ -10,7 +10,7 @@ Source: IBA 18.2.5; docs/reference/infiniband.md#switches.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from heapq import heappop, heappush
 
 from ibwire.base.node import OPEN, Frame, Grant
@@ -23,7 +23,8 @@ from ibwire.fabric.infiniband.lrh import MANAGEMENT_VL, aborted, pkey_of
 from ibwire.fabric.infiniband.packets import FlowControl, LinkPacket, read_packet
 from ibwire.fabric.infiniband.settings import FabricSettings
 from ibwire.fabric.infiniband.states import ACTIVE, ACTIVE_DEFER, INIT
-from ibwire.fabric.infiniband.subnet import FIRST_MULTICAST, NO_PORT, PERMISSIVE_LID, Node, Port
+from ibwire.fabric.infiniband.subnet import FIRST_MULTICAST, PERMISSIVE_LID, Node, Port
+from ibwire.fabric.infiniband.tables import NO_PORT, output_port
 
 LIFE_UNIT: Time = 4096 * US // 1000
 """Of HOQLife and LifeTimeValue: 4.096 us times a power of two."""
@@ -33,36 +34,71 @@ STALL_LIVES = 8
 """Lifetimes for which a stalled lane discards (IBA 18.2.5.4)."""
 
 
+class Copies:
+    """How many copies of a multicast packet are in a switch."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+
 class Transit:
-    """A packet in a switch."""
+    """A packet in a switch, on its way to one port."""
 
-    __slots__ = ("arrived", "came", "copies", "cost", "is_bad", "packet", "tail", "vl")
+    __slots__ = (
+        "arrived",
+        "came",
+        "copies",
+        "cost",
+        "drains",
+        "is_bad",
+        "packet",
+        "ready",
+        "source",
+        "tail",
+        "vl",
+    )
 
-    def __init__(self, packet: LinkPacket, came: int, arrived: Time, tail: Time) -> None:
+    def __init__(
+        self,
+        packet: LinkPacket,
+        source: SwitchPort | None,
+        arrived: Time,
+        tail: Time,
+        copies: Copies | None = None,
+    ) -> None:
         self.packet = packet
-        self.came = came
-        """The port by which it came."""
+        self.source = source
+        """The port by which it came; `None` for a packet of the switch itself."""
+        self.came = 0 if source is None else source.number
         self.vl = packet.vl
         """The lane on which it came, whose buffer it is in."""
         self.cost = packet.cost
         self.arrived = arrived
         self.tail = tail
         """When its last byte is there."""
-        self.copies = 0
-        """Ports by which it has still to leave."""
+        self.ready = arrived
+        """From when it may leave."""
+        self.copies = copies
+        """What it has in common with its copies, which leave by other ports."""
+        self.drains = False
+        """Whether it is leaving and the last copy."""
         self.is_bad = False
 
 
 class Lane:
     """What waits at a port for one virtual lane: a queue for each port of origin."""
 
-    __slots__ = ("count", "queues", "since", "stalled_until", "stalls", "timed", "turns")
+    __slots__ = ("alone", "count", "queues", "since", "stalled_until", "stalls", "timed", "turns")
 
     def __init__(self) -> None:
-        self.queues: dict[int, deque[tuple[Time, Transit]]] = {}
-        """Packets with the time from which each may leave, by port of origin."""
+        self.alone: Transit | None = None
+        """The only packet, if it came while there was none: most do, and need no queue."""
+        self.queues: dict[int, deque[Transit]] = {}
+        """The packets otherwise, by port of origin."""
         self.turns: deque[int] = deque()
-        """Ports of origin that have packets, the next one first."""
+        """Ports of origin that have packets there, the next one first."""
         self.count = 0
         self.since: Time = 0
         """Since when its first packet is the first."""
@@ -72,72 +108,107 @@ class Lane:
         """Packets discarded in a row."""
         self.stalled_until: Time = 0
 
-    def add(self, ready: Time, transit: Transit) -> None:
+    def add(self, transit: Transit) -> None:
         """Put a packet at the end."""
+        if not self.count:
+            self.since, self.timed = transit.ready, -1
+            self.alone = transit
+        else:
+            if self.alone is not None:
+                self._queue(self.alone)
+                self.alone = None
+            self._queue(transit)
+        self.count += 1
+
+    def _queue(self, transit: Transit) -> None:
         queue = self.queues.get(transit.came)
         if queue is None:
             queue = self.queues[transit.came] = deque()
         if not queue:
             self.turns.append(transit.came)
-        queue.append((ready, transit))
-        self.count += 1
+        queue.append(transit)
 
     def first(self, now: Time) -> Transit | None:
         """The packet whose turn it is, of those that may leave by now."""
+        if self.alone is not None:
+            return self.alone if self.alone.ready <= now else None
         turns = self.turns
         for _ in range(len(turns)):
-            ready, transit = self.queues[turns[0]][0]
-            if ready <= now:
+            transit = self.queues[turns[0]][0]
+            if transit.ready <= now:
                 return transit
             turns.rotate(-1)
         return None
 
     def pop(self, now: Time) -> Transit:
         """Take the packet that `first` gave."""
-        came = self.turns[0]
-        queue = self.queues[came]
-        _, transit = queue.popleft()
-        self.turns.popleft()
-        if queue:
-            self.turns.append(came)
         self.count -= 1
         self.since, self.timed = now, -1
+        transit = self.alone
+        if transit is not None:
+            self.alone = None
+            return transit
+        came = self.turns.popleft()
+        queue = self.queues[came]
+        transit = queue.popleft()
+        if queue:
+            self.turns.append(came)
         return transit
 
-    def packets(self) -> Iterator[Transit]:
+    def packets(self) -> list[Transit]:
         """All packets."""
-        for queue in self.queues.values():
-            for _, transit in queue:
-                yield transit
+        if self.alone is not None:
+            return [self.alone]
+        return [transit for queue in self.queues.values() for transit in queue]
 
     def clear(self) -> list[Transit]:
         """Take all packets out."""
-        found = list(self.packets())
+        found = self.packets()
+        self.alone = None
         self.queues.clear()
         self.turns.clear()
         self.count = 0
         return found
 
 
-class Output:
-    """The sending half of a port of a switch."""
+class SwitchPort:
+    """A port of a switch that has a link: what waits there, and what is leaving."""
 
-    __slots__ = ("hoq", "lanes", "link", "sending", "sizes", "vl15", "waiting")
+    __slots__ = (
+        "draining",
+        "hoq",
+        "lanes",
+        "link",
+        "number",
+        "sending",
+        "sizes",
+        "vl15",
+        "waiting",
+    )
 
     def __init__(self, link: LinkEnd) -> None:
         self.link = link
+        self.number = link.port.number
         self.hoq = _life_of(link.port.hoq_life)
         """HOQLife as a time; `None` for ever."""
         self.lanes = [Lane() for _ in range(LANES)]
-        self.vl15: deque[tuple[Time, LinkPacket, Transit | None]] = deque()
-        """Packets of subnet management, which need no credits, with the time from which each may
-        leave."""
+        self.vl15: deque[Transit] = deque()
+        """Packets of subnet management, which need no credits."""
         self.waiting = 0
         """Bits of the lanes with packets."""
         self.sizes = [0] * LANES
         """Bytes of the packet whose turn it is, by lane."""
         self.sending: Transit | None = None
-        """The packet on the line; in the buffer until its end."""
+        """The packet that was sent last. It is in the buffer until its end, and longer if nobody
+        needs to know the room that it leaves."""
+        self.draining: list[SwitchPort] = []
+        """The ports that send the last copy of what is in the buffer of this one."""
+
+
+def _on_line(transit: Transit) -> LinkPacket:
+    """A packet as it leaves, with the end of a bad one if it is bad."""
+    packet = transit.packet
+    return read_packet(aborted(packet.build())) if transit.is_bad else packet
 
 
 class CutThroughSwitch:
@@ -154,10 +225,14 @@ class CutThroughSwitch:
     ) -> None:
         self.name = node.name
         self.node = node
+        self._info, self._lft = node.info, node.lft
         self.latency = settings.latency
         self.links: dict[int, LinkEnd] = {}
         """By port, of those that have a link."""
-        self.outputs: dict[int, Output] = {}
+        self.ports: dict[int, SwitchPort] = {}
+        """The same ports."""
+        self._ports: list[SwitchPort | None] = [None] * (NO_PORT + 1)
+        """The same by number, without a search."""
         self.to_management: Callable[[Frame, int, Time], None] | None = None
         """Takes packets for port 0 and SMPs by directed route, with the port by which they came
         and the time at which they are there whole."""
@@ -174,7 +249,8 @@ class CutThroughSwitch:
     def add(self, number: int) -> LinkEnd:
         """The end of the link of a port, which is new."""
         link = self.links[number] = LinkEnd(self.node.ports[number], self._settings)
-        self.outputs[number] = Output(link)
+        port = self.ports[number] = self._ports[number] = SwitchPort(link)
+        assert port.number == number
         return link
 
     def read_tables(self) -> None:
@@ -191,38 +267,30 @@ class CutThroughSwitch:
         """Take over the tables of a port that has a link."""
         link = self.links[number]
         link.read_tables()
-        self.outputs[number].hoq = _life_of(link.port.hoq_life)
+        self.ports[number].hoq = _life_of(link.port.hoq_life)
         self.ready_ports.append(number)
 
     # What the node itself sends.
 
-    def send_smp(self, frame: Frame, number: int, ready: Time) -> None:
-        """Send a packet on VL15 by a port with a link, from a time on."""
-        self._send_smp(read_packet(frame), number, ready, None)
+    def send_smp(self, frame: Frame, number: int, now: Time) -> None:
+        """Send a packet on VL15 by a port with a link."""
+        self._send_smp(Transit(read_packet(frame), None, now, now), self.ports[number], now)
 
-    def _send_smp(
-        self, packet: LinkPacket, number: int, ready: Time, transit: Transit | None
-    ) -> None:
-        """Put a packet on VL15 into the queue of a port.
+    def _send_smp(self, transit: Transit, port: SwitchPort, now: Time) -> None:
+        """Put a packet on VL15 into the queue of a port."""
+        port.vl15.append(transit)
+        self._plan(port, transit.ready, now)
 
-        transit: of one that is forwarded, which may not yet be there whole.
-        """
-        self.outputs[number].vl15.append((ready, packet, transit))
-        self._plan(self.links[number], number, ready)
-
-    def _plan(self, link: LinkEnd, number: int, ready: Time) -> None:
-        """Have a port asked at the time from which a packet may leave."""
-        heappush(self._due, (ready, number))
-        line = link.line
-        if line.free_at >= ready and not line.is_awaited:  # and as soon as its line is free
-            self.ready_ports.append(number)
+    def _plan(self, port: SwitchPort, ready: Time, now: Time) -> None:
+        """Have a port asked when a packet may leave and its line is free."""
+        if ready <= now or ready <= port.link.line.free_at:
+            self.ready_ports.append(port.number)
+        else:
+            heappush(self._due, (ready, port.number))
 
     def send(self, frame: Frame, number: int, now: Time) -> None:
         """Send another packet of port 0 by a port with a link."""
-        transit = Transit(read_packet(frame), 0, now, now)
-        transit.copies = 1
-        self._enqueue(transit, number, now)
-        self._release(transit)
+        self._enqueue(Transit(read_packet(frame), None, now, now), self.ports[number], now)
 
     def link_up(self, number: int, now: Time) -> None:
         """A link has come up."""
@@ -234,20 +302,20 @@ class CutThroughSwitch:
 
     def link_down(self, number: int, now: Time) -> None:
         """A link has gone down: what waits for it and what has not yet come whole is lost."""
-        link, output = self.links[number], self.outputs[number]
-        link.stop()
-        for lane in output.lanes:
+        port = self.ports[number]
+        port.link.stop()
+        for lane in port.lanes:
             for transit in lane.clear():
-                link.counters.port_xmit_discards += 1
+                port.link.counters.port_xmit_discards += 1
                 self._release(transit)
-        output.vl15.clear()
-        output.waiting = 0
-        self._finish(output)
+        port.vl15.clear()
+        port.waiting = 0
+        self._finish(port)
         self._truncate(number, now)
 
     def link_deferred(self, number: int, now: Time) -> None:
         """The signal of a link is lost: what has not yet come whole is; what waits stays."""
-        self.links[number].defer()
+        self.links[number].defer(now)
         self._truncate(number, now)
 
     def link_recovered(self, number: int) -> None:
@@ -257,9 +325,9 @@ class CutThroughSwitch:
 
     def _truncate(self, number: int, now: Time) -> None:
         """Packets that are just arriving by a port end now."""
-        for other in self.outputs.values():
-            for _, _, smp in other.vl15:
-                if smp is not None and smp.came == number and smp.tail > now:
+        for other in self.ports.values():
+            for smp in other.vl15:
+                if smp.came == number and smp.tail > now:
                     smp.is_bad = True
             for lane in other.lanes:
                 for transit in lane.packets():
@@ -269,63 +337,78 @@ class CutThroughSwitch:
 
     def discards(self, number: int) -> bool:
         """Whether packets for a port are discarded when they have become too old."""
-        return self._life is not None or self.outputs[number].hoq is not None
+        return self._life is not None or self.ports[number].hoq is not None
 
     # As a node.
 
     def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
-        """Take a packet whose first bytes have arrived, as bytes."""
+        """Take a packet, as bytes."""
         if len(frame) == FCP_SIZE:
-            self.links[port].take_flow_control(frame)
-            if self.outputs[port].waiting:
-                self.ready_ports.append(port)
+            self._take_flow_control(frame, now, port)
         else:
             self._take(read_packet(frame), now, port)
 
     def receive_unbuilt(self, frame: UnbuiltFrame, now: Time, port: int = 0) -> None:
-        """Take a packet whose first bytes have arrived."""
-        if isinstance(frame, FlowControl):
-            self.links[port].take_limit(frame.operation, frame.vl, frame.sent, frame.limit)
-            if self.outputs[port].waiting:
-                self.ready_ports.append(port)
-        else:
-            assert isinstance(frame, LinkPacket)
+        """Take a packet: one of data when it may leave, any other when its LRH has arrived."""
+        if isinstance(frame, LinkPacket):
             self._take(frame, now, port)
+        else:
+            assert isinstance(frame, FlowControl)
+            self._take_flow_control(frame, now, port)
 
-    def _take(self, packet: LinkPacket, now: Time, port: int) -> None:
+    def _take_flow_control(self, frame: Frame | FlowControl, now: Time, number: int) -> None:
+        """Take a flow-control packet; its port may go on."""
+        port = self.ports[number]
+        port.link.take_flow_control(frame, now)
+        if port.waiting:
+            self.ready_ports.append(number)
+
+    def _take(self, packet: LinkPacket, now: Time, number: int) -> None:
         """Put a packet into the queues of the ports by which it leaves."""
-        link = self.links[port]
-        if not link.take(packet):
+        source = self._ports[number]
+        assert source is not None
+        link = source.link
+        if not link.take(packet, now):
             return
         line = link.incoming
-        tail = now
+        is_smp = packet.vl == MANAGEMENT_VL
+        arrived = tail = now if is_smp else now - link.pipe
         if line.head and packet.size + line.overhead > line.head:
             tail += line.time_of(packet.size + line.overhead - line.head)
-        transit = Transit(packet, port, now, tail)
+        transit = Transit(packet, source, arrived, tail)
         transit.is_bad = link.is_bad(packet)
-        if transit.vl == MANAGEMENT_VL:
-            self._forward_management(transit)
-            return
-        transit.copies = 1
-        if FIRST_MULTICAST <= packet.dlid != PERMISSIVE_LID:
-            outputs = self._multicast_ports(transit)
-            if outputs and (not link.enforces_inbound or self._admits(link, transit, inbound=True)):
-                for out in outputs:
-                    self._forward(transit, out, now)
+        if is_smp:
+            self._forward_management(transit, now)
+        elif FIRST_MULTICAST <= packet.dlid != PERMISSIVE_LID:
+            self._forward_copies(transit, self._multicast_ports(transit), now)
         else:
-            out = self._port_to(transit)
-            if out >= 0 and (
-                not link.enforces_inbound or self._admits(link, transit, inbound=True)
-            ):
-                self._forward(transit, out, now)
-        self._release(transit)
+            out = self._port_to(transit, now)
+            if out < 0 or (link.enforces_inbound and not self._admits(link, transit, inbound=True)):
+                self._release(transit)
+            elif out == 0:
+                self._take_own(transit)
+                self._release(transit)
+            else:
+                output = self._ports[out]
+                assert output is not None
+                self._enqueue(transit, output, now)
 
-    def _forward(self, transit: Transit, out: int, now: Time) -> None:
-        """Let a packet go to a port."""
-        if out == 0:
-            self._take_own(transit)
-        else:
-            self._enqueue(transit, out, now)
+    def _forward_copies(self, transit: Transit, outputs: list[int], now: Time) -> None:
+        """Let a packet go to several ports. It is in the buffer until the last copy has left."""
+        source, packet = transit.source, transit.packet
+        assert source is not None
+        copies = transit.copies = Copies(1)
+        link = source.link
+        if outputs and (not link.enforces_inbound or self._admits(link, transit, inbound=True)):
+            for out in outputs:
+                if out == 0:
+                    self._take_own(transit)
+                elif out in self.ports:
+                    copies.left += 1
+                    copy = Transit(packet, source, transit.arrived, transit.tail, copies)
+                    copy.is_bad = transit.is_bad
+                    self._enqueue(copy, self.ports[out], now)
+        self._release(transit)
 
     def poll_transmit(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
         """The next packet of a port, as bytes."""
@@ -336,26 +419,27 @@ class CutThroughSwitch:
         self, now: Time, port: int = 0, grant: Grant = OPEN
     ) -> LinkPacket | FlowControl | None:
         """The next packet of a port."""
-        output = self.outputs[port]
+        output = self._ports[port]
+        assert output is not None
         link = output.link
         if output.sending is not None:
             self._finish(output)
-        if output.vl15 and output.vl15[0][0] <= now and INIT <= link.state < ACTIVE_DEFER:
+        if output.vl15 and output.vl15[0].ready <= now and INIT <= link.state < ACTIVE_DEFER:
             self.ready_ports.append(port)
-            _, packet, smp = output.vl15.popleft()
-            if smp is not None and smp.is_bad:
-                packet = read_packet(aborted(packet.build()))
-            link.sent(packet, now)
-            return packet
+            smp = output.vl15.popleft()
+            link.sent(smp.packet, now)
+            return _on_line(smp)
         if link.due:
-            limit = link.poll_flow_control()
+            if output.draining:
+                self.settle(port, now)
+            limit = link.poll_flow_control(now)
             # Otherwise nothing is to be done when the line is free again.
             if link.due or output.waiting or output.vl15:
                 self.ready_ports.append(port)
             return limit
         if not output.waiting:
             return None
-        vl = self._choose(link, output, now)
+        vl = self._choose(output, now)
         if vl < 0:
             return None
         lane = output.lanes[vl]
@@ -364,15 +448,15 @@ class CutThroughSwitch:
         if not lane.count:
             output.waiting &= ~(1 << vl)
         packet = transit.packet
-        if packet.dlid >= FIRST_MULTICAST:  # other ports may send it on other lanes
-            packet = packet.copy()
+        if transit.copies is not None:  # other ports may send it on other lanes
+            packet = transit.packet = packet.copy()
         packet.put_on(vl)
-        if transit.is_bad:
-            packet = read_packet(aborted(packet.build()))
         link.sent(packet, now)
         output.sending = transit
-        self.ready_ports.append(port)
-        return packet
+        if output.waiting or output.vl15:
+            self.ready_ports.append(port)
+        self._begin_to_release(transit, output)
+        return _on_line(transit) if transit.is_bad else packet
 
     def poll_timeout(self) -> Time | None:
         """When a packet may leave, is too old, or a limit is to be sent again."""
@@ -397,33 +481,34 @@ class CutThroughSwitch:
         mask = self.node.multicast_ports(transit.packet.dlid) & ~(1 << transit.came)
         return [port for port in range(mask.bit_length()) if mask >> port & 1]
 
-    def _port_to(self, transit: Transit) -> int:
+    def _port_to(self, transit: Transit, now: Time) -> int:
         """The port by which a packet to one LID leaves; counts one that leaves by none, as -1."""
         lid, came = transit.packet.dlid, transit.came
-        out = self.node.route(lid)
+        out = output_port(self._info, self._lft, lid)
         if self._alternatives is not None and transit.vl != MANAGEMENT_VL:
-            out = self._least_loaded(self._alternatives.ports(self.node, lid), transit)
-        # A packet does not leave by the port by which it came (IBA 18.2.4.3).
-        if out in (NO_PORT, came) or (out and out not in self.links):
+            out = self._least_loaded(self._alternatives.ports(self.node, lid), transit, now)
+        # A packet does not leave by the port by which it came (IBA 18.2.4.3); none is NO_PORT.
+        if out == came or (out and self._ports[out] is None):
             self.links[came].counters.port_rcv_switch_relay_errors += 1
             return -1
         return out
 
-    def _least_loaded(self, ports: tuple[int, ...], transit: Transit) -> int:
+    def _least_loaded(self, ports: tuple[int, ...], transit: Transit, now: Time) -> int:
         """The port with the fewest packets, then the most credits; the first of equal ones."""
         if len(ports) == 1:
             return ports[0]
-        return min(ports, key=lambda port: self._load(port, transit))
+        return min(ports, key=lambda port: self._load(port, transit, now))
 
-    def _load(self, number: int, transit: Transit) -> tuple[bool, int, int]:
+    def _load(self, number: int, transit: Transit, now: Time) -> tuple[bool, int, int]:
         link = self.links.get(number)
         if link is None or number == transit.came:
             return True, 0, 0
+        link.settle(now)
         vl = link.vl_for(transit.came, transit.packet.sl)
         if vl == MANAGEMENT_VL or link.state != ACTIVE:
             return True, 0, 0
-        packets = sum(lane.count for lane in self.outputs[number].lanes)
-        busy = link.line.free_at > transit.arrived
+        packets = sum(lane.count for lane in self.ports[number].lanes)
+        busy = link.line.free_at > now
         return False, packets + busy, -link.credits.left(vl)
 
     def _admits(self, link: LinkEnd, transit: Transit, *, inbound: bool) -> bool:
@@ -440,45 +525,48 @@ class CutThroughSwitch:
             self.on_bad_pkey(port, transit.packet.build())
         return False
 
-    def _enqueue(self, transit: Transit, out: int, now: Time) -> None:
-        """Put a packet into the queue of a port."""
-        link = self.links[out]
+    def _enqueue(self, transit: Transit, output: SwitchPort, now: Time) -> None:
+        """Put a packet into the queue of a port, unless it is discarded."""
+        link = output.link
+        vl = self._lane_for(transit, output, now)
+        if vl < 0:
+            self._release(transit)
+            return
+        transit.ready = self._ready(transit, link)
+        output.lanes[vl].add(transit)
+        output.waiting |= 1 << vl
+        self._plan(output, transit.ready, now)
+
+    def _lane_for(self, transit: Transit, output: SwitchPort, now: Time) -> int:
+        """The lane by which a packet leaves; -1 if it is discarded, which is counted."""
+        link = output.link
         if link.state < ACTIVE or transit.packet.size > link.largest:
             link.counters.port_xmit_discards += 1
-            return
+            return -1
         vl = link.vl_for(transit.came, transit.packet.sl)
         if vl == MANAGEMENT_VL:
-            if transit.came:
-                self.links[transit.came].counters.port_rcv_switch_relay_errors += 1
-            return
+            if transit.source is not None:
+                transit.source.link.counters.port_rcv_switch_relay_errors += 1
+            return -1
         if link.enforces_outbound and not self._admits(link, transit, inbound=False):
-            return
-        output = self.outputs[out]
-        lane = output.lanes[vl]
-        if now < lane.stalled_until:
+            return -1
+        if now < output.lanes[vl].stalled_until:
             link.counters.port_xmit_discards += 1
-            return
-        transit.copies += 1
-        ready = self._ready(transit, link)
-        if not lane.count:
-            lane.since, lane.timed = ready, -1
-        lane.add(ready, transit)
-        output.waiting |= 1 << vl
-        self._plan(link, out, ready)
+            return -1
+        return vl
 
     def _ready(self, transit: Transit, link: LinkEnd) -> Time:
         """From when a packet may leave: its last byte must be there when it is sent."""
-        if not transit.came:
+        if transit.source is None:
             return transit.arrived
-        came = self.links[transit.came].incoming
-        arrived, latency = transit.arrived, self.latency
-        ready = transit.tail + latency - link.line.time_of(transit.packet.size + came.overhead)
-        start = arrived - came.time_of(came.head) + latency
-        if start > ready:
-            ready = start
-        return ready if ready > arrived else arrived
+        came = transit.source.link
+        ready = transit.arrived + came.lead
+        if link.line.rate_bps > came.incoming.rate_bps:
+            took = link.line.time_of(transit.packet.size + link.line.overhead)
+            ready = max(ready, transit.tail + self.latency - took)
+        return ready
 
-    def _forward_management(self, transit: Transit) -> None:
+    def _forward_management(self, transit: Transit, now: Time) -> None:
         """Forward a packet on VL15: by its LID, or as the management says by directed route."""
         if transit.packet.dlid == PERMISSIVE_LID:
             self._take_own(transit)
@@ -486,15 +574,17 @@ class CutThroughSwitch:
         if transit.packet.dlid >= FIRST_MULTICAST:
             outputs = self._multicast_ports(transit)
         else:
-            outputs = [self._port_to(transit)]
+            outputs = [self._port_to(transit, now)]
         for out in outputs:
             if out == 0:
                 self._take_own(transit)
             elif out > 0 and self.links[out].state < INIT:
                 self.links[out].counters.port_xmit_discards += 1
             elif out > 0:
-                ready = self._ready(transit, self.links[out])
-                self._send_smp(transit.packet, out, ready, transit)
+                copy = Transit(transit.packet, transit.source, transit.arrived, transit.tail)
+                copy.is_bad = transit.is_bad
+                copy.ready = self._ready(copy, self.links[out])
+                self._send_smp(copy, self.ports[out], now)
 
     def _take_own(self, transit: Transit) -> None:
         if self.to_management is not None:
@@ -502,29 +592,35 @@ class CutThroughSwitch:
 
     # What leaves.
 
-    def _choose(self, link: LinkEnd, output: Output, now: Time) -> int:
+    def _choose(self, output: SwitchPort, now: Time) -> int:
         """The lane that sends now; -1 if none may."""
-        sendable = waits = 0
+        link = output.link
+        if link.counts:
+            link.settle(now)
+        sendable = vl = 0
+        waits = False
         left = output.waiting
         while left:
-            vl = (left & -left).bit_length() - 1
-            left &= left - 1
-            transit = self._first(link, output, vl, now)
-            if transit is None:
-                continue
-            if link.credits.allows(vl, transit.cost):
-                sendable |= 1 << vl
-                output.sizes[vl] = transit.packet.size
-            else:
-                waits = 1
-        vl = link.arbiter.choose(sendable, output.sizes) if sendable else -1
+            if left & 1:
+                transit = self._first(output, vl, now)
+                if transit is not None:
+                    if link.credits.allows(vl, transit.cost):
+                        sendable |= 1 << vl
+                        output.sizes[vl] = transit.packet.size
+                    else:
+                        waits = True
+            left >>= 1
+            vl += 1
+        vl = link.choose(sendable, output.sizes)
         if vl < 0 and waits:
             link.begin_wait(now)
+            if link.coming:
+                heappush(self._due, (link.coming[0].arrival, output.number))
         elif not output.waiting:
             link.end_wait(now)
         return vl
 
-    def _first(self, link: LinkEnd, output: Output, vl: int, now: Time) -> Transit | None:
+    def _first(self, output: SwitchPort, vl: int, now: Time) -> Transit | None:
         """The packet of a lane whose turn it is; those before it that are too old are discarded."""
         lane, hoq, life = output.lanes[vl], output.hoq, self._life
         while (transit := lane.first(now)) is not None:
@@ -537,9 +633,9 @@ class CutThroughSwitch:
             if now < end:
                 if lane.timed != end:
                     lane.timed = end
-                    heappush(self._due, (end, link.port.number))
+                    heappush(self._due, (end, output.number))
                 return transit
-            self._discard(link, lane, hoq, now)
+            self._discard(output.link, lane, hoq, now)
         if not lane.count:
             output.waiting &= ~(1 << vl)
         return None
@@ -557,19 +653,50 @@ class CutThroughSwitch:
             link.counters.port_xmit_discards += 1
             self._release(transit)
 
-    def _finish(self, output: Output) -> None:
+    def settle(self, number: int, now: Time) -> None:
+        """Release the packets of the buffer of a port that have left."""
+        for output in tuple(self.ports[number].draining):
+            if output.link.line.free_at <= now:
+                self._finish(output)
+
+    def _begin_to_release(self, transit: Transit, output: SwitchPort) -> None:
+        """A packet begins to leave: have its end looked at if something is to be done then.
+
+        That is if the other end of the link by which it came is given a new limit by then, or if
+        it has copies. Otherwise its room is taken back when somebody needs to know.
+        """
+        source = transit.source
+        if transit.copies is not None:
+            self.ready_ports.append(output.number)
+        elif source is not None:
+            transit.drains = True
+            source.draining.append(output)
+            if source.link.buffer.begin_to_free(transit.vl, transit.cost):
+                # Whichever of them ends last.
+                for each in source.draining:
+                    self.ready_ports.append(each.number)
+
+    def _finish(self, output: SwitchPort) -> None:
         """Release the packet that has left the line."""
         transit, output.sending = output.sending, None
-        if transit is not None:
-            self._release(transit)
+        if transit is None:
+            return
+        if transit.drains:
+            source = transit.source
+            assert source is not None
+            source.draining.remove(output)
+            source.link.buffer.leaving[transit.vl] -= transit.cost
+        self._release(transit)
 
     def _release(self, transit: Transit) -> None:
         """Free the buffer of a packet, if this was its last copy."""
-        transit.copies -= 1
-        if transit.copies or not transit.came:
-            return
-        if self.links[transit.came].free(transit.vl, transit.cost):
-            self.ready_ports.append(transit.came)
+        copies, source = transit.copies, transit.source
+        if copies is not None:
+            copies.left -= 1
+            if copies.left:
+                return
+        if source is not None and source.link.free(transit.vl, transit.cost):
+            self.ready_ports.append(source.number)
 
 
 def _end_of(lane: Lane, transit: Transit, hoq: Time | None, life: Time | None) -> Time:

@@ -1,6 +1,8 @@
-"""Tables of a port as they are after power-on, before a subnet manager writes them."""
+"""Tables of ports and switches: what they are after power-on, and where a switch sends a LID."""
 
 from __future__ import annotations
+
+from typing import Final
 
 _SIZE = 64
 
@@ -11,3 +13,16 @@ _LOW = b"".join(bytes((vl, 4 if vl else 0)) for vl in range(8)).ljust(_SIZE, b"\
 _HIGH = b"".join(bytes((vl, 0 if vl else 4)) for vl in range(8)).ljust(_SIZE, b"\0")
 DEFAULT_ARBITRATION = {1: _LOW, 2: bytes(_SIZE), 3: _HIGH, 4: bytes(_SIZE)}
 """VL arbitration after power-on: lane 0 with high priority, the others share the rest."""
+
+NO_PORT: Final = 0xFF
+"""Entry of a linear forwarding table that drops."""
+
+TOP_AT: Final = 6
+"""Offset of LinearFDBTop in SwitchInfo, two bytes."""
+
+
+def output_port(info: bytearray, lft: bytearray, lid: int) -> int:
+    """The output port of a LID by SwitchInfo and the linear forwarding table, or `NO_PORT`."""
+    if lid >= len(lft) or lid > info[TOP_AT] << 8 | info[TOP_AT + 1]:
+        return NO_PORT
+    return lft[lid]

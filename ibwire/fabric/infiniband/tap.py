@@ -32,17 +32,49 @@ def tap(fabric: PacketFabric, port: Port, record: Record, *, arriving: bool = Tr
     link.line.poll_transmit = poll_transmit
     if not arriving:
         return
-    take, take_unbuilt = link.incoming.receive, link.incoming.receive_unbuilt
+    incoming = link.incoming
+    take, take_unbuilt = incoming.receive, incoming.receive_unbuilt
 
     def receive(frame: Frame, now: Time, port: int = 0) -> None:
-        record(frame, now)
+        if not link.delay_of(frame):
+            record(frame, now)
         take(frame, now, port)
 
-    link.incoming.receive = receive
+    incoming.receive = receive
 
     def receive_unbuilt(frame: UnbuiltFrame, now: Time, port: int = 0) -> None:
-        record(frame.build(), now)
+        if not link.delay_of(frame):
+            record(frame.build(), now)
         if take_unbuilt is not None:
             take_unbuilt(frame, now, port)
 
-    link.incoming.receive_unbuilt = receive_unbuilt
+    incoming.receive_unbuilt = receive_unbuilt
+    plan = incoming.plan_arrival
+    if plan is None:
+        return
+
+    def plan_arrival(frame: Frame | UnbuiltFrame, arrival: Time) -> Time:
+        given = plan(frame, arrival)
+        if given != arrival:
+            _record_later(fabric, port, record, frame, arrival)
+        return given
+
+    incoming.plan_arrival = plan_arrival
+
+
+def _record_later(
+    fabric: PacketFabric, port: Port, record: Record, frame: Frame | UnbuiltFrame, arrival: Time
+) -> None:
+    """Record a frame that leaves the other end now when it arrives, unless it is lost on the way.
+
+    The port takes it later, or has taken note of it already.
+    """
+    built = frame.build() if isinstance(frame, UnbuiltFrame) else frame
+    left = fabric.simulator.now
+
+    def arrive() -> None:
+        if not fabric.was_cut_since(port, left):
+            record(built, arrival)
+
+    fabric.timetable.add(arrival, arrive)
+    fabric.simulator.kick(fabric.timetable)

@@ -50,7 +50,10 @@ def waits(fabric: PacketFabric) -> list[Wait]:
     """The queues of switches whose next packet has no room at the other end of the link."""
     found = []
     for switch in fabric.switches.values():
-        for number, output in switch.outputs.items():
+        for number in switch.ports:
+            switch.settle(number, fabric.simulator.now)
+    for switch in fabric.switches.values():
+        for number, output in switch.ports.items():
             peer = switch.links[number].port.peer
             if not output.waiting or peer is None or not peer.node.is_switch:
                 continue
@@ -104,13 +107,14 @@ def _room(near: LinkEnd, far: LinkEnd, vl: int) -> int:
 def _reasons(switch: CutThroughSwitch, came: int, vl: int) -> tuple[Queue, ...]:
     """The queues with the packets in a buffer; empty if one of the packets is leaving."""
     found = []
-    for number, output in switch.outputs.items():
+    for number, output in switch.ports.items():
         sending = output.sending
         if sending is not None and sending.came == came and sending.vl == vl:
             return ()
         for out_vl in range(LANES):
             if output.waiting >> out_vl & 1 and any(
-                transit.vl == vl for _, transit in output.lanes[out_vl].queues.get(came, ())
+                transit.came == came and transit.vl == vl
+                for transit in output.lanes[out_vl].packets()
             ):
                 found.append(Queue(switch.name, number, out_vl))
     return tuple(found)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from fabric.infiniband.test_network import assert_nothing_lost, fabric_of, hosts_of
 from fabric.infiniband.test_routing import recorded
-from ibwire.base.units import MS, S
+from ibwire.base.units import MS, US, S
 from ibwire.fabric.infiniband.credit_loops import find_credit_loop
 from ibwire.fabric.infiniband.generated import generate
 from ibwire.fabric.infiniband.network import set_limits
 from ibwire.fabric.infiniband.routing import Engine, bring_up, install
 from ibwire.fabric.infiniband.settings import FabricSettings
 from ibwire.fabric.infiniband.waiting import explain
+from ibwire.rc.attributes import QPType
 from ibwire.rc.work import WCStatus
-from ibwire.scenario.infiniband import FabricTraffic
+from ibwire.scenario.infiniband import FabricTraffic, Operation
 from ibwire_layers.attributes import PortState
 
 SMALL = FabricSettings(buffer=132)
@@ -44,6 +47,24 @@ def test_a_ring_with_shortest_paths_stops() -> None:
         assert following.queue in wait.reasons
     assert not any(transfer.end for transfer in traffic.transfers)
     assert_nothing_lost(traffic)
+
+
+def test_a_deadlock_is_named_where_room_of_packets_that_have_left_was_not_asked_for() -> None:
+    """Second hosts of the switches, which send nothing, have first got a packet of one block, which
+    makes no limit as it leaves. Then the others stop each other."""
+    settings = FabricSettings(buffer=66, update_symbols=0)
+    traffic = fabric_of("ring:switches=5,hosts=2", Engine.MINHOP, settings)
+    hosts, seconds = hosts_of(traffic.subnet)[::2], hosts_of(traffic.subnet)[1::2]
+    datagrams: dict[str, Any] = {"operation": Operation.SEND, "qp_type": QPType.UD}
+    for number, host in enumerate(hosts):
+        traffic.add(host, seconds[(number + 1) % 5], 16, **datagrams)
+    traffic.simulator.run(2 * US)
+    for number, host in enumerate(hosts):
+        traffic.add(host, hosts[(number + 2) % 5], 400_000, message=4000, **datagrams)
+
+    traffic.run(5 * MS)
+
+    assert len(traffic.deadlock) == 5
 
 
 def test_the_same_ring_with_up_down_does_not_stop() -> None:

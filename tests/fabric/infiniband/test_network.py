@@ -164,6 +164,28 @@ def test_a_small_buffer_halts_the_sender_for_a_round_trip() -> None:
     assert_nothing_lost(traffic)
 
 
+def test_a_sender_goes_on_at_once_when_there_is_room_again() -> None:
+    """A packet of 4124 bytes with its delimiters takes 329.92 ns at 4xEDR. It begins to leave the
+    switch after a cable and 130 ns; its room is free at its end, and the flow-control packet of 8
+    bytes takes 0.64 ns and a cable."""
+    traffic = fabric_of("star:hosts=2", settings=FabricSettings(buffer=66))
+    a, b = hosts_of(traffic.subnet)
+    left: list[int] = []
+    tap(
+        traffic.fabric,
+        a,
+        lambda frame, now: left.append(now) if len(frame) == 4122 else None,
+        arriving=False,
+    )
+    traffic.add(a, b, 1 << 16)
+
+    traffic.run(1 * MS)
+
+    turn = 10 * NS + 130 * NS + 329_920 + 640 + 10 * NS
+    gaps = [later - earlier for earlier, later in pairwise(left)]
+    assert gaps == [turn] * 14
+
+
 def test_counters_are_the_sums_of_the_packets_on_the_link() -> None:
     """PortXmitData counts words from the LRH to the ICRC, without flow-control packets."""
     traffic = fabric_of("ring:switches=4,hosts=1")

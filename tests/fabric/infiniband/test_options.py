@@ -242,4 +242,4 @@ def test_a_stalled_lane_discards_at_once_for_eight_lives(lives: int, waits: bool
     traffic.simulator.run(round((lives + 0.5) * HOQ_LIFE))
 
     assert counters.port_xmit_discards == (20 if waits else 21)
-    assert len(traffic.fabric.switches["sw0"].outputs[2].lanes[0].turns) == waits
+    assert len(traffic.fabric.switches["sw0"].ports[2].lanes[0].packets()) == waits
