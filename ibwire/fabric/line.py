@@ -73,6 +73,7 @@ class Direction:
     __slots__ = (
         "alone",
         "back",
+        "control_size",
         "delay",
         "denominator",
         "far",
@@ -94,6 +95,7 @@ class Direction:
         "overhead",
         "pause",
         "plain_poll",
+        "plain_stage",
         "plan_arrival",
         "poll_node",
         "poll_transmit",
@@ -154,11 +156,16 @@ class Direction:
         self.head = head
         """Bytes with which a frame is given to the far end; 0 for whole frames."""
         self.latency: Time = 0
-        """Time from the arrival of a frame to `receive`, but of MAC control; it needs a `stage`."""
+        """Time from the arrival of a frame to `receive`, but of frames of the link and of
+        MAC control; it needs a `stage`."""
         self.plan_arrival: Callable[[Frame | UnbuiltFrame, Time], Time] | None = None
-        """Asked about each frame that leaves, with the time at which it arrives: when the far end
-        is given it, or `NOT_GIVEN`."""
-        self.stage = stage if stage is not None or not head else unchanged
+        """Asked about each frame of the link itself that leaves, with the time at which it arrives:
+        when the far end is given it, or `NOT_GIVEN`."""
+        self.control_size = -1
+        """Bytes of the longest frame that is one of the link, such as a flow-control packet."""
+        self.plain_stage: Stage = unchanged
+        """The stage that does nothing."""
+        self.stage = stage if stage is not None or not head else self.plain_stage
         """Called for each frame when it starts to leave; may be changed at any time, for frames
         that have not left yet."""
         self.free_at: Time = -1

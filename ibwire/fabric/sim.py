@@ -37,7 +37,7 @@ from ibwire.base.units import ETHERNET_OVERHEAD, GBPS, US, Time
 from ibwire.base.watcher import FrameWatcher
 from ibwire.fabric.events import EventQueue
 from ibwire.fabric.flights import Flights
-from ibwire.fabric.line import NEVER, NOT_GIVEN, Direction, Flight, Station, unchanged
+from ibwire.fabric.line import NEVER, NOT_GIVEN, Direction, Flight, Station
 from ibwire.fabric.pause import PauseGrant
 from ibwire_layers.outer import EtherType
 
@@ -378,7 +378,7 @@ class Simulator:
                     took = (size * line.numerator + line.denominator - 1) // line.denominator
                     free = now + (took or 1)
                     line.free_at = free
-                    if line.stage is None and line.plan_arrival is None:
+                    if line.stage is None and size > line.control_size + line.overhead:
                         events.schedule(free + line.delay, now, line.far, line, frame)
                     else:
                         self._pass(line, frame, now)
@@ -445,12 +445,16 @@ class Simulator:
 
     def _pass(self, line: Direction, given: Frame | UnbuiltFrame, now: Time) -> None:
         """Send a frame through the stage of a direction, if it has one."""
-        stage = line.stage or unchanged
-        if stage is unchanged and isinstance(given, UnbuiltFrame):
+        stage = line.stage
+        if (stage is None or stage is line.plain_stage) and isinstance(given, UnbuiltFrame):
             arrival = line.free_at
             if 0 < line.head < given.size + line.overhead:
                 arrival = now + line.time_of(line.head)
-            self._plan(line, given, arrival + line.delay + line.latency, now)
+            if given.size <= line.control_size:
+                self._plan(line, given, arrival + line.delay, now)
+            else:
+                arrival += line.delay + line.latency
+                self._events.schedule(arrival, now, line.far, line, given)
             return
         unbuilt = given if isinstance(given, UnbuiltFrame) else None
         frame = given.build() if isinstance(given, UnbuiltFrame) else given
@@ -458,7 +462,11 @@ class Simulator:
         if unbuilt is not None or line.back is None or frame[12:14] != _MAC_CONTROL:
             if 0 < line.head < len(frame) + line.overhead:
                 arrival = now + line.time_of(line.head) + line.delay
-            arrival += line.latency
+            if len(frame) > line.control_size:
+                arrival += line.latency
+        if stage is None or stage is line.plain_stage:
+            self._plan(line, frame, arrival, now)
+            return
         if isinstance(stage, FrameWatcher):
             stage.record(frame, now)
             self._plan(line, given, arrival, now)
@@ -478,11 +486,16 @@ class Simulator:
             )
 
     def _plan(self, line: Direction, frame: Frame | UnbuiltFrame, arrival: Time, now: Time) -> None:
-        """Have a frame that leaves now given to the far end when it arrives, or as that says."""
+        """Have a frame that leaves now given to the far end when it arrives.
+
+        The far end itself says when it is given a frame of the link.
+        """
         if line.plan_arrival is not None:
-            arrival = line.plan_arrival(frame, arrival)
-            if arrival == NOT_GIVEN:
-                return
+            size = frame.size if isinstance(frame, UnbuiltFrame) else len(frame)
+            if size <= line.control_size:
+                arrival = line.plan_arrival(frame, arrival)
+                if arrival == NOT_GIVEN:
+                    return
         self._events.schedule(arrival, now, line.far, line, frame)
 
     def _woken(self, station: Station, now: Time) -> None:

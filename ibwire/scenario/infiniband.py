@@ -217,7 +217,13 @@ class FabricTraffic:
         if not self._is_looking:
             self._is_looking = True
             self.fabric.timetable.add(self.simulator.now + CHECK, self._look)
-        return self.simulator.run(until, stop=self._has_ended)
+        events = self._channel.events
+        if self._has_ended():
+            return Outcome.STOPPED
+        # It is called after each event, so it first looks whether something has happened.
+        return self.simulator.run(
+            until, stop=lambda: bool(events or self.has_stopped) and self._has_ended()
+        )
 
     def waiting_ports(self) -> list[Port]:
         """The ports at which packets wait that may not leave now, adapters first."""

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from ibwire.base.errors import EncodeError
 from ibwire.base.units import Time
-from ibwire.fabric.infiniband.errors import LocalErrors
+from ibwire.fabric.infiniband.local_errors import LocalErrors
 from ibwire.fabric.infiniband.lrh import VCRC_SIZE
 from ibwire.fabric.infiniband.states import INIT
 from ibwire.fabric.infiniband.subnet import IS_SM, PERMISSIVE_LID, Port, Subnet

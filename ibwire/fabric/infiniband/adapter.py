@@ -155,7 +155,7 @@ class AdapterPort:
 
     def _next(self, link: LinkEnd, now: Time) -> LinkPacket | None:
         """The next packet of the lanes, if one has credits."""
-        if link.counts:
+        if link.coming is not None:
             link.settle(now)
         sendable = 0
         waits = False
@@ -180,8 +180,8 @@ class AdapterPort:
         """When the device or a flow-control packet is due."""
         link = self.link
         own = link.next_update
-        if link.wait_since is not None and link.coming:
-            limit = link.coming[0].arrival
+        if link.wait_since is not None and link.coming is not None:
+            limit = link.coming.arrival
             own = limit if own is None or limit < own else own
         given = self._device.poll_timeout() if self._device is not None else None
         if own is None or given is None:

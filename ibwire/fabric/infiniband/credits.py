@@ -96,7 +96,8 @@ class ReceiveBuffer:
 
     def free(self, vl: int, cost: int) -> bool:
         """Take a packet out; whether the sender should be given the new limit."""
-        self.held[vl] -= cost
+        held = self.held
+        held[vl] = held[vl] - cost
         return (self.limit(vl) - self.announced[vl]) & _MASK >= self.step
 
     def begin_to_free(self, vl: int, cost: int) -> bool:

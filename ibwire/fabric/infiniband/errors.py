@@ -1,5 +1,4 @@
-"""Symbol errors of a link: frames that have them, how a port counts them, and a stage that makes
-them at a bit error rate."""
+"""Symbol errors of a link: frames that have them, and the stage that makes them."""
 
 from __future__ import annotations
 
@@ -9,7 +8,6 @@ from math import expm1, log1p
 from ibwire.base.errors import EncodeError
 from ibwire.base.node import Frame
 from ibwire.base.units import Time
-from ibwire.fabric.infiniband.subnet import Port
 
 
 class DamagedFrame(bytes):
@@ -18,29 +16,6 @@ class DamagedFrame(bytes):
 
 class AbortedFrame(bytes):
     """A frame that ends with the delimiter for bad packets (EBP) instead of the good one."""
-
-
-class LocalErrors:
-    """The damaged packets of a port, against its LocalPhyErrors.
-
-    Source: docs/reference/infiniband.md#traps.
-    """
-
-    __slots__ = ("more", "port")
-
-    def __init__(self, port: Port) -> None:
-        self.port = port
-        self.more = 0
-        """Damaged packets; each good one after them takes one off."""
-
-    def count(self) -> bool:
-        """Count a damaged packet; whether there are now more than the port may have."""
-        self.more += 1
-        if self.more <= self.port.local_phy_errors:
-            return False
-        self.more = 0
-        self.port.counters.local_link_integrity_errors += 1
-        return True
 
 
 class SymbolErrors:

@@ -7,7 +7,6 @@ its node reads.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -22,8 +21,9 @@ from ibwire.fabric.infiniband.credits import (
     ReceiveBuffer,
     SendCredits,
 )
-from ibwire.fabric.infiniband.errors import AbortedFrame, LocalErrors
-from ibwire.fabric.infiniband.lrh import MANAGEMENT_VL, VCRC_SIZE, has_good_vcrc, is_on_vl15
+from ibwire.fabric.infiniband.errors import AbortedFrame
+from ibwire.fabric.infiniband.local_errors import LocalErrors
+from ibwire.fabric.infiniband.lrh import MANAGEMENT_VL, VCRC_SIZE, has_good_vcrc
 from ibwire.fabric.infiniband.packets import WORD, FlowControl, LinkPacket, read_limit
 from ibwire.fabric.infiniband.settings import FabricSettings
 from ibwire.fabric.infiniband.states import ACTIVE_DEFER, ARMED, INIT
@@ -50,6 +50,7 @@ class LinkEnd:
     """
 
     __slots__ = (
+        "_last",
         "_latency",
         "arbiter",
         "buffer",
@@ -96,14 +97,17 @@ class LinkEnd:
         self.verifies = False
         """Whether packets may be damaged on the way here, so that their VCRC is checked."""
         self.lanes = LANES
-        self.coming: deque[FlowControl] = deque()
-        """Flow-control packets on their way here, and those whose limits nobody has needed yet."""
-        self.counts: deque[FlowControl] = deque()
-        """Those whose counts were not yet compared with the packets that have come before them."""
+        self.coming: FlowControl | None = None
+        """The first flow-control packet that is on its way here, or whose limit nobody has needed
+        yet; each has the next one."""
+        self.counts: FlowControl | None = None
+        """The first one whose count was not yet compared with the packets that came before it."""
+        self._last: FlowControl | None = None
+        """The last one."""
         self.lead: Time = 0
         """From when a packet arrives to when a switch may send it."""
         self.pipe: Time = 0
-        """From when a data packet arrives to `take`: a switch takes it when it may leave."""
+        """From when a packet arrives to `take`: a switch takes it when it may leave."""
         self.due = 0
         """Bits of the lanes whose limit is to be sent."""
         self.errors = 0
@@ -161,7 +165,8 @@ class LinkEnd:
 
     def plan_arrivals(self) -> None:
         """Have what arrives announced when it leaves the other end."""
-        self.pipe = self.lead
+        self.pipe = self.incoming.latency = self.lead
+        self.incoming.control_size = FCP_SIZE
         self.incoming.plan_arrival = self.plan_arrival
 
     def start(self, now: Time) -> None:
@@ -169,8 +174,7 @@ class LinkEnd:
         self.read_tables()
         self.credits = SendCredits(LANES)
         self.buffer.restart()
-        self.coming.clear()
-        self.counts.clear()
+        self.forget_coming()
         self.wait_since = None
         self.local_errors.more = 0
         self.overruns = self.overrun_periods = self.updated = self.silence = 0
@@ -181,14 +185,12 @@ class LinkEnd:
         """The link has gone down."""
         self.state = PortState.DOWN
         self.due, self.next_update, self.wait_since = 0, None, None
-        self.coming.clear()
-        self.counts.clear()
+        self.forget_coming()
 
     def defer(self, now: Time) -> None:
         """The signal is lost for a while; what waits stays."""
         self.settle(now)
-        self.coming.clear()
-        self.counts.clear()
+        self.forget_coming()
         self.state = PortState.ACTIVE_DEFER
 
     def recover(self) -> None:
@@ -214,8 +216,8 @@ class LinkEnd:
 
         sendable: bits of the lanes whose next packet has credits. size_of: its bytes, by lane.
         """
-        if self.lanes == 1:
-            return -1 if not sendable & self.arbiter.lanes else 0
+        if sendable == 1 and self.lanes == 1:
+            return 0 if self.arbiter.lanes & 1 else -1
         return self.arbiter.choose(sendable, size_of) if sendable else -1
 
     def update(self, now: Time) -> None:
@@ -264,7 +266,7 @@ class LinkEnd:
 
     def poll_flow_control(self, now: Time) -> FlowControl:
         """The next flow-control packet; one is due."""
-        if self.counts:
+        if self.counts is not None:
             self.settle(now)
         vl = (self.due & -self.due).bit_length() - 1
         self.due &= self.due - 1
@@ -298,51 +300,49 @@ class LinkEnd:
     # What arrives.
 
     def plan_arrival(self, frame: Frame | UnbuiltFrame, arrival: Time) -> Time:
-        """When the node is given what arrives at a time.
+        """When the node is given a flow-control packet that arrives at a time.
 
-        Only a flow-control packet for which packets wait is an event: others are found where their
-        limits are needed.
+        Only if packets wait for it: otherwise it is found where its limit is needed.
         """
-        if isinstance(frame, LinkPacket):
-            return arrival + self.delay_of(frame)
         if isinstance(frame, FlowControl):
             self.expect(frame, arrival)
         else:
             assert isinstance(frame, Frame)
-            if len(frame) != FCP_SIZE:
-                return arrival + self.delay_of(frame)
             packet = read_limit(frame)
             if packet is None:
                 return arrival
             self.expect(packet, arrival)
         return NOT_GIVEN if self.wait_since is None else arrival
 
-    def delay_of(self, frame: Frame | UnbuiltFrame) -> Time:
-        """From when a frame arrives to when the node takes it: a switch takes data late."""
-        if isinstance(frame, LinkPacket):
-            is_smp = frame.vl == MANAGEMENT_VL
-        elif isinstance(frame, Frame) and len(frame) != FCP_SIZE:
-            is_smp = is_on_vl15(frame)
-        else:
-            return 0
-        return 0 if is_smp else self.pipe
-
     def expect(self, packet: FlowControl, arrival: Time) -> None:
         """Keep a flow-control packet for the time from which it counts."""
         packet.arrival = arrival
-        self.coming.append(packet)
-        self.counts.append(packet)
+        if self.counts is None:
+            self.counts = packet
+        elif self._last is not None:
+            self._last.next = packet
+        if self.coming is None:
+            self.coming = packet
+        self._last = packet
+
+    def forget_coming(self) -> None:
+        """Flow-control packets that are on their way here are lost."""
+        self.coming = self.counts = self._last = None
 
     def settle(self, now: Time) -> None:
         """Take over what the flow-control packets say that have arrived by now."""
-        coming, counts = self.coming, self.counts
-        while coming and coming[0].arrival <= now:
-            self._take_limit(coming.popleft())
+        packet = self.coming
+        while packet is not None and packet.arrival <= now:
+            self._take_limit(packet)
+            packet = packet.next
+        self.coming = packet
         before = now - self.pipe  # the packets that arrived by then were taken
-        while counts and counts[0].arrival <= before:
-            packet = counts.popleft()
+        packet = self.counts
+        while packet is not None and packet.arrival <= before:
             if packet.operation in (NORMAL, INITIALIZING) and packet.vl < self.lanes:
                 self.buffer.accepted[packet.vl] = packet.sent
+            packet = packet.next
+        self.counts = packet
 
     def take_flow_control(self, given: Frame | FlowControl, now: Time) -> None:
         """Take a flow-control packet that arrives, unless `plan_arrival` has it already."""
@@ -367,7 +367,7 @@ class LinkEnd:
 
         The packet is then in the buffer until `free`, unless it is on VL15.
         """
-        if self.counts:
+        if self.counts is not None:
             self.settle(now)
         counters = self.counters
         counters.port_rcv_pkts += 1

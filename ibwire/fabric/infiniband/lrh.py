@@ -24,11 +24,6 @@ def vl_of(frame: Frame) -> int:
     return frame[0] >> 4
 
 
-def is_on_vl15(frame: Frame) -> bool:
-    """Whether a packet, which may be damaged, is on the lane of subnet management."""
-    return len(frame) > 0 and frame[0] >> 4 == MANAGEMENT_VL
-
-
 def sl_of(frame: Frame) -> int:
     """The service level of a packet."""
     return frame[1] >> 4

@@ -127,7 +127,7 @@ def unbuilt_packet(transport: UnbuiltFrame) -> LinkPacket:
 class FlowControl(UnbuiltFrame):
     """A flow-control packet: operation, lane, FCTBS and FCCL."""
 
-    __slots__ = ("arrival", "limit", "operation", "sent", "vl")
+    __slots__ = ("arrival", "limit", "next", "operation", "sent", "vl")
 
     def __init__(self, vl: int, *, sent: int, limit: int, operation: int) -> None:
         self.size = FCP_SIZE
@@ -138,6 +138,8 @@ class FlowControl(UnbuiltFrame):
         self.operation = operation
         self.arrival: Time = 0
         """When the other end of the link has it; set when it leaves."""
+        self.next: FlowControl | None = None
+        """The next one on its way there."""
 
     def build(self) -> bytes:
         """Its bytes, with the LPCRC."""

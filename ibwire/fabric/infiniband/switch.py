@@ -349,7 +349,7 @@ class CutThroughSwitch:
             self._take(read_packet(frame), now, port)
 
     def receive_unbuilt(self, frame: UnbuiltFrame, now: Time, port: int = 0) -> None:
-        """Take a packet: one of data when it may leave, any other when its LRH has arrived."""
+        """Take a packet: when it may leave, or one of the link when it arrives."""
         if isinstance(frame, LinkPacket):
             self._take(frame, now, port)
         else:
@@ -371,13 +371,12 @@ class CutThroughSwitch:
         if not link.take(packet, now):
             return
         line = link.incoming
-        is_smp = packet.vl == MANAGEMENT_VL
-        arrived = tail = now if is_smp else now - link.pipe
+        arrived = tail = now - link.pipe
         if line.head and packet.size + line.overhead > line.head:
             tail += line.time_of(packet.size + line.overhead - line.head)
         transit = Transit(packet, source, arrived, tail)
         transit.is_bad = link.is_bad(packet)
-        if is_smp:
+        if packet.vl == MANAGEMENT_VL:
             self._forward_management(transit, now)
         elif FIRST_MULTICAST <= packet.dlid != PERMISSIVE_LID:
             self._forward_copies(transit, self._multicast_ports(transit), now)
@@ -595,7 +594,7 @@ class CutThroughSwitch:
     def _choose(self, output: SwitchPort, now: Time) -> int:
         """The lane that sends now; -1 if none may."""
         link = output.link
-        if link.counts:
+        if link.coming is not None:
             link.settle(now)
         sendable = vl = 0
         waits = False
@@ -605,6 +604,8 @@ class CutThroughSwitch:
                 transit = self._first(output, vl, now)
                 if transit is not None:
                     if link.credits.allows(vl, transit.cost):
+                        if output.waiting == 1 and link.lanes == 1:
+                            return link.choose(1, output.sizes)
                         sendable |= 1 << vl
                         output.sizes[vl] = transit.packet.size
                     else:
@@ -613,12 +614,17 @@ class CutThroughSwitch:
             vl += 1
         vl = link.choose(sendable, output.sizes)
         if vl < 0 and waits:
-            link.begin_wait(now)
-            if link.coming:
-                heappush(self._due, (link.coming[0].arrival, output.number))
+            self._wait(output, now)
         elif not output.waiting:
             link.end_wait(now)
         return vl
+
+    def _wait(self, output: SwitchPort, now: Time) -> None:
+        """Packets wait for credits: ask again when the next limit is here."""
+        link = output.link
+        link.begin_wait(now)
+        if link.coming is not None:
+            heappush(self._due, (link.coming.arrival, output.number))
 
     def _first(self, output: SwitchPort, vl: int, now: Time) -> Transit | None:
         """The packet of a lane whose turn it is; those before it that are too old are discarded."""
@@ -672,9 +678,10 @@ class CutThroughSwitch:
             transit.drains = True
             source.draining.append(output)
             if source.link.buffer.begin_to_free(transit.vl, transit.cost):
-                # Whichever of them ends last.
+                # Whichever of them ends last; the end of others may be awaited already.
                 for each in source.draining:
-                    self.ready_ports.append(each.number)
+                    if not each.link.line.is_awaited:
+                        self.ready_ports.append(each.number)
 
     def _finish(self, output: SwitchPort) -> None:
         """Release the packet that has left the line."""
@@ -685,7 +692,8 @@ class CutThroughSwitch:
             source = transit.source
             assert source is not None
             source.draining.remove(output)
-            source.link.buffer.leaving[transit.vl] -= transit.cost
+            leaving = source.link.buffer.leaving
+            leaving[transit.vl] = leaving[transit.vl] - transit.cost
         self._release(transit)
 
     def _release(self, transit: Transit) -> None:

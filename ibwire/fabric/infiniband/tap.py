@@ -7,8 +7,12 @@ from collections.abc import Callable
 from ibwire.base.node import OPEN, Frame, Grant
 from ibwire.base.unbuilt import UnbuiltFrame
 from ibwire.base.units import Time
+from ibwire.fabric.infiniband.credits import FCP_SIZE
 from ibwire.fabric.infiniband.network import PacketFabric
 from ibwire.fabric.infiniband.subnet import Port
+
+LARGEST = 1 << 20
+"""More bytes than a packet has."""
 
 Record = Callable[[Frame, Time], None]
 """Takes a frame and when it began to leave, or when it was given to the port."""
@@ -36,14 +40,14 @@ def tap(fabric: PacketFabric, port: Port, record: Record, *, arriving: bool = Tr
     take, take_unbuilt = incoming.receive, incoming.receive_unbuilt
 
     def receive(frame: Frame, now: Time, port: int = 0) -> None:
-        if not link.delay_of(frame):
+        if not link.pipe or len(frame) == FCP_SIZE:
             record(frame, now)
         take(frame, now, port)
 
     incoming.receive = receive
 
     def receive_unbuilt(frame: UnbuiltFrame, now: Time, port: int = 0) -> None:
-        if not link.delay_of(frame):
+        if not link.pipe or frame.size == FCP_SIZE:
             record(frame.build(), now)
         if take_unbuilt is not None:
             take_unbuilt(frame, now, port)
@@ -54,12 +58,15 @@ def tap(fabric: PacketFabric, port: Port, record: Record, *, arriving: bool = Tr
         return
 
     def plan_arrival(frame: Frame | UnbuiltFrame, arrival: Time) -> Time:
-        given = plan(frame, arrival)
+        size = frame.size if isinstance(frame, UnbuiltFrame) else len(frame)
+        given = plan(frame, arrival) if size == FCP_SIZE else arrival + link.pipe
         if given != arrival:
             _record_later(fabric, port, record, frame, arrival)
         return given
 
     incoming.plan_arrival = plan_arrival
+    if link.pipe:
+        incoming.control_size = LARGEST  # so that it is asked about all frames
 
 
 def _record_later(

@@ -164,6 +164,26 @@ def test_the_last_copy_of_a_multicast_packet_frees_its_room() -> None:
     ]
 
 
+def test_packets_of_a_lane_that_is_no_more_still_leave() -> None:
+    """Three of the four lanes of a port are taken away while packets wait on the last one."""
+    traffic = fabric_of("star:hosts=3", lanes=4)
+    a, b, c = hosts_of(traffic.subnet)
+    for host in (a, b):
+        traffic.add(host, c, 100_000, sl=3)
+    traffic.simulator.run(3 * US)
+    output = traffic.fabric.switches["sw0"].ports[port_at(c).number]
+    before = output.lanes[3].count
+    to_c = leaving(traffic, port_at(c))
+
+    port_at(c).operational_vls = 1
+    output.link.read_tables()
+    traffic.simulator.run(4 * US)
+
+    lanes = [frame[0] >> 4 for _, frame in data_of(to_c)]
+    assert set(lanes) == {0, 3}, "those that come now are on lane 0"
+    assert output.lanes[3].count == before - lanes.count(3)
+
+
 def test_what_arrives_at_a_switch_is_recorded_when_it_does() -> None:
     """A packet of data with its LRH, 9 bytes with the delimiter, although the switch takes it when
     it may leave; a flow-control packet with all of its 8 bytes."""
