@@ -21,7 +21,7 @@ from ibwire.cli.fabric_tables import port_named, read_subnet, reported_errors, w
 from ibwire.cli.groups import Group, LazyGroup
 from ibwire.cli.paths import InputPath, OutputPath
 from ibwire.cli.tables import table_options
-from ibwire.cli.values import Duration
+from ibwire.cli.values import BitErrorRate, Duration
 from ibwire.fabric.infiniband.routing import Engine
 from ibwire.fabric.infiniband.subnet import Subnet
 from ibwire.link import umad_client
@@ -504,7 +504,7 @@ def capture(name: str, file: str | None, taps: tuple[str, ...], stop: bool) -> N
 @click.option(
     "--errors",
     metavar="RATE",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    type=BitErrorRate(may_be_zero=False),
     help="Do not take it down: damage what it carries at a bit error rate, such as 1e-5.",
 )
 def fail(
@@ -517,6 +517,8 @@ def fail(
     """
     if restore and (duration is not None or errors is not None):
         raise click.UsageError("--restore does not go with --for and --errors")
+    if duration == 0:
+        raise click.UsageError("--for 0 would bring the link back at once: give a time above 0")
     node, port = _port_of(link)
     folder = fabric_folder(name)
     back = {"command": "restore", "node": node, "port": port}

@@ -22,7 +22,7 @@ from ibwire.cli.messages import print_note, print_warning
 from ibwire.cli.paths import InputPath, OutputPath
 from ibwire.cli.tables import table_options
 from ibwire.cli.tool_options import MessageSize
-from ibwire.cli.values import Duration
+from ibwire.cli.values import BitErrorRate, Duration
 from ibwire.fabric.infiniband.network import FOREVER, limit_lanes, set_limits
 from ibwire.fabric.infiniband.routing import Engine, bring_up
 from ibwire.fabric.infiniband.settings import FabricSettings
@@ -144,7 +144,7 @@ class Interrupt(click.ParamType[tuple[str, Time, Time]]):
 )
 @click.option(
     "--errors",
-    type=click.FloatRange(0, 1, max_open=True),
+    type=BitErrorRate(may_be_zero=True),
     default=0,
     metavar="RATE",
     help="Bit error rate of all links, such as 1e-7.",

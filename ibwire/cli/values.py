@@ -203,6 +203,29 @@ class Duration(click.ParamType[int]):
             self.fail(str(error), param, ctx)
 
 
+class BitErrorRate(click.ParamType[float]):
+    """A bit error rate such as 1e-7, below 1; may_be_zero: whether it can be 0."""
+
+    name = "rate"
+
+    def __init__(self, *, may_be_zero: bool) -> None:
+        self.may_be_zero = may_be_zero
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """The rate."""
+        try:
+            rate = float(str(value))
+        except ValueError:
+            rate = -1
+        if not (0 < rate < 1 or (self.may_be_zero and rate == 0)):
+            least = "0 or above" if self.may_be_zero else "above 0"
+            text = f"{value!r} is not a bit error rate: a number {least} and below 1, such as 1e-5"
+            self.fail(text, param, ctx)
+        return rate
+
+
 class Rate(click.ParamType[int]):
     """A link speed such as 100G, in bits a second."""
 

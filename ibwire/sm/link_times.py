@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ibwire.base.units import S, Time
-from ibwire.fabric.infiniband.lrh import VCRC_SIZE
-from ibwire.fabric.infiniband.network import DELIMITERS
+from ibwire.fabric.infiniband.lrh import DELIMITERS, VCRC_SIZE
 from ibwire.fabric.infiniband.settings import FabricSettings
 from ibwire.fabric.infiniband.subnet import Port, rate_of
 

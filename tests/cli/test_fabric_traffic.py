@@ -182,7 +182,11 @@ def test_a_wrong_argument_keeps_an_existing_capture(wrong: list[str], tmp_path: 
         (["star2", "--interrupt", "sw0[1]:1us:x"], "sw0[1]:1us:x: "),
         (["star2", "--interrupt", "sw0[1]:1us:0us"], "duration: 0 is not above 0"),
         (["star2", "--interrupt", "sw9[1]:1us:1us"], "'sw9'"),
-        (["star2", "--errors", "1"], "--errors"),
+        (
+            ["star2", "--errors", "1"],
+            "'1' is not a bit error rate: a number 0 or above and below 1",
+        ),
+        (["star2", "--errors", "x"], "'x' is not a bit error rate"),
         (["star2", "--size", "10", "--message", "3"], "a divisor of the size 10"),
         (["star2", "--size", "5000", "--message", "1"], "at most 4096 messages"),
         (["torus:size=8x8", "--size", "60M"], "give a smaller --message"),

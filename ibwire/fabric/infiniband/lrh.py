@@ -13,6 +13,8 @@ from ibwire_layers.headers import BTH, GRH, LRH
 MANAGEMENT_VL: Final = 15
 LRH_SIZE = LRH.SIZE
 VCRC_SIZE: Final = 2
+DELIMITERS: Final = 2
+"""Bytes of the start and the end of a packet on a link (IBA 7.2)."""
 SHORTEST = LRH.SIZE + BTH.SIZE + 4 + VCRC_SIZE
 """Bytes of the shortest packet of the transport."""
 _GLOBAL = 3

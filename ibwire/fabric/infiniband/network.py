@@ -17,7 +17,7 @@ from ibwire.fabric.infiniband.adapter import AdapterPort
 from ibwire.fabric.infiniband.adaptive import Alternatives
 from ibwire.fabric.infiniband.errors import DamagedFrame, SymbolErrors
 from ibwire.fabric.infiniband.link import LANES_OF_CODE, LinkEnd
-from ibwire.fabric.infiniband.lrh import LRH_SIZE
+from ibwire.fabric.infiniband.lrh import DELIMITERS, LRH_SIZE
 from ibwire.fabric.infiniband.settings import FabricSettings
 from ibwire.fabric.infiniband.subnet import Port, Subnet, rate_of
 from ibwire.fabric.infiniband.switch import CutThroughSwitch
@@ -27,9 +27,6 @@ from ibwire.fabric.sim import Simulator, Wire
 from ibwire.fabric.timetable import Timetable
 from ibwire_layers.attributes import PortState
 from ibwire_layers.mad import Trap
-
-DELIMITERS = 2
-"""Bytes of the start and the end of a packet on a link (IBA 7.2)."""
 
 FOREVER = 20
 """A HOQLife or LifeTimeValue that does not end."""
