@@ -3,8 +3,7 @@
 import re
 from pathlib import Path
 
-import pytest
-
+from each_case import each_case
 from test_imports import MODULES, RANKS
 
 ROOT = Path(__file__).parents[1]
@@ -23,7 +22,7 @@ def test_every_path_on_the_page_exists() -> None:
     assert missing == []
 
 
-@pytest.mark.parametrize("path", sorted({path for _, path in NAMED}))
+@each_case("path", sorted({path for _, path in NAMED}))
 def test_every_name_is_in_the_file_that_the_page_gives(path: str) -> None:
     text = (ROOT / path).read_text(encoding="utf-8")
     definition = r"^ *(?:class |def )?{}\b *(?:[:=(\[]|$)"

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
+from each_case import each_case
 from ibwire.dissect import FIELDS, read
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 INDEX = tomllib.loads((CAPTURES / "index.toml").read_text(encoding="utf-8"))["capture"]
 
-capture = pytest.mark.parametrize("entry", INDEX, ids=lambda entry: entry["file"])
+capture = each_case("entry", INDEX, ids=lambda entry: entry["file"])
 
 
 def values(entry: dict[str, Any], name: str) -> Any:

@@ -9,7 +9,7 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
-import pytest
+from each_case import each_case
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "docs" / "reference"
@@ -73,14 +73,14 @@ def test_no_text_names_a_document_outside_the_repository() -> None:
     assert not outside
 
 
-@pytest.mark.parametrize("page", PAGES)
+@each_case("page", PAGES)
 def test_anchors_of_a_page_are_unique(page: str) -> None:
     repeated = [name for name, count in Counter(ANCHORS[page]).items() if count > 1]
 
     assert not repeated
 
 
-@pytest.mark.parametrize("page", sorted(PAGES.keys() - {"index"}))
+@each_case("page", sorted(PAGES.keys() - {"index"}))
 def test_every_entry_has_an_anchor_and_a_source(page: str) -> None:
     entries = re.split(r"^### ", PAGES[page], flags=re.MULTILINE)
     bare = [
@@ -94,7 +94,7 @@ def test_every_entry_has_an_anchor_and_a_source(page: str) -> None:
     assert not bare
 
 
-@pytest.mark.parametrize("page", PAGES)
+@each_case("page", PAGES)
 def test_links_of_a_page_lead_somewhere(page: str) -> None:
     broken = []
     for found in LINK.finditer(PAGES[page]):

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from each_case import each_case
+
 ROOT = Path(__file__).parents[1]
 EXAMPLES = runpy.run_path(str(ROOT / "docs" / "tools" / "examples.py"))
 PAGES: list[Path] = EXAMPLES["PAGES"]
@@ -97,7 +99,7 @@ def test_pages_with_exceptions_exist() -> None:
     assert NOT_RUN.keys() | SLOW <= {name(path) for path in RUN}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("found", "expected", "same"),
     [
         ("abc", "abc", True),
@@ -115,7 +117,7 @@ def test_dots_stand_for_any_number_of_lines(found: str, expected: str, same: boo
     assert matches(list(found), lines) is same
 
 
-@pytest.mark.parametrize("path", PAGES, ids=name)
+@each_case("path", PAGES, ids=name)
 def test_the_imports_in_the_python_of_a_page_exist(path: Path) -> None:
     imports = [
         ast.unparse(node)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from each_case import each_case
 from ibwire.cli import COMMANDS, main, reference
 
 ROOT = Path(__file__).parents[1]
@@ -35,7 +36,7 @@ def test_navigation_has_every_page_once() -> None:
     assert sorted(listed) == sorted(pages)
 
 
-@pytest.mark.parametrize("source", PAGES)
+@each_case("source", PAGES)
 def test_links_of_a_page_lead_to_files(source: str) -> None:
     SITE["relinked"]((ROOT / source).read_text(encoding="utf-8"), source, PLACES)
 

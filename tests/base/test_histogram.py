@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each_case import each_case
 from ibwire.base.histogram import Histogram
 
 VALUES = st.lists(st.integers(0, 2**63 - 1) | st.integers(0, 5_000), max_size=50)
@@ -71,7 +72,7 @@ def test_one_at_a_time_is_the_same_as_all_at_once(values: list[int]) -> None:
     assert histogram == of(values)
 
 
-@pytest.mark.parametrize("bits", range(8, 63))
+@each_case("bits", range(8, 63))
 def test_powers_of_two_begin_a_bucket(bits: int) -> None:
     """Where floats round up: the last number below a power is not counted with the power."""
     histogram = of([2**bits - 1] * 2 + [2**bits])

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 import unicodedata
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each_case import each_case
 from ibwire.base.printable import printable, printable_line
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "shown"),
     [
         ("plain, with ümläuts and 漢字", "plain, with ümläuts and 漢字"),

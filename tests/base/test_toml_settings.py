@@ -2,6 +2,7 @@
 
 import pytest
 
+from each_case import each_case
 from ibwire.base.errors import EncodeError, ScriptError
 from ibwire.base.toml import Document
 from ibwire.base.toml_settings import parse_setting, parse_value, parse_values
@@ -22,7 +23,7 @@ def document(*settings: str) -> Document:
     return Document(FILE, "f.toml", map(parse_setting, settings))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "value"),
     [
         ("3", 3),
@@ -78,7 +79,7 @@ def test_key_that_does_not_fit_the_file_is_a_sentence(setting: str, reason: str)
         document(setting)
 
 
-@pytest.mark.parametrize("text", ["", "=", "a", "a=", "=1", "a..b=1", "a b=1", "a[=1"])
+@each_case("text", ["", "=", "a", "a=", "=1", "a..b=1", "a b=1", "a[=1"])
 def test_text_that_is_no_setting_is_refused(text: str) -> None:
     with pytest.raises(EncodeError):
         parse_setting(text)

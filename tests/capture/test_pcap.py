@@ -16,6 +16,7 @@ from capture.handmade import (
     read,
     read_until_damage,
 )
+from each_case import each_case
 from ibwire.base.errors import CaptureError, EncodeError
 from ibwire.capture import PADDING, PcapWriter, Record, open_capture
 
@@ -136,8 +137,8 @@ def test_file_cut_inside_a_record_header_says_so() -> None:
     assert "7 of the 16 bytes of its header" in damage.reason
 
 
-@pytest.mark.parametrize("chunk_size", [1, 100, 2**22])
-@pytest.mark.parametrize("absurd", [262145, 2**31, 2**32 - 1])
+@each_case("chunk_size", [1, 100, 2**22])
+@each_case("absurd", [262145, 2**31, 2**32 - 1])
 def test_absurd_length_ends_the_reading_where_it_stands(absurd: int, chunk_size: int) -> None:
     content = (
         pcap_header(snaplen=96)

@@ -17,6 +17,7 @@ from capture.handmade import (
     section,
     simple,
 )
+from each_case import each_case
 from ibwire.base.errors import EncodeError
 from ibwire.capture import PcapngWriter, Record, open_capture
 
@@ -82,7 +83,7 @@ def test_each_interface_has_its_own_link_type_and_clock(chunk_size: int) -> None
     ]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("resolution", "ticks", "time_ns"),
     [
         (0x00, 5, 5_000_000_000),
@@ -216,8 +217,8 @@ def test_minor_version_2_is_read_as_0() -> None:
     assert data_of(read(section(version=(1, 2)) + interface() + enhanced(b"a"))) == [b"a"]
 
 
-@pytest.mark.parametrize("chunk_size", [1, 4096])
-@pytest.mark.parametrize(
+@each_case("chunk_size", [1, 4096])
+@each_case(
     ("bad", "reason"),
     [
         (pack("<II", 6, 33) + bytes(60), "claims 33 bytes, expected a multiple of 4 from 32"),
@@ -367,7 +368,7 @@ def test_writer_with_several_interfaces_and_comments_reads_back() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("arguments", "field"),
     [
         ({"time_ns": -1}, "time_ns"),

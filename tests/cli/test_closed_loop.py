@@ -1,14 +1,14 @@
 """Options of `ibwire inject` for responses that exclude others."""
 
-import pytest
 from click.testing import CliRunner
 
+from each_case import each_case
 from ibwire.cli.inject import command
 
 PLAIN = "--dry-run --src 10.0.0.1 --dst 10.0.0.2 --qpn 0x11 --count 10"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("options", "reason"),
     [
         ("--window 0", "--window: '0' is not packets from 1"),

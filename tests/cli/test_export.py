@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from each_case import each_case
 from ibwire.capture import open_capture
 from ibwire.cli import main
 from ibwire.connections.events import Cause, FlowEvent, FlowEventKind
@@ -260,8 +261,8 @@ def test_a_file_that_cannot_be_written_is_told(captures: Path, tmp_path: Path) -
 # Words.
 
 
-@pytest.mark.parametrize("kind", FlowEventKind)
-@pytest.mark.parametrize("cause", [None, *Cause])
+@each_case("kind", FlowEventKind)
+@each_case("cause", [None, *Cause])
 def test_every_event_has_words(kind: Any, cause: Any) -> None:
     event = FlowEvent(
         kind, 3, 0, 7, 0, 10, 12, 3, cause=cause, cause_number=5, delay_ns=1500, code=96

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from each_case import each_case
 from ibwire.cli import fabric_traffic, main
 from ibwire.dissect import read
 from ibwire.fabric.infiniband import Subnet
@@ -256,7 +257,7 @@ def test_an_interruption_of_a_link_that_is_not_active_is_reported() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("arguments", "message"),
     [
         (("--sm-host", "node-0"), "--sm-host needs --sm own"),

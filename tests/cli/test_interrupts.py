@@ -16,6 +16,7 @@ from click.testing import CliRunner
 
 from cli.test_outputs import PARAMETERS, run
 from cli.workplace import start, wait_until
+from each_case import each_case
 from ibwire.base.errors import WorkError
 from ibwire.base.interrupt import Terminated
 from ibwire.base.work import cluster
@@ -286,7 +287,7 @@ def test_any_value_of_an_option_is_taken_or_an_error(
         assert isinstance(result.exception, SystemExit | None), (given, result.exception)
 
 
-@pytest.mark.parametrize("value", ["0811", "0x", "-1", "9" * 30, "²"])
+@each_case("value", ["0811", "0x", "-1", "9" * 30, "²"])
 def test_queue_pair_that_is_no_number_is_an_error(value: str) -> None:
     line = "inject --dry-run --src 10.0.0.1 --dst 10.0.0.2 --count 1"
 

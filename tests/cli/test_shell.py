@@ -11,6 +11,7 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
+from each_case import each_case
 from ibwire.cli import main
 from ibwire.cli.man import _pages
 from ibwire.rc.profile import PROFILES
@@ -140,7 +141,7 @@ def test_man_prints_the_page_of_a_subcommand() -> None:
     assert run("man", "nothing").exit_code == 2
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("arguments", "hint"),
     [
         (("disect",), "'dissect'"),

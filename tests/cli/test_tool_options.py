@@ -8,6 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from each_case import each_case
 from ibwire.cli import main
 from ibwire.cli import tool_options as module
 from ibwire.cli.tool_options import InterfaceName, MessageSize
@@ -17,7 +18,7 @@ def run(line: str) -> Result:
     return CliRunner().invoke(main, line.split())
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("line", "reason"),
     [
         ("perf write -a --dev lo", "-a is not supported: a run has one size; start both ends once"),
@@ -55,7 +56,7 @@ def test_size_has_the_forms_of_perftest(text: str, size: int) -> None:
     assert MessageSize(1, 1 << 26).convert(text, None, None) == size
 
 
-@pytest.mark.parametrize("text", ["64M1", "65537K", "0", "-1", "K", ""])
+@each_case("text", ["64M1", "65537K", "0", "-1", "K", ""])
 def test_other_sizes_are_wrong_usage(text: str) -> None:
     with pytest.raises(click.BadParameter):
         MessageSize(1, 1 << 26).convert(text, None, None)

@@ -4,6 +4,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from each_case import each_case
 from ibwire.cli import SECTIONS, main
 
 CAPTURE = "captures/chaos.b.pcap"
@@ -65,7 +66,7 @@ def test_the_help_lists_commands_by_what_they_are_for(monkeypatch: pytest.Monkey
         assert [line.split()[0] for line in section if line[2] != " "] == list(commands)
 
 
-@pytest.mark.parametrize("group", ["fabric", "fuzz", "inject", "lab", "perf"])
+@each_case("group", ["fabric", "fuzz", "inject", "lab", "perf"])
 def test_the_help_of_a_group_has_whole_sentences(group: str) -> None:
     result = CliRunner().invoke(main, [group, "--help"], prog_name="ibwire")
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from each_case import each_case
 from examples import scaled
 from ibwire.base.errors import EncodeError, VerbsError
 from ibwire.base.units import S
@@ -114,7 +115,7 @@ def test_foreign_mad_is_dropped(field: str, value: int) -> None:
     assert sent(made) == []
 
 
-@pytest.mark.parametrize("size", [0, 1, 23, 24, 255, 257, 4096])
+@each_case("size", [0, 1, 23, 24, 255, 257, 4096])
 def test_mad_of_another_size_is_dropped(size: int) -> None:
     made = manager()
     made.handle_mad(encode(req(), 7).ljust(4096, b"\0")[:size], WAY, 0)
@@ -123,7 +124,7 @@ def test_mad_of_another_size_is_dropped(size: int) -> None:
     assert sent(made) == []
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("fields", "reason", "ari"),
     [
         ({"service_id": 9}, RejectReason.INVALID_SERVICE_ID, b""),

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each_case import each_case
 from ibwire.base.errors import EncodeError
 from ibwire.base.units import US
 from ibwire.cm import Endpoints, endpoints_of, request, resolve_reply, resolve_request
@@ -67,7 +68,7 @@ def test_mad_reads_as_management_datagram_of_the_right_kind() -> None:
     assert [name for name, _, _ in found] == ["MAD", "DREQ"]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("ca_ack_delay", "life", "code"),
     [
         (15, 18, 19),  # cm-rping: twice 2^18 is 2^19, next to which 2^15 is nothing
@@ -143,7 +144,7 @@ def test_endpoints_are_read_as_written(
     assert endpoints_of(made) == (ends, data.ljust(56, b"\0"))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("service_id", "first_bytes"),
     [
         (0x1061C06, "1040"),  # version 1 of the header

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from each_case import each_case
 from examples import sampled
 from ibwire.base.errors import VerbsError
 from ibwire.base.units import US
@@ -296,7 +297,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("side", "state", "what"), sampled(CASES, 3, are_tuples=True))
+@each_case(("side", "state", "what"), sampled(CASES, 3, are_tuples=True))
 def test_input_does_what_the_table_says(side: str, state: str, what: str) -> None:
     made = bench(side, state, retries=0 if what == "EXPIRED" else 3)
     connection = made.connection

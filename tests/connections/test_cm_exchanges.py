@@ -11,6 +11,7 @@ import pytest
 
 from capture.handmade import NANOSECONDS, pcap_header, pcap_record
 from connections.talk import Talk
+from each_case import each_case
 from ibwire.capture import open_capture
 from ibwire.connections import cm_exchanges
 from ibwire.connections.analysis import Analysis
@@ -138,7 +139,7 @@ def test_every_part_of_a_handshake_belongs_to_one_connection(cut: int) -> None:
         assert all(each.status.status is not Status.CM_REJECTED for each in found)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("managers", "status"),
     [
         (Managers().asks(), "ok"),

@@ -27,6 +27,7 @@ from connections.handshake_frames import (
     pingpong,
     qpns,
 )
+from each_case import each_case
 from ibwire.connections import handshakes
 from ibwire.connections.handshakes import Disconnection, Handshake, Handshakes, Party
 from ibwire.dissect import Columns
@@ -74,7 +75,7 @@ def test_a_side_limits_the_reads_and_rnr_retries_of_the_other() -> None:
     assert (found.mtu, found.timeout, found.retries, found.flow_control) == (1024, 14, 5, False)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("route", "ends"),
     [
         (ROUTE4, ("10.0.0.1", "10.0.0.2")),
@@ -94,7 +95,7 @@ def test_managers_are_understood_on_every_network(route: Route, ends: tuple[str,
     assert (found.one.address, found.other.address) == ends
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("kind", "extended", "service"),
     [(0, 0, Service.RC), (1, 0, Service.UC), (2, 0, Service.RD), (3, 1, Service.XRC), (3, 2, None)],
 )

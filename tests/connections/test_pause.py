@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each_case import each_case
 from ibwire.base.units import GBPS
 from ibwire.capture import open_capture
 from ibwire.capture.pcapng import PcapngWriter
@@ -121,7 +122,7 @@ def test_xoffs_are_ended_refreshed_or_expired() -> None:
     assert (lane.quanta, lane.longest_quanta) == (218, 100)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("gbps", "longest_ns"),
     # Maximal pauses by link speed, computed elsewhere: 65535 * 512 / rate.
     [(10, 3_355_392), (25, 1_342_157), (40, 838_848), (100, 335_539), (400, 83_885), (800, 41_942)],
@@ -210,7 +211,7 @@ def test_a_clock_that_steps_back_takes_nothing_away() -> None:
     assert lane.pauses == 1
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("data", "oddities"),
     [
         (pfc({3: 7}), set()),
@@ -356,7 +357,7 @@ def spans(*pairs: tuple[int, int]) -> list[Interval]:
     return [Interval(start, end - start, 1, "") for start, end in pairs]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("silence", "held"),
     [
         ((0, 50), 0),

@@ -20,6 +20,7 @@ pa = pytest.importorskip("pyarrow", reason="pyarrow not installed")
 pytest.importorskip("duckdb", reason="duckdb not installed")
 import pyarrow.parquet as pq  # noqa: E402
 
+from each_case import each_case  # noqa: E402
 from examples import scaled  # noqa: E402
 from ibwire.base.errors import CaptureError, QueryError  # noqa: E402
 from ibwire.base.output import Output  # noqa: E402
@@ -61,7 +62,7 @@ def ask(tmp_path: Path) -> Any:
 # Packets.
 
 
-@pytest.mark.parametrize("entry", INDEX, ids=lambda entry: entry["file"])
+@each_case("entry", INDEX, ids=lambda entry: entry["file"])
 def test_packets_are_those_that_the_index_counts(entry: dict[str, Any]) -> None:
     rows = packets(entry["file"], "opcode", "dst_qpn", "icrc_status")
 

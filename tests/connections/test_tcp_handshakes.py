@@ -17,6 +17,7 @@ from connections.handshake_frames import (
     pingpong,
     qpns,
 )
+from each_case import each_case
 from ibwire.connections.flow import addresses
 from ibwire.connections.handshakes import Party
 from ibwire.connections.opcode_sets import RESPONSES
@@ -129,7 +130,7 @@ def test_lines_of_older_programs_without_a_gid_are_read(line: bytes) -> None:
     assert found.one == Party("10.0.0.1", 0x87, 0x130038, found.one.max_reads)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("gid", "lid", "address"),
     [
         (0, 0, "10.0.0.1"),
@@ -217,7 +218,7 @@ def test_lines_hidden_behind_a_cut_break_the_order() -> None:
     assert qpns(handshakes_of(captured(talk.frames, snaplen=128))) == [(1, 2)]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         b'{"qpn": 16777216, "psn": 1}\n',

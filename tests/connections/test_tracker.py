@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from connections.talk import Talk
+from each_case import each_case
 from emulated_traffic import Stamped, analysed, feed
 from ibwire.connections.analysis import Analysis
 from ibwire.connections.connection import Connection
@@ -366,7 +367,7 @@ def test_a_read_takes_as_many_psns_as_it_has_responses() -> None:
     assert connection.directions[0].completed == 3
 
 
-@pytest.mark.parametrize("mtu", [256, 512, 1024, 2048, 4096])
+@each_case("mtu", [256, 512, 1024, 2048, 4096])
 def test_the_psn_behind_a_read_tells_the_path_mtu(mtu: int) -> None:
     talk = Talk()
     talk.ask(READ, 10, length=16384, ack_req=1)

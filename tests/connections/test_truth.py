@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import pytest
 
+from each_case import each_case
 from ibwire.connections.connection import Connection
 from ibwire.connections.merge import analyse
 from ibwire.connections.summary import Summary
@@ -177,7 +178,7 @@ def test_one_side_alone_tells_what_the_wire_did(name: str, side: str, way: str) 
             assert told[count] == expected[count], count
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_case("name", NAMES)
 def test_nothing_else_is_called_not_observable(name: str) -> None:
     found = set()
     for side in "ab":
@@ -196,7 +197,7 @@ ADDRESSING = range(5, 8)
 """Bytes of the BTH with the destination queue pair."""
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_case("name", NAMES)
 def test_every_damaged_frame_is_counted_where_it_arrives(name: str) -> None:
     """A flipped bit in the queue pair's number leaves a packet that belongs to no connection."""
     actions = json.loads((CAPTURES / f"{name}.wire.json").read_text())["actions"]
@@ -212,7 +213,7 @@ def test_every_damaged_frame_is_counted_where_it_arrives(name: str) -> None:
             assert connection.to_json(direction)["icrc_bad"] == expected[way]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_case("name", NAMES)
 def test_every_mark_of_the_wire_is_counted(name: str) -> None:
     actions = json.loads((CAPTURES / f"{name}.wire.json").read_text())["actions"]
     for side in "ab":
@@ -223,8 +224,8 @@ def test_every_mark_of_the_wire_is_counted(name: str) -> None:
             assert connection.to_json(direction)["ecn_ce"] == len(acts)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("side", ["a", "b"])
+@each_case("name", NAMES)
+@each_case("side", ["a", "b"])
 def test_every_packet_of_the_capture_is_in_one_direction_or_stray(name: str, side: str) -> None:
     summary = summary_of(name, side)
 

@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from diagnosis.test_story import Everything
+from each_case import each_case
 from ibwire.cli import main
 from ibwire.connections.analysis import Analysis
 from ibwire.connections.connection import Connection
@@ -99,7 +100,7 @@ def test_each_count_is_the_sum_of_its_events(name: str) -> None:
                 assert retransmitted(events) == counts.retransmitted, place
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_case("name", NAMES)
 def test_the_story_counts_what_its_events_count(name: str) -> None:
     for record in records_of(name):
         story = Story(record, Frames(name, 0, 1 << 62), True)

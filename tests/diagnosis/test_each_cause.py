@@ -14,6 +14,7 @@ from diagnosis.sentence_law import story_of as story_of_truth
 from diagnosis.test_conversations import story_of, timers_that_expire_early
 from diagnosis.test_never_wrong import ONE_LONG
 from diagnosis.test_story import story as story_of_capture
+from each_case import each_case
 from ibwire.base.units import MS, US
 from ibwire.diagnosis.causes import Reason
 from ibwire.diagnosis.story import Story
@@ -260,7 +261,7 @@ CONVERSATIONS: dict[str, tuple[Callable[[], Talk], Causes]] = {
 }
 
 
-@pytest.mark.parametrize("name", CONVERSATIONS)
+@each_case("name", CONVERSATIONS)
 def test_the_cause_of_a_conversation(name: str) -> None:
     talk, expected = CONVERSATIONS[name]
 
@@ -279,7 +280,7 @@ KNOWN: dict[str, Causes] = {
 }
 
 
-@pytest.mark.parametrize("name", KNOWN)
+@each_case("name", KNOWN)
 def test_the_cause_of_a_capture_whose_completions_are_known(name: str) -> None:
     assert causes_of(story_of_capture(name)) == KNOWN[name]
 

@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connections.talk import Talk
+from each_case import each_case
 from emulated_traffic import feed
 from examples import scaled
 from ibwire.connections.analysis import Analysis
@@ -484,7 +485,7 @@ def test_a_queue_pair_that_a_handshake_names_may_exist() -> None:
     assert "does not exist" not in verdict
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("ns", "text"),
     [(0, "0 ns"), (999, "999 ns"), (1_500, "1.50 us"), (65_425_000, "65.4 ms"), (10**9, "1.00 s")],
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from each_case import each_case
 from ibwire.capture import RecordBatch, open_capture
 from ibwire.dissect import Columns
 from ibwire.dissect.fields import FIELDS, type_of
@@ -54,7 +55,7 @@ def test_fields_of_a_message(name: str, number: int, values: dict[str, int]) -> 
     assert all(columns.valid(field)[number - 1] for field in values)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "text", "expected"),
     [
         ("cm-reject.pcap", "cm.message", [1, 2]),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from each_case import each_case
 from ibwire.base.errors import ExpressionError
 from ibwire.dissect import read
 from ibwire.dissect.filters import parse_filter
@@ -45,7 +46,7 @@ def count(text: str, name: str = "chaos.a.pcap") -> int:
     )
 
 
-@pytest.mark.parametrize("text", COUNTS)
+@each_case("text", COUNTS)
 def test_filter_selects_as_many_packets_as_in_tshark(text: str) -> None:
     assert count(text) == COUNTS[text]
 
@@ -72,7 +73,7 @@ def test_counts_are_those_of_the_installed_tshark(text: str) -> None:
     assert len(done.stdout.splitlines()) == COUNTS[text]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "selected"),
     [
         ("bth.opcode_name contains READ", 227),  # tshark: infiniband.bth.opcode in {12..16}
@@ -89,7 +90,7 @@ def test_text_and_seconds_in_filters(text: str, selected: int) -> None:
     assert count(text) == selected
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "reason"),
     [
         ("bth.psn contains 1", "bth.psn is no text"),

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import strategies
+from each_case import each_case
 from examples import sampled, scaled
 from ibwire.capture import RecordBatch, open_capture
 from ibwire.capture.index import PADDING
@@ -381,7 +382,7 @@ NOT_FOLLOWED = ("gre rocev1", "gre vlan")
 """tshark 4.0 stops at these EtherTypes in GRE."""
 
 
-@pytest.mark.parametrize("frame", strategies.tunnelled(), ids=str)
+@each_case("frame", strategies.tunnelled(), ids=str)
 def test_the_packet_inside_a_tunnel_is_found(frame: Frame) -> None:
     found = walk(frame.data)
     packet = Packet.parse(frame.data)

@@ -7,6 +7,7 @@ import zlib
 import numpy as np
 import pytest
 
+from each_case import each_case
 from ibwire.capture import RecordBatch
 from ibwire.capture.index import PADDING
 from ibwire.dissect import icrc
@@ -95,7 +96,7 @@ SELECTING = {
 }
 
 
-@pytest.mark.parametrize("kind", COVERAGE)
+@each_case("kind", COVERAGE)
 def test_the_icrc_covers_every_bit_that_may_not_change_and_no_other(kind: str) -> None:
     route, start, mask = COVERAGE[kind]
     data = packet(route)
@@ -125,7 +126,7 @@ def test_ethernet_and_tags_are_not_covered() -> None:
     assert set(words(verdicts)) == {"good"}
 
 
-@pytest.mark.parametrize("cut", [1, 2, 3, 4, 5, 8])
+@each_case("cut", [1, 2, 3, 4, 5, 8])
 def test_a_packet_that_was_cut_has_a_truncated_icrc(cut: int) -> None:
     datas = [packet(ROUTE4), packet(ROUTE6), packet(ROUTE1)]
 

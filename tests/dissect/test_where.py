@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each_case import each_case
 from ibwire.base.errors import ExpressionError
 from ibwire.dissect.column import Column, FieldType, Kind
 from ibwire.dissect.where import parse
@@ -126,7 +127,7 @@ def _select(text: str, rows: list[Row] = PACKETS) -> list[int]:
     return [int(i) for i in np.flatnonzero(mask)]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "selected"),
     [
         ("bth.psn == 100", [0]),
@@ -183,7 +184,7 @@ def test_comparison_selects_the_packets_it_holds_for(text: str, selected: list[i
     assert _select(text) == selected
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "selected"),
     [
         ("bth.fecn", [1]),
@@ -202,7 +203,7 @@ def test_field_alone_means_present_and_for_a_number_not_zero(
     assert _select(text) == selected
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "selected"),
     [
         ("bth.psn != 5", [0, 1, 2]),
@@ -218,7 +219,7 @@ def test_test_on_an_absent_field_is_false_and_its_negation_true(
     assert _select(text) == selected
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "selected"),
     [
         ("bth.fecn or bth.psn == 100 and bth.opcode == CNP", [1]),
@@ -236,7 +237,7 @@ def test_not_binds_before_and_before_or(text: str, selected: list[int]) -> None:
     assert _select(text) == selected
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "selected"),
     [
         ("bth.opcode == 300", []),
@@ -251,7 +252,7 @@ def test_value_beyond_the_field_is_no_error(text: str, selected: list[int]) -> N
     assert _select(text) == selected
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "column", "reason"),
     [
         ("", 0, "the expression is empty"),
@@ -319,7 +320,7 @@ def test_error_points_at_the_column_and_says_what_was_expected(
     assert reason in caught.value.reason
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("word", "sign"),
     [("eq", "=="), ("ne", "!="), ("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">=")],
 )
@@ -364,7 +365,7 @@ def test_two_codes_of_one_word_are_both_selected() -> None:
     assert mask.tolist() == [False, True, True, False]
 
 
-@pytest.mark.parametrize("name", TYPES)
+@each_case("name", TYPES)
 def test_no_packets_select_nothing(name: str) -> None:
     assert _select(name, rows=[]) == []
     assert _select(f"not {name}", rows=[]) == []

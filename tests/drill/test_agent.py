@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from each_case import each_case
 from examples import scaled
 from ibwire.base.errors import PeerError, VerbsError
 from ibwire.drill.targets.remote import Remote
@@ -583,7 +584,7 @@ GOOD: dict[str, Any] = {
 SUCCESS = {"wr_id": 1, "status": 0, "opcode": 0, "byte_len": 8, "flags": 0, "imm_data": 0}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("question", "answer"),
     [
         ("about", None),
@@ -617,7 +618,7 @@ def test_an_answer_that_makes_no_sense_is_the_agents_fault(question: str, answer
         use_all(remote(lambda asked: {"ok": answers[asked["do"]]}))
 
 
-@pytest.mark.parametrize("answer", [None, [], {}, {"errno": "EINVAL", "reason": "x"}, "ok"])
+@each_case("answer", [None, [], {}, {"errno": "EINVAL", "reason": "x"}, "ok"])
 def test_an_answer_of_another_form_is_the_agents_fault(answer: Any) -> None:
     with pytest.raises(PeerError, match="the agent answers"):
         remote(lambda asked: answer)

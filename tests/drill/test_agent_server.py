@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from each_case import each_case
 from examples import scaled
 from ibwire.drill.agent import agent_server
 from ibwire.drill.agent.agent_server import LIMITS, LONGEST_HELLO, ListenError, Refused, Server
@@ -434,7 +435,7 @@ def test_a_name_without_an_address_is_an_error_with_the_name(name: str) -> None:
         agent_server.listen(["127.0.0.1", name], 0)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("first", "second", "same"),
     [
         ("10.0.0.1", "10.0.0.2", False),

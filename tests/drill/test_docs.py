@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
+from each_case import each_case
 from ibwire.drill import parse, report, run
 from ibwire.drill.language.cursor import SYMBOLS
 from ibwire.drill.language.literals import INBOUND_WORDS, WORDS
@@ -19,12 +18,12 @@ BLOCKS = TEXT.split("```\n")[1::2]
 """The examples: a script, a run of the command, a report, the usage, ..., last the blocks."""
 
 
-@pytest.mark.parametrize("word", sorted({*VERBS, *WORDS, *INBOUND_WORDS, *SYMBOLS}))
+@each_case("word", sorted({*VERBS, *WORDS, *INBOUND_WORDS, *SYMBOLS}))
 def test_every_word_is_documented(word: str) -> None:
     assert f"`{word}" in TEXT
 
 
-@pytest.mark.parametrize("argument", sorted(VERBS["qp"].args))
+@each_case("argument", sorted(VERBS["qp"].args))
 def test_every_attribute_of_the_connection_is_documented(argument: str) -> None:
     line = next(line for line in TEXT.splitlines() if line.startswith("| `qp "))
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from drill.test_docs import BLOCKS
+from each_case import each_case
 from ibwire.base.errors import ScriptError
 from ibwire.capture import open_capture
 from ibwire.drill import Verdict, parse, report, run
@@ -121,7 +122,7 @@ PASSING = {
 }
 
 
-@pytest.mark.parametrize("text", PASSING.values(), ids=PASSING)
+@each_case("text", PASSING.values(), ids=PASSING)
 def test_passes(text: str) -> None:
     verdict = drill(text)
 
@@ -225,7 +226,7 @@ ERRORS = {
 }
 
 
-@pytest.mark.parametrize("text", ERRORS)
+@each_case("text", ERRORS)
 def test_an_error_has_its_position_and_the_expected_token(text: str) -> None:
     with pytest.raises(ScriptError) as caught:
         parse(text.encode(), "s.drill")

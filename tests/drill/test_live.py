@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from each_case import each_case
 from ibwire.base.errors import PeerError
 from ibwire.base.node import OPEN, Frame, Grant
 from ibwire.base.units import MS, US, S, Time
@@ -38,7 +39,7 @@ from ibwire_layers.opcodes import OpCode
 # Time.
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "expected"),
     [
         ("+1us < ACK psn", US),
@@ -131,7 +132,7 @@ def tagged(given: Frame) -> Frame:
     return given[:12] + bytes.fromhex("8100 0005") + given[12:]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "given",
     [
         frame(1),
@@ -198,7 +199,7 @@ def test_messages_about_exchanges_that_are_over_are_the_nodes() -> None:
     assert [each for _, each in diverted.outbound] == [message(7, 8), message(0, 0)]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text", ["< CM_REQ", "> any | CM_REJ", "unordered {\n> CM_REP\n}", "listen", "cm_event nothing"]
 )
 def test_a_script_is_about_connection_management(text: str) -> None:

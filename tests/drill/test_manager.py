@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from drill.test_docs import BLOCKS
+from each_case import each_case
 from ibwire.base.errors import ScriptError
 from ibwire.base.units import MS
 from ibwire.drill import Verdict, parse, report, run
@@ -109,7 +110,7 @@ PASSING = {
 }
 
 
-@pytest.mark.parametrize("text", PASSING.values(), ids=PASSING)
+@each_case("text", PASSING.values(), ids=PASSING)
 def test_passes(text: str) -> None:
     verdict = drill(text)
 
@@ -167,7 +168,7 @@ FAILING = {
 }
 
 
-@pytest.mark.parametrize(("text", "line", "detail"), FAILING.values(), ids=FAILING)
+@each_case(("text", "line", "detail"), FAILING.values(), ids=FAILING)
 def test_failure_has_its_reason(text: str, line: int, detail: str) -> None:
     failure = drill(text).failure
 
@@ -370,7 +371,7 @@ ERRORS = {
 }
 
 
-@pytest.mark.parametrize("text", ERRORS)
+@each_case("text", ERRORS)
 def test_an_error_has_its_position_and_the_expected_token(text: str) -> None:
     with pytest.raises(ScriptError) as caught:
         parse(text.encode(), "s.drill")

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each_case import each_case
 from ibwire.base.errors import ScriptError
 from ibwire.drill import Script, parse, run
 from ibwire.drill.language.parser import MAXIMUM_CASES, MAXIMUM_STEPS
@@ -213,7 +214,7 @@ ERRORS = {
 }
 
 
-@pytest.mark.parametrize("text", ERRORS, ids=lambda text: text.replace("\n", "|"))
+@each_case("text", ERRORS, ids=lambda text: text.replace("\n", "|"))
 def test_an_error_has_its_position_and_the_expected_token(text: str) -> None:
     assert error_of(text) == f"s.drill:{ERRORS[text]}"
 
@@ -230,7 +231,7 @@ def test_an_error_for_another_profile_is_reported_too() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("content", "where"),
     [
         (b"a" * (MAXIMUM_SIZE + 1), "s.drill: a script has at most 65536 bytes"),

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each_case import each_case
 from ibwire.base.errors import EncodeError, VerbsError
 from ibwire.base.units import MS, US
 from ibwire.impair import PlanError
@@ -29,9 +30,7 @@ GRH_ROOM = 40
 # The pair.
 
 
-@pytest.mark.parametrize(
-    ("link", "qp_type"), list(product(LINKS, (QPType.RC, QPType.UC, QPType.UD))), ids=str
-)
+@each_case(("link", "qp_type"), list(product(LINKS, (QPType.RC, QPType.UC, QPType.UD))), ids=str)
 def test_pair_carries_a_message_over_every_link_and_service(link: str, qp_type: QPType) -> None:
     pair = Pair(link=link, qp_type=qp_type, mtu=512)
     pair.a.write(8, b"hello")
@@ -107,7 +106,7 @@ def test_run_ends_an_endless_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 490 < len(pair.packets()) < 510
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("options", "error", "text"),
     [
         ({"mtu": 1000}, VerbsError, "mtu 1000, not one of 256, 512, 1024, 2048, 4096"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from each_case import each_case
 from ibwire.base.errors import ScriptError
 from ibwire.drill import parse, run
 from ibwire.drill.verdict import Verdict, report
@@ -280,7 +281,7 @@ SCRIPTS = {
 }
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@each_case("name", SCRIPTS)
 def test_scripts_pass(name: str) -> None:
     verdict = drill(SCRIPTS[name])
 
@@ -305,7 +306,7 @@ FAILURES = {
 }
 
 
-@pytest.mark.parametrize("text", FAILURES, ids=lambda text: text.replace("\n", "|"))
+@each_case("text", FAILURES, ids=lambda text: text.replace("\n", "|"))
 def test_what_does_not_fit_is_a_failure(text: str) -> None:
     verdict = drill(text)
 
@@ -345,7 +346,7 @@ ERRORS = {
 }
 
 
-@pytest.mark.parametrize("text", ERRORS, ids=lambda text: text.replace("\n", "|"))
+@each_case("text", ERRORS, ids=lambda text: text.replace("\n", "|"))
 def test_errors_have_their_place(text: str) -> None:
     with pytest.raises(ScriptError) as caught:
         drill(text)
@@ -353,7 +354,7 @@ def test_errors_have_their_place(text: str) -> None:
     assert str(caught.value).startswith(f"s.drill:{ERRORS[text]}")
 
 
-@pytest.mark.parametrize("profile", sorted(PROFILES))
+@each_case("profile", sorted(PROFILES))
 def test_other_profiles_have_several_queue_pairs_too(profile: str) -> None:
     text = SCRIPTS["two queue pairs have their own PSNs, requests and completions"]
     script = parse(text.encode(), "s.drill", profile)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from each_case import each_case
 from ibwire.drill import Verdict, parse, report, run
 from ibwire.drill.packets import pattern
 from ibwire_layers.packet import CrcStatus, Packet, RoCEv2Route
@@ -77,14 +78,14 @@ PASSING = {
 }
 
 
-@pytest.mark.parametrize("text", PASSING.values(), ids=PASSING)
+@each_case("text", PASSING.values(), ids=PASSING)
 def test_passes(text: str) -> None:
     verdict = drill(text)
 
     assert verdict.passed, report(verdict)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("field", "problem"),
     {
         "psn+1": "psn 100, not psn+1 (101)",
@@ -281,7 +282,7 @@ FAILING = {
 }
 
 
-@pytest.mark.parametrize(("text", "failure"), FAILING.values(), ids=FAILING)
+@each_case(("text", "failure"), FAILING.values(), ids=FAILING)
 def test_fails(text: str, failure: tuple[int, str, str]) -> None:
     assert failure_of(text) == failure
 
@@ -294,7 +295,7 @@ def frame_of(literal: str) -> bytes:
     return frame
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("literal", "size", "status"),
     [
         # Ethernet 14, IPv4 20, UDP 8, BTH 12, ICRC 4: 58 bytes and what is between.
@@ -317,7 +318,7 @@ def test_a_frame_has_its_size_and_icrc(literal: str, size: int, status: CrcStatu
     assert packet.route.udp.length == size - 34
 
 
-@pytest.mark.parametrize("bits", [1, 0x10000, 0x80000000, 0xFFFF, 0xFFFFFFFF])
+@each_case("bits", [1, 0x10000, 0x80000000, 0xFFFF, 0xFFFFFFFF])
 def test_bits_of_the_right_icrc_are_flipped(bits: int) -> None:
     right = frame_of("WRITE_ONLY psn len=8")
     wrong = frame_of(f"WRITE_ONLY psn len=8 icrc=good^{bits:#x}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from each_case import each_case
 from ibwire.base.errors import PeerError
 from ibwire.base.units import MS, Time
 from ibwire.drill import Verdict, parse
@@ -52,7 +53,7 @@ FAILS_WITH_SLACK = {
 }
 
 
-@pytest.mark.parametrize("text", NEEDS_SLACK.values(), ids=NEEDS_SLACK)
+@each_case("text", NEEDS_SLACK.values(), ids=NEEDS_SLACK)
 def test_what_is_expected_may_be_late(text: str) -> None:
     assert drill(text, 20 * MS).failure is None
     assert drill(text, 0).failure is not None

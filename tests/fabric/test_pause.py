@@ -3,10 +3,10 @@
 from collections import deque
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each_case import each_case
 from ibwire.base.node import OPEN, Frame, Grant
 from ibwire.base.units import GBPS, NS, US, Time
 from ibwire.fabric import Simulator
@@ -147,7 +147,7 @@ def test_without_flow_control_a_pause_frame_is_a_frame() -> None:
     assert [time for time, _ in a.sent] == [9920 * n for n in range(200)]
 
 
-@pytest.mark.parametrize("lane", range(8))
+@each_case("lane", range(8))
 def test_other_priorities_go_on(lane: int) -> None:
     a = Host(*[(lane, DATA)] * 300)
     b = Host((7, pfc_frame(MAC, {5: 100})))

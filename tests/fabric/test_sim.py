@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each_case import each_case
 from ibwire.base.errors import EncodeError
 from ibwire.base.node import OPEN, Frame, Grant, Pipe
 from ibwire.base.units import GBPS, NS, US, S, Time
@@ -311,7 +312,7 @@ def test_exception_of_a_node_reaches_the_caller() -> None:
     assert sim.run() is Outcome.IDLE
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("wrong", "field"),
     [
         ({"rate_bps": 0}, "rate_bps"),

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from each_case import each_case
 from fabric.hosts import Network, frame
 from ibwire.base.errors import EncodeError
 from ibwire.base.units import MS, US
@@ -200,7 +201,7 @@ def test_nobody_waits_in_a_network_that_has_finished() -> None:
     assert explain(run.network) == ""
 
 
-@pytest.mark.parametrize(
+@each_case(
     "wrong",
     [
         lambda: PauseStorm(host="h0", start=5, end=5),

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from each_case import each_case
 from ibwire.base.errors import EncodeError
 from ibwire.fabric.topology import (
     Link,
@@ -143,7 +144,7 @@ def test_host_behind_a_link_that_is_down_has_no_way() -> None:
     assert topology.next_hops(without=[topology.links[0]]) == {"s0": {"h1": [1]}}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("hosts", "switches", "links"),
     [
         (["a", "b"], ["s"], [Link("a", "s"), Link("b", "x")]),

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from each_case import each_case
 from ibwire.base.units import GBPS, US
 from ibwire.fabric.switch.routing import Strategy
 from ibwire.rc.profile import CONNECTX_AR
@@ -183,7 +184,7 @@ def test_script_misses_what_it_cannot_follow_and_names_what_it_leaves_aside(
     assert "15 rows, 1 missed, 1 files left out" in result.stdout
 
 
-@pytest.mark.parametrize("path", sorted(DATA.glob("*.json")), ids=lambda path: path.stem)
+@each_case("path", sorted(DATA.glob("*.json")), ids=lambda path: path.stem)
 def test_all_keys_of_the_files_are_known(path: Path) -> None:
     document = json.loads(path.read_text())
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
+from each_case import each_case
 from examples import sampled, scaled
 from fuzz.cases import cases
 from ibwire.base.node import Frame
@@ -712,7 +713,7 @@ def test_right_answers_are_right_where_psns_wrap() -> None:
     assert device.completions() == [(0, 0, 0, 2)]
 
 
-@pytest.mark.parametrize("seed", range(8))
+@each_case("seed", range(8))
 def test_silence_gives_up_a_request_exactly_when_its_retries_are_over(seed: int) -> None:
     """One retry: the second timeout ends it with IBV_WC_RETRY_EXC_ERR, 12."""
     device = Emulation(Connection(timeout=8, retry_cnt=1))

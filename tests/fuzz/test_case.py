@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each_case import each_case
 from fuzz.cases import cases, json_values, places
 from ibwire.fuzz.case import (
     BAD,
@@ -88,7 +89,7 @@ def test_line_of_a_case_shows_unusual_attributes() -> None:
     assert step_text(packet) == ("OPCODE_0x1F una+2 bth.pkey=0x12345 len=300 pad=1 cut=20 icrc=bad")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "reason"),
     [
         ("", "case.json: no JSON: "),

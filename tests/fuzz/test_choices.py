@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from each_case import each_case
 from examples import sampled
 from ibwire.base.units import MS
 from ibwire.fuzz.campaign import Campaign
@@ -71,14 +72,14 @@ def test_every_field_of_a_profile_is_a_choice_or_has_a_reason() -> None:
     assert not chosen & set(NO_CHOICE)
 
 
-@pytest.mark.parametrize("profile", PROFILES.values(), ids=lambda profile: profile.name)
+@each_case("profile", PROFILES.values(), ids=lambda profile: profile.name)
 def test_every_value_of_a_profile_is_one_that_its_choices_know(profile: Profile) -> None:
     for choice in CHOICES:
         values = [value for each in choices_of_field(choice.name) for value in each.values]
         assert getattr(profile, choice.name) in values, choice.name
 
 
-@pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: choice.name)
+@each_case("choice", CHOICES, ids=lambda choice: choice.name)
 def test_every_value_of_a_choice_has_a_different_text(choice: Choice) -> None:
     """Choices are saved as texts."""
     assert len({value_text(value) for value in choice.values}) == len(choice.values) > 1

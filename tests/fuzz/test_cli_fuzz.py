@@ -14,6 +14,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from each_case import each_case
 from ibwire.cli import main
 from ibwire.cli.fuzz import command
 from ibwire.cli.fuzzing import Budget, BudgetType
@@ -162,7 +163,7 @@ def test_a_connection_manager_may_be_attacked(tmp_path: Path) -> None:
     assert fuzz("cover", tmp_path / "out").stdout.startswith(" " * 8)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("arguments", "reason"),
     [
         ("--target emu:windows", "target 'emu:windows', not emu, one of emu:spec"),
@@ -206,7 +207,7 @@ def test_what_cannot_be_is_wrong_usage(arguments: str, reason: str) -> None:
     assert reason in result.output.replace("\n", " ")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "budget"),
     [
         ("20000", Budget(20_000, None)),

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from each_case import each_case
 from examples import sampled
 from ibwire.base.node import Frame
 from ibwire.base.units import S
@@ -367,15 +368,13 @@ def test_requests_beyond_the_backlog_and_beyond_all_room_are_dropped() -> None:
     assert len(alone.management.manager.connections) == MAXIMUM_CONNECTIONS
 
 
-@pytest.mark.parametrize(
-    "field", ["rep.local_qpn", "req.no_such_field", "mad.class", "bth.nothing", "nothing"]
-)
+@each_case("field", ["rep.local_qpn", "req.no_such_field", "mad.class", "bth.nothing", "nothing"])
 def test_field_that_a_message_does_not_have_is_refused(field: str) -> None:
     with pytest.raises(CaseError):
         Alone()(replace(say("REQ"), fields={field: 1}))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("step", "where"),
     [
         ({"step": "mad", "message": "HELLO"}, "steps[0].message"),

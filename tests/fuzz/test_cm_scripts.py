@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 
 import ibwire.drill as drill
+from each_case import each_case
 from examples import sampled
 from ibwire.base.errors import ScriptError
 from ibwire.base.units import S
@@ -240,7 +241,7 @@ def test_case_of_several_connections_is_a_script() -> None:
     assert not says(text.replace("CM_RTU", "CM_DREQ"), case)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("lines", "reason"),
     [
         ("listen backlog=7\n< CM_REQ", ":2: backlog of listen in a case is 6"),

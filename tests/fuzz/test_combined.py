@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from each_case import each_case
 from ibwire.fuzz.case import (
     GOOD,
     Case,
@@ -70,7 +71,7 @@ def packet(opcode: int, psn: int = 0, length: int = 0, pair: int = 0, **more: An
     return Packet(int(opcode), ("expected", psn), length, pair=pair, **more)
 
 
-@pytest.mark.parametrize("name", MUTANTS)
+@each_case("name", MUTANTS)
 def test_every_planted_fault_fits_the_code(name: str) -> None:
     for module, source in _patched_sources(MUTANTS[name]).items():
         compile(source, module, "exec")

@@ -7,9 +7,9 @@ from dataclasses import fields
 from pathlib import Path
 
 import click
-import pytest
 from click.testing import CliRunner
 
+from each_case import each_case
 from ibwire.cli.fuzz import COMMANDS, command
 from ibwire.cli.fuzz_live import target_options
 from ibwire.cli.fuzz_run import command as run
@@ -32,7 +32,7 @@ HAND = TEXT.split("```json\n")[1].split("```")[0]
 SCRIPT = TEXT.split("## A case by hand")[1].split("```\n")[1]
 
 
-@pytest.mark.parametrize("name", [*map(str, Group), *COMMANDS])
+@each_case("name", [*map(str, Group), *COMMANDS])
 def test_every_group_and_command_is_documented(name: str) -> None:
     assert f"`{name}`" in TEXT or f"ibwire fuzz {name}" in TEXT or f"[{name}]" in TEXT
 
@@ -41,31 +41,29 @@ LIVE = {each.name for each in click.command(target_options(lambda **options: Non
 """Options about devices on a link."""
 
 
-@pytest.mark.parametrize(
+@each_case(
     "option", [each for each in run.params if each.name not in LIVE], ids=lambda each: each.name
 )
 def test_every_option_of_a_run_is_documented(option: click.Parameter) -> None:
     assert any(f"`{spelling}" in TEXT for spelling in option.opts)
 
 
-@pytest.mark.parametrize("name", [entry.name for entry in fields(Connection)])
+@each_case("name", [entry.name for entry in fields(Connection)])
 def test_every_attribute_of_a_connection_is_documented(name: str) -> None:
     assert f"`{name}`" in TEXT
 
 
-@pytest.mark.parametrize("symbol", sorted(Emulation(Connection()).symbols))
+@each_case("symbol", sorted(Emulation(Connection()).symbols))
 def test_every_symbol_is_documented(symbol: str) -> None:
     assert f"`{symbol}`" in TEXT
 
 
-@pytest.mark.parametrize("step", ["packet", "post", "receive", "wait", "connect", "mad", "command"])
+@each_case("step", ["packet", "post", "receive", "wait", "connect", "mad", "command"])
 def test_every_step_is_documented(step: str) -> None:
     assert f"`{step}`" in TEXT
 
 
-@pytest.mark.parametrize(
-    "word", [entry.name for entry in fields(Packet) if entry.name not in ("opcode", "psn")]
-)
+@each_case("word", [entry.name for entry in fields(Packet) if entry.name not in ("opcode", "psn")])
 def test_everything_about_a_packet_is_documented(word: str) -> None:
     assert f"`{word}`" in TEXT
 

@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from each_case import each_case
 from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import Connection, Packet, Post, Receive, Role
 from ibwire.fuzz.coverage import Cell
@@ -51,7 +52,7 @@ def receive(reference: Emulation, packet: Packet) -> None:
     reference.answers()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("first", "offset", "expected"),
     [
         (100, 0, "expected"),
@@ -70,7 +71,7 @@ def test_psns_of_requests_are_by_what_is_expected(first: int, offset: int, expec
     assert named(device, Packet(SEND, ("expected", offset)))[PSN] == expected
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("first", "offset", "expected"),
     [
         (500, 0, "oldest outstanding"),
@@ -94,7 +95,7 @@ def test_psns_of_responses_are_by_what_is_outstanding(
     assert (found[PSN], found[STATE]) == (expected, "WAITING")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("length", "expected"),
     [
         (0, "none"),

@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from each_case import each_case
 from ibwire.base.node import Frame
 from ibwire.base.units import MS, US
 from ibwire.fuzz.case import BAD, Case, CaseError, Connection, Packet, Post, Role, Step, Value, Wait
@@ -353,7 +354,7 @@ def test_memory_beside_a_read_always_counts() -> None:
 FETCH_ADD = Post(int(WROpcode.ATOMIC_FETCH_AND_ADD))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("steps", "answer", "rule"),
     [
         ([], ack(), "#response-unexpected"),
@@ -391,7 +392,7 @@ def test_response_is_named_by_its_rule(steps: list[Step], answer: Packet, rule: 
     assert rule in told.rule
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("steps", "answer"),
     [
         ([send()], ack()),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from each_case import each_case
 from fuzz.across import Across
 from ibwire.base.units import MS
 from ibwire.drill.targets.target import Unable
@@ -69,7 +70,7 @@ def test_a_frame_holds_its_transport_with_a_tag_or_padding_or_without() -> None:
     assert transport(plain[:12] + TAG + plain[12:]) == inside
 
 
-@pytest.mark.parametrize(
+@each_case(
     "odd",
     [
         *(datagram(size) for size in (0, 4, 8, 15)),
@@ -100,7 +101,7 @@ def test_the_peer_is_sent_to() -> None:
     check(frame(eth_type=0x8915))
 
 
-@pytest.mark.parametrize(
+@each_case(
     "fields",
     [
         {"eth_dst": 0x010000C28001},

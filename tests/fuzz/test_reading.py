@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each_case import each_case
 from ibwire.base.errors import ScriptError
 from ibwire.fuzz.case import (
     Case,
@@ -190,7 +191,7 @@ ERRORS = {
 }
 
 
-@pytest.mark.parametrize("text", ERRORS, ids=lambda text: text.replace("\n", "|"))
+@each_case("text", ERRORS, ids=lambda text: text.replace("\n", "|"))
 def test_what_is_no_case_is_refused_with_its_line(text: str) -> None:
     with pytest.raises(CaseError) as caught:
         read(text)
@@ -198,14 +199,14 @@ def test_what_is_no_case_is_refused_with_its_line(text: str) -> None:
     assert str(caught.value).startswith(f"s.drill:{ERRORS[text]}")
 
 
-@pytest.mark.parametrize("packet", ["< SEND_ONLY psn", "qp state=RESET\n< CM_REQ"])
-@pytest.mark.parametrize("word", ["len=-1", "len=16385", "more=-1", "more=99999", "pad=-1"])
+@each_case("packet", ["< SEND_ONLY psn", "qp state=RESET\n< CM_REQ"])
+@each_case("word", ["len=-1", "len=16385", "more=-1", "more=99999", "pad=-1"])
 def test_word_out_of_range_is_refused_as_drill_does(packet: str, word: str) -> None:
     with pytest.raises(ScriptError, match=r"is -?\d+, not from 0 to 16384"):
         read(f"{packet} {word}")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "reason"),
     [
         ("< CM_REQ", "s.drill: a case about connections begins with qp state=RESET"),

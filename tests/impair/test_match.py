@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each_case import each_case
 from ibwire.base.errors import EncodeError
 from ibwire.capture import open_capture
 from ibwire.impair import All, Burst, Chance, Match, always, match
@@ -228,7 +229,7 @@ def test_queue_pairs_beyond_the_limit_have_no_number(monkeypatch: pytest.MonkeyP
     assert meant(Match(psn=0), frames) == [0, 1, 3]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "conditions",
     [
         {"opcode": "RC_SEND"},
@@ -307,13 +308,13 @@ def test_chance_repeats_by_seed_and_differs_by_name() -> None:
     assert len({tuple(draws(s, n)) for s in (1, 2) for n in "ab"}) == 4
 
 
-@pytest.mark.parametrize("wrong", [-0.1, 1.1, float("nan"), "0.5", True, None])
+@each_case("wrong", [-0.1, 1.1, float("nan"), "0.5", True, None])
 def test_impossible_probability_is_refused(wrong: Any) -> None:
     with pytest.raises(EncodeError, match="probability"):
         Chance(wrong)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("burst", "expected"),
     [
         ({"count": 2}, [0, 1]),
@@ -359,7 +360,7 @@ def test_always_means_every_frame() -> None:
 ETHERNET_FRAMES = [each for each in HANDMADE if each.link_type == LinkType.ETHERNET]
 
 
-@pytest.mark.parametrize("each", HANDMADE, ids=str)
+@each_case("each", HANDMADE, ids=str)
 def test_locate_agrees_with_walk_on_every_kind_of_frame(each: Any) -> None:
     found = walk(each.data, each.link_type)
 

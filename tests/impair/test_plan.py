@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each_case import each_case
 from ibwire.base.errors import EncodeError
 from ibwire.base.quantities import parse_duration, parse_rate
 from ibwire.base.units import GBPS, MS, NS, US, S
@@ -42,7 +43,7 @@ def test_no_rules_are_the_identity() -> None:
     assert psns(build_pipe([])) == list(range(8))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("rule", "expected"),
     [
         ("{ drop = { psn = 2, nth = 1 } }", [0, 1, 3, 4, 5, 6, 7]),
@@ -142,7 +143,7 @@ def test_randomness_depends_on_seed_and_name_and_place_only() -> None:
 # Errors.
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("rules", "path"),
     [
         (5, "faults"),
@@ -216,7 +217,7 @@ def test_path_of_an_error_can_be_walked_in_the_document() -> None:
     assert str(caught.value).startswith("wire[0].faults[1].drop.burst.count: 'x' is not")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("rule", "at_key"),
     [
         ({"lose": 1}, True),
@@ -282,7 +283,7 @@ def test_any_rules_make_a_pipe_or_a_plan_error(rules: Any) -> None:
 # Quantities.
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "expected"),
     [
         ("0s", 0),
@@ -300,7 +301,7 @@ def test_durations(text: str, expected: Any) -> None:
     assert parse_duration(text) == expected
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "expected"),
     [
         ("100G", 100 * GBPS),
@@ -315,7 +316,7 @@ def test_rates(text: str, expected: Any) -> None:
     assert parse_rate(text) == expected
 
 
-@pytest.mark.parametrize(
+@each_case(
     "wrong",
     [
         "",
@@ -339,7 +340,7 @@ def test_what_is_no_duration_is_refused(wrong: Any) -> None:
         parse_duration(wrong)
 
 
-@pytest.mark.parametrize("wrong", ["", "100", "100GB/s", "0G", "-1G", "100 GHz", "9" * 99 + "G", 1])
+@each_case("wrong", ["", "100", "100GB/s", "0G", "-1G", "100 GHz", "9" * 99 + "G", 1])
 def test_what_is_no_rate_is_refused(wrong: int | str) -> None:
     with pytest.raises(EncodeError, match="rate"):
         parse_rate(wrong)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from each_case import each_case
 from ibwire.base.errors import EncodeError
 from ibwire.base.node import Frame
 from ibwire.capture import open_capture
@@ -223,7 +224,7 @@ def test_frame_without_an_answer_is_counted() -> None:
     assert (stage.hits, stage.unanswered) == (0, 1)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("rule", "where"),
     [
         ({"cnp": {"to_qp": 1 << 24}}, "faults[0].cnp.to_qp"),

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each_case import each_case
 from ibwire.base.errors import EncodeError
 from ibwire.base.node import DamagedFrame, Frame, Pipe
 from ibwire.base.units import MS, US, Time
@@ -305,7 +306,7 @@ def test_ecn_capable_packets_are_marked_with_right_checksum_and_icrc(ecn: int) -
     assert stage.hits == 1
 
 
-@pytest.mark.parametrize(
+@each_case(
     "stage",
     [
         MarkECN(),
@@ -355,8 +356,8 @@ def test_mark_in_a_shipped_capture_is_what_the_switch_would_have_made(captures: 
     assert all(icrc(frame) is CrcStatus.GOOD for frame in after)
 
 
-@pytest.mark.parametrize("checksum", [0, 1, 2])
-@pytest.mark.parametrize("ecn", [1, 2])
+@each_case("checksum", [0, 1, 2])
+@each_case("ecn", [1, 2])
 def test_carry_out_of_the_checksum_comes_back_in(checksum: int, ecn: int) -> None:
     """The identification is chosen so that the checksum has this value."""
     plain = one(Rewrite(always, {"ipv4.id": 0, "ipv4.ecn": ecn}), FRAME)
@@ -554,7 +555,7 @@ def test_pcap_has_no_interfaces(tmp_path: Path) -> None:
 # What cannot be.
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("make", "field"),
     [
         (lambda: Duplicate(copies=0), "copies"),

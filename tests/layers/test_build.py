@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from each_case import each_case
 from ibwire_layers import headers as h
 from ibwire_layers import outer
 from ibwire_layers.build import build, build_packet, enclose
@@ -40,7 +41,7 @@ ROUTES: dict[str, Route] = {
     "ib global": ROUTE_GLOBAL,
 }
 
-every_route = pytest.mark.parametrize("route", ROUTES.values(), ids=ROUTES)
+every_route = each_case("route", ROUTES.values(), ids=ROUTES)
 
 
 def link_type_of(route: Route) -> int:
@@ -71,7 +72,7 @@ def golden_arguments(vector: Vector) -> dict[str, Any]:
     return {**known, "route": blank_route(vector.expected), "payload": payload}
 
 
-@pytest.mark.parametrize("vector", VECTORS, ids=str)
+@each_case("vector", VECTORS, ids=str)
 def test_golden_frame_is_built_from_its_hand_read_fields(vector: Vector) -> None:
     arguments = golden_arguments(vector)
     given = {name: value for name, value in arguments.items() if name not in LENGTHS}
@@ -150,7 +151,7 @@ def test_vlan_names_every_tag() -> None:
     assert [(tag.vid, tag.pcp) for tag in packet.route.vlans] == [(1, 5), (2, 5)]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("opcode", "name", "hint"),
     [
         (OpCode.RC_SEND_ONLY, "rkey", "on this route"),
@@ -340,7 +341,7 @@ def test_packet_without_the_fields_is_the_same_object() -> None:
     assert change(packet, changes_of({"ip.ttl": 9, "reth.va": 1, "vlan.pcp": 2})) is packet
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "value"),
     [("bth.psm", 1), ("psn", 1), ("bth.psn", 1 << 24), ("bth.psn", -1), ("bth.psn", True)],
 )

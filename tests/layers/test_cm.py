@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from ipaddress import IPv4Address
 
-import pytest
-
+from each_case import each_case
 from ibwire_layers import cm
 from ibwire_layers.headers import IPCM
 from ibwire_layers.management import read_mad
@@ -24,7 +23,7 @@ RPING_REQ = bytes.fromhex(
 prints them, except flow label and packet rate, which it misreads."""
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("message", "private"),
     [
         (cm.REQ, 92),
@@ -49,7 +48,7 @@ def test_message_fills_232_bytes_and_ends_with_private_data(
     assert (last.name, last.size) == ("private_data", 8 * private)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("message", "field", "byte", "bit"),
     [
         (cm.REQ, "service_id", 8, 0),
@@ -120,7 +119,7 @@ def test_tcp_port_18515_has_the_service_id_of_the_addressing_annex() -> None:
     assert cm.rdma_cm_port(service_id) == (cm.PortSpace.TCP, 18515)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("service_id", "port", "addresses"),
     [
         (0x0000000001061C06, (cm.PortSpace.TCP, 7174), True),

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from each_case import each_case
 from examples import few, sampled
 from ibwire_layers.construct import (
     HEADERS,
@@ -53,7 +54,7 @@ def test_construct_and_scalar_codec_agree(name: str, data: st.DataObject) -> Non
     assert struct.build(parsed) == raw
 
 
-@pytest.mark.parametrize("vector", FRAMES, ids=str)
+@each_case("vector", FRAMES, ids=str)
 def test_golden_frame_is_rebuilt_byte_for_byte(vector: Vector) -> None:
     found = parse_frame(vector.frame, vector.link_type)
 
@@ -111,7 +112,7 @@ def number(value: int | str) -> int:
     return int(ip_address(value))
 
 
-@pytest.mark.parametrize("vector", FRAMES, ids=str)
+@each_case("vector", FRAMES, ids=str)
 def test_golden_frame_has_the_expected_fields(vector: Vector) -> None:
     found = parse_frame(vector.frame, vector.link_type)
     compared = 0
@@ -132,9 +133,7 @@ def test_golden_frame_has_the_expected_fields(vector: Vector) -> None:
     assert compared >= 3
 
 
-@pytest.mark.parametrize(
-    "vector", sampled([v for v in FRAMES if "bth.opcode" in v.expected], 4), ids=str
-)
+@each_case("vector", sampled([v for v in FRAMES if "bth.opcode" in v.expected], 4), ids=str)
 def test_golden_packet_ends_at_its_length_field(vector: Vector) -> None:
     found = parse_frame(vector.frame, vector.link_type)
     expected = vector.expected
@@ -152,7 +151,7 @@ def test_golden_packet_ends_at_its_length_field(vector: Vector) -> None:
         assert found.vcrc.hex() == expected["vcrc_wire_bytes"]
 
 
-@pytest.mark.parametrize("vector", sampled([v for v in FRAMES if v.icrc_verifies], 4), ids=str)
+@each_case("vector", sampled([v for v in FRAMES if v.icrc_verifies], 4), ids=str)
 def test_missing_crcs_are_filled_in(vector: Vector) -> None:
     found = parse_frame(vector.frame, vector.link_type)
     found.icrc = None
@@ -162,7 +161,7 @@ def test_missing_crcs_are_filled_in(vector: Vector) -> None:
     assert build_frame(found, vector.link_type) == vector.frame
 
 
-@pytest.mark.parametrize("vector", sampled(FRAMES, 4), ids=str)
+@each_case("vector", sampled(FRAMES, 4), ids=str)
 def test_annotation_covers_every_bit_once_and_in_order(vector: Vector) -> None:
     bit = 0
     for _, offset, width, _ in annotate_frame(vector.frame, vector.link_type):
@@ -268,7 +267,7 @@ def test_fragment_is_data() -> None:
     assert build_frame(found) == frame
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("offset", "value", "fault"),
     [
         (14, b"\x65", Fault.VERSION),

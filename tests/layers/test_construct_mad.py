@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each_case import each_case
 from ibwire_layers.construct import annotate_mad, build_mad, parse_frame, parse_mad
 from ibwire_layers.construct.headers import parts
 from ibwire_layers.errors import DecodeError, EncodeError, Fault
@@ -95,7 +96,7 @@ def test_short_payload_is_refused(payload: bytes) -> None:
     assert caught.value.fault is Fault.TRUNCATED
 
 
-@pytest.mark.parametrize("name", sorted(MADS))
+@each_case("name", sorted(MADS))
 def test_golden_mad_is_rebuilt(name: str) -> None:
     assert build_mad(parse_mad(MADS[name])) == MADS[name]
 

@@ -7,6 +7,7 @@ import zlib
 
 import pytest
 
+from each_case import each_case
 from ibwire_layers import crc
 from vectors import Vector, load
 
@@ -116,7 +117,7 @@ def test_lpcrc_of_flow_control_packets(packet: str, sent: str) -> None:
     assert crc.lpcrc(bytes.fromhex(packet)).hex() == sent
 
 
-@pytest.mark.parametrize("vector", [v for v in load() if v.vcrc_verifies is not None], ids=str)
+@each_case("vector", [v for v in load() if v.vcrc_verifies is not None], ids=str)
 def test_vcrc_of_golden_frames(vector: Vector) -> None:
     frame = vector.frame
     expected = vector.expected["vcrc_computed_wire_bytes"]
@@ -124,7 +125,7 @@ def test_vcrc_of_golden_frames(vector: Vector) -> None:
     assert crc.vcrc(frame[:-2]).hex() == expected
 
 
-@pytest.mark.parametrize("size", [*range(104, 112), 256, 1050, 4130])
+@each_case("size", [*range(104, 112), 256, 1050, 4130])
 def test_vcrc_of_long_packets_is_the_remainder_of_a_division(size: int) -> None:
     """Bit by bit, with the generator x^16 + x^12 + x^3 + x + 1 of the specification (IBA 7.8.2)."""
     packet = random.Random(size).randbytes(size)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
+from each_case import each_case
 from ibwire_layers import headers as h
 from ibwire_layers import opcodes, outer
 from ibwire_layers.schema import Header
@@ -28,7 +27,7 @@ def read(vector: Vector) -> dict[str, Any]:
     return fields
 
 
-@pytest.mark.parametrize("vector", load(), ids=str)
+@each_case("vector", load(), ids=str)
 def test_golden_frame_has_the_expected_fields(vector: Vector) -> None:
     expected = golden_fields(vector.expected)
 
@@ -39,7 +38,7 @@ def test_golden_frame_has_the_expected_fields(vector: Vector) -> None:
     assert {n: list(v) if isinstance(v, tuple) else v for n, v in values.items()} == expected
 
 
-@pytest.mark.parametrize("vector", [v for v in load() if "ext_headers" in v.expected], ids=str)
+@each_case("vector", [v for v in load() if "ext_headers" in v.expected], ids=str)
 def test_golden_frame_has_the_expected_extension_headers(vector: Vector) -> None:
     found = walk(vector.frame, vector.link_type)
     names = [layer.header.__name__ for layer in found.layers if layer.offset > found.bth]
@@ -90,7 +89,7 @@ SIZES: dict[type[Header], int] = {
 }
 
 
-@pytest.mark.parametrize("kind", SIZES, ids=lambda kind: kind.__name__)
+@each_case("kind", SIZES, ids=lambda kind: kind.__name__)
 def test_size(kind: type[Header]) -> None:
     assert SIZES[kind] == kind.SIZE
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each_case import each_case
 from ibwire_layers import attributes as sm
 from ibwire_layers import records as sa
 from ibwire_layers.errors import DecodeError, Fault
@@ -60,7 +61,7 @@ def number(text: str) -> object:
         return text
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("header", "size"),
     [
         (MAD, 24),
@@ -97,7 +98,7 @@ def test_header_has_the_size_of_the_specification(header: type[Header], size: in
     assert size == header.SIZE
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("header", "field", "byte", "bit"),
     [
         (MAD, "transaction_id", 8, 0),
@@ -145,7 +146,7 @@ def test_sm_key_is_at_byte_36_of_the_mad() -> None:
     assert layout.data_offset == 56
 
 
-@pytest.mark.parametrize("name", sorted(MADS))
+@each_case("name", sorted(MADS))
 def test_values_equal_those_of_tshark(name: str) -> None:
     vector = next(v for v in load() if v.name == name)
     compared = 0
@@ -179,7 +180,7 @@ SPELLING = {
 }
 
 
-@pytest.mark.parametrize("vector", [v for v in load() if expected_of(v)], ids=str)
+@each_case("vector", [v for v in load() if expected_of(v)], ids=str)
 def test_values_equal_those_of_the_independent_parser(vector: Vector) -> None:
     payload = payload_of(vector)
     assert payload is not None
@@ -317,7 +318,7 @@ def test_parts_never_overlap_and_pack_to_the_bytes_they_were_read_from(payload: 
         assert part.pack() == payload[offset : offset + part.SIZE]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("status", "mgmt_class", "names"),
     [
         (0, MgmtClass.PERF, []),

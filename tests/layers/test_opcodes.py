@@ -5,8 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-import pytest
-
+from each_case import each_case
 from ibwire_layers import opcodes
 from ibwire_layers.opcodes import INFO, Operation, Payload, Position, Service
 
@@ -14,7 +13,7 @@ TABLE = Path(__file__).parents[1] / "golden" / "opcodes.csv"
 
 ROWS = list(csv.DictReader(TABLE.read_text(encoding="utf-8").splitlines()))
 
-every_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: row["name"])
+every_row = each_case("row", ROWS, ids=lambda row: row["name"])
 
 
 def test_the_known_opcodes_are_those_of_the_table() -> None:
@@ -44,7 +43,7 @@ def test_role_position_and_service(row: dict[str, str]) -> None:
     assert info.is_response == (row["role"] == "response")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("opcode", "operation"),
     [
         (0x00, Operation.SEND),

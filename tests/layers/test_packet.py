@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import strategies
+from each_case import each_case
 from examples import sampled, scaled
 from ibwire_layers import headers as h
 from ibwire_layers import opcodes, outer
@@ -35,7 +36,7 @@ ROUTES: dict[str, Route] = {
     "ib global": ROUTE_GLOBAL,
 }
 
-every_route = pytest.mark.parametrize("name", ROUTES)
+every_route = each_case("name", ROUTES)
 
 
 def read(vector: Vector) -> Packet:
@@ -51,7 +52,7 @@ def link_type_of(route: Route) -> int:
 # Golden frames.
 
 
-@pytest.mark.parametrize("vector", sampled(VECTORS, 4), ids=str)
+@each_case("vector", sampled(VECTORS, 4), ids=str)
 def test_golden_icrc_is_read_computed_and_judged(vector: Vector) -> None:
     packet = read(vector)
 
@@ -61,7 +62,7 @@ def test_golden_icrc_is_read_computed_and_judged(vector: Vector) -> None:
     assert packet.icrc_status() == (CrcStatus.GOOD if vector.icrc_verifies else CrcStatus.BAD)
 
 
-@pytest.mark.parametrize("vector", sampled(VECTORS, 4), ids=str)
+@each_case("vector", sampled(VECTORS, 4), ids=str)
 def test_golden_payload_name_and_trailer(vector: Vector) -> None:
     packet = read(vector)
 
@@ -73,14 +74,14 @@ def test_golden_payload_name_and_trailer(vector: Vector) -> None:
         assert len(packet.trailer) == vector.expected["trailing_bytes_after_ip"]
 
 
-@pytest.mark.parametrize("vector", sampled(VECTORS, 2), ids=str)
+@each_case("vector", sampled(VECTORS, 2), ids=str)
 def test_golden_frame_is_built_byte_for_byte(vector: Vector) -> None:
     packet = read(vector)
 
     assert packet.build() == vector.frame
 
 
-@pytest.mark.parametrize("vector", sampled([v for v in VECTORS if v.icrc_verifies], 4), ids=str)
+@each_case("vector", sampled([v for v in VECTORS if v.icrc_verifies], 4), ids=str)
 def test_golden_checks_are_computed_when_they_are_left_out(vector: Vector) -> None:
     packet = replace(read(vector), icrc=None, vcrc=None)
 
@@ -100,7 +101,7 @@ def test_a_right_golden_frame_needs_no_repair(vector: Vector) -> None:
     assert packet.repaired().build() == vector.frame
 
 
-@pytest.mark.parametrize("vector", [v for v in VECTORS if v.vcrc_verifies is not None], ids=str)
+@each_case("vector", [v for v in VECTORS if v.vcrc_verifies is not None], ids=str)
 def test_golden_vcrc_is_read(vector: Vector) -> None:
     packet = read(vector)
 
@@ -123,7 +124,7 @@ def rebuilt(frame: Frame) -> bytes | None:
     return packet.build()
 
 
-@pytest.mark.parametrize("frame", sampled(HANDMADE, 4), ids=str)
+@each_case("frame", sampled(HANDMADE, 4), ids=str)
 def test_a_frame_cut_at_any_length_is_built_byte_for_byte(frame: Frame) -> None:
     for length in range(len(frame.data) + 1):
         cut = frame.cut(length)
@@ -229,7 +230,7 @@ def test_frame_without_a_bth_is_a_decode_error_with_the_reason() -> None:
         assert caught.value.fault is Fault.NEXT_HEADER
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "fault"),
     [
         ("udp length", Fault.UDP_LENGTH),

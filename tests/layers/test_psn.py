@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from each_case import each_case
 from ibwire_layers import psn
 
 SIZE = 1 << 24
@@ -58,7 +58,7 @@ def test_window_holds_what_counting_from_its_first_reaches(
     assert psn.in_window(number, first, count) == (number in window)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("start", "end", "steps"),
     [
         (0, 0, 0),

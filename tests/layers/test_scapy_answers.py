@@ -10,6 +10,7 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 
+from each_case import each_case
 from ibwire_layers.scapy import (
     AETH,
     BTH,
@@ -131,8 +132,8 @@ def paired(request: Packet, reply: Packet) -> bool:
     return bool(sent.hashret() == received.hashret() and received.answers(sent))
 
 
-@pytest.mark.parametrize("route", ROUTES.values(), ids=list(ROUTES))
-@pytest.mark.parametrize(("name", "request_", "reply", "expected"), PAIRS)
+@each_case("route", ROUTES.values(), ids=list(ROUTES))
+@each_case(("name", "request_", "reply", "expected"), PAIRS)
 def test_reply_is_paired_with_its_request(
     name: str, request_: Packet, reply: Packet, expected: bool, route: tuple[Packet, Packet]
 ) -> None:

@@ -16,6 +16,7 @@ from scapy.layers.l2 import Dot1AD, Dot1Q, Ether
 from scapy.packet import Packet, Padding, Raw, bind_layers, split_layers
 from scapy.utils import rdpcap, wrpcap
 
+from each_case import each_case
 from ibwire_layers.scapy import (
     AETH,
     BTH,
@@ -74,8 +75,8 @@ LOWER = {
 }
 
 
-@pytest.mark.parametrize("lower", LOWER.values(), ids=list(LOWER))
-@pytest.mark.parametrize("trailing", [b"\0\0", bytes(18), b"\x12\x34\x56\x78", b"\0\0fcs4"])
+@each_case("lower", LOWER.values(), ids=list(LOWER))
+@each_case("trailing", [b"\0\0", bytes(18), b"\x12\x34\x56\x78", b"\0\0fcs4"])
 def test_what_follows_the_packet_is_padding(lower: Packet, trailing: bytes) -> None:
     whole = bytes(lower / SEND / b"abcdef")
 
@@ -118,7 +119,7 @@ def test_cut_packet_has_no_icrc_and_nothing_but_payload_in_its_payload(lower: Pa
         assert bytes(packet) == whole[:captured]
 
 
-@pytest.mark.parametrize("lower", LOWER.values(), ids=list(LOWER))
+@each_case("lower", LOWER.values(), ids=list(LOWER))
 def test_pad_bytes_that_are_not_zero_are_kept(lower: Packet) -> None:
     built = bytes(lower / BTH(pad=b"\xaa\xbb") / b"abcdef")
 
@@ -198,8 +199,8 @@ def test_bth_without_anything_around_has_an_unknown_icrc() -> None:
     assert BTH(bytes(16)).icrc_ok() is None
 
 
-@pytest.mark.parametrize("lower", [ip(), ip6()], ids=["IPv4", "IPv6"])
-@pytest.mark.parametrize("size", [0, 4, 64, 1024])
+@each_case("lower", [ip(), ip6()], ids=["IPv4", "IPv6"])
+@each_case("size", [0, 4, 64, 1024])
 def test_icrc_agrees_with_scapys_own_roce_layer(lower: Packet, size: int) -> None:
     payload = bytes(i & 0xFF for i in range(size))
 

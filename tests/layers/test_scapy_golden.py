@@ -15,6 +15,7 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Dot1Q, Ether
 from scapy.packet import Packet, Padding, Raw
 
+from each_case import each_case
 from examples import sampled
 from ibwire_layers import crc, headers
 from ibwire_layers.scapy import BTH, GRH, LRH, PFC, FlowControl, mad
@@ -173,7 +174,7 @@ def compared(packet: Packet, expected: dict[str, Any]) -> Iterator[tuple[str, An
             yield name, getattr(layer, FIELDS.get(name, field)), value
 
 
-@pytest.mark.parametrize("vector", VECTORS, ids=str)
+@each_case("vector", VECTORS, ids=str)
 def test_golden_frame_has_the_expected_fields(vector: Vector) -> None:
     packet = read(vector)
 
@@ -183,7 +184,7 @@ def test_golden_frame_has_the_expected_fields(vector: Vector) -> None:
     assert [(n, a) for n, a, _ in found] == [(n, b) for n, _, b in found]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "vector",
     [v for v in VECTORS if "bth.opcode" in v.expected and v.name != LYING_UDP_LENGTH],
     ids=str,
@@ -207,7 +208,7 @@ def test_extension_headers_payload_and_icrc_are_where_they_should_be(vector: Vec
         assert bth["ImmDt"].imm_data == int(vector.expected["immdt"], 16)
 
 
-@pytest.mark.parametrize("vector", [v for v in VECTORS if v.vcrc_verifies is not None], ids=str)
+@each_case("vector", [v for v in VECTORS if v.vcrc_verifies is not None], ids=str)
 def test_vcrc_is_read_and_verifies(vector: Vector) -> None:
     packet = read(vector)
 
@@ -215,14 +216,14 @@ def test_vcrc_is_read_and_verifies(vector: Vector) -> None:
     assert crc.vcrc(vector.frame[:-2]) == vector.frame[-2:]
 
 
-@pytest.mark.parametrize("vector", sampled(VECTORS, 4), ids=str)
+@each_case("vector", sampled(VECTORS, 4), ids=str)
 def test_golden_frame_is_rebuilt_byte_for_byte(vector: Vector) -> None:
     assert bytes(read(vector)) == vector.frame
     assert bytes(clear(read(vector))) == vector.frame
     assert bytes(read(vector).copy()) == vector.frame
 
 
-@pytest.mark.parametrize("vector", sampled([v for v in VECTORS if v.icrc_verifies], 4), ids=str)
+@each_case("vector", sampled([v for v in VECTORS if v.icrc_verifies], 4), ids=str)
 def test_frame_is_built_from_its_values_without_lengths_and_checksums(vector: Vector) -> None:
     packet = composed(read(vector))
 

@@ -12,6 +12,7 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, fuzz
 
+from each_case import each_case
 from examples import few
 from ibwire_layers import opcodes
 from ibwire_layers.mad import MAD_SIZE
@@ -110,7 +111,7 @@ def test_any_bytes_in_any_layer_are_rebuilt(layer: type[Packet], data: bytes) ->
     assert_rebuilt(layer, data)
 
 
-@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.__name__)
+@each_case("layer", LAYERS, ids=lambda layer: layer.__name__)
 def test_fuzzed_layer_builds_and_is_read_as_what_it_is(layer: type[Packet]) -> None:
     for _ in range(20):
         built = bytes(fuzz(layer(**OPCODES.get(layer, {}))))
@@ -118,7 +119,7 @@ def test_fuzzed_layer_builds_and_is_read_as_what_it_is(layer: type[Packet]) -> N
         assert bytes(layer(built)) == built
 
 
-@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.__name__)
+@each_case("layer", LAYERS, ids=lambda layer: layer.__name__)
 def test_layer_with_any_values_is_shown(layer: type[Packet]) -> None:
     whole = layer(bytes(layer()))
 
@@ -129,7 +130,7 @@ def test_layer_with_any_values_is_shown(layer: type[Packet]) -> None:
         assert packet.command().startswith(layer.__name__)
 
 
-@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.__name__)
+@each_case("layer", LAYERS, ids=lambda layer: layer.__name__)
 def test_layer_has_the_schemas_fields_in_order(layer: type[Packet]) -> None:
     names = [field.name.rstrip("_") for field in layer.fields_desc]
     described = [f.name for f in layer.HEADER.FIELDS if f.name != "private_data"]

@@ -6,8 +6,7 @@ import csv
 from decimal import Decimal
 from pathlib import Path
 
-import pytest
-
+from each_case import each_case
 from ibwire_layers import syndrome
 from ibwire_layers.syndrome import AckKind, NakCode
 
@@ -39,7 +38,7 @@ def test_the_table_has_every_syndrome_with_bit_7_clear() -> None:
     assert [number(row) for row in ROWS] == list(range(128))
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["syndrome_hex"])
+@each_case("row", ROWS, ids=lambda row: row["syndrome_hex"])
 def test_kind_and_credits(row: dict[str, str]) -> None:
     credits = int(row["credits"]) if row["credits"].isdigit() else None
 

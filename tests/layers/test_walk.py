@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 
 import strategies
+from each_case import each_case
 from examples import sampled, scaled
 from ibwire_layers import headers as h
 from ibwire_layers import outer
@@ -40,7 +40,7 @@ STACKS = {
 }
 
 
-@pytest.mark.parametrize("name", STACKS)
+@each_case("name", STACKS)
 def test_headers_of_a_frame_in_order(name: str) -> None:
     found = walk(FRAMES[name].data, FRAMES[name].link_type)
 
@@ -91,7 +91,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@each_case("name", FAULTS)
 def test_fault_and_protocol_of_a_frame(name: str) -> None:
     found = walk(FRAMES[name].data, FRAMES[name].link_type)
 
@@ -123,7 +123,7 @@ def test_offset_of_is_the_innermost() -> None:
     assert found.offset_of(h.GRH) == -1
 
 
-@pytest.mark.parametrize("frame", sampled(HANDMADE, 4), ids=str)
+@each_case("frame", sampled(HANDMADE, 4), ids=str)
 def test_cut_frame_has_the_first_headers_of_the_whole_one(frame: Frame) -> None:
     """The cut frame has the headers of the whole frame up to the cut, with another fault."""
     whole = walk(frame.data, frame.link_type)

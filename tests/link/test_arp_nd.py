@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from each_case import each_case
 from ibwire.base.errors import LinkError, VerbsError
 from ibwire.base.node import Frame, Grant
 from ibwire.base.units import S, Time
@@ -241,7 +242,7 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("name", BROKEN)
+@each_case("name", BROKEN)
 def test_malformed_requests_are_counted_and_not_answered(name: str) -> None:
     node = responder()
     node.receive(BROKEN[name], 0)
@@ -468,7 +469,7 @@ def test_in_a_vlan_questions_and_answers_carry_its_tag() -> None:
     assert frames[2][12:16] == TAG_5
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("vlan", "frame", "answered"),
     [
         (5, ARP_REQUEST, False),

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 
+from each_case import each_case
 from ibwire.base.errors import LinkError
 from ibwire.link import hardware_clock
 from ibwire.link.arrival import Stamps, control_messages, stamps
@@ -64,7 +65,7 @@ def test_messages_behind_others_are_found() -> None:
     assert bytes(several[SOL_PACKET, PACKET_AUXDATA]) == bytes(range(20))
 
 
-@pytest.mark.parametrize(
+@each_case(
     "damaged",
     [
         b"",

@@ -6,6 +6,7 @@ from queue import SimpleQueue
 
 import pytest
 
+from each_case import each_case
 from ibwire.base.errors import PeerError
 from ibwire.base.node import Frame
 from ibwire.base.units import Time
@@ -73,7 +74,7 @@ def test_perf_reports_it_in_the_middle_of_a_test() -> None:
         side_by_side(client, server)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("limit", "found"),
     [(-1, None), (0, 0), (3, 0), (4, 4), (1456, 1456), (4092, 4092), (4096, None)],
 )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from each_case import each_case
 from ibwire.capture.reader import open_capture
 from ibwire.programs.perf_contents import (
     RandomRun,
@@ -125,7 +126,7 @@ def test_messages_that_are_too_short_are_said_to_be_unknown() -> None:
 RECORD = Record(qpn=0x17, psn=0x123456, gid=0)
 
 
-@pytest.mark.parametrize("size", [1, 64, 100, 2048, 5000])
+@each_case("size", [1, 64, 100, 2048, 5000])
 def test_pieces_that_ibwire_sends_follow_from_the_record(size: int) -> None:
     ours, theirs = (pieces_sent(RECORD, Layout(size)) for _ in range(2))
 
@@ -141,7 +142,7 @@ def test_no_piece_stands_for_another_of_its_round() -> None:
     assert len(rows) == len(pieces.offsets) >= 128
 
 
-@pytest.mark.parametrize("size", [1, 100, 130, 700, 2048, 2049])
+@each_case("size", [1, 100, 130, 700, 2048, 2049])
 def test_each_piece_belongs_to_one_place(size: int) -> None:
     layout = Layout(size)
     pieces = pieces_sent(RECORD, layout)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from each_case import each_case
 from ibwire.base.errors import EncodeError, LinkError, PeerError
 from ibwire.programs import perf
 from ibwire.programs.endpoint import Endpoint
@@ -117,7 +118,7 @@ OPENING = [
 NOBODY = Record(0x11, 0x22, 0xFFFF0A000002, 0x3333, 0x444444)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("words", "reason"),
     [
         ([b"5.31".ljust(16, b"\0")], "version 5.31; version 5.70 or newer is required"),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from each_case import each_case
 from ibwire.base.errors import PeerError
 from ibwire.capture.reader import open_capture
 from ibwire.programs.perftest import (
@@ -98,7 +99,7 @@ def test_course_is_that_of_the_capture(name: str, test: Verb, latency: bool) -> 
     assert sizes == BEGINNING + sizes_of(test, latency=latency)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("test", "latency", "both", "qps", "sizes"),
     [
         # Of the client in captures that are too large for this repository: write-bw-2qp,
@@ -180,7 +181,7 @@ def test_ibwire_is_told_by_what_the_tools_do_not_read() -> None:
     assert Version.unpack(ours).is_ibwire
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("data", "reason"),
     [
         (b"5.60".ljust(16, b"\0"), "version 5.60; version 5.70 or newer is required"),
@@ -199,7 +200,7 @@ def test_version_that_is_none_or_too_old_is_refused(data: bytes, reason: str) ->
 TEXT = Record(1, 2, 3).pack_text()
 
 
-@pytest.mark.parametrize(
+@each_case(
     "data",
     [
         b"\0" * 108,
@@ -222,7 +223,7 @@ def test_binary_number_with_more_than_24_bits_is_refused() -> None:
             Record.unpack_binary(wrong)
 
 
-@pytest.mark.parametrize("data", [b"0\0", b"6\0", b"33", b"\0\0", b"3 ", b"-1"])
+@each_case("data", [b"0\0", b"6\0", b"33", b"\0\0", b"3 ", b"-1"])
 def test_path_mtu_that_is_none_is_refused(data: bytes) -> None:
     with pytest.raises(PeerError, match="path MTU code"):
         unpack_mtu(data)
@@ -235,7 +236,7 @@ def test_buffer_sizes_of_no_machine_are_refused(number: int) -> None:
         unpack_number(number.to_bytes(4), "cycle buffer", 65536)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("size", "step", "places"),
     [
         # By hand, from a page of 4096 bytes and lines of 64.

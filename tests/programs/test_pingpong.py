@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from each_case import each_case
 from ibwire.base.errors import EncodeError, LinkError, PeerError
 from ibwire.impair import build_pipe
 from ibwire.programs import pingpong
@@ -37,7 +38,7 @@ def test_gid_filled_with_spaces_is_read() -> None:
     assert Destination.unpack(line) == Destination(0x6A, 0x126402, gid_of("10.77.0.1"), 0x11)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "line",
     [
         b"GET / HTTP/1.1\r\n".ljust(52),

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from each_case import each_case
 from ibwire.rc.attributes import EventType, QPState
 from ibwire.rc.profile import CONNECTX, PROFILES, RDMAVT, RXE, SPEC, Profile
 from ibwire.rc.work import SGE, SendFlags, SendWR, WCStatus, WROpcode
@@ -17,7 +18,7 @@ from ibwire_layers.packet import Packet
 R = OpCode
 OK = WCStatus.SUCCESS
 
-every_profile = pytest.mark.parametrize("profile", PROFILES.values(), ids=lambda p: p.name)
+every_profile = each_case("profile", PROFILES.values(), ids=lambda p: p.name)
 
 
 def open_lone(**given: Any) -> Peer:
@@ -79,8 +80,8 @@ def test_rule_1_an_answer_without_a_request_is_dropped(syndrome: int) -> None:
     assert lone.qp.state is QPState.RTS
 
 
-@pytest.mark.parametrize("syndrome", [0x1F, 0x60, 0x61, 0x62, 0x63, 0x2C])
-@pytest.mark.parametrize("psn", [499, 500 - (1 << 23)])
+@each_case("syndrome", [0x1F, 0x60, 0x61, 0x62, 0x63, 0x2C])
+@each_case("psn", [499, 500 - (1 << 23)])
 def test_rule_3_ghost_answers_change_nothing(psn: int, syndrome: int) -> None:
     lone = open_lone()
     lone.request(WROpcode.RDMA_WRITE, 8)
@@ -231,7 +232,7 @@ WRONG_LENGTHS = [
 ]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("profile", "status"),
     [
         (SPEC, WCStatus.BAD_RESP_ERR),
@@ -240,7 +241,7 @@ WRONG_LENGTHS = [
     ],
     ids=lambda value: value.name,
 )
-@pytest.mark.parametrize(("sizes", "names"), WRONG_LENGTHS)
+@each_case(("sizes", "names"), WRONG_LENGTHS)
 def test_rule_7_a_read_response_of_the_wrong_length(
     sizes: list[int], names: list[str], profile: Profile, status: WCStatus
 ) -> None:
@@ -309,9 +310,7 @@ LENGTHS_IN_RXE = [None] * 5 + [WCStatus.LOC_PROT_ERR, None, WCStatus.LOC_PROT_ER
 LENGTHS_IN_RXE += [OK, None]
 
 
-@pytest.mark.parametrize(
-    ("case", "status"), list(zip(WRONG_LENGTHS, LENGTHS_IN_RXE, strict=True)), ids=str
-)
+@each_case(("case", "status"), list(zip(WRONG_LENGTHS, LENGTHS_IN_RXE, strict=True)), ids=str)
 def test_rxe_waits_for_more_after_a_read_response_of_the_wrong_length(
     case: tuple[list[int], list[str]], status: WCStatus | None
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from each_case import each_case
 from ibwire.base.errors import VerbsError
 from ibwire.base.units import MS, US
 from ibwire.rc.attributes import AddressVector, EventType, QPAttr, QPAttrMask, QPCap, QPState
@@ -46,7 +47,7 @@ def turn(qp: QueuePair, state: QPState, mask: int = 0, **attr: Any) -> None:
 # The fields of a completion.
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("opcode", "completion", "byte_len"),
     [
         (WROpcode.SEND, 0, None),
@@ -76,7 +77,7 @@ def test_opcode_of_a_send_completion(
         assert wc.byte_len == byte_len
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("opcode", "length", "completion", "flags", "imm"),
     [
         (WROpcode.SEND, 2500, 128, 0, 0),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from each_case import each_case
 from fabric import hosts as frames
 from fabric.transfers import Transfers
 from ibwire.base import telemetry
@@ -97,7 +98,7 @@ def timely_after(*rtts: Time) -> Timely:
     return timely
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("rtts", "rate"),
     [
         ((40 * US,), 50e9),  # the first round trip is only noted
@@ -235,7 +236,7 @@ def test_burst_leaves_without_gaps_after_a_pause() -> None:
     assert waits == [0, 0, 0, 800, 800, 800]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "make",
     [
         lambda: RateLimit(0),
@@ -285,7 +286,7 @@ def test_switches_write_one_hop_each() -> None:
     assert second[: -telemetry.SIZE] == packet[: -telemetry.SIZE]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "packet",
     [
         frames.frame(1),

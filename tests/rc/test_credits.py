@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from each_case import each_case
 from ibwire.rc.attributes import QPType
 from ibwire.rc.credits import SendCredits, credit_code
 from ibwire.rc.profile import CONNECTX, HNS, RDMAVT, RXE, SPEC, Profile
@@ -59,7 +60,7 @@ def syndrome(packet: Packet) -> int:
     return int(aeth.syndrome)
 
 
-@pytest.mark.parametrize(("code", "value"), CREDITS.items())
+@each_case(("code", "value"), CREDITS.items())
 def test_credit_code_promises_no_more_than_is_posted(code: int, value: int) -> None:
     assert credit_code(value) == code
     if value:
@@ -78,8 +79,8 @@ def test_more_than_the_largest_code_is_the_largest_code(available: int) -> None:
 # Rules 1 and 2: the codes that the responder sends.
 
 
-@pytest.mark.parametrize(("posted", "code"), [(1, 0), (2, 1), (6, 4), (8, 5), (12, 6), (13, 7)])
-@pytest.mark.parametrize("profile", [SPEC, RDMAVT, CONNECTX, HNS], ids=lambda p: p.name)
+@each_case(("posted", "code"), [(1, 0), (2, 1), (6, 4), (8, 5), (12, 6), (13, 7)])
+@each_case("profile", [SPEC, RDMAVT, CONNECTX, HNS], ids=lambda p: p.name)
 def test_rule_1_an_ack_has_the_number_of_posted_receives(
     profile: Profile, posted: int, code: int
 ) -> None:
@@ -232,7 +233,7 @@ def test_rule_5_a_message_within_the_credits_does_not_ask_at_its_first_packet() 
     assert [p.bth.ack_req for p in heard] == [0, 0, 1]
 
 
-@pytest.mark.parametrize(("code", "more"), [(0, 1), (1, 2), (2, 3), (5, 7), (0x1F, 20)])
+@each_case(("code", "more"), [(0, 1), (1, 2), (2, 3), (5, 7), (0x1F, 20)])
 def test_rule_5_as_many_as_granted_and_one(code: int, more: int) -> None:
     lone = Peer(mtu=256)
     lone.request(WROpcode.SEND, 8)
@@ -243,7 +244,7 @@ def test_rule_5_as_many_as_granted_and_one(code: int, more: int) -> None:
     assert len(heard) == more
 
 
-@pytest.mark.parametrize(
+@each_case(
     "opcode",
     [
         WROpcode.RDMA_WRITE,

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from each_case import each_case
 from ibwire.base.errors import VerbsError
 from ibwire.base.node import Frame
 from ibwire.fabric.sim import Simulator
@@ -32,7 +33,7 @@ from ibwire_layers.packet import CrcStatus, IBRoute, Packet, RoCEv1Route, RoCEv2
 R = OpCode
 OK = WCStatus.SUCCESS
 
-every_profile = pytest.mark.parametrize("profile", PROFILES.values(), ids=lambda p: p.name)
+every_profile = each_case("profile", PROFILES.values(), ids=lambda p: p.name)
 
 V4, V6 = ("10.0.0.1", "10.0.0.22"), ("2001:db8::1", "2001:db8::22")
 
@@ -46,7 +47,7 @@ LINKS: dict[str, dict[str, Any]] = {
     "InfiniBand with GRH": {"addresses": V6, "link": "ib"},
 }
 
-any_link = pytest.mark.parametrize("name", LINKS)
+any_link = each_case("name", LINKS)
 
 
 class Wire:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from each_case import each_case
 from ibwire.rc.attributes import QPState
 from ibwire.rc.profile import CONNECTX, PROFILES, RDMAVT, RXE, SPEC, Profile
 from ibwire.testing import Peer, summaries
@@ -15,11 +16,9 @@ from ibwire_layers.packet import Packet
 
 R = OpCode
 
-every_profile = pytest.mark.parametrize("profile", PROFILES.values(), ids=lambda p: p.name)
-every_profile_but_rxe = pytest.mark.parametrize(
-    "profile", [SPEC, RDMAVT, CONNECTX], ids=lambda p: p.name
-)
-every_profile_with_annex_a19 = pytest.mark.parametrize(
+every_profile = each_case("profile", PROFILES.values(), ids=lambda p: p.name)
+every_profile_but_rxe = each_case("profile", [SPEC, RDMAVT, CONNECTX], ids=lambda p: p.name)
+every_profile_with_annex_a19 = each_case(
     "profile", [p for p in PROFILES.values() if p is not RXE], ids=lambda p: p.name
 )
 

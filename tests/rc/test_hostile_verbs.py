@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from each_case import each_case
 from ibwire.base.errors import VerbsError
 from ibwire.base.units import US
 from ibwire.rc.attributes import AddressVector, MigState, QPAttr, QPAttrMask, QPState, QPType
@@ -31,7 +32,7 @@ def ack(psn: int, syndrome: int) -> TransportPacket:
     return made
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("attr", "mask"),
     [
         (QPAttr(qp_state=99), QPAttrMask.STATE),
@@ -61,7 +62,7 @@ def test_attributes_that_no_packet_could_carry_are_refused(attr: QPAttr, mask: i
     assert qp.query() == before
 
 
-@pytest.mark.parametrize(
+@each_case(
     "wr",
     [
         SendWR(99),

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from each_case import each_case
 from ibwire.rc.attributes import MTU_CODES, AddressVector, QPType
 from ibwire.rc.connect import ALL_ACCESS, bring_up
 from ibwire.rc.device import Device, gid_of
@@ -150,8 +151,8 @@ def exchanged(link: str, profile: Profile = SPEC, **site: Any) -> Exchange:
     return exchange
 
 
-@pytest.mark.parametrize("profile", PROFILES.values(), ids=lambda p: p.name)
-@pytest.mark.parametrize("link", LINKS)
+@each_case("profile", PROFILES.values(), ids=lambda p: p.name)
+@each_case("link", LINKS)
 def test_every_frame_is_sound_to_the_last_byte(link: str, profile: Profile) -> None:
     """Strictly parsed; ICRC, VCRC and all lengths as `Packet.repaired` makes them."""
     exchange = exchanged(link, profile)
@@ -178,7 +179,7 @@ def test_every_frame_is_sound_to_the_last_byte(link: str, profile: Profile) -> N
         assert packet.padding == bytes(-len(packet.payload) % 4)
 
 
-@pytest.mark.parametrize("profile", PROFILES.values(), ids=lambda p: p.name)
+@each_case("profile", PROFILES.values(), ids=lambda p: p.name)
 def test_mig_req_and_reserved_bits_are_the_profiles(profile: Profile) -> None:
     """rxe sends MigReq 0, all others 1; hns sets a reserved bit (reference/habits#hns-headers)."""
     exchange = exchanged("rocev2-ipv4", profile)
@@ -277,7 +278,7 @@ def test_native_infiniband_carries_lids_and_a_grh_if_asked_for(link: str) -> Non
 # UDP source port and IPv4 identification.
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("qpn", "peer_qpn", "port"),
     [
         (0x9B, 0x66, 64962),  # rcx-all-ops
@@ -362,7 +363,7 @@ def test_rxe_counts_the_ipv4_identification_up_and_sends_with_the_ttl_of_the_rou
 # P_Keys, and whose packets are dropped.
 
 
-@pytest.mark.parametrize("link", LINKS)
+@each_case("link", LINKS)
 def test_p_key_is_the_entry_of_the_table(link: str) -> None:
     exchange = exchanged(link, pkey=0x8123)
 
@@ -398,9 +399,9 @@ def elsewhere(route: Route) -> Route:
     return replace(route, lrh=replace(route.lrh, dlid=route.lrh.dlid ^ 0x80))
 
 
-@pytest.mark.parametrize("seen", [False, True], ids=["first", "after-a-good-one"])
-@pytest.mark.parametrize("wrong", ["source", "destination", "pkey"])
-@pytest.mark.parametrize("link", LINKS)
+@each_case("seen", [False, True], ids=["first", "after-a-good-one"])
+@each_case("wrong", ["source", "destination", "pkey"])
+@each_case("link", LINKS)
 def test_frame_from_a_wrong_place_or_partition_is_dropped_in_silence(
     link: str, wrong: str, seen: bool
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each_case import each_case
 from ibwire.base.errors import VerbsError
 from ibwire.rc.memory import Access, KeyTable, MemoryRegion, ProtectionDomain
 from ibwire.rc.sge import gather, scatter
@@ -257,7 +258,7 @@ def test_flush_needs_every_requested_placement(keys: KeyTable, pd: ProtectionDom
     assert keys.find_remote(pd, QP, region.rkey, region.iova, 8, both) is None
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("start", "length", "inside"),
     [
         (0, 16, True),
@@ -277,7 +278,7 @@ def test_flush_needs_every_requested_placement(keys: KeyTable, pd: ProtectionDom
         (8, TOP, False),
     ],
 )
-@pytest.mark.parametrize("iova", [0, 4096, TOP - 16])
+@each_case("iova", [0, 4096, TOP - 16])
 def test_bounds(iova: int, start: int, length: int, inside: bool) -> None:
     keys = KeyTable()
     pd = ProtectionDomain(keys)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each_case import each_case
 from examples import sampled
 from ibwire.base.unbuilt import headers_of
 from ibwire.capture import open_capture
@@ -153,12 +154,12 @@ def test_decode_of_anything_is_a_packet_or_none(data: bytes, opcode: int) -> Non
         assert len(packet.payload) + packet.pad_count + packet.form.header_size == len(data) + 1
 
 
-@pytest.mark.parametrize("tver", range(1, 16))
+@each_case("tver", range(1, 16))
 def test_another_transport_version_is_malformed(tver: int) -> None:
     assert decode(h.BTH(OpCode.RC_SEND_ONLY, tver=tver).pack(), 0, 12) is None
 
 
-@pytest.mark.parametrize("opcode", TRANSPORTS, ids=lambda opcode: OpCode(opcode).name)
+@each_case("opcode", TRANSPORTS, ids=lambda opcode: OpCode(opcode).name)
 def test_a_packet_shorter_than_its_headers_is_malformed(opcode: int) -> None:
     size = INFO[opcode].header_size
     whole = h.BTH(opcode).pack() + bytes(size - 12)
@@ -250,7 +251,7 @@ def test_arrival_has_the_fields_of_the_layouts(name: str) -> None:
         assert icrc_fits(frame, arrival)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "source", "destination", "grh"),
     [
         ("rocev2-ipv4", gid_of(V4[0]), gid_of(V4[1]), "0" * 40 + "456a"),

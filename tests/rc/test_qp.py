@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from each_case import each_case
 from ibwire.base.errors import VerbsError
 from ibwire.base.units import MS
 from ibwire.rc.attributes import (
@@ -51,11 +52,11 @@ STATES = [
     if not (state is SQE and qp_type is QPType.RC)  # RC is never there
 ]
 
-every_state = pytest.mark.parametrize(
+every_state = each_case(
     ("qp_type", "state"), STATES, ids=lambda value: getattr(value, "name", value)
 )
 
-every_profile = pytest.mark.parametrize("profile", PROFILES.values(), ids=lambda p: p.name)
+every_profile = each_case("profile", PROFILES.values(), ids=lambda p: p.name)
 
 SERVICE = {QPType.RC: Service.RC, QPType.UC: Service.UC, QPType.UD: Service.UD}
 
@@ -183,7 +184,7 @@ def test_request_packet(qp_type: QPType, state: QPState) -> None:
     assert lone.qp.state is state
 
 
-@pytest.mark.parametrize("state", [s for s in QPState if s is not SQE], ids=lambda s: s.name)
+@each_case("state", [s for s in QPState if s is not SQE], ids=lambda s: s.name)
 def test_response_packet(state: QPState) -> None:
     lone = in_state(QPType.RC, state)
 
@@ -243,7 +244,7 @@ def test_a_modify_that_is_refused_changes_nothing(qp_type: QPType, state: QPStat
     assert lone.qp.query() == before
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("mask", "said"),
     [
         (QPAttrMask.MIN_RNR_TIMER, {"min_rnr_timer": 32}),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from each_case import each_case
 from ibwire.base.errors import VerbsError
 from ibwire.rc.attributes import QPCap, QPState
 from ibwire.rc.memory import Access
@@ -21,7 +22,7 @@ from ibwire_layers.psn import MASK
 R = OpCode
 OK = WCStatus.SUCCESS
 
-every_profile = pytest.mark.parametrize("profile", PROFILES.values(), ids=lambda p: p.name)
+every_profile = each_case("profile", PROFILES.values(), ids=lambda p: p.name)
 
 
 def open_lone(**given: Any) -> Peer:
@@ -65,7 +66,7 @@ SEGMENTS = [
 ]
 
 
-@pytest.mark.parametrize(("opcode", "length", "names"), SEGMENTS)
+@each_case(("opcode", "length", "names"), SEGMENTS)
 def test_packets_of_a_message(opcode: WROpcode, length: int, names: list[str]) -> None:
     """Path MTU 256. A message of k path MTUs ends with a full LAST."""
     lone = open_lone(size=8192)
@@ -79,7 +80,7 @@ def test_packets_of_a_message(opcode: WROpcode, length: int, names: list[str]) -
         assert b"".join(p.payload for p in heard) == lone.memory[:length]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("opcode", "length", "span"),
     [
         (SEND, 0, 1),
@@ -182,7 +183,7 @@ def test_read_and_atomic_requests_ask_too(opcode: WROpcode, profile: Profile) ->
     assert packet.bth.ack_req == 1
 
 
-@pytest.mark.parametrize("opcode", [*SEGMENTS])
+@each_case("opcode", [*SEGMENTS])
 def test_solicited_event_is_on_the_last_packet_of_what_takes_a_receive(
     opcode: tuple[WROpcode, int, list[str]],
 ) -> None:
@@ -198,7 +199,7 @@ def test_solicited_event_is_on_the_last_packet_of_what_takes_a_receive(
     assert [p.bth.se for p in heard] == [0] * (len(names) - 1) + [int(asks)]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("profile", "bit"), [(SPEC, 1), (RDMAVT, 1), (CONNECTX, 1), (HNS, 1), (RXE, 0)],
     ids=lambda value: getattr(value, "name", value),
 )  # fmt: skip

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from each_case import each_case
 from ibwire.rc.attributes import EventType, QPState
 from ibwire.rc.memory import Access
 from ibwire.rc.profile import CONNECTX, HNS, PROFILES, RDMAVT, RXE, SPEC, Profile
@@ -47,7 +48,7 @@ def write(payload: bytes = b"abcd", psn: int = EPSN, **said: Any) -> Callable[[P
     )
 
 
-@pytest.mark.parametrize("profile", ALL, ids=lambda p: p.name)
+@each_case("profile", ALL, ids=lambda p: p.name)
 def test_a_fatal_nak_is_the_last_word(profile: Profile) -> None:
     """Then nothing is answered, not even the right packet (reference/transport#after-fatal-nak)."""
     lone = Peer(mtu=256, profile=profile)
@@ -59,7 +60,7 @@ def test_a_fatal_nak_is_the_last_word(profile: Profile) -> None:
     assert not any(lone.memory)
 
 
-@pytest.mark.parametrize("profile", ALL, ids=lambda p: p.name)
+@each_case("profile", ALL, ids=lambda p: p.name)
 def test_row_2_one_nak_for_a_gap_however_many_packets_follow(profile: Profile) -> None:
     lone = Peer(mtu=256, profile=profile)
 
@@ -155,8 +156,8 @@ def test_a_duplicate_read_joins_the_answer_that_waits_but_in_rxe(
     assert [packet.bth.psn for packet in heard] == [EPSN, EPSN + 1] * times
 
 
-@pytest.mark.parametrize("code", [0, 1, 12, 31])
-@pytest.mark.parametrize(
+@each_case("code", [0, 1, 12, 31])
+@each_case(
     ("opcode", "payload"),
     [
         (OpCode.RC_SEND_ONLY, b"abcd"),
@@ -242,7 +243,7 @@ def test_row_6_rxe_takes_the_oldest_slot() -> None:
     assert lone.qp.state is QPState.RTS
 
 
-@pytest.mark.parametrize("profile", ALL, ids=lambda p: p.name)
+@each_case("profile", ALL, ids=lambda p: p.name)
 def test_row_10_region_taken_away_in_the_middle_of_a_read(profile: Profile) -> None:
     lone = Peer(mtu=256, profile=profile)
     region = lone.pd.register(600, ALL_REMOTE)
@@ -270,7 +271,7 @@ def test_row_10_the_whole_write_is_checked_at_its_first_packet() -> None:
     assert not any(lone.memory)
 
 
-@pytest.mark.parametrize("profile", ALL, ids=lambda p: p.name)
+@each_case("profile", ALL, ids=lambda p: p.name)
 def test_row_15_a_full_completion_queue_ends_the_connection_without_an_answer(
     profile: Profile,
 ) -> None:
@@ -285,8 +286,8 @@ def test_row_15_a_full_completion_queue_ends_the_connection_without_an_answer(
     assert lone.poll_events() == [EventType.CQ_ERR, EventType.QP_FATAL]
 
 
-@pytest.mark.parametrize("opcode", [OpCode.RC_RDMA_WRITE_ONLY, OpCode.RC_RDMA_READ_REQUEST])
-@pytest.mark.parametrize("profile", ALL, ids=lambda p: p.name)
+@each_case("opcode", [OpCode.RC_RDMA_WRITE_ONLY, OpCode.RC_RDMA_READ_REQUEST])
+@each_case("profile", ALL, ids=lambda p: p.name)
 def test_a_request_for_nothing_needs_no_key(opcode: int, profile: Profile) -> None:
     """C9-88; probe-odd-frames."""
     lone = Peer(mtu=256, profile=profile)
@@ -350,7 +351,7 @@ def test_first_request_in_rtr_raises_comm_est_once() -> None:
     assert lone.poll_events() == [EventType.COMM_EST]
 
 
-@pytest.mark.parametrize("name", PROFILES)
+@each_case("name", PROFILES)
 def test_partial_send_data_stays_and_the_completion_has_an_error(name: str) -> None:
     """A later fault leaves what was scattered (section 6)."""
     lone = Peer(mtu=256, profile=PROFILES[name])

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from each_case import each_case
 from examples import scaled
 from ibwire.base.node import OPEN, Frame, Grant, Stage
 from ibwire.base.run import FrameRun
@@ -374,7 +375,7 @@ def run_of_frames(
     return frames, data
 
 
-@pytest.mark.parametrize(("number", "psn"), NUMBERS)
+@each_case(("number", "psn"), NUMBERS)
 def test_frames_of_a_run_are_those_made_one_by_one(number: int, psn: int) -> None:
     frames, data = run_of_frames(number, psn)
     arrival = Arrivals().read(frames[0])
@@ -396,7 +397,7 @@ def test_frames_of_a_run_have_checksum_0_at_identification_0_if_it_is_that(numbe
     assert checksums.get(bytes(2), bytes(2)) == bytes(2)
 
 
-@pytest.mark.parametrize(("number", "psn"), NUMBERS)
+@each_case(("number", "psn"), NUMBERS)
 def test_any_wrong_bit_of_a_run_is_found(number: int, psn: int) -> None:
     frames, _ = run_of_frames(number, psn)
     arrival = Arrivals().read(frames[0])

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from each_case import each_case
 from ibwire.rc.attributes import EventType, QPAttr, QPAttrMask, QPState
 from ibwire.rc.memory import Access
 from ibwire.rc.profile import RXE, SPEC, Profile
@@ -16,7 +17,7 @@ from ibwire_layers.opcodes import OpCode
 
 R = OpCode
 
-both = pytest.mark.parametrize("profile", [SPEC, RXE], ids=lambda p: p.name)
+both = each_case("profile", [SPEC, RXE], ids=lambda p: p.name)
 
 
 @both
@@ -248,7 +249,7 @@ def test_rxe_ends_the_connection_at_an_ack_or_a_nak_between_read_responses(syndr
     assert lone.qp.state is QPState.ERR
 
 
-@pytest.mark.parametrize("syndrome", [0x1F, 0x21, 0x60, 0x62, 0x40])
+@each_case("syndrome", [0x1F, 0x21, 0x60, 0x62, 0x40])
 def test_rxe_passes_over_acks_and_naks_further_inside_a_read(syndrome: int) -> None:
     """rxe_comp.c `check_psn` (a sequence NAK seen on a guest)."""
     lone = Peer(mtu=256, profile=replace(RXE, acks_answer=True))

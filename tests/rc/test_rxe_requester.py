@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from each_case import each_case
 from ibwire.base.units import GBPS, MS, Time
 from ibwire.rc.attributes import QPAttr, QPAttrMask, QPState
 from ibwire.rc.profile import RXE, SPEC, Profile
@@ -17,7 +18,7 @@ from ibwire_layers.psn import HALF
 
 R = OpCode
 
-both = pytest.mark.parametrize("profile", [SPEC, RXE], ids=lambda p: p.name)
+both = each_case("profile", [SPEC, RXE], ids=lambda p: p.name)
 
 
 def first_of_a_long_send(profile: Profile) -> int:
@@ -368,7 +369,7 @@ def test_so_more_reads_are_under_way_than_were_allowed(profile: Profile) -> None
 # Operations that it does not support.
 
 
-A19 = pytest.mark.parametrize("opcode", [WROpcode.FLUSH, WROpcode.ATOMIC_WRITE])
+A19 = each_case("opcode", [WROpcode.FLUSH, WROpcode.ATOMIC_WRITE])
 
 REFUSES = replace(SPEC, refuses_annex_a19=True)
 
@@ -424,11 +425,11 @@ def test_what_is_not_known_waits_in_sqd_like_any_other(
     assert lone.qp.state is QPState.ERR
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("opcode", "payload", "said"),
     [(R.RC_ATOMIC_WRITE, bytes(8), {}), (R.RC_FLUSH, b"", {"plt": 1, "dma_len": 8})],
 )
-@pytest.mark.parametrize("psn", [99, 100, 101])
+@each_case("psn", [99, 100, 101])
 def test_rxe_does_not_see_operations_that_it_does_not_know(
     opcode: int, payload: bytes, said: dict[str, int], psn: int
 ) -> None:

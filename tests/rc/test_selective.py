@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from each_case import each_case
 from examples import scaled
 from fabric.transfers import MTU, Transfers
 from ibwire.base.node import Stage
@@ -305,7 +306,7 @@ def test_ranges_are_those_that_have_arrived() -> None:
     assert sack.unpack(record, 0xFFFFFE) == ranges
 
 
-@pytest.mark.parametrize(
+@each_case(
     "record",
     [
         b"",

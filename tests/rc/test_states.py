@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each_case import each_case
 from ibwire.base.errors import VerbsError
 from ibwire.rc.attributes import QPAttrMask, QPState, QPType
 from ibwire.rc.states import (
@@ -155,7 +156,7 @@ def test_there_are_245_moves_to_decide_on() -> None:
     assert len(LEGAL) == 5 * 13 + 8 + 9 + 9 + 8 + 8
 
 
-@pytest.mark.parametrize("move", LEGAL, ids=name)
+@each_case("move", LEGAL, ids=name)
 def test_legal_move_needs_all_required_attributes_and_takes_the_optional(move: Move) -> None:
     required, optional = EXPECTED[move]
 
@@ -180,7 +181,7 @@ def test_unknown_attribute_is_einval(bit: int) -> None:
         assert not accepts(move, STATE | required | bit), name(move)
 
 
-@pytest.mark.parametrize("move", ILLEGAL, ids=name)
+@each_case("move", ILLEGAL, ids=name)
 def test_any_other_move_is_einval_with_whatever_attributes(move: Move) -> None:
     everything = sum(BITS)
 
@@ -224,7 +225,7 @@ def test_current_state_is_named_only_in_rtr_rts_sqd_and_sqe() -> None:
             assert not accepts(move, STATE | required | QPAttrMask.CUR_STATE)
 
 
-@pytest.mark.parametrize("qp_type", QPType)
+@each_case("qp_type", QPType)
 def test_queue_pair_that_drains_goes_nowhere_but_to_err(qp_type: QPType) -> None:
     ways = [
         new_state
@@ -266,7 +267,7 @@ PERMITTED = [
 ]
 
 
-@pytest.mark.parametrize(("state", "recv", "send", "requests", "responses"), PERMITTED)
+@each_case(("state", "recv", "send", "requests", "responses"), PERMITTED)
 def test_what_a_state_permits(
     state: QPState, recv: Post, send: Post, requests: bool, responses: bool
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from each_case import each_case
 from ibwire.base.units import MS, US
 from ibwire.rc.attributes import QPState
 from ibwire.rc.profile import CONNECTX, HNS, PROFILES, RDMAVT, RXE, SPEC, Profile
@@ -19,7 +20,7 @@ R = OpCode
 OK = WCStatus.SUCCESS
 NS = US // 1000
 
-every_profile = pytest.mark.parametrize("profile", PROFILES.values(), ids=lambda p: p.name)
+every_profile = each_case("profile", PROFILES.values(), ids=lambda p: p.name)
 
 RNR_MS = [
     655.36,
@@ -64,7 +65,7 @@ def open_lone(**given: Any) -> Peer:
     return lone
 
 
-@pytest.mark.parametrize("code", range(1, 32))
+@each_case("code", range(1, 32))
 def test_the_ack_timer_is_4096_ns_doubled_by_its_code(code: int) -> None:
     assert ack_wait(code, SPEC) == 4096 * NS << code
 
@@ -74,17 +75,17 @@ def test_code_0_waits_for_ever(profile: Profile) -> None:
     assert ack_wait(0, profile) is None
 
 
-@pytest.mark.parametrize(("code", "ms"), [(12, 16), (14, 64), (18, 1072), (8, 4), (1, 4)])
+@each_case(("code", "ms"), [(12, 16), (14, 64), (18, 1072), (8, 4), (1, 4)])
 def test_rxe_cuts_the_ack_timer_to_jiffies_of_4_ms(code: int, ms: int) -> None:
     assert ack_wait(code, RXE) == ms * MS
 
 
-@pytest.mark.parametrize(("code", "ms"), list(enumerate(RNR_MS)))
+@each_case(("code", "ms"), list(enumerate(RNR_MS)))
 def test_rnr_wait_is_the_table(code: int, ms: float) -> None:
     assert rnr_wait(code, SPEC) == round(ms * 1000) * US
 
 
-@pytest.mark.parametrize("code", range(32))
+@each_case("code", range(32))
 def test_rxe_waits_no_less_than_its_table_which_has_one_other_number(code: int) -> None:
     table = 61.41 if code == 25 else RNR_MS[code]
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from each_case import each_case
 from ibwire.rc.attributes import EventType, QPState
 from ibwire.rc.memory import Access
 from ibwire.rc.profile import CONNECTX, HNS, RDMAVT, RXE, SPEC, Profile
@@ -452,7 +453,7 @@ def pairs(cases: list[Case]) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("case", "profile"), pairs([*SILENT, *INVALID_REQUESTS, *ACCESS_ERRORS, *WITH_A_RECEIVE])
 )
 def test_answer_to_a_wrong_request(case: Case, profile: Profile) -> None:

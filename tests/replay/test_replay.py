@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from each_case import each_case
 from examples import scaled
 from ibwire.capture import PcapWriter
 from ibwire.rc.profile import PROFILES, RXE, SPEC
@@ -74,7 +75,7 @@ def test_rxe_reproduces_every_response_of_every_shipped_capture(entry: dict[str,
     assert all(r.equal == r.responses for r in reports)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "entry",
     [entry for entry in INDEX if entry["file"] not in NO_SENDERS_VIEW],
     ids=lambda entry: entry["file"],

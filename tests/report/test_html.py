@@ -18,6 +18,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each_case import each_case
 from ibwire.capture import PcapngWriter, open_capture
 from ibwire.cli import main
 from ibwire.connections.connection import Connection, End
@@ -236,7 +237,7 @@ def test_a_page_is_small(captures: Path, name: str) -> None:
     assert len(text.encode()) < 1_000_000
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("heights", "expected"),
     [
         ([5], (5, 5)),

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 
 pytest.importorskip("pyarrow.parquet", reason="pyarrow not installed")
 
+from each_case import each_case
 from ibwire.cli import main
 from ibwire.report.run_directory import read_run
 from ibwire.report.run_figures import distribution
@@ -150,7 +151,7 @@ def test_distribution_has_the_share_of_flows_that_are_faster() -> None:
     assert distribution("x", [1.0], str) is None
 
 
-@pytest.mark.parametrize("spread", [1.0001, 1.3, 3, 20, 500, 1e6, 1e12])
+@each_case("spread", [1.0001, 1.3, 3, 20, 500, 1e6, 1e12])
 def test_ticks_are_few_and_inside(spread: float) -> None:
     figure = distribution("x", [7.0, 7.0 * spread], str)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from each_case import each_case
 from ibwire.dissect import read
 from ibwire.report.terminal_listing import Line, TerminalListing
 
@@ -21,8 +22,8 @@ def listed(name: str, width: int = 80) -> list[Line]:
     ]
 
 
-@pytest.mark.parametrize("width", [40, 80, 300])
-@pytest.mark.parametrize("name", ["probe-odd-frames.pcap", "chaos.a.pcap", "rcx-ipv6.pcap"])
+@each_case("width", [40, 80, 300])
+@each_case("name", ["probe-odd-frames.pcap", "chaos.a.pcap", "rcx-ipv6.pcap"])
 def test_each_packet_has_one_line_that_fits(name: str, width: int) -> None:
     lines = listed(name, width)
 

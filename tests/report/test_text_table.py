@@ -1,7 +1,6 @@
 """Tables of text: every part of a table that is too wide has the names of its rows."""
 
-import pytest
-
+from each_case import each_case
 from ibwire.report.text_table import columns_in_words
 
 ROWS = [("verified bytes", ["655,360", "1", "22"]), ("RNR waits", ["0", "333", "4"])]
@@ -17,7 +16,7 @@ def test_table_without_limit_is_one_table() -> None:
     ]
 
 
-@pytest.mark.parametrize("width", [80, 37, 31, 24, 10])
+@each_case("width", [80, 37, 31, 24, 10])
 def test_every_line_of_a_narrow_table_has_its_name_and_fits(width: int) -> None:
     lines = list(columns_in_words(TITLES, ROWS, width))
 

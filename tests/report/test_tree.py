@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capture.handmade import pcap_header, pcap_record
+from each_case import each_case
 from examples import sampled, scaled
 from ibwire.base.errors import DecodeError
 from ibwire.base.node import Frame
@@ -73,7 +74,7 @@ def test_parts_cover_every_byte_of_every_shipped_packet_once(path: Path) -> None
             assert_dump_repeats(lines, record.data)
 
 
-@pytest.mark.parametrize("vector", sampled(GOLDEN, 4), ids=str)
+@each_case("vector", sampled(GOLDEN, 4), ids=str)
 def test_parts_cover_every_byte_of_every_golden_frame_once(vector: Any) -> None:
     lines = assert_covers_once(vector.frame, vector.link_type)
 

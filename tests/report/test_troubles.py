@@ -2,8 +2,7 @@
 
 from types import SimpleNamespace
 
-import pytest
-
+from each_case import each_case
 from ibwire.connections import Connection, End
 from ibwire.connections.pause import Pauses
 from ibwire.report.flows import Row, lines
@@ -41,7 +40,7 @@ def pair_of_connections(name: str) -> list[Connection]:
     return found
 
 
-@pytest.mark.parametrize("name", TROUBLES)
+@each_case("name", TROUBLES)
 def test_each_kind_of_trouble_is_in_the_totals_and_in_the_table(name: str) -> None:
     connections = pair_of_connections(name)
     summary = SimpleNamespace(connections=connections, stray_damaged=0)

@@ -3,6 +3,7 @@
 import pytest
 
 from connections.talk import Talk
+from each_case import each_case
 from examples import sampled
 from ibwire.rules.catalogue import FAMILIES, RULES
 from rules.broken_rules import CONVERSATIONS, Conversation
@@ -33,9 +34,7 @@ def test_a_broken_law_is_found_and_nothing_else(rule: str, conversation: Convers
     assert found - before == {rule}
 
 
-@pytest.mark.parametrize(
-    ("rule", "conversation"), sampled(CONVERSATIONS, 3, are_tuples=True), ids=NAMES
-)
+@each_case(("rule", "conversation"), sampled(CONVERSATIONS, 3, are_tuples=True), ids=NAMES)
 def test_the_same_conversation_with_the_law_kept_is_not_blamed(
     rule: str, conversation: Conversation
 ) -> None:

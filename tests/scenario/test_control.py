@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from each_case import each_case
 from ibwire.base.errors import ScriptError
 from ibwire.rc.congestion import Parameters
 from ibwire.scenario.model import read_scenario
@@ -70,7 +71,7 @@ def test_defaults_are_those_of_the_page() -> None:
     assert [str(value) for value in found] == [given[name] for name in CC_PARAMS[16:20]]
 
 
-@pytest.mark.parametrize("name", CC_PARAMS[:16])
+@each_case("name", CC_PARAMS[:16])
 def test_parameter_of_the_reaction_point_reaches_each_queue_pair(name: str) -> None:
     parameters = control(f"{name} = 1").make(10**11).parameters  # type: ignore[attr-defined]
 

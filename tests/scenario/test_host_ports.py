@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from each_case import each_case
 from ibwire.base.errors import ScriptError
 from ibwire.base.units import GBPS
 from ibwire.capture import open_capture
@@ -88,7 +89,7 @@ def test_ports_without_addresses_have_those_that_follow() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("source", "target", "expected"),
     [
         ("'h0'", "'h1'", [("h0.0", "h1.0"), ("h0.1", "h1.1")]),
@@ -301,7 +302,7 @@ def test_capture_of_each_port_has_its_packets(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "message"),
     [
         (TWO_SWITCHES + flow("'a.0'", "'b.1'"), "to: no wires lead from a.0 to b.1"),

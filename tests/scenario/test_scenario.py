@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from each_case import each_case
 from examples import scaled
 from ibwire.base.errors import ScriptError
 from ibwire.base.toml import MAXIMUM_SIZE
@@ -260,7 +261,7 @@ wrong = 5
 # What is refused.
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "line", "column", "reason"),
     [
         ("seed = 1\nseeds = 2" + WORKLOAD, 2, 1, "seeds: unknown; did you mean seed?"),
@@ -529,7 +530,7 @@ def test_damaged_scenario_is_read_or_refused_and_never_crashes(data: st.DataObje
 # Expectations.
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "passes"),
     [
         ("success = 5", True),
@@ -578,7 +579,7 @@ def test_run_that_does_not_finish_fails_by_itself() -> None:
     assert not outcome.passed
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "passes"),
     [
         ("", False),

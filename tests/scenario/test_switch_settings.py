@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from each_case import each_case
 from ibwire.base.errors import ScriptError
 from ibwire.base.units import GBPS, MS, US
 from ibwire.cli import main
@@ -171,7 +172,7 @@ def test_flowlets_keep_packets_in_order_and_spraying_does_not() -> None:
     assert min(moved["spine0"], moved["spine1"]) > 20 * 20 // 8  # packets of the paced ones too
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("switch", "message"),
     [
         ('latency = "2ms"', "switch.latency: more than 1 ms"),
@@ -227,7 +228,7 @@ def test_slowdown_of_messages_in_an_idle_network_is_one(
     assert 1000 <= metrics["slowdown.max"] <= 1040
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("service", "opcode", "size", "sent", "answered"),
     [
         # Extension headers and payload with padding of the request, and of what completes it.

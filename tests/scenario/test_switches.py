@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from each_case import each_case
 from examples import scaled
 from ibwire.base.errors import ScriptError
 from ibwire.base.units import GBPS, NS, US
@@ -60,7 +61,7 @@ def outcome() -> Any:
 # What is read.
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("topology", "hosts", "switches", "wires"),
     [
         ('kind = "star"\nhosts = 8', 8, 1, 8),
@@ -163,7 +164,7 @@ FLOW = '[[flow]]\nfrom = "h0"\nto = "h1"\n'
 TWO = '[topology]\nkind = "star"\nhosts = 2\n'
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "message"),
     [
         (

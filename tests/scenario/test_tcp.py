@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from each_case import each_case
 from ibwire.base.errors import ScriptError
 from ibwire.base.toml_settings import parse_setting
 from ibwire.base.units import MS, US, Time
@@ -446,7 +447,7 @@ def test_report_counts_repeated_segments(count: int, words: str) -> None:
     assert f"; {words}repeated, 0 timeouts" in next(tcp_lines(outcome))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("old", "new", "message"),
     [
         ('transport = "tcp"', 'transport = "sctp"', "not one of"),

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from each_case import each_case
 from examples import scaled
 from ibwire.base.node import Frame
 from ibwire.base.units import US, Time
@@ -48,9 +49,7 @@ def outcome_of(text: str, *, requests: Any = None, responses: Any = None) -> Any
     return built.run()
 
 
-@pytest.mark.parametrize(
-    "opcode", ["SEND", "SEND_WITH_IMM", "RDMA_WRITE", "RDMA_WRITE_WITH_IMM", "ATOMIC_WRITE"]
-)
+@each_case("opcode", ["SEND", "SEND_WITH_IMM", "RDMA_WRITE", "RDMA_WRITE_WITH_IMM", "ATOMIC_WRITE"])
 def test_wrong_byte_in_a_request_is_noticed(opcode: str) -> None:
     outcome = outcome_of(f"[[workload]]\nopcode = '{opcode}'\ncount = 3", requests=flip_payload)
 
@@ -135,8 +134,8 @@ def test_every_message_of_any_mix_under_faults_is_verified_in_both_directions(se
     assert outcome.metrics["verified"] == 3 * 36 + 3 * 20
 
 
-@pytest.mark.parametrize("link", ["rocev2", "rocev1", "ib"])
-@pytest.mark.parametrize(
+@each_case("link", ["rocev2", "rocev1", "ib"])
+@each_case(
     ("kind", "opcodes"),
     [
         ("RC", ["SEND", "RDMA_READ"]),
@@ -305,7 +304,7 @@ def test_wrong_byte_of_an_unreliable_service_is_noticed(kind: str) -> None:
     assert (outcome.metrics["verified"], outcome.metrics["wrong"]) == (0, 3)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("kind", "status"),
     [
         ("rkey", WCStatus.REM_ACCESS_ERR),
@@ -313,7 +312,7 @@ def test_wrong_byte_of_an_unreliable_service_is_noticed(kind: str) -> None:
         ("lkey", WCStatus.LOC_PROT_ERR),
     ],
 )
-@pytest.mark.parametrize("opcode", ["RDMA_WRITE", "RDMA_READ"])
+@each_case("opcode", ["RDMA_WRITE", "RDMA_READ"])
 def test_mistake_ends_the_connection_with_its_status(
     kind: str, status: WCStatus, opcode: str
 ) -> None:

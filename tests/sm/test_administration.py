@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from each_case import each_case
 from ibwire.fabric.infiniband.subnet import Port, rate_name
 from ibwire.sm import administration, path_records
 from ibwire.sm.configuration import Settings
@@ -434,7 +435,7 @@ def test_traps_are_reported_to_who_has_subscribed() -> None:
     assert client.ask(3, wanted.altered(subscribe=0).pack(), method=SET)[0] == 0
 
 
-@pytest.mark.parametrize("attribute", [0x11, 0x12, 0x14, 0x15, 0x17, 0x18, 0x30, 0x35, 0x38, 0xF3])
+@each_case("attribute", [0x11, 0x12, 0x14, 0x15, 0x17, 0x18, 0x30, 0x35, 0x38, 0xF3])
 def test_any_mask_is_answered(attribute: int) -> None:
     client = Client("star2")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from each_case import each_case
 from ibwire.fabric.infiniband.generated import generate
 from ibwire.fabric.infiniband.network import PacketFabric
 from ibwire.fabric.infiniband.subnet import rate_name
@@ -26,7 +27,7 @@ FIELDS = {
 }
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['lanes']}x{row['speed']}")
+@each_case("row", ROWS, ids=lambda row: f"{row['lanes']}x{row['speed']}")
 def test_a_link_has_the_rate_and_the_codes_of_its_speed_and_width(row: dict[str, str]) -> None:
     name = f"{row['lanes']}x{row['speed']}"
     port = generate(f"star:hosts=1,rate={name}").nodes["node-0-0"].ports[1]
@@ -42,7 +43,7 @@ def test_a_link_has_the_rate_and_the_codes_of_its_speed_and_width(row: dict[str,
         assert rate_code(port) == int(row["pathrecord_rate_code"])
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['lanes']}x{row['speed']}")
+@each_case("row", ROWS, ids=lambda row: f"{row['lanes']}x{row['speed']}")
 def test_a_line_carries_the_data_rate_of_its_speed_and_width(row: dict[str, str]) -> None:
     """Line bits without the encoding: so long a packet takes on the link."""
     subnet = generate(f"star:hosts=1,rate={row['lanes']}x{row['speed']}")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from each_case import each_case
 from ibwire.base.errors import EncodeError
 from ibwire.fabric.infiniband import routing
 from ibwire.fabric.infiniband.credit_loops import find_credit_loop
@@ -398,7 +399,7 @@ def test_a_port_has_one_manager() -> None:
         fabric.start(Settings())
 
 
-@pytest.mark.parametrize(
+@each_case(
     "wrong",
     [{"priority": 16}, {"lmc": 8}, {"lanes": 16}, {"mkey": 1 << 64}, {"mkey_protect": 4}],
 )

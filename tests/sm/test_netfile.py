@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each_case import each_case
 from ibwire.base.errors import IbwireError
 from ibwire.fabric.infiniband import netfile, read_topology
 from ibwire.fabric.infiniband.netfile import TopologyError, parse_topology, write_topology
@@ -107,7 +108,7 @@ def test_what_is_written_is_read_again(name: str) -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "place", "words"),
     [
         ("", "", "no node"),

@@ -7,6 +7,7 @@ import struct
 
 import pytest
 
+from each_case import each_case
 from ibwire.base.units import S
 from ibwire.fabric.infiniband import read_topology
 from ibwire.fabric.infiniband.shipped import topology_path
@@ -167,7 +168,7 @@ def test_long_messages_come_whole(doors: tuple[Door, Door], records: int) -> Non
     assert client.poll_timeout() is None
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each_case("seed", range(20))
 def test_segments_and_acks_that_are_lost_are_sent_again(seed: int) -> None:
     rng = random.Random(seed)
     head = bytearray(56)

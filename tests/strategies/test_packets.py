@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scapy.layers.l2 import Ether
 
+from each_case import each_case
 from examples import scaled
 from ibwire.base.errors import EncodeError
 from ibwire.capture import PcapngWriter, open_capture
@@ -143,7 +144,7 @@ def test_tshark_finds_nothing_malformed(tmp_path: Path) -> None:
     assert {malformed for *_, malformed in rows} == {""}
 
 
-@pytest.mark.parametrize("opcode", OpCode, ids=lambda opcode: opcode.name)
+@each_case("opcode", OpCode, ids=lambda opcode: opcode.name)
 def test_each_opcode_is_made(opcode: OpCode) -> None:
     made: list[Packet] = []
 

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each_case import each_case
 from ibwire.base.errors import ScriptError
 from ibwire.capture import PcapngWriter, PcapWriter, Record, open_capture
 from ibwire.cli import main
@@ -90,7 +91,7 @@ Tapped = Callable[..., tuple[list[Record], list[str]]]
 # Plans.
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "where"),
     [
         ("[[from.c]]\ndrop = 1.0", "plan:1:8: from.c: unknown"),

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from each_case import each_case
 from examples import scaled
 from ibwire.traffic import builder
 from ibwire.traffic.blocks import Block
@@ -243,7 +244,7 @@ def test_templates_and_their_tables_give_the_packets_of_the_builder() -> None:
         assert bytes(made_so) == frame
 
 
-@pytest.mark.parametrize(
+@each_case(
     "more",
     [
         {"ack_every": 3},

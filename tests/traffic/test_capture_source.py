@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from each_case import each_case
 from ibwire.base.errors import EncodeError
 from ibwire.capture import open_capture
 from ibwire.capture.index import Record
@@ -253,7 +254,7 @@ def test_a_delay_changes_the_order_and_the_times() -> None:
     assert late.frames.index(plain.frames[0]) == 1
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("wrong", "field"),
     [
         ({"qpns": {1 << 24: 0}}, "qpn"),

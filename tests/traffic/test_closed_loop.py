@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from each_case import each_case
 from ibwire.base.errors import EncodeError
 from ibwire.base.node import Frame
 from ibwire.base.units import GBPS, MS, NS, US, S, Time
@@ -439,7 +440,7 @@ def test_the_last_packet_that_nobody_answers_wakes_whoever_drives_it() -> None:
     assert sender.poll_timeout() is None
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each_case("seed", range(5))
 def test_the_slowed_clock_says_the_same_in_both_directions(seed: int) -> None:
     draw = random.Random(seed)
     clock = ReducedRateClock(0, 20 * MS)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from each_case import each_case
 from ibwire.base.errors import EncodeError, ScriptError
 from ibwire.base.units import S
 from ibwire.traffic.cycle import Turn
@@ -97,7 +98,7 @@ def test_every_key_can_be_said() -> None:
     assert (made.pace.unit, made.pace.phases[0].burst) == (Unit.PACKETS, 4)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "where", "what"),
     [
         (HEAD + "qpn = 1\nmtu = 1000", "5:7", "mtu: 1000 is not one of 256"),
@@ -133,7 +134,7 @@ def test_a_wrong_file_is_pointed_at(text: str, where: str, what: str) -> None:
 ODD: list[object] = [None, [], {}, 1.5, "\x00", True, float("nan"), -1, 1 << 80, ""]
 
 
-@pytest.mark.parametrize("key", [*STREAM, *INJECTION])
+@each_case("key", [*STREAM, *INJECTION])
 def test_whatever_stands_under_a_key_raises_nothing_but_encode_errors(key: str) -> None:
     good: dict[str, Any] = {"qpn": ((1, 1),), "src": "10.0.0.1", "dst": "10.0.0.2"}
 

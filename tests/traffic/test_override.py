@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from each_case import each_case
 from ibwire.base.errors import EncodeError
 from ibwire.traffic.builder import Builder
 from ibwire.traffic.layout import overridden
@@ -39,7 +40,7 @@ def test_every_name_of_tshark_for_these_headers_is_known() -> None:
     assert named - {None} <= set(NAMES)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "fields",
     [
         {"bth.tver": 3},
@@ -121,7 +122,7 @@ def test_the_ip_checksum_fits_unless_it_is_what_is_wrong() -> None:
     assert lies.ip.checksum == 0x1234
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("more", "named"),
     [
         ({"fields": {"bth.psm": 1}}, "bth.psm"),

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from each_case import each_case
 from ibwire.base.errors import EncodeError
 from ibwire.base.units import MS, S
 from ibwire.traffic.pace import Pace, Phase, Rate, Unit, make_pace, parse_rate
@@ -11,7 +12,7 @@ from ibwire.traffic.pace import Pace, Phase, Rate, Unit, make_pace, parse_rate
 KPPS = Rate(1000.0, Unit.PACKETS)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "rate"),
     [
         ("200kpps", Rate(200e3, Unit.PACKETS)),
@@ -25,7 +26,7 @@ def test_a_rate_counts_packets_or_bits(text: str, rate: Rate | None) -> None:
     assert parse_rate(text) == rate
 
 
-@pytest.mark.parametrize("text", ["", "5", "5G", "0pps", "-1kpps", "2Tpps", 5, None, True])
+@each_case("text", ["", "5", "5G", "0pps", "-1kpps", "2Tpps", 5, None, True])
 def test_what_is_no_rate_is_refused(text: object) -> None:
     with pytest.raises(EncodeError, match="rate"):
         parse_rate(text)
@@ -60,7 +61,7 @@ def test_without_a_rate_there_is_no_pace() -> None:
     assert make_pace({"rate": None}) is None
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("values", "field"),
     [
         ({"rate": None, "burst": 5}, "burst"),

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each_case import each_case
 from ibwire.base.errors import EncodeError
 from ibwire.base.units import MS, S
 from ibwire.traffic.pace import Pace, Pacer, Phase, RecordedTimes, Unit
@@ -113,7 +114,7 @@ def test_times_never_go_back_and_blocks_make_no_difference(
     assert (np.diff(whole) >= 0).all()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("phases", "repeat"),
     [
         ((), False),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from each_case import each_case
 from ibwire.base.errors import EncodeError, ScriptError
 from ibwire.base.units import MS, US
 from ibwire.capture.index import Record
@@ -73,7 +74,7 @@ def test_a_storm_without_priorities_pauses_the_port() -> None:
     assert [said(frame) for frame in source.final] == [{-1: 0}]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("storms", "field"),
     [
         ([{"priorities": (8,)}], "priorities"),
@@ -118,7 +119,7 @@ def test_a_schedule_is_read_from_a_file() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "where"),
     [
         ("time = '1ms'", "s.toml:1:1"),

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from each_case import each_case
 from ibwire.base.errors import LinkError
 from ibwire.link.afpacket import _Header, _Message, _Vector
 from ibwire.link.packet_socket import HEADER, MESSAGE, VECTOR
@@ -56,7 +57,7 @@ def test_missing_interface_is_a_link_error() -> None:
         device_counters(MISSING)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("code", "expected"),
     [
         # code, destination and source, offset, constant: linux/bpf_common.h and linux/bpf.h.

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from each_case import each_case
 from ibwire.base.errors import EncodeError
 from ibwire.traffic.stream import Link, Stream, Verb, format_qpns, parse_qpns
 from ibwire_layers.opcodes import Service
@@ -11,7 +12,7 @@ from ibwire_layers.opcodes import Service
 GOOD: dict[str, Any] = {"qpns": ((1, 1),), "src": "10.0.0.1", "dst": "10.0.0.2"}
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("wrong", "field"),
     [
         ({"qpns": ()}, "qpn"),
@@ -54,7 +55,7 @@ def test_a_stream_that_cannot_be_names_the_key(wrong: dict[str, Any], field: str
     assert caught.value.field == field
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "pairs"),
     [
         (17, ((17, 1),)),
@@ -69,7 +70,7 @@ def test_queue_pairs_are_numbers_ranges_and_weights(text: object, pairs: object)
     assert parse_qpns(text) == pairs
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     ["", "x", "5..3", "0..0x10000", "1,,2", "1*", True, None, "0..0xffff,70000"],
     ids=str,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from each_case import each_case
 from ibwire.base.errors import EncodeError
 from ibwire.fabric.infiniband.generated import generate, topology_keys
 from ibwire.fabric.infiniband.netfile import parse_topology, write_topology
 from ibwire.fabric.infiniband.subnet import rate_name
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("key", "hosts", "switches", "links"),
     [
         ("star:hosts=3", 3, 1, 3),
@@ -50,7 +51,7 @@ def test_links_have_the_rate_that_is_given() -> None:
     assert rate_name(subnet.nodes["sw0"].ports[1]) == "2xHDR"
 
 
-@pytest.mark.parametrize("leaves", [1, 2, 3, 4, 7, 8])
+@each_case("leaves", [1, 2, 3, 4, 7, 8])
 def test_the_leaves_that_the_message_names_are_possible(leaves: int) -> None:
     """Four links up of each leaf: all to one spine, two to each of two, one to each of four."""
     subnet = generate(f"fattree:ports=8,leaves={leaves}")
@@ -59,7 +60,7 @@ def test_the_leaves_that_the_message_names_are_possible(leaves: int) -> None:
     assert len(spines) == (leaves + 1) // 2
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("key", "said"),
     [
         ("circle", "star, ring, torus"),
