@@ -225,14 +225,14 @@ class CutThroughSwitch:
     ) -> None:
         self.name = node.name
         self.node = node
-        self._info, self._lft = node.info, node.lft
+        self._info, self._lft = node.info, node.lft  # which are changed in place
         self.latency = settings.latency
         self.links: dict[int, LinkEnd] = {}
         """By port, of those that have a link."""
         self.ports: dict[int, SwitchPort] = {}
         """The same ports."""
         self._ports: list[SwitchPort | None] = [None] * (NO_PORT + 1)
-        """The same by number, without a search."""
+        """The same by number: a list needs no search."""
         self.to_management: Callable[[Frame, int, Time], None] | None = None
         """Takes packets for port 0 and SMPs by directed route, with the port by which they came
         and the time at which they are there whole."""
@@ -249,8 +249,7 @@ class CutThroughSwitch:
     def add(self, number: int) -> LinkEnd:
         """The end of the link of a port, which is new."""
         link = self.links[number] = LinkEnd(self.node.ports[number], self._settings)
-        port = self.ports[number] = self._ports[number] = SwitchPort(link)
-        assert port.number == number
+        self.ports[number] = self._ports[number] = SwitchPort(link)
         return link
 
     def read_tables(self) -> None:
