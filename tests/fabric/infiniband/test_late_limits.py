@@ -85,6 +85,28 @@ def test_a_limit_counts_that_was_on_its_way_before_anybody_waited_for_it() -> No
     assert freed < first + 1600 * NS < second, "it has not waited when the limit left"
 
 
+def test_a_limit_that_is_lost_on_the_way_does_not_count() -> None:
+    """The link of a sender without credits loses its signal while the limit is on its cable of 1
+    us. When the signal is back the limit is sent again, and the next packet leaves as it arrives.
+    """
+    settings = FabricSettings(buffer=66, delay=1 * US, update_symbols=0)
+    traffic = fabric_of("star:hosts=2", settings=settings)
+    a, b = hosts_of(traffic.subnet)
+    from_a, to_a = leaving(traffic, a), leaving(traffic, port_at(a))
+    traffic.simulator.run(5 * US)
+    send(traffic, a, b, count=2)
+    traffic.simulator.run(7_200 * NS)
+    assert len(limits_of(to_a)) == 2, "it has left"
+    assert len(data_of(from_a)) == 1
+
+    traffic.fabric.interrupt(a, 5 * US)
+    traffic.simulator.run(20 * US)
+
+    back = 7_200 * NS + 5 * US
+    assert limits_of(to_a)[2:3] == [(back, limits_of(to_a)[1][1])]
+    assert data_of(from_a)[1][0] == back + (6 + 2) * BYTE + 1 * US
+
+
 def test_the_last_of_two_packets_frees_room_for_a_limit() -> None:
     """Two ports send from one buffer, and only both together free as much as makes a limit. The
     first is to a slow link, so its end is the later one."""
