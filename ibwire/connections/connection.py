@@ -118,6 +118,11 @@ class Connection:
         return self.service in (Service.RC, Service.XRC, Service.RD)
 
     @property
+    def drops_late_packets(self) -> bool:
+        """Whether a packet out of sequence costs its message: UC, which asks for nothing again."""
+        return self.service is Service.UC
+
+    @property
     def is_congested(self) -> bool:
         """Whether a CE mark or a CNP has been seen."""
         one, other = self.directions

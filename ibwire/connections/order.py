@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ibwire.connections.events import FlowEventKind
-from ibwire.connections.identity import REORDER_IDS
+from ibwire.connections.identity import COPY_NS, REORDER_IDS
 from ibwire.connections.opcode_sets import ACKNOWLEDGE, PARTS, STARTS
 from ibwire.connections.packets import TransportPacket
 from ibwire.connections.retransmissions import count_late
@@ -118,4 +118,5 @@ def _is_copy(
         return True
     answer = requests.recent_responses.last_added
     is_quiet = answer is None or answer.place < first.place
-    return (is_next or is_quiet) and not requests.disturbed_end
+    is_soon = packet.time_ns - first.time_ns < COPY_NS
+    return is_soon and (is_next or is_quiet) and not requests.disturbed_end

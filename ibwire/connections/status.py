@@ -70,7 +70,7 @@ MEANINGS = {
         "As `recovered`, three times or more, with 1 % of the packets retransmitted or more, and "
         "not only by timers that expired too early; "
         "or packets have CE marks, or CNPs slow a sender; or packets of a service that does not "
-        "retransmit (UC) were lost or damaged.",
+        "retransmit (UC) were lost, damaged or out of order.",
     ),
     Status.UNRESOLVED: Meaning(
         "There was trouble when the capture ended, or when the queue pair was reset.",
@@ -151,6 +151,10 @@ class Evidence(Protocol):
     def is_reliable(self) -> bool:
         """Whether requests are acknowledged."""
 
+    @property
+    def drops_late_packets(self) -> bool:
+        """Whether a packet out of sequence costs its message."""
+
 
 def status_of(connection: Evidence) -> ConnectionStatus:
     """The status of a connection, once the capture is over."""
@@ -203,6 +207,7 @@ def _is_quiet(connection: Evidence) -> bool:
         or other.damaged
         or one.lost
         or other.lost
+        or ((one.reordered or other.reordered) and connection.drops_late_packets)
         or one.marked
         or other.marked
         or one.cnps
@@ -228,8 +233,10 @@ def _lasting(connection: Evidence) -> Status:
         return Status.DEGRADED
     damaged = sum(each.damaged for each in both)
     if not connection.is_reliable:
-        lost = sum(each.lost for each in both)
-        return Status.DEGRADED if lost or damaged else Status.OK
+        missing = damaged + sum(each.lost for each in both)
+        if connection.drops_late_packets:
+            missing += sum(each.reordered for each in both)
+        return Status.DEGRADED if missing else Status.OK
     retransmitted = sum(each.retransmitted for each in both)
     packets = sum(each.packets for each in both)
     disturbances = sum(each.disturbances for each in both)

@@ -176,10 +176,10 @@ class Story:
         else:
             silent = LETTERS[0] if not connection.directions[0].packets else LETTERS[1]
             other = LETTERS[1 - LETTERS.index(silent)]
-            said = f"packets from {silent}, if any, were not captured"
+            said = f": packets from {silent}, if any, were not captured"
             if not connection.is_reliable:
-                said = f"{silent} sent nothing to {other}"
-            yield f"Only packets of {other} are in the capture: {said}."
+                said = ""
+            yield f"Only packets of {other} are in the capture{said}."
         yield (
             'Times are seconds since the first frame of the capture. "This point" is '
             f"{_POINTS if self._capture.has_copies else _POINT}"
@@ -373,6 +373,8 @@ class Story:
                     sender, reader = names(direction)
                     what = count(number, f"{one} {'response' if answers else 'packet'}")
                     where = "" if len(found) == 1 else f" ({packets(e.number for e in found)})"
+                    if kind is FlowEventKind.REORDERED and self.connection.drops_late_packets:
+                        text = _LATE_OF_UC
                     yield Entry(
                         "",
                         found[0].time_ns,
@@ -536,6 +538,8 @@ _COUNTS = {
     "duplicate_packets": "duplicates",
 }
 """Counts of `Connection.not_observable` in words, where more than the underscores differ."""
+
+_LATE_OF_UC = "{what} of {r}{where}: {s} drops messages whose packets are out of order."
 
 _SMALL = (
     (

@@ -354,13 +354,17 @@ def _unacknowledged(connection: Connection) -> str:
     """The verdict for a service without acknowledgements."""
     lost = sum(each.lost for each in connection.directions)
     damaged = sum(each.damaged for each in connection.directions)
-    if not lost and not damaged:
+    late = sum(each.reordered for each in connection.directions)
+    if not connection.drops_late_packets:
+        late = 0
+    if not lost and not damaged and not late:
         return (
             "Nothing went wrong as far as the capture shows: this service acknowledges "
             "nothing, so a loss after this point leaves no trace."
         )
     parts = [f"{count(lost, 'packet')} did not arrive here"] if lost else []
     parts += [f"{count(damaged, 'packet')} arrived here damaged (wrong ICRC)"] if damaged else []
+    parts += [f"{count(late, 'packet')} arrived here out of order"] if late else []
     return (
         f"{listed(parts)}. This service neither acknowledges nor retransmits: the messages they "
         "belong to are lost."

@@ -149,6 +149,7 @@ def evidence(**given: Any) -> Any:
     """A connection with one packet each way, and these facts of end 0."""
     facts = {
         "is_reliable": True,
+        "drops_late_packets": False,
         "cm_rejected": "",
         "refused": "",
         "trouble": None,
@@ -156,7 +157,7 @@ def evidence(**given: Any) -> Any:
     } | given
     ending = Ending(trouble=facts.pop("trouble"))
     other = DirectionCounts(packets=facts.pop("other_packets"))
-    known = {"is_reliable", "cm_rejected", "refused"}
+    known = {"is_reliable", "drops_late_packets", "cm_rejected", "refused"}
     named = {name: facts.pop(name) for name in known}
     counts = DirectionCounts(**{"packets": 100} | facts)
     return SimpleNamespace(
@@ -185,6 +186,8 @@ def evidence(**given: Any) -> Any:
         ("degraded", {"lost": 1, "is_reliable": False}),
         ("degraded", {"damaged": 1, "is_reliable": False}),
         ("ok", {"duplicates": 1, "is_reliable": False}),
+        ("ok", {"reordered": 1, "is_reliable": False}),
+        ("degraded", {"reordered": 1, "is_reliable": False, "drops_late_packets": True}),
         ("unresolved", {"trouble": Trouble.NAK, "marked": 1}),
         ("unresolved", {"trouble": Trouble.RETRANSMITTED}),
         ("unresolved", {"cut_short": 1}),

@@ -76,8 +76,8 @@ WRONG = [
     Wrong(
         "losses of UC are repaired",
         STATUS,
-        "        return Status.DEGRADED if lost or damaged else Status.OK\n",
-        "        return Status.RECOVERED if lost or damaged else Status.OK\n",
+        "        return Status.DEGRADED if missing else Status.OK\n",
+        "        return Status.RECOVERED if missing else Status.OK\n",
         tests.test_a_lost_packet_of_uc_degrades_the_connection,
     ),
     Wrong(

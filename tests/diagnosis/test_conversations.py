@@ -152,3 +152,36 @@ def test_a_damaged_packet_at_the_end_of_a_burst_is_retransmitted_by_the_timer() 
     counts = story_of(talk).connection.directions[0]
 
     assert (counts.retransmitted, counts.damaged, counts.lost) == (2, 2, 0)
+
+
+@pytest.mark.parametrize(("us", "is_copy"), [(30, True), (600, False)])
+def test_a_request_that_comes_again_unanswered_may_be_a_timers(us: float, is_copy: bool) -> None:
+    talk = Talk(counts_ids=False)
+    talk.sends(0, 2)
+    for _ in range(2):
+        talk.ask(OpCode.RC_SEND_ONLY, 2, 64, ack_req=1)
+        talk.wait(us)
+    talk.answer(2, 3)
+
+    story = story_of(talk)
+
+    assert ("the network or the capture duplicates packets" in story.verdict) is is_copy
+    assert ("or retransmitted; the capture does not show which" in story.verdict) is not is_copy
+    assert story.connection.directions[0].repeated == (not is_copy)
+
+
+def test_a_late_packet_of_uc_costs_its_message() -> None:
+    talk = Talk(counts_ids=False)
+    for opcode, psn in (
+        (OpCode.UC_SEND_FIRST, 0),
+        (OpCode.UC_SEND_LAST, 2),
+        (OpCode.UC_SEND_MIDDLE, 1),
+        (OpCode.UC_SEND_ONLY, 3),
+    ):
+        talk.ask(opcode, psn, 256)
+
+    story = story_of(talk)
+
+    assert story.connection.status.status == "degraded"
+    assert "B drops messages whose packets are out of order" in text_of(story)
+    assert story.verdict.startswith("1 packet arrived here out of order. This service neither")
