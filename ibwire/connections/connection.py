@@ -327,6 +327,8 @@ class Connection:
             reasons |= dict.fromkeys(("lost_packets", "retransmitted_packets"), _RETRIED)
         if sent.unseen_ids:
             reasons |= dict.fromkeys(("lost_packets", "retransmitted_packets"), _UNSEEN_IDS)
+        if sent.late_after_nak or (sent.reordered and self.is_reliable and not self.is_paired):
+            reasons |= dict.fromkeys(("lost_packets", "retransmitted_packets"), _LATE)
         if sent.repeated:
             reasons |= dict.fromkeys(("retransmitted_packets", "duplicate_packets"), _REPEATED)
         return reasons
@@ -341,6 +343,7 @@ _RETRIED = (
 )
 _UNSEEN_IDS = "IP identifications are missing where packets were retransmitted: some may be lost"
 _CUT = "packets with cut headers were left out: what seems to be lost may be one of them"
+_LATE = "packets arrived late: reordered, or lost and retransmitted, nothing here shows which"
 _REPEATED = "packets arrived again: duplicates or retransmitted, nothing here shows which"
 _ANSWERS_AGAIN = "requests were retransmitted: responses to them may be missing"
 _ONE_SIDED = "nothing was seen in the other direction"

@@ -31,6 +31,8 @@ class DirectionCounts:
     """Packets that arrived again, as duplicates, late or retransmitted: nothing shows which. They
     are in no other count."""
     reordered: int = 0
+    late_after_nak: int = 0
+    """Of the reordered packets, those that a NAK had asked for: perhaps retransmitted."""
     naks: dict[str, int] = field(default_factory=dict)
     """By kind: NAKs of this direction's requests."""
     rnr_naks: int = 0
@@ -132,6 +134,7 @@ _SUMS = (
     "duplicates",
     "repeated",
     "reordered",
+    "late_after_nak",
     "rnr_naks",
     "timeouts",
     "unexplained",

@@ -197,6 +197,7 @@ def take_back(requests: TrackedRequests, run: Retransmission) -> None:
     counts = requests.connection.directions[requests.end]
     counts.retransmitted -= 1
     counts.reordered += 1
+    counts.late_after_nak += 1
     counts.timeouts -= run.event.is_timeout
     requests.attempts -= 1
     requests.refusals.restore(run.obeyed)

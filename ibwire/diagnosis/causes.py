@@ -28,6 +28,7 @@ class Reason(StrEnum):
     EITHER_LOST_AFTER = "either_lost_after"
     AFTERMATH = "aftermath"
     OLD_NAK = "old_nak"
+    LATE = "late"
     REPEATED = "repeated"
     STALE_TIMER = "stale_timer"
     NOT_CAPTURED = "not_captured"
@@ -110,6 +111,10 @@ POSSIBLE: dict[Reason, tuple[Possibility, ...]] = {
     Reason.EITHER_LOST_AFTER: (Possibility.LOST_AFTER, Possibility.RESPONSE_LOST_BEFORE),
     Reason.AFTERMATH: (Possibility.EARLIER_LOSS,),
     Reason.OLD_NAK: (Possibility.OUTDATED_NAK,),
+    Reason.LATE: (
+        Possibility.REORDERED_BEFORE,
+        Possibility.LOST_BEFORE,
+    ),
     Reason.REPEATED: (
         Possibility.DUPLICATED,
         Possibility.REORDERED_BEFORE,

@@ -149,18 +149,33 @@ class _Describer:
         """A packet that was reordered."""
         if event.opcode in RESPONSES:
             self._because(Reason.RESPONSE_REORDERED)
+        elif self._may_be_resent(event):
+            self._because(Reason.LATE)
         else:
             self._because(Reason.REORDERED_BEFORE)
         self.result.retransmitted += event.cause is not None
         again = ", retransmitted," if event.cause is not None else ""
         what = f"{again} is reordered: packets sent after it arrived here before it."
+        if self._may_be_resent(event):
+            what = " arrives late: reordered, or lost before this point and retransmitted."
         if not event.cause_number and self.facts.is_retransmitted(event.psn):
             what = " arrives twice: one of the two is late, or a duplicate."
         self._step(
             event,
             f"{self._owner(event)}'s {opcode(event.opcode)} with PSN {event.psn}{what}",
-            many=f"{{n}} packets of {self._owner(event)} are reordered: {{p}}.",
+            many=f"{{n}} packets of {self._owner(event)} are late: {{p}}."
+            if self._may_be_resent(event)
+            else f"{{n}} packets of {self._owner(event)} are reordered: {{p}}.",
         )
+
+    def _may_be_resent(self, event: FlowEvent) -> bool:
+        """Whether a request that was taken for a reordered one may have been retransmitted."""
+        if event.cause is not None or event.cause_number or event.opcode in RESPONSES:
+            return False
+        was_asked = any(
+            each.psn == event.psn and each.number < event.number for each in self.facts.naks
+        )
+        return was_asked or not self.context.is_paired
 
     def copy(self, event: FlowEvent) -> None:
         """A duplicate made by the network, or by the capture."""
@@ -700,9 +715,7 @@ def _it(event: FlowEvent) -> str:
     return "it" if event.count == 1 else "them"
 
 
-_WAS_LATE = (
-    "That packet was late, or lost and its retransmission was late or duplicated (#{number})."
-)
+_WAS_LATE = "That packet was late, or lost and retransmitted (#{number})."
 
 AFTER = "lost, damaged or delayed after this point"
 """What may have happened to a packet that passed here and is missing at its receiver: a capture

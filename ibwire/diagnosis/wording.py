@@ -101,6 +101,11 @@ PHRASES = {
         "{r} retransmits for an outdated NAK",
         "{r} retransmitted {t} for an outdated NAK: the packet it asks for had arrived meanwhile.",
     ),
+    Reason.LATE: Phrase(
+        "{n} from {r} to {s} late at this point",
+        "{n} from {r} to {s} arrived here after packets that were sent later: reordered between "
+        "{r} and this point, or lost there and retransmitted; the capture does not show which.",
+    ),
     Reason.REPEATED: Phrase(
         "{n} from {r} to {s} repeated",
         "{n} from {r} to {s} arrived here again: duplicated by the network or by the capture, "

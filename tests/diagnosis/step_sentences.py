@@ -83,6 +83,18 @@ def reordered(judge: Judge, match: re.Match[str], step: Step, incident: Incident
     )
 
 
+def late(judge: Judge, match: re.Match[str], step: Step, incident: IncidentText) -> None:
+    """It was reordered, or an earlier one with its PSN did not arrive here."""
+    found = judge.frame(step.numbers[0])
+    before = [
+        each
+        for each in judge.truth.sent
+        if each.sender == found.sender and each.psn == found.psn and each.time < found.time
+    ]
+    if not (found.is_again and any(each.is_lost_before for each in before)):
+        reordered(judge, match, step, incident)
+
+
 def duplicate(judge: Judge, match: re.Match[str], step: Step, incident: IncidentText) -> None:
     number = step.numbers[0]
     first = judge.frame(match["first"]) if match["first"] else judge.frame(number)
@@ -136,7 +148,7 @@ def nak(judge: Judge, match: re.Match[str], step: Step, incident: IncidentText) 
         must(late in due and Harm.DELAY in late.harms_before, f"it was not: {late}")
         must(late is newest, f"a later one was sent: {newest}")
     elif found := re.fullmatch(
-        r"That packet was late, or lost and its retransmission was late or duplicated \(#(\d+)\)\.",
+        r"That packet was late, or lost and retransmitted \(#(\d+)\)\.",
         why,
     ):
         late = judge.frame(found[1])
@@ -563,6 +575,8 @@ STEPS = table(
         r"capture missed (?:it|them))?\.": lost_response,
         r"[AB]'s [A-Z ]+ with PSN \d+(?:, retransmitted,)? is reordered: packets sent after it "
         r"arrived here before it\.": reordered,
+        r"[AB]'s [A-Z ]+ with PSN \d+ arrives late: reordered, or lost before this point and "
+        r"retransmitted\.": late,
         r"[AB]'s [A-Z ]+ with PSN \d+ arrives twice: one of the two is late, or a duplicate\.": (
             twice
         ),

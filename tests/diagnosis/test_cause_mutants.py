@@ -116,6 +116,7 @@ VERDICTS = {
     Reason.RESPONSE_REORDERED: "which A treats as loss",
     Reason.EITHER_LOST_AFTER: "the capture does not show which of them",
     Reason.OLD_NAK: "for an outdated NAK",
+    Reason.LATE: "or lost there and retransmitted; the capture does not show which",
     Reason.REPEATED: "late, or retransmitted; the capture does not show which",
     Reason.STALE_TIMER: "although nothing was lost: its ACK timer expired before",
     Reason.NOT_CAPTURED: "acknowledged but not captured",

@@ -142,7 +142,8 @@ def test_receives_that_come_late_are_the_cause() -> None:
 RANDOM: dict[int, Causes] = {
     26: {
         Reason.LOST_AFTER: 1,
-        Reason.REORDERED_BEFORE: 2,
+        Reason.REORDERED_BEFORE: 1,
+        Reason.LATE: 1,
         Reason.LOST_OR_DISCARDED: 1,
         Reason.REPEATED: 1,
     },
@@ -247,6 +248,24 @@ def nak_for_what_was_before_the_capture() -> Talk:
     return talk
 
 
+def late_without_identifications(*, answered: bool) -> Talk:
+    """PSN 2 comes after 3: with responses, after the NAK that asks for it."""
+    talk = Talk(counts_ids=False)
+    for psn in (0, 1, 3):
+        talk.ask(OpCode.RC_SEND_ONLY, psn, 64, ack_req=1)
+        if answered and psn < 2:
+            talk.answer(psn, psn + 1)
+    if answered:
+        talk.answer(2, 2, 0x60)
+    talk.ask(OpCode.RC_SEND_ONLY, 2, 64, ack_req=1)
+    if answered:
+        talk.answer(3, 4)
+    talk.ask(OpCode.RC_SEND_ONLY, 4, 64, ack_req=1)
+    if answered:
+        talk.answer(4, 5)
+    return talk
+
+
 CONVERSATIONS: dict[str, tuple[Callable[[], Talk], Causes]] = {
     "reordered after": (reordered_after, {Reason.REORDERED_AFTER: 1}),
     "outdated NAK": (outdated_nak, {Reason.REORDERED_BEFORE: 1, Reason.OLD_NAK: 1}),
@@ -257,6 +276,14 @@ CONVERSATIONS: dict[str, tuple[Callable[[], Talk], Causes]] = {
     "early timer": (lambda: timers_that_expire_early(1, acks=2), {Reason.STALE_TIMER: 1}),
     "one direction, a timer": (lambda: one_direction(67_000), {Reason.UNCLEAR: 1}),
     "one direction, soon": (lambda: one_direction(300), {Reason.UNCLEAR: 1}),
+    "one direction, late": (
+        lambda: late_without_identifications(answered=False),
+        {Reason.LATE: 1},
+    ),
+    "late after its NAK": (
+        lambda: late_without_identifications(answered=True),
+        {Reason.LATE: 1},
+    ),
     "NAK at the start": (nak_for_what_was_before_the_capture, {Reason.UNCLEAR: 1}),
 }
 
