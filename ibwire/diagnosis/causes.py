@@ -35,6 +35,7 @@ class Reason(StrEnum):
     RESPONSE_NOT_CAPTURED = "response_not_captured"
     NOT_SEEN = "not_seen"
     RESPONSE_NOT_SEEN = "response_not_seen"
+    NOT_IN_CAPTURE = "not_in_capture"
     UNCLEAR = "unclear"
 
 
@@ -128,6 +129,7 @@ POSSIBLE: dict[Reason, tuple[Possibility, ...]] = {
         Possibility.RESPONSE_LOST_BEFORE,
         Possibility.RESPONSE_NOT_CAPTURED,
     ),
+    Reason.NOT_IN_CAPTURE: (),
     Reason.UNCLEAR: (),
 }
 """What each cause may have been: more than one where the capture does not decide, none where it

@@ -288,7 +288,7 @@ class _Describer:
                 )
             return "That packet was never seen here."
         if clue is None or clue.sent is None:
-            self._because(Reason.UNCLEAR)
+            self._because(Reason.NOT_IN_CAPTURE)
             return "Whether it passed here is unknown: no packet with this PSN was captured."
         later = [each for each in self.facts.naks if each.number > event.number]
         passed = f"That packet passed here as #{clue.sent.number}: "

@@ -52,7 +52,7 @@ PHRASES = {
     Reason.REORDERED_BEFORE: Phrase(
         "{n} from {r} to {s} reordered before this point",
         "The network delivers packets out of order: {n} from {r} to {s} {w} reordered between "
-        "{r} and this point (several paths?), which a responder treats as loss.",
+        "{r} and this point (several paths?), which most responders treat as loss.",
     ),
     Reason.REORDERED_AFTER: Phrase(
         "{n} from {r} to {s} reordered after this point",
@@ -136,6 +136,11 @@ PHRASES = {
         "{a} of {s} missing here",
         "{a} of {s} did not arrive here, and {r} had not retransmitted the request when the "
         "capture ended: lost between {s} and this point, or missed by the capture.",
+    ),
+    Reason.NOT_IN_CAPTURE: Phrase(
+        "{s} did not get {n} from {r}, and the capture does not show where {it} {w} lost",
+        "{s} did not get {n} from {r} in order. What {r} had sent first is not in the capture, so "
+        "it does not show where {it} {w} lost or delayed.",
     ),
     Reason.UNCLEAR: Phrase(
         "{r} retransmits, and the capture does not show why",

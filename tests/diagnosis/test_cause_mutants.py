@@ -123,6 +123,7 @@ VERDICTS = {
     Reason.RESPONSE_NOT_CAPTURED: "went on without retransmitting the request",
     Reason.NOT_SEEN: "not retransmitted before the capture ends",
     Reason.RESPONSE_NOT_SEEN: "had not retransmitted the request when the capture ended",
+    Reason.NOT_IN_CAPTURE: "so it does not show where it was lost or delayed",
     Reason.UNCLEAR: "for reasons that this capture does not show",
 }
 """Words of the verdict for each cause, with A as the requester; the others say how it ended."""

@@ -284,7 +284,10 @@ CONVERSATIONS: dict[str, tuple[Callable[[], Talk], Causes]] = {
         lambda: late_without_identifications(answered=True),
         {Reason.LATE: 1},
     ),
-    "NAK at the start": (nak_for_what_was_before_the_capture, {Reason.UNCLEAR: 1}),
+    "NAK at the start": (
+        nak_for_what_was_before_the_capture,
+        {Reason.NOT_IN_CAPTURE: 1},
+    ),
 }
 
 
