@@ -169,12 +169,12 @@ def _obeyed_before(requests: TrackedRequests, psn: int) -> Refusal | None:
 def _repeated_by(
     requests: TrackedRequests, psn: int, packet: TransportPacket
 ) -> TransportPacket | None:
-    """An equal packet that this may be a duplicate of, unless a NAK asks for it."""
+    """An equal packet that this may be a duplicate of, unless a NAK or a gap asks for it."""
     before = requests.recent_requests.get(psn)
     if before is None or requests.connection.identities[requests.end].decides(packet):
         return None
     asked = requests.refusals.of(psn)
-    if asked is not None and asked.cause in (Cause.NAK, Cause.RNR):
+    if asked is not None and asked.cause in (Cause.NAK, Cause.RNR, Cause.READ_GAP):
         return None
     is_equal = before.icrc == packet.icrc and before.opcode == packet.opcode
     is_soon = packet.time_ns - before.time_ns < DUPLICATE_NS

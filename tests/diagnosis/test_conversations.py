@@ -185,3 +185,22 @@ def test_a_late_packet_of_uc_costs_its_message() -> None:
     assert story.connection.status.status == "degraded"
     assert "B drops messages whose packets are out of order" in text_of(story)
     assert story.verdict.startswith("1 packet arrived here out of order. This service neither")
+
+
+def test_a_read_that_is_repeated_after_a_gap_is_retransmitted() -> None:
+    talk = Talk(counts_ids=False)
+    talk.sends(0, 2)
+    talk.ask(OpCode.RC_RDMA_READ_REQUEST, 2, length=3 * 256)
+    talk.answer(3, 0, opcode=OpCode.RC_RDMA_READ_RESPONSE_MIDDLE, size=256)
+    talk.answer(4, 3, opcode=OpCode.RC_RDMA_READ_RESPONSE_LAST, size=256)
+    talk.ask(OpCode.RC_RDMA_READ_REQUEST, 2, length=3 * 256)
+    talk.answer(2, 2, opcode=OpCode.RC_RDMA_READ_RESPONSE_FIRST, size=256)
+    talk.answer(3, 0, opcode=OpCode.RC_RDMA_READ_RESPONSE_MIDDLE, size=256)
+    talk.answer(4, 3, opcode=OpCode.RC_RDMA_READ_RESPONSE_LAST, size=256)
+    talk.sends(5, 2, msn=4)
+
+    story = story_of(talk)
+
+    assert story.connection.status.status == "recovered"
+    assert story.verdict.startswith("The network lost at least 1 response of B")
+    assert "A retransmits READ REQUEST PSNs 2-4, for which responses were missing" in text_of(story)
