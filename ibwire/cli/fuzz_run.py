@@ -429,6 +429,7 @@ class _Run:
             "choices": report.choices,
             "lost": self._campaign.lost or None,
             "unstable": dict(report.unstable),
+            "unexamined": dict(report.unexamined),
             "coverage": {"tried": tried, "pairs": pairs, "answers": answers}
             | ({"cells": len(report.coverage.cells)} if report.coverage.cells else {}),
         }
@@ -464,6 +465,13 @@ class _Run:
         hidden = len(report.unstable) - SHOWN
         if hidden > 0:
             yield f"{'':10}and {hidden} more: --json, and run.json of -o, have all"
+        if report.unexamined:
+            kinds, times = len(report.unexamined), sum(report.unexamined.values())
+            yield (
+                f"left out  {counted(kinds, 'kind')} of difference, seen {counted(times, 'time')}: "
+                "probably of the findings above"
+            )
+            yield f"{'':10}not examined, as most time went into that; a longer run examines more"
         if self._directory is not None and self.failure is None:
             yield f"saved     {self._directory}"
 

@@ -49,6 +49,8 @@ class Report:
     """What a device on a link is not tested with any more."""
     unstable: Counter[str] = field(default_factory=Counter)
     """Differences that were not seen again, by bucket."""
+    unexamined: Counter[str] = field(default_factory=Counter)
+    """Differences for which there was no time, by bucket."""
 
     @property
     def choices(self) -> dict[str, str]:
@@ -61,8 +63,16 @@ class Report:
 
     def count_unstable(self, bucket: str) -> None:
         """Count a difference that was not seen again."""
-        is_known = bucket in self.unstable or len(self.unstable) < MAXIMUM_BUCKETS
-        self.unstable[bucket if is_known else OTHERS] += 1
+        _count(self.unstable, bucket)
+
+    def count_unexamined(self, bucket: str) -> None:
+        """Count a difference that was not examined because time was short."""
+        _count(self.unexamined, bucket)
+
+
+def _count(counts: Counter[str], bucket: str) -> None:
+    is_known = bucket in counts or len(counts) < MAXIMUM_BUCKETS
+    counts[bucket if is_known else OTHERS] += 1
 
 
 @dataclass(slots=True)

@@ -149,6 +149,7 @@ class Session:
             "allowed": report.choices,
             "left_out": list(map(str, report.left_out)),
             "unstable": dict(report.unstable),
+            "unexamined": dict(report.unexamined),
             "findings": [
                 {**asdict(known), "seen": report.seen[known.bucket]} for known in self.known
             ],
@@ -221,12 +222,18 @@ def _session(document: _Object) -> Session:
     taken = document.object("taken")
     report.taken = {name: taken.text(name) for name in taken.document}
     report.left_out = [parse_exclusion(text) for text in document.texts("left_out")]
-    unstable = document.object("unstable")
-    for name in unstable.document:
-        if not name.isprintable():
-            raise CaseError(f"unstable: {name!r}, not a line of text")
-    report.unstable = Counter({name: unstable.number(name) for name in unstable.document})
+    report.unstable = _by_bucket(document, "unstable")
+    if "unexamined" in document.document:
+        report.unexamined = _by_bucket(document, "unexamined")
     return Session(settings, report, document.number("next_case"), known)
+
+
+def _by_bucket(document: _Object, name: str) -> Counter[str]:
+    counts = document.object(name)
+    for bucket in counts.document:
+        if not bucket.isprintable():
+            raise CaseError(f"{name}: {bucket!r}, not a line of text")
+    return Counter({bucket: counts.number(bucket) for bucket in counts.document})
 
 
 def _coverage(rows: list[Any], role: Role) -> Coverage:

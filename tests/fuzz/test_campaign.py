@@ -34,12 +34,13 @@ from ibwire.fuzz.case import (
 from ibwire.fuzz.coverage import Coverage
 from ibwire.fuzz.judge.choices import CHOICES
 from ibwire.fuzz.judge.comparison import Difference, Kind, crash
-from ibwire.fuzz.judge.findings import Finding, signature
+from ibwire.fuzz.judge.findings import Finding, kind_of, signature
 from ibwire.fuzz.judge.profiles import profile_of
 from ibwire.fuzz.report import Report, RunState, Search
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
-from ibwire.fuzz.targets.emulator import EmulatorTestbed
+from ibwire.fuzz.targets.emulator import EmulatorTestbed, Patience
 from ibwire.fuzz.targets.emulator import target as emulator
+from ibwire.fuzz.targets.testbed import Confirmed
 from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire.fuzz.vocabulary.operators import RESPONSE_MUTATORS
 from ibwire.fuzz.vocabulary.queue_pair.messages import answers
@@ -296,6 +297,81 @@ def test_what_does_not_come_again_is_counted_within_bounds() -> None:
     assert len(report.unstable) == 1001
     assert report.unstable["kind 7"] == 2
     assert report.unstable["others"] == 500
+
+
+class Mute(Emulation):
+    """Never answers a request."""
+
+    def answers(self) -> list[Frame]:
+        super().answers()
+        return []
+
+
+def unanswered(step: Packet) -> tuple[Difference, Packet]:
+    comparison = EmulatorTestbed(Mute).comparison(Connection(), SPEC)
+    found = comparison.step(step)
+    assert found is not None
+    return found, step
+
+
+def test_differences_of_a_kind_may_have_different_opcodes_but_not_verdicts() -> None:
+    in_no_message = replace(WRITE, opcode=int(OpCode.RC_RDMA_WRITE_MIDDLE))
+    write, read, other = (kind_of(*unanswered(step)) for step in (WRITE, READ, in_no_message))
+
+    assert write == read
+    assert other != write  # a NAK is missing
+
+
+def test_when_time_is_short_more_and_more_of_a_kind_are_left_out_and_counted() -> None:
+    """Which are examined is 1, 2, then every second, third ...; what is new starts that again."""
+    patience = Patience()
+
+    def examined(times: int) -> list[int]:
+        found = []
+        for number in range(1, times + 1):
+            if patience.is_next():
+                patience.note(is_new=False)
+                found.append(number)
+        return found
+
+    assert examined(16) == [1, 2, 4, 7, 11, 16]
+    patience.note(is_new=True)
+    assert examined(4) == [1, 2, 4]
+
+
+class Hurried(EmulatorTestbed):
+    """Has explained too much from the start, and knows no finding by its name alone."""
+
+    def explains_too_much(self, report: Report) -> bool:
+        return True
+
+    def finding_of(self, *_: object, **__: object) -> str:
+        return ""
+
+
+def test_differences_that_there_was_no_time_for_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Until one of their bucket is examined: then they are further ones of what it belongs to."""
+    swap = replace(WRITE, opcode=int(OpCode.RC_COMPARE_SWAP), length=0)
+    steps = [WRITE, READ, swap, swap]
+    campaign = Campaign(
+        Hurried(Mute), lambda number: Scripted(steps[number - 1]), first=1, explains=False
+    )
+
+    def judged(campaign: Campaign, confirmed: Confirmed) -> None:
+        if confirmed.case.steps[-1] == swap:
+            campaign.report.led_to[confirmed.bucket] = "no answers"
+
+    monkeypatch.setattr(Campaign, "_judged", judged)
+    report = campaign.report
+
+    assert list(campaign.run(3)) == []
+    assert dict(report.unexamined) == {
+        "COMPARE_SWAP in IDLE: silence instead of ATOMIC_ACKNOWLEDGE": 1
+    }
+    assert list(campaign.run(4)) == []
+    assert (dict(report.unexamined), dict(report.seen)) == ({}, {"no answers": 1})
 
 
 class Crashing(Emulation):

@@ -22,6 +22,7 @@ from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import Case
 from ibwire.fuzz.judge.choices import CHOICES
 from ibwire.fuzz.judge.findings import Finding
+from ibwire.fuzz.run_file import load
 from ibwire.fuzz.saved import parse_case
 from ibwire.fuzz.targets.emulator import target
 from ibwire.fuzz.watchdog import watchdog
@@ -534,6 +535,24 @@ def test_differences_that_did_not_recur_are_counted_in_the_report(
         "          kind 9: 1",
         "          and 5 more: --json, and run.json of -o, have all",
     ]
+
+
+def test_differences_that_there_was_no_time_for_are_counted_in_the_report(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def hurried(campaign: Campaign, packets: int, *, is_over: Callable[[], bool]) -> None:
+        campaign.report.packets = packets
+        for number in (1, 2, 2):
+            campaign.report.count_unexamined(f"kind {number}")
+
+    monkeypatch.setattr(Campaign, "one_case", hurried)
+    lines = fuzz("-o", str(tmp_path / "run")).stdout.splitlines()
+
+    assert lines[-3:-1] == [
+        "left out  2 kinds of difference, seen 3 times: probably of the findings above",
+        "          not examined, as most time went into that; a longer run examines more",
+    ]
+    assert load(tmp_path / "run").report.unexamined == {"kind 1": 1, "kind 2": 2}
 
 
 # Devices that do not come back.

@@ -245,12 +245,16 @@ def _run_clean(job: _Clean) -> Alarms:
     )
     buckets = tuple(finding.bucket for finding in campaign.run(job.packets))
     report = campaign.report
+    unsure = (
+        *(f"unstable: {bucket}" for bucket in report.unstable),
+        *(f"unexamined: {bucket}" for bucket in report.unexamined),
+    )
     return Alarms(
         job.profile,
         job.reference,
         job.role,
         report.packets,
-        findings=(*buckets, *(f"unstable: {bucket}" for bucket in report.unstable)),
+        findings=(*buckets, *unsure),
         choices=tuple(report.choices),
     )
 

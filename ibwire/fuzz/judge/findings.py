@@ -105,6 +105,26 @@ def first_verdicts(difference: Difference) -> tuple[str, str]:
     return "", ""
 
 
+def kind_of(difference: Difference, step: Step) -> object:
+    """Equal for more differences than `bucket_of`: whatever the opcodes and the state are."""
+    if difference.kind == Kind.CRASH:
+        return difference.kind, one_line(difference.got[0])
+    direction = type(step).__name__
+    if isinstance(step, Packet):
+        direction = _class_of(opcode_text(step.opcode))
+    verdicts = map(_class_of, first_verdicts(difference))
+    fields = {each for answer in wrong_fields(difference) for each in answer}
+    is_other = difference.kind == Kind.ANSWER
+    return difference.kind, direction, *verdicts, frozenset(fields) if is_other else None
+
+
+def _class_of(verdict: str) -> str:
+    """A verdict without its opcode: a request or an answer."""
+    if "NAK" in verdict or verdict in ("", "silence", "something else"):
+        return verdict.partition(" wait=")[0]
+    return "answer" if "RESPONSE" in verdict or "ACK" in verdict else "request"
+
+
 def wrong_fields(difference: Difference) -> list[list[tuple[str, str]]]:
     """For each answer of the last step the fields in which the target differs, with headers."""
     if difference.kind != Kind.ANSWER:
