@@ -12,6 +12,8 @@ import click
 
 from ibwire.base.errors import CaptureError, OutputError, ScriptError
 from ibwire.base.output import check_writable
+from ibwire.capture.pcap import MAGICS
+from ibwire.capture.pcapng import SECTION_MAGIC
 from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import Case, CaseError, RunsAway
 from ibwire.fuzz.judge.comparison import Difference
@@ -113,6 +115,11 @@ def read_case(path: Path, wanted: str | None = None) -> Case:
             content = file.read(MAXIMUM_SIZE + 1)
     except OSError as error:
         raise CaseError(f"{path}: {error.strerror}") from None
+    if content[:4] in (*MAGICS, SECTION_MAGIC):
+        reason = (
+            "a capture; expected a case, which is a drill script, such as case.drill of a finding"
+        )
+        raise CaseError(f"{path}: {reason}")
     return parse_case(content, str(path), wanted)
 
 

@@ -678,6 +678,8 @@ def test_a_case_that_shows_nothing_cannot_be_made_short(done: Path) -> None:
     [
         (b"{", "no JSON: "),
         (b"\xff", "case.json:1:1: not UTF-8"),
+        (b"\x0a\x0d\x0d\x0a\x1c\x00", "case.json: a capture; expected a case"),
+        (b"\xd4\xc3\xb2\xa1\x02\x00", "case.json: a capture; expected a case"),
         (b'{"ibwire-fuzz-case": 1, "stops": []}', "stops: no such key"),
         (
             b'{"ibwire-fuzz-case": 1, "profile": "x", "steps": [{"step": "wait", "time": 1}]}',
