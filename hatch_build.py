@@ -4,7 +4,8 @@
 
 Without that variable, and in an editable installation, wheels are pure Python and need no compiler.
 A compiled module behaves as its source; only its classes cannot be subclassed or patched from
-Python. The modules are listed in pyproject.toml.
+Python, and compute a `functools.cached_property` whenever it is read. The modules are listed in
+pyproject.toml.
 """
 
 from __future__ import annotations

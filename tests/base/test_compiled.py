@@ -75,3 +75,20 @@ def test_no_class_elsewhere_inherits_from_a_compiled_one() -> None:
                 heirs.append(f"{path.name}: {name}")
 
     assert heirs == []
+
+
+def test_no_compiled_module_has_cached_properties() -> None:
+    """Compiled classes compute such a property anew whenever it is read.
+
+    mypyc translates `functools.cached_property` as it does `property`.
+    """
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        names = tomllib.load(file)["tool"]["ibwire"]["compiled"]
+
+    cached = [
+        name
+        for name in names
+        if "cached_property" in (ROOT / "ibwire" / name).read_text(encoding="utf-8")
+    ]
+
+    assert cached == []
