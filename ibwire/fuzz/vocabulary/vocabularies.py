@@ -15,10 +15,12 @@ from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.targets.emulated_manager import managed_emulation
 from ibwire.fuzz.vocabulary.cm import coverage as cm_coverage
 from ibwire.fuzz.vocabulary.cm.generator import ManagerGenerator
+from ibwire.fuzz.vocabulary.operators import Group
 from ibwire.fuzz.vocabulary.queue_pair import coverage as queue_pair_coverage
 from ibwire.fuzz.vocabulary.queue_pair.cells import cell_of
 from ibwire.fuzz.vocabulary.queue_pair.combined import CombinedGenerator
 from ibwire.fuzz.vocabulary.queue_pair.generator import Generator, Menu
+from ibwire.fuzz.vocabulary.queue_pair.one_field import OneField, deck
 from ibwire.rc.profile import Profile
 
 
@@ -67,7 +69,11 @@ def _plain_generators(seed: int, role: Role, ops: Collection[str]) -> Maker:
 
 
 class QueuePairMaker:
-    """The generators of a run of which three of five cases are combined, guided by coverage."""
+    """The generators of a run: first short cases of a deck, then these and longer ones in turn.
+
+    Of the longer ones three of five are combined, guided by coverage. ops: without the group of
+    fields there is no deck.
+    """
 
     def __init__(self, seed: int, role: Role, ops: Collection[str] = ()) -> None:
         self.guide = Guide()
@@ -75,15 +81,28 @@ class QueuePairMaker:
         self._roles = _roles(role)
         self._plain = _plain_generators(seed, role, ops)
         self._menu = Menu(ops, combined=True)
+        has_deck = not ops or Group.FIELD in ops
+        self._decks = {each: deck(seed, each) for each in self._roles} if has_deck else {}
 
     def __call__(self, number: int) -> Stepper:
         """The generator of the case with this number."""
-        roles = self._roles
-        if number // len(roles) % 5 not in (1, 2, 3):
+        turn, place = divmod(number, len(self._roles))
+        role = self._roles[place]
+        if self._decks:
+            late = turn - OPENING
+            if late < 0 or late % 2 == 0:
+                card = self._decks[role].card(turn if late < 0 else OPENING + late // 2)
+                return OneField(Random(f"{self._seed}:{role}:one field:{turn}"), role, card)
+            turn = late // 2
+            number = turn * len(self._roles) + place
+        if turn % 5 not in (1, 2, 3):
             return self._plain(number)
-        role = roles[number % len(roles)]
         rng = Random(f"{self._seed}:{role}:{number}")
         return CombinedGenerator(rng, role, self._menu, self.guide)
+
+
+OPENING = 400
+"""Cases of the deck with which a run begins in each role; a multiple of `HISTORY`."""
 
 
 def _roles(role: Role) -> tuple[Role, ...]:
