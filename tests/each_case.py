@@ -14,7 +14,7 @@ Names = str | Sequence[str]
 Ids = Callable[[Any], object] | Iterable[object] | None
 
 SHOWN = 10
-"""Failures that are shown."""
+"""Failures that are shown with a traceback."""
 
 
 class Case(NamedTuple):
@@ -30,8 +30,9 @@ def each_case(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Has a test look at every case, as `pytest.mark.parametrize` does, but in one test.
 
-    All cases are looked at; those that fail are named, with their tracebacks. Cases with the same
-    marks (`pytest.param`) are a test of their own. No case gets fixtures of its own.
+    All cases are looked at; those that fail are named, the first with their tracebacks. Cases with
+    the same marks (`pytest.param`) are a test of their own. No case gets fixtures of its own, and
+    one that is skipped counts as passed.
     """
     keys = [each.strip() for each in names.split(",")] if isinstance(names, str) else list(names)
     read = _read(list(cases), is_single=isinstance(names, str) and len(keys) == 1, ids=ids)
@@ -54,6 +55,8 @@ def each_case(
             ]
             if failures:
                 title = f"{test.__name__}: {len(failures)} of {len(group)} cases"
+                rest = [error.__notes__[-1] for error in failures[SHOWN:]]
+                title += f"; without traceback: {', '.join(rest)}" if rest else ""
                 raise ExceptionGroup(title, failures[:SHOWN])
 
         parameters = [
@@ -95,6 +98,8 @@ def _marks(case: Case) -> str:
 def _failure(test: Callable[..., None], case: Case, arguments: dict[str, Any]) -> Exception | None:
     try:
         test(**arguments)
+    except pytest.skip.Exception:
+        return None
     except pytest.fail.Exception as failed:  # as of `pytest.raises`
         found: Exception = AssertionError(failed.msg)
     except Exception as error:

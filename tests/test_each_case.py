@@ -72,3 +72,22 @@ def test_an_expected_error_that_does_not_come_is_a_failure() -> None:
             pass
 
     assert failures(raises) == [f"case {ValueError!r}"]
+
+
+def test_failures_beyond_those_shown_are_named() -> None:
+    @each_case("number", range(12))
+    def none(number: int) -> None:
+        raise AssertionError(number)
+
+    with pytest.raises(ExceptionGroup, match=r"12 of 12 cases; .*: case 10, case 11"):
+        none()
+
+
+def test_a_skipped_case_hides_no_failure() -> None:
+    @each_case("number", [1, 2, 3])
+    def second_is_skipped(number: int) -> None:
+        if number == 2:
+            pytest.skip("not here")
+        raise AssertionError
+
+    assert failures(second_is_skipped) == ["case 1", "case 3"]
