@@ -75,6 +75,15 @@ class Facts:
             if event.direction == self._incident.end and (before is None or event.number < before)
         )
 
+    def lacks_something(self, before: int) -> bool:
+        """Whether a request that was missing here had not passed as a whole before a packet."""
+        again = [each for each in self.retransmissions if each.number < before]
+        return any(
+            not any(_covers(each, first) and _covers(each, end - 1 & MASK) for each in again)
+            or any(loss.number >= again[0].number for loss in self._of(FlowEventKind.LOST))
+            for first, end in self._incident.gaps
+        )
+
     def was_damaged(self, psn: int, before: int) -> bool:
         """Whether the newest request with this PSN before a packet arrived here damaged."""
         found = [

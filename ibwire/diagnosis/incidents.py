@@ -513,7 +513,7 @@ class _Describer:
                 "The message is incomplete here: at least its end was lost before this point, "
                 f"so {self.s} had nothing to acknowledge."
             )
-        if clue.was_missing or self.incident.gaps:
+        if clue.was_missing or self.facts.lacks_something(before=event.number):
             text = f"{self.s} lacked what was lost or damaged before this point"
             return f"{text}{self._no_nak(event)}."
         if text := self._acknowledged_again(event, clue):

@@ -204,3 +204,22 @@ def test_a_read_that_is_repeated_after_a_gap_is_retransmitted() -> None:
     assert story.connection.status.status == "recovered"
     assert story.verdict.startswith("The network lost at least 1 response of B")
     assert "A retransmits READ REQUEST PSNs 2-4, for which responses were missing" in text_of(story)
+
+
+def test_a_retransmission_that_passed_here_may_be_lost_behind() -> None:
+    talk = Talk(counts_ids=False)
+    talk.sends(0, 2)
+    talk.ask(OpCode.RC_SEND_ONLY, 3, 64, ack_req=1)
+    talk.answer(2, 2, 0x60)
+    for wait_us in (0, 67_000):
+        talk.wait(wait_us)
+        for psn in (2, 3):
+            talk.ask(OpCode.RC_SEND_ONLY, psn, 64, ack_req=1)
+    talk.answer(3, 4)
+    talk.sends(4, 2, msn=5)
+
+    text = text_of(story_of(talk))
+
+    assert "A's ACK timer expires" in text
+    assert "B lacked what was lost or damaged before this point" not in text
+    assert "one of them was lost, damaged or delayed between this point and B" in text
