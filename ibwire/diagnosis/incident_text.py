@@ -77,7 +77,8 @@ class IncidentText:
     given_up: str = ""
     """After what the requester gave up, in words; empty if it did not."""
     stall_ns: int | None = None
-    """From the first transmission of the affected request to its response; `None` without one."""
+    """From the first transmission of the affected request to its response, of a READ from the last
+    response before those that are missing; `None` without one."""
     may_be_cut: bool = False
     """Missing packets may be among those that were left out because their headers are cut."""
     names: tuple[str, str] = ("A", "B")

@@ -520,6 +520,12 @@ class _Describer:
             return text
         if self.result.incident.recovered is None:
             return ""
+        if clue.begins_after_response is not None:
+            self._because(Reason.RESPONSE_MISSING)
+            return (
+                f"The first responses of this READ came back, so {self.s} had the request: the "
+                f"response with PSN {event.psn} was lost or delayed before this point."
+            )
         self._because(Reason.EITHER_LOST_AFTER)
         return (
             f"The request passed here and no response came back: one of them was lost, damaged or "
@@ -662,6 +668,9 @@ class _Describer:
             since = f"PSN {clue.sent.psn} was first sent (#{clue.sent.number})"
         elif clue is not None and clue.answered is not None:
             began, since = clue.answered.time_ns, f"the lost response (#{clue.answered.number})"
+        elif self._last_response is not None:
+            last = self._last_response
+            began, since = last.time_ns, f"the response before it (#{last.number})"
         elif any(each.number == incident.first.number for each in self.facts.naks):
             since = f"the NAK (#{incident.first.number})"
         elif incident.first.number in incident.clues:
@@ -679,6 +688,12 @@ class _Describer:
         else:
             text += f". Recovered {duration(result.stall_ns)} after {since}."
         result.steps.append(Step(place.time_ns, (place.number, place.number), text))
+
+    @property
+    def _last_response(self) -> TransportPacket | None:
+        """The last response of a READ, where it shows first that none followed in time."""
+        clue = self.incident.clues.get(self.incident.first.number)
+        return None if clue is None else clue.begins_after_response
 
     def _done(self) -> list[str]:
         """The messages that were completed during the incident, by verb."""

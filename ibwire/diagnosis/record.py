@@ -67,6 +67,14 @@ class Clue:
     """How often each PSN was acknowledged afterwards; the first `ACKS` PSNs."""
     resumes_read: bool = False
     """The retransmission begins inside a READ: the requester has the responses before that."""
+    response_before: TransportPacket | None = None
+    """Of a retransmission: the response seen here with the PSN before it."""
+
+    @property
+    def begins_after_response(self) -> TransportPacket | None:
+        """The last response of a READ before those that are requested for the first time."""
+        is_first = self.resumes_read and self.sent is None
+        return self.response_before if is_first else None
 
 
 @dataclass(slots=True)
@@ -428,6 +436,7 @@ class _Watch:
                 bool(tracker.messages) and not tracker.messages[-1].is_whole,
                 resumes_read=tracker.resumes_read(psn),
                 was_busy=self._was_busy(psn, self._sent.get(psn)),
+                response_before=self._answers.get(psn - 1),
             )
 
     def _was_busy(self, psn: int, sent: TransportPacket | None) -> bool:

@@ -495,6 +495,15 @@ def timer(judge: Judge, match: re.Match[str], step: Step, incident: IncidentText
             ),
             "neither was",
         )
+    elif found := re.fullmatch(
+        r"The first responses of this READ came back, so [AB] had the request: the response with "
+        r"PSN (\d+) was lost or delayed before this point\.",
+        why,
+    ):
+        answers = [e for e in sent_before if e.is_response and e.sender != head.sender]
+        missing = [e for e in answers if e.psn & MASK == int(found[1])]
+        must(any(e.psn == head.psn - 1 and e.captured for e in answers), "none came back")
+        must(any({Harm.DROP, Harm.DELAY} & {*e.harms_before} for e in missing), "it was not")
     else:
         raise Breach("no check knows this sentence")
 
@@ -513,7 +522,7 @@ def recovered(judge: Judge, match: re.Match[str], step: Step, incident: Incident
     if first := re.fullmatch(r"PSN (\d+) was first sent", what):
         must(begin.psn & MASK == int(first[1]) and begin.sender == requester, f"another: {begin}")
         must(not begin.is_response, f"it is a response: {begin}")
-    elif what == "the lost response":
+    elif what == "the lost response" or what == "the response before it":
         must(begin.is_response and begin.sender != requester, f"it is none: {begin}")
     elif what == "the NAK":
         must(begin.syndrome is not None and begin.syndrome >= 0x60, f"it is none: {begin}")

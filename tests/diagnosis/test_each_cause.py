@@ -83,6 +83,11 @@ FAULTS: dict[str, tuple[tuple[Work, ...], tuple[Fault, ...], Causes]] = {
         (Fault("b", 2, Harm.DROP, True),),
         {Reason.RESPONSE_LOST_BEFORE: 1},
     ),
+    "last response of a READ lost before": (
+        READ,
+        (Fault("b", 4, Harm.DROP, True),),
+        {Reason.RESPONSE_MISSING: 1},
+    ),
     "response of an atomic lost before": (
         ADD_AND_WRITE,
         (Fault("b", 1, Harm.DROP, True),),
@@ -227,6 +232,24 @@ def read_with_a_gap(later: int) -> Talk:
     return talk
 
 
+def read_without_its_last_response() -> Talk:
+    """A READ of three responses, the last of which is lost before it is here; after 67 ms the
+    requester asks for that one."""
+    talk = Talk()
+    talk.sends(0, 1)
+    talk.ask(OpCode.RC_SEND_FIRST, 1, 256)
+    talk.ask(OpCode.RC_SEND_LAST, 2, 64, ack_req=1)
+    talk.answer(2, 2)
+    talk.ask(OpCode.RC_RDMA_READ_REQUEST, 3, length=3 * 256)
+    talk.answer(3, 3, opcode=OpCode.RC_RDMA_READ_RESPONSE_FIRST, size=256)
+    talk.answer(4, 3, opcode=OpCode.RC_RDMA_READ_RESPONSE_MIDDLE, size=256)
+    talk.wait(67_000)
+    talk.ask(OpCode.RC_RDMA_READ_REQUEST, 5, length=256)
+    talk.answer(5, 3, opcode=OpCode.RC_RDMA_READ_RESPONSE_ONLY, size=256)
+    talk.sends(6, 1, 4)
+    return talk
+
+
 def one_direction(pause_us: int) -> Talk:
     """Requests, one of which is repeated after a pause, and no packet of the other end."""
     talk = Talk()
@@ -273,6 +296,10 @@ CONVERSATIONS: dict[str, tuple[Callable[[], Talk], Causes]] = {
     "gap at the end": (lambda: with_a_gap(ends=True), {Reason.NOT_SEEN: 1}),
     "READ with a gap": (lambda: read_with_a_gap(40), {Reason.RESPONSE_NOT_CAPTURED: 1}),
     "READ with a gap at the end": (lambda: read_with_a_gap(2), {Reason.RESPONSE_NOT_SEEN: 1}),
+    "READ without its last response": (
+        read_without_its_last_response,
+        {Reason.RESPONSE_MISSING: 1},
+    ),
     "early timer": (lambda: timers_that_expire_early(1, acks=2), {Reason.STALE_TIMER: 1}),
     "one direction, a timer": (lambda: one_direction(67_000), {Reason.UNCLEAR: 1}),
     "one direction, soon": (lambda: one_direction(300), {Reason.UNCLEAR: 1}),
@@ -296,6 +323,12 @@ def test_the_cause_of_a_conversation(name: str) -> None:
     talk, expected = CONVERSATIONS[name]
 
     assert causes_of(story_of(talk())) == expected
+
+
+def test_a_read_stalls_from_its_last_response_on() -> None:
+    (incident,) = story_of(read_without_its_last_response()).incidents
+
+    assert incident.stall_ns == 67 * 10**6 + 2 * 10_000  # a wait, and two packets of `Talk`
 
 
 # Captures.
