@@ -121,12 +121,15 @@ def report_exceeded_retries(requests: TrackedRequests, now: int) -> None:
     is_failed = requests.responder is ResponderState.FAILED
     if requests.next is None or is_failed or requests.acked + 1 >= requests.next:
         return
+    psn = requests.acked + 1 & MASK
     refusal, run = requests.refusals.of(requests.acked + 1), requests.retransmission
     if refusal is not None and refusal.cause is Cause.RNR:
         cause, number, since = Cause.RNR_RETRIES, refusal.number, refusal.time_ns
         is_over = now - since > 2 * refusal.wait_ns + GIVE_UP_NS
     elif run is not None and requests.attempts > 0:
         cause, number, since = Cause.RETRIES, run.event.number, run.event.time_ns
+        if requests.unseen.is_unseen(requests.end, requests.acked + 1):
+            psn = run.event.psn  # the oldest one was not seen here, and not retransmitted
         is_over = now - since > 2 * run.waited_ns + GIVE_UP_NS
     else:
         return
@@ -141,7 +144,7 @@ def report_exceeded_retries(requests: TrackedRequests, now: int) -> None:
                 direction=requests.end,
                 number=number,
                 time_ns=since,
-                psn=requests.acked + 1 & MASK,
+                psn=psn,
                 last_psn=requests.next - 1 & MASK,
                 count=requests.attempts + 1,
                 cause=cause,

@@ -223,3 +223,19 @@ def test_a_retransmission_that_passed_here_may_be_lost_behind() -> None:
     assert "A's ACK timer expires" in text
     assert "B lacked what was lost or damaged before this point" not in text
     assert "one of them was lost, damaged or delayed between this point and B" in text
+
+
+def test_what_was_given_up_is_what_was_transmitted_here() -> None:
+    """The PSNs before it were not seen here."""
+    talk = Talk(counts_ids=False)
+    talk.sends(0, 1)
+    for _ in range(4):
+        talk.ask(OpCode.RC_SEND_ONLY, 11, 64, ack_req=1)
+        talk.wait(67_000)
+    talk.wait(10_000_000)
+    talk.put(1, OpCode.CNP, 0, 16)
+
+    text = text_of(story_of(talk))
+
+    assert "given up after 4 transmissions of PSN 11 without a response" in text
+    assert "A gave up after 4 transmissions of PSN 11 without a response" in text
