@@ -63,6 +63,10 @@ SENDERS = {"REQ": ACTIVE, "REP": PASSIVE, "RTU": ACTIVE, "SIDR_REQ": ACTIVE, "SI
 """Which side sends a message, where that is fixed."""
 
 
+OTHER_SIDE = "the other side"
+"""The side that a message is sent to, in what it says."""
+
+
 class CMMessage(NamedTuple):
     """One message of an exchange."""
 
@@ -419,7 +423,9 @@ _SERVICES: dict[int | None, Service] = {
 
 
 def _queue_pair(qpn: int | None, psn: int | None) -> str:
-    parts = ([] if qpn is None else [f"QP {qpn}"]) + ([] if psn is None else [f"first PSN {psn}"])
+    # A side names the PSN that it expects first (docs/reference/cm.md#request).
+    parts = [] if qpn is None else [f"QP {qpn}"]
+    parts += [] if psn is None else [f"{OTHER_SIDE} begins with PSN {psn}"]
     return ", ".join(parts)
 
 

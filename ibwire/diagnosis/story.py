@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ibwire.connections.cm_exchanges import OTHER_SIDE
 from ibwire.connections.ending import NAMED
 from ibwire.connections.events import FlowEvent, FlowEventKind
 from ibwire.connections.opcode_sets import RESPONSES
@@ -243,7 +244,8 @@ class Story:
             for each in exchange.messages:
                 sender = LETTERS[each.sender ^ swapped]
                 again = " again" * each.again
-                text = f"{sender}: {each.name}{again}{': ' * bool(each.about)}{each.about}"
+                about = each.about.replace(OTHER_SIDE, LETTERS[1 - each.sender ^ swapped])
+                text = f"{sender}: {each.name}{again}{': ' * bool(about)}{about}"
                 late = begin is not None and each.time_ns > begin
                 numbers = each.number, each.number
                 entries[late].append(Entry("", each.time_ns, each.time_ns, numbers, text))

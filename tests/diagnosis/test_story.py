@@ -497,3 +497,11 @@ def test_packets_are_named_as_runs_and_only_the_first_of_many() -> None:
     assert packets([20]) == "#20"
     assert packets([3, 1, 2, 9]) == "#1-3, #9"
     assert packets(range(1, 20, 2)) == "#1, #3, #5, #7, #9 and 5 more"
+
+
+def test_a_side_names_the_psn_that_the_other_begins_with() -> None:
+    """cm-rping: the first requests of both ends are packets 4 and 6 (tshark infiniband.bth.psn)."""
+    (told,) = [each for each in stories(CAPTURES / "cm-rping.pcap") if each.connection.is_reliable]
+
+    assert "A: REQ: to port 7174, QP 146, B begins with PSN 16521143" in flat(told)
+    assert "B: REP: QP 94, A begins with PSN 4960639" in flat(told)
