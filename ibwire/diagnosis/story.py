@@ -20,7 +20,7 @@ from typing import NamedTuple
 from ibwire.connections.cm_exchanges import OTHER_SIDE
 from ibwire.connections.ending import NAMED
 from ibwire.connections.events import FlowEvent, FlowEventKind
-from ibwire.connections.opcode_sets import RESPONSES
+from ibwire.connections.opcode_sets import RESPONSES, VERB
 from ibwire.connections.pairing import PAIRINGS
 from ibwire.diagnosis.incident_text import IncidentText
 from ibwire.diagnosis.incidents import Context, describe
@@ -37,7 +37,7 @@ from ibwire.diagnosis.wording import (
     span,
 )
 from ibwire.dissect.captures import Captures
-from ibwire_layers.opcodes import Service
+from ibwire_layers.opcodes import OpCode, Service
 
 SHOWN = 3
 """Incidents of one kind that are described; the others are summarised."""
@@ -323,9 +323,10 @@ class Story:
         requests: Counter[tuple[int, str]] = Counter()
         for each in stretches:
             requests.update(each.requests)
-        if not requests:
-            return " of responses"
-        whose = [f"{VERBS.get(verb, verb)} of {LETTERS[end]}" for end, verb in sorted(requests)]
+        asking = [key for key in sorted(requests) if key[1] != _CNP]
+        if not asking:
+            return " of responses and CNPs" if requests else " of responses"
+        whose = [f"{VERBS.get(verb, verb)} of {LETTERS[end]}" for end, verb in asking]
         waits = self.connection.is_reliable and self.connection.is_paired
         return f" ({listed(whose)})" + (", nothing acknowledged yet" if waits else "")
 
@@ -414,10 +415,12 @@ class Story:
         sender, reader = names(direction)
         total = self.connection.directions[direction].packets
         if not marks:
+            where = "no CE mark was seen here, so the congestion is after this point"
+            if not total:
+                where = f"without packets of {sender} it is unknown where the congestion is"
             return (
                 f"{count(len(cnps), 'CNP')} from {reader} ({packets(e.number for e in cnps)}) "
-                f"asked {sender} to slow down; no CE mark was seen here, so the congestion is "
-                "after this point."
+                f"asked {sender} to slow down; {where}."
             )
         text = (
             f"Congestion: {len(marks):,} of {count(total, 'packet')} from {sender} to {reader} "
@@ -523,6 +526,8 @@ def _wrapped(style: str, text: str, width: int, indent: str) -> Iterator[Line]:
         lines[0] = " " * lead + lines[0].lstrip()
     yield from (Line(style, line) for line in lines)
 
+
+_CNP = VERB[OpCode.CNP]
 
 _SERVICES = {
     Service.RC: "reliable connection (RC)",

@@ -312,6 +312,8 @@ def _fine(case: Case) -> str:
     if not connection.is_reliable:
         return _unacknowledged(connection)
     if record.marks and not small - {FlowEventKind.ECN_CE, FlowEventKind.CNP}:
+        if not any(each.messages for each in both):
+            return "No request is in this capture, so there is nothing to judge."
         return "Nothing was lost or retransmitted."
     damaged = sum(each.damaged for each in both)
     if damaged:
@@ -381,4 +383,9 @@ def _congested(record: Record) -> Iterator[str]:
             f"marks, {answer}."
         )
     elif cnps:
-        yield f"The network after this point is congested: {count(cnps, 'CNP')} report it."
+        report = f"{count(cnps, 'CNP')} {'reports' if cnps == 1 else 'report'} it"
+        slowed = {1 - each.direction for each in record.marks}
+        if all(record.connection.directions[end].packets for end in slowed):
+            yield f"The network after this point is congested: {report}."
+        else:
+            yield f"The network is congested: {report}; the capture does not show where."

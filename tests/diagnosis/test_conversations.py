@@ -239,3 +239,23 @@ def test_what_was_given_up_is_what_was_transmitted_here() -> None:
 
     assert "given up after 4 transmissions of PSN 11 without a response" in text
     assert "A gave up after 4 transmissions of PSN 11 without a response" in text
+
+
+@pytest.mark.parametrize(("cnps", "report"), [(1, "1 CNP reports it"), (2, "2 CNPs report it")])
+def test_cnps_alone_do_not_show_where_the_congestion_is(cnps: int, report: str) -> None:
+    """Only responses are in the capture: what they are about may have been lost or marked."""
+    talk = Talk()
+    for psn in range(6):
+        talk.answer(psn, psn + 1)
+        if psn < cnps:
+            talk.put(1, OpCode.CNP, 0, 16)
+
+    story = story_of(talk)
+
+    text = text_of(story)
+    assert f"{6 + cnps} packets of responses and CNPs." in text
+    assert "CONGESTION" not in text
+    assert "without packets of B it is unknown where the congestion is" in text
+    assert report in story.verdict
+    assert "after this point is congested" not in story.verdict
+    assert "Nothing was lost" not in story.verdict
