@@ -193,7 +193,7 @@ def test_cases_one_after_the_other_are_one_script() -> None:
     """Whatever their connections are; a case that ends with a held packet is not one."""
     testbed = target("emu:spec").testbed(Role.BOTH)
     found = Campaign(testbed, queue_pair_generators(3, Role.BOTH), minimises=False)
-    assert not list(found.run(1000))
+    assert not list(found.run(2500))
     cases = [each for each in testbed.history if not getattr(each.steps[-1], "held", False)]
     assert len({each.connection.service for each in cases}) == 3
 
