@@ -25,7 +25,8 @@ DUPLICATE_NS = 1_000_000
 is a duplicate: an ACK timer lasts longer, and a mirror sends its copies close together."""
 COPY_NS = 100_000
 """A request that arrives again later than this, unanswered, may have been retransmitted by a timer:
-that of an ACK timeout of 5, one of the shortest in use, lasts 131 us (IBTA 9.7.6.1.3)."""
+that of an ACK timeout of 5, the shortest that HCCL_RDMA_TIMEOUT of Ascend takes, lasts 131 us (IBTA
+9.7.6.1.3)."""
 REORDER_IDS = 1024
 """The IP identification of a reordered packet is at most so far back."""
 

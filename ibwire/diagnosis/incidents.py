@@ -147,25 +147,26 @@ class _Describer:
 
     def late(self, event: FlowEvent) -> None:
         """A packet that was reordered."""
+        may_be_resent = self._may_be_resent(event)
         if event.opcode in RESPONSES:
             self._because(Reason.RESPONSE_REORDERED)
-        elif self._may_be_resent(event):
-            self._because(Reason.LATE)
         else:
-            self._because(Reason.REORDERED_BEFORE)
+            self._because(Reason.LATE if may_be_resent else Reason.REORDERED_BEFORE)
         self.result.retransmitted += event.cause is not None
         again = ", retransmitted," if event.cause is not None else ""
-        what = f"{again} is reordered: packets sent after it arrived here before it."
-        if self._may_be_resent(event):
+        what, many = (
+            f"{again} is reordered: packets sent after it arrived here before it.",
+            "reordered",
+        )
+        if may_be_resent:
             what = " arrives late: reordered, or lost before this point and retransmitted."
+            many = "late"
         if not event.cause_number and self.facts.is_retransmitted(event.psn):
             what = " arrives twice: one of the two is late, or a duplicate."
         self._step(
             event,
             f"{self._owner(event)}'s {opcode(event.opcode)} with PSN {event.psn}{what}",
-            many=f"{{n}} packets of {self._owner(event)} are late: {{p}}."
-            if self._may_be_resent(event)
-            else f"{{n}} packets of {self._owner(event)} are reordered: {{p}}.",
+            many=f"{{n}} packets of {self._owner(event)} are {many}: {{p}}.",
         )
 
     def _may_be_resent(self, event: FlowEvent) -> bool:
