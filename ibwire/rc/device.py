@@ -13,6 +13,7 @@ import ipaddress
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Final
 
 from ibwire.base import telemetry
@@ -85,6 +86,7 @@ class Device:
     profile: how it behaves, itself or by name. link: `rocev2`, `rocev1` or `ib`.
     vlan: VLAN ID of all its frames. lid: of a native InfiniBand port. rate_control: makes the
     congestion control of each queue pair. notification: sends CNPs for packets with a CE mark.
+    arrivals: headers that were read before, of devices with the same `link`.
     """
 
     LIMIT_EVENTS = 4096
@@ -105,6 +107,7 @@ class Device:
         key_start: int = 0,
         rate_control: Callable[[], RateControl] | None = None,
         notification: NotificationPoint | None = None,
+        arrivals: Arrivals | None = None,
     ) -> None:
         _check_names(profile, link)
         self.name = name
@@ -138,7 +141,9 @@ class Device:
         self._own = {*self.gids, lid} if link == "ib" else set(self.gids)
         self._largest = self.limits.port_mtu + 128
         """Bytes of the largest frame, with all headers."""
-        self._arrivals = Arrivals(LinkType.INFINIBAND if link == "ib" else LinkType.ETHERNET)
+        if arrivals is None:
+            arrivals = Arrivals(LinkType.INFINIBAND if link == "ib" else LinkType.ETHERNET)
+        self._arrivals = arrivals
         self._unbuilt_arrivals: dict[bytes, Arrival] = {}
         """Those to this device by `flow_key`; only lengths, checksum and identification differ
         between frames."""
@@ -740,6 +745,7 @@ def _check_names(profile: Profile | str, link: str) -> None:
         raise VerbsError(errno.EINVAL, f"link {link!r}, not rocev2, rocev1 or ib")
 
 
+@lru_cache(1 << 12)
 def gid_of(address: str) -> int:
     """The GID of an IPv4 or IPv6 address, 128 bits; raises `VerbsError` EINVAL."""
     try:

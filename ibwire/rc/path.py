@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import repeat
 from struct import Struct
 from typing import Final
@@ -104,15 +105,20 @@ class Headers:
         if known is None:
             if len(self._sizes) >= self.LIMIT:
                 self._sizes.clear()
-            route = with_lengths(self.route, size)
-            known = headers_before_bth(route), masked_headers(route)
-            self._sizes[size] = known
+            known = self._sizes[size] = _headers_of(self.route, size)
         before, masked = known
         if source_port is not None and self.udp:
             port = source_port.to_bytes(2)
             before = before[: -self.udp] + port + before[2 - self.udp :]
             masked = masked[: -self.udp] + port + masked[2 - self.udp :]
         return before, crc32(masked, self._seed)
+
+
+@lru_cache(1 << 12)
+def _headers_of(route: Route, size: int) -> tuple[bytes, bytes]:
+    """The headers of a packet, and those that its ICRC covers; devices come to the same ones."""
+    route = with_lengths(route, size)
+    return headers_before_bth(route), masked_headers(route)
 
 
 class Path:

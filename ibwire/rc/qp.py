@@ -200,9 +200,10 @@ class QueuePair(QPContext):
         return None if make is None or self.service is Service.UD else make()
 
     def _make_feedback(self) -> FeedbackLoop | None:
-        if self.service is Service.UC or not isinstance(self.rate, FeedbackControl):
+        rate = self.rate  # asked for first: most have none, and what a protocol has takes 20 us
+        if rate is None or self.service is Service.UC or not isinstance(rate, FeedbackControl):
             return None
-        return FeedbackLoop(self.rate, self.sends)
+        return FeedbackLoop(rate, self.sends)
 
     def __repr__(self) -> str:
         return (

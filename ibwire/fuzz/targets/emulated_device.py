@@ -40,6 +40,7 @@ from ibwire.rc.attributes import (
 from ibwire.rc.connect import ALL_ACCESS, bring_up, move
 from ibwire.rc.device import gid_of
 from ibwire.rc.memory import Access, MemoryRegion, WindowState
+from ibwire.rc.path import Arrivals
 from ibwire.rc.profile import Profile
 from ibwire.rc.qp import QPInit, QueuePair
 from ibwire.rc.work import SGE, WC, MWBindInfo, RecvWR, SendFlags, SendWR, WCStatus, WROpcode
@@ -110,6 +111,10 @@ REGIONS: Mapping[str, tuple[int, int]] = {
 
 CONTENT = pattern(0, sum(size for size, _ in REGIONS.values()))
 """What all of it holds at the beginning, region after region."""
+
+
+_ARRIVALS = Arrivals()
+"""Headers that emulations have read: each new one gets the same as those before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +253,7 @@ class Emulation:
             profile=profile,
             key_start=40,
             mac=mac,
+            arrivals=_ARRIVALS,
         )
         self.device = end.device
         self.qp = end.qp
