@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from ibwire.fuzz.case import Case, CaseError, Packet, RunsAway, Step
@@ -257,7 +258,7 @@ class Campaign:
         """Carry out the witnesses: what they show of the target is known from the start."""
         self._has_fingerprint = True
         state, testbed = self.state, self._testbed
-        cases = self._witness_cases()
+        cases = self._witness_cases
         if not cases or not self._choices:
             return
         found = fingerprint(cases, state.profile, self._choices, testbed.replay)
@@ -269,7 +270,8 @@ class Campaign:
                 self._waiting.extend((case, choice) for case in own)
         self._waiting.extend((case, None) for case in found.unexplained)
 
-    def _witness_cases(self) -> list[tuple[str, Case]]:
+    @cached_property
+    def _witness_cases(self) -> Sequence[tuple[str, Case]]:
         """The cases of all witnesses that the target can be given, with their names."""
         testbed, base = self._testbed, self.state.base
         return [(each.name, testbed.placed(each.case(base))) for each in testbed.witnesses]
@@ -433,7 +435,7 @@ class Campaign:
         Of a choice whose witnesses this target cannot be given, the case itself is the witness.
         """
         state, replay = self.state, self._testbed.replay
-        cases = self._witness_cases()
+        cases = self._witness_cases
         open_names = self._open_names(cases)
         choices = [each for each in self._choices if not each.allowed and each.name in open_names]
         for choice, profile in single_explanations(case, state.profile, choices, replay):

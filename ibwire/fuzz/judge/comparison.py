@@ -168,12 +168,35 @@ class Comparison(ABC):
         return Difference(self.steps - 1, Kind.ENDLESS, self.expected, [str(error)])
 
 
+class Trace:
+    """What the reference and its application did in a case, in the order of comparison."""
+
+    def __init__(self) -> None:
+        self.calls: list[object] = []
+        self._memory = b""
+
+    def note(
+        self,
+        completed: list[Completion],
+        whole: list[Completion],
+        memory: bytearray,
+        events: list[int],
+    ) -> None:
+        """Note what its application sees after a step."""
+        if memory != self._memory:
+            self._memory = bytes(memory)
+        self.calls += [completed, whole] if completed else [completed]
+        self.calls += [self._memory, events]
+
+
 class ExactComparison(Comparison):
     """A reference and a device in this process with the same connection, compared exactly."""
 
     def __init__(self, binding: Binding, reference: Emulation, target: Device) -> None:
         super().__init__(binding, reference)
         self.target = target
+        self.trace: Trace | None = None
+        """Where what the reference does is recorded."""
 
     def step(self, step: Step) -> Difference | None:
         """Carry out one step; `None` if both did the same.
@@ -199,6 +222,8 @@ class ExactComparison(Comparison):
                 frame = self._frame(step)
                 if self.records:
                     self.frames.append(("<", reference.now, frame))
+                if self.trace is not None:
+                    self.trace.calls.append(frame)
                 reference.receive(frame)
                 self.in_target = True
                 target.receive(frame)
@@ -233,6 +258,8 @@ class ExactComparison(Comparison):
     def _compare(self, number: int) -> Difference | None:
         self.in_target = False
         self.expected = expected = self.reference.answers()
+        if self.trace is not None:
+            self.trace.calls.append(expected)
         self.in_target = True
         got = self.target.answers()
         if self.records:
@@ -244,6 +271,8 @@ class ExactComparison(Comparison):
     def _wait(self, time: Time, number: int) -> Difference | None:
         expected = self.reference.wait(time)
         self.expected = [frame for _, frame in expected]
+        if self.trace is not None:
+            self.trace.calls.append(expected)
         self.in_target = True
         got = self.target.wait(time)
         if self.records:
@@ -259,17 +288,18 @@ class ExactComparison(Comparison):
     def _compare_application(self, number: int) -> Difference | None:
         """The differences that the application of the device sees: completions, events, memory."""
         reference, target = self.reference, self.target
-        completed, found = reference.completions(), target.completions()
-        if completed != found:
+        completed = reference.completions()
+        whole = reference.details() if completed else []
+        expected = reference.events()
+        if self.trace is not None:
+            self.trace.note(completed, whole, reference.memory, expected)
+        if completed != (found := target.completions()):
             return Difference(number, Kind.COMPLETION, completed, found)
-        if completed:
-            whole, other = reference.details(), target.details()
-            if whole != other:
-                return Difference(number, Kind.COMPLETION, whole, other)
+        if completed and whole != (other := target.details()):
+            return Difference(number, Kind.COMPLETION, whole, other)
         if reference.memory != target.memory:
             return Difference(number, Kind.MEMORY, *first_bytes(reference.memory, target.memory))
-        expected, raised = reference.events(), target.events()
-        if expected != raised:
+        if expected != (raised := target.events()):
             return Difference(number, Kind.EVENT, expected, raised)
         return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import zip_longest
 
 from ibwire.cm.messages import decode
@@ -48,6 +49,7 @@ class Finding:
     """Equal for findings that probably have one cause."""
 
 
+@lru_cache(1 << 10)
 def verdict(frame: bytes) -> str:
     """A frame in words, without its numbers: `ACK`, `NAK INVALID_REQUEST`, `FETCH_ADD`."""
     try:

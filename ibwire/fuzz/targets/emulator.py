@@ -26,6 +26,7 @@ from ibwire.fuzz.condense import joined
 from ibwire.fuzz.judge.comparison import FATAL, Device, Difference, ExactComparison
 from ibwire.fuzz.judge.findings import Finding, bucket_of, kind_of, one_line, signature
 from ibwire.fuzz.judge.naming import Name, name_of, state_before
+from ibwire.fuzz.judge.replays import Replays
 from ibwire.fuzz.judge.witnesses import WITNESSES
 from ibwire.fuzz.minimise import Shows, condense, minimise
 from ibwire.fuzz.report import HISTORY, RunState
@@ -52,7 +53,7 @@ EXAMINED = 3
 ALWAYS = 1
 """How many differences of a kind, one after the other, are examined in vain before some are not."""
 
-TWO_DEVICES = 5
+TWO_DEVICES = 2
 """Packets that are sent in the time in which two new devices are made."""
 
 Open = Callable[[Connection], Device]
@@ -74,6 +75,7 @@ class EmulatorTestbed(Testbed):
         ]
         self._open = open_device
         self._comparison: ExactComparison | None = None
+        self._replays = Replays(self.comparison)
         self._patience: defaultdict[object, Patience] = defaultdict(Patience)
         """By kind of difference."""
         self._examined: tuple[object, str] | None = None
@@ -99,11 +101,13 @@ class EmulatorTestbed(Testbed):
         self._comparison = self.comparison(connection, profile)
         return self._comparison
 
-    def comparison(self, connection: Connection, profile: Profile) -> ExactComparison:
-        """A new pair of devices with this connection."""
+    def comparison(
+        self, connection: Connection, profile: Profile, device: Device | None = None
+    ) -> ExactComparison:
+        """A new pair of devices with this connection. device: in place of a new one under test."""
         reference = self.vocabulary.reference(connection, profile)
         binding = emulated_binding(connection.version)
-        return ExactComparison(binding, reference, self._open(connection))
+        return ExactComparison(binding, reference, device or self._open(connection))
 
     def confirm(
         self, state: RunState, case: Case, difference: Difference, before: str
@@ -153,8 +157,12 @@ class EmulatorTestbed(Testbed):
 
     def replay(self, case: Case, profile: Profile) -> Difference | None:
         """Carry a case out on new devices."""
-        self.explained += TWO_DEVICES + len(case.steps)
-        return self.comparison(case.connection, profile).carry_out(case)
+        before = self._replays.devices
+        try:
+            return self._replays.carry_out(case, profile)
+        finally:
+            devices = self._replays.devices - before
+            self.explained += devices * (TWO_DEVICES + len(case.steps)) // 2
 
     def name_of(self, state: RunState, case: Case, left: Difference, bucket: str) -> Name:
         """The name of a difference in a minimised case."""
