@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from ibwire.base.units import S, Time
@@ -28,14 +29,24 @@ _HEADERS = {"rocev2": ETHERNET_HEADERS, "rocev1": 70, "ib": 26}
 """By link: RoCEv1 has a GRH, InfiniBand LRH, BTH, ICRC and VCRC."""
 
 
-class _Train(NamedTuple):
-    """Packets one after the other. Sizes are those of extension headers, payload and padding."""
+class _Run(NamedTuple):
+    """Packets of one size, one after the other. Sizes: extension headers, payload, padding."""
 
     packets: int
     size: int
-    """Of all of them."""
-    first: int
-    last: int
+    """Of each."""
+
+
+_Train = tuple[_Run, ...]
+"""Packets one after the other; neighbours of one size are in one run."""
+
+
+class Pace(NamedTuple):
+    """The fixed rate of a queue pair."""
+
+    rate_bps: int
+    burst: int = 0
+    """Bytes that may leave at once before it."""
 
 
 class IdealTimes:
@@ -80,12 +91,19 @@ class IdealTimes:
             ended.append(last)
         return last
 
-    def of_messages(self, flow: Flow, mtu: int) -> Time:
+    def of_messages(self, flow: Flow, mtu: int, pace: Pace | None = None) -> Time:
         """From the post of all messages of a flow, at once, to the last completion."""
         way = self._way(flow.qp.device.name, flow.peer.device.name)
-        return self._time(way, list(flow.posted_messages()), mtu, flow.qp.service)
+        return self._time(way, list(flow.posted_messages()), mtu, flow.qp.service, pace)
 
-    def _time(self, way: _Way, messages: Sequence[Message], mtu: int, service: Service) -> Time:
+    def _time(
+        self,
+        way: _Way,
+        messages: Sequence[Message],
+        mtu: int,
+        service: Service,
+        pace: Pace | None = None,
+    ) -> Time:
         """Time of messages that are posted at once.
 
         Requests and responses overlap: the direction with more bytes takes the time of all of
@@ -98,30 +116,45 @@ class IdealTimes:
         back = [(way[at - 1][0] if at else "", wire) for at, (_, wire) in enumerate(way)][::-1]
         first, last = known[messages[0]], known[messages[-1]]
         if last[1] is None:
-            return self._one_way(way, _joined([known[each][0] for each in messages]))
+            return self._one_way(way, _joined([known[each][0] for each in messages]), pace)
         requests = _joined([known[each][0] for each in messages])
         responses = _joined([response for each in messages if (response := known[each][1])])
-        if requests.size >= responses.size:
+        if _size(requests) >= _size(responses):
             responses = last[1]
         else:
             requests = first[0]
-        return self._one_way(way, requests) + self._one_way(back, responses)
+        return self._one_way(way, requests, pace) + self._one_way(back, responses)
 
-    def _one_way(self, way: _Way, train: _Train) -> Time:
-        """From the first bit of some packets at the source to the last one at the target."""
-        headers = self._headers
-        slowest = max(range(len(way)), key=lambda at: -way[at][1].rate_bps)
-        time = 0
+    def _one_way(self, way: _Way, train: _Train, pace: Pace | None = None) -> Time:
+        """From the first bit of some packets at the source to the last one at the target.
+
+        Lines are stages in a row: a packet is on one when it has left the one before, and when the
+        packet before it is through. So the end is the longest of all sums in which each packet
+        follows the one before it on the same line, or itself on the line before; for packets of one
+        size the step from line to line is best taken at the first or at the last of them.
+        """
+        fixed: Time = 0
+        stages: list[WireSpec] = []
         for at, (node, wire) in enumerate(way):
-            each = headers + wire.overhead
-            size = train.size + train.packets * each
-            if at < slowest:
-                size = HEADER_BYTES if self._passes(way, at) else train.first + each
-            elif at > slowest:
-                size = HEADER_BYTES if self._passes(way, at - 1) else train.last + each
             latency = self._switches[node].latency if node in self._switches else 0
-            time += wire.delay + latency + 8 * size * S // wire.rate_bps
-        return time
+            fixed += wire.delay + latency
+            if self._passes(way, at):
+                fixed += 8 * HEADER_BYTES * S // wire.rate_bps
+            else:
+                stages.append(wire)
+        if pace is not None and pace.rate_bps >= way[0][1].rate_bps:
+            pace = None
+        allowed = 0 if pace is None else -_line_time(pace.burst, pace.rate_bps)
+        through = [0] * len(stages)
+        for packets, size in train:
+            sizes = [size + self._headers + wire.overhead for wire in stages]
+            times = [
+                _line_time(each, wire.rate_bps) for each, wire in zip(sizes, stages, strict=True)
+            ]
+            gap = 0 if pace is None else _line_time(sizes[0], pace.rate_bps)
+            through = _passed(packets, times, through, (allowed, gap))
+            allowed += packets * gap
+        return fixed + through[-1]
 
     def _passes(self, way: _Way, at: int) -> bool:
         """Whether frames pass the node behind a wire of a way while they still arrive."""
@@ -181,18 +214,56 @@ def _train(codes: Sequence[int], size: int, mtu: int) -> _Train:
     padded = size + (-size & 3)
     packets = max(-(-size // mtu), 1)
     if packets == 1:
-        only = INFO[codes[3]].header_size - BTH.SIZE + padded
-        return _Train(1, only, only, only)
+        return (_Run(1, INFO[codes[3]].header_size - BTH.SIZE + padded),)
     first, middle, last = (INFO[code].header_size - BTH.SIZE for code in codes[:3])
-    end = last + padded - (packets - 1) * mtu
-    whole = first + (packets - 2) * middle + last + padded
-    return _Train(packets, whole, first + mtu, end)
+    return _joined(
+        [
+            (_Run(1, first + mtu),),
+            (_Run(packets - 2, middle + mtu),) if packets > 2 else (),
+            (_Run(1, last + padded - (packets - 1) * mtu),),
+        ]
+    )
 
 
-def _joined(trains: Sequence[_Train]) -> _Train:
-    packets = sum(each.packets for each in trains)
-    size = sum(each.size for each in trains)
-    return _Train(packets, size, trains[0].first, trains[-1].last)
+def _joined(trains: Iterable[_Train]) -> _Train:
+    runs: list[_Run] = []
+    for run in chain.from_iterable(trains):
+        if runs and runs[-1].size == run.size:
+            runs[-1] = _Run(runs[-1].packets + run.packets, run.size)
+        else:
+            runs.append(run)
+    return tuple(runs)
+
+
+def _size(train: _Train) -> int:
+    return sum(packets * size for packets, size in train)
+
+
+def _line_time(size: int, rate_bps: int) -> Time:
+    return 8 * size * S // rate_bps
+
+
+def _passed(
+    packets: int, times: Sequence[Time], through: Sequence[Time], pace: tuple[Time, Time]
+) -> list[Time]:
+    """When packets of one size are through each line.
+
+    times: of a packet on each line. through: when the packets before them were. pace: when the
+    first may leave, and the time from one to the next.
+    """
+    allowed, gap = pace
+    ends = [0] * len(times)
+    for begin, before in enumerate(through):
+        once, longest = 0, 0
+        for at in range(begin, len(times)):
+            once += times[at]
+            longest = max(longest, times[at])
+            start = before if begin else max(before, allowed)
+            end = start + once + (packets - 1) * longest
+            if not begin:
+                end = max(end, allowed + (packets - 1) * gap + once)
+            ends[at] = max(ends[at], end)
+    return ends
 
 
 _RELIABLE = (Service.RC, Service.XRC)

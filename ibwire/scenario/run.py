@@ -23,7 +23,7 @@ from ibwire.rc.device import Device
 from ibwire.rc.limits import DeviceLimits
 from ibwire.rc.qp import QPInit, QueuePair
 from ibwire.scenario.expect import FABRIC, Expectation
-from ibwire.scenario.ideal import IdealTimes
+from ibwire.scenario.ideal import IdealTimes, Pace
 from ibwire.scenario.nodes import LINKS
 from ibwire.scenario.outcome import Checked, Metrics, Outcome, QPOutcome, total
 from ibwire.scenario.recording import Recording, Sender
@@ -351,7 +351,8 @@ class Network:
         if flow.tally.unfinished or flow.tally.failed:
             return 0
         if next(w for w in self.scenario.workloads if w.connection == spec.name).is_flow:
-            return self._ideals.of_messages(flow, spec.mtu)
+            pace = None if spec.rate_bps is None else Pace(spec.rate_bps, spec.burst)
+            return self._ideals.of_messages(flow, spec.mtu, pace)
         return self._ideals.of_flow(flow, spec.mtu)
 
     def _network_metrics(self, outcome: Outcome) -> Metrics:

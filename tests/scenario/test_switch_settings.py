@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -265,7 +266,7 @@ def test_time_of_each_operation_by_hand_is_also_the_ideal_time(
 
 
 @pytest.mark.parametrize("opcode", ["RDMA_WRITE", "RDMA_READ"])
-def test_time_of_several_packets_by_hand_is_nearly_the_ideal_time(opcode: str) -> None:
+def test_time_of_several_packets_by_hand_is_also_the_ideal_time(opcode: str) -> None:
     """5000 bytes: 4 packets of 1024 and one of 904 over a switch, in one direction."""
     metrics = run(
         read(
@@ -278,8 +279,40 @@ def test_time_of_several_packets_by_hand_is_nearly_the_ideal_time(opcode: str) -
     first = 1024 + 82 + (16 if opcode == "RDMA_WRITE" else 4)
     other = 82 + (4 if opcode == "RDMA_WRITE" else 16)
     assert metrics["fct.max"] == (data + first + 2 * other) * 80 + 4 * US
-    # The ideal time has the last packet in place of the first: 120 bytes and headers less.
-    assert 1000 <= metrics["slowdown.max"] <= 1003
+    assert metrics["slowdown.max"] == 1000
+
+
+@each_case(
+    ("rates", "flow", "time"),
+    [
+        # A WRITE of 5000 bytes and an MTU of 4096: 4194 bytes of line for the first packet, 986 for
+        # the second, 86 for the ACK. The second one waits for the first on every equal line.
+        (["100G"] * 4, "", (4 * 4194 + 986 + 4 * 86) * 80),
+        # The slow line in the middle has both, with 400 ps a byte.
+        (["100G", "20G", "100G"], "", (4194 + 986) * 80 + 5180 * 400 + 2 * 86 * 80 + 86 * 400),
+        # The second packet catches up with the first on the last line: 4194 > 2 * 986 + 986.
+        (["100G", "50G", "40G"], "", 4194 * (80 + 160 + 200) + 986 * 200 + 86 * (80 + 160 + 200)),
+        # 10 Gb/s, 800 ps a byte: the second one leaves when the first has been paid for.
+        (["100G"] * 2, 'rate = "10G"', 4194 * 800 + 2 * 986 * 80 + 2 * 86 * 80),
+        # 4000 bytes may leave before that, so it leaves after 194 bytes, or behind the first.
+        (["100G"] * 2, 'rate = "10G"\nburst = 4000', (2 * 4194 + 986 + 2 * 86) * 80),
+    ],
+)
+def test_a_flow_alone_has_slowdown_one_whatever_its_packets_and_lines(
+    rates: list[str], flow: str, time: int
+) -> None:
+    names = ["a", *(f"s{at}" for at in range(1, len(rates))), "b"]
+    text = '[[node]]\nname = "a"\n[[node]]\nname = "b"\n'
+    text += "".join(f'[[switch]]\nname = "{name}"\n' for name in names[1:-1])
+    for ends, rate in zip(pairwise(names), rates, strict=True):
+        text += f'[[wire]]\nbetween = {list(ends)}\nrate = "{rate}"\n'
+
+    metrics = run(
+        read(f'{text}[[flow]]\nfrom = "a"\nto = "b"\nsize = 5000\nmtu = 4096\n{flow}\n')
+    ).metrics
+
+    assert metrics["fct.max"] == time + 2 * len(rates) * US
+    assert metrics["slowdown.max"] == 1000
 
 
 @pytest.mark.parametrize("service", ["UC", "UD"])
