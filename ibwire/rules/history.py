@@ -167,6 +167,7 @@ class RequestHistory:
     __slots__ = (
         "answer_ids",
         "front",
+        "is_disordered",
         "mtu",
         "newest",
         "operands",
@@ -192,6 +193,9 @@ class RequestHistory:
         """The request with the highest PSN."""
         self.front: TransportPacket | None = None
         """The positive response with the highest PSN."""
+        self.is_disordered = False
+        """A response was recorded before a request with its PSN: the capture may lack requests, or
+        have them later than they passed."""
         self.request_ids = Identifications()
         self.answer_ids = Identifications()
 

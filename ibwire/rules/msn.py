@@ -68,8 +68,12 @@ class _Suspect(NamedTuple):
     response: TransportPacket
     status: PacketStatus
     upto: int
+    done: int
+    """Messages up to that PSN."""
     newest: TransportPacket
     """The request before it."""
+    is_alone: bool
+    """All requests that were sent before it were acknowledged by it."""
 
 
 class Messages(ConnectionCheck):
@@ -79,12 +83,14 @@ class Messages(ConnectionCheck):
     a responder has completed all messages up to the PSN that it names, and none
     that was not sent. A response that counts messages which were not seen here
     shows that the capture lacks some, or begins during a retransmission; so
-    nothing is reported until a newer response has confirmed the count. If several
+    nothing is reported until a newer response has confirmed the count, or counts on from the
+    larger number while nothing else is under way. If several
     responses in a row do not fit the one before them, the responder does not count.
     Checks about credits use the result.
     """
 
     __slots__ = (
+        "_again",
         "_confirmed",
         "_ends",
         "_high",
@@ -101,6 +107,8 @@ class Messages(ConnectionCheck):
     def __init__(self, history: RequestHistory) -> None:
         super().__init__(history)
         self._since: int | None = None
+        self._again = False
+        """Requests were retransmitted since, or came late."""
         self._ends: list[int] = []
         """Last PSNs of the newest messages, unwrapped; the READ's own PSN of a READ."""
         self.sent = 0
@@ -122,6 +130,7 @@ class Messages(ConnectionCheck):
 
     def _forget(self, psn: int | None) -> None:
         self._since = psn
+        self._again = False
         self._ends = []
         self.sent = 0
         self._last = None
@@ -144,6 +153,7 @@ class Messages(ConnectionCheck):
     def request(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Count a message when its last packet is sent."""
         if status not in FRESH:
+            self._again = self._again or status is not PacketStatus.DUPLICATE
             return
         psn = self.history.unwrapped(packet.psn)
         suspect = self._suspect
@@ -384,13 +394,33 @@ class Messages(ConnectionCheck):
         high = self._high + distance(self._high & MASK, (packet.msn - done) & MASK)
         low = high - (self.sent - done)
         fits = max(low, self._low) <= min(high, self._high)
-        if fits and suspect.status is PacketStatus.NEW and status is PacketStatus.NEW:
+        are_new = suspect.status is PacketStatus.NEW and status is PacketStatus.NEW
+        if are_new and fits:
             yield MSN, suspect.words, suspect.response
+            self._last = upto, packet.msn
+        elif are_new and self._goes_on_from(suspect, packet, upto, done):
+            yield MSN, suspect.words, suspect.response
+            self._low = self._high = high
             self._last = upto, packet.msn
         else:
             self._forget(self._since)
             self._ends, self.sent = [], 0
             self._since = self.history.tracker.next
+
+    def _goes_on_from(
+        self, suspect: _Suspect, packet: TransportPacket, upto: int, done: int
+    ) -> bool:
+        """Whether the responder has counted messages that were never sent, and counts on from them.
+
+        An MSN may count requests behind the PSN beside it, which the capture lacks or has later.
+        But then the next requests seen here were executed before, so a response to them would not
+        count them again. Nothing is said of a capture that has responses before their requests,
+        nor where requests were retransmitted: the queue pair may have been reset.
+        """
+        following = self.history.tracker.next
+        is_alone = suspect.is_alone and upto + 1 == following
+        is_certain = is_alone and not (self._again or self.history.is_disordered)
+        return is_certain and distance(suspect.response.msn, packet.msn) == done - suspect.done > 0
 
     def _wrong(
         self, packet: TransportPacket, status: PacketStatus, upto: int, done: int, too_much: bool
@@ -403,7 +433,8 @@ class Messages(ConnectionCheck):
         if not too_much:
             yield MSN, words, packet
         elif newest is not None:
-            self._suspect = _Suspect(words, packet, status, upto, newest)
+            is_alone = upto + 1 == self.history.tracker.next
+            self._suspect = _Suspect(words, packet, status, upto, done, newest, is_alone)
 
 
 class _Fit(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -93,6 +93,9 @@ NEARBY = 1 << 12
 FAR_AHEAD = 64
 """Packets beyond the newest request from which on a response is far ahead. Where the capture lacks
 so many requests, the next response has a PSN beyond them as well."""
+NEAR_AHEAD = 2
+"""So many requests after a response that is not far ahead are sent and answered, each alone, below
+its PSN, before that was not sent for certain. One may be a response that the network delayed."""
 MIN_PLAIN = 8
 """From so many READs and atomics in a row on to which an ACK is the first response, this is not
 because the capture lacks the right ones."""
@@ -132,10 +135,19 @@ PACKET_RULES: tuple[PacketRule, ...] = (
 )
 
 
+class _Near(NamedTuple):
+    """An ACK shortly beyond the newest request, until it is clear if the capture lacks some."""
+
+    words: str
+    response: TransportPacket
+    answered: int
+    """Requests below its PSN that were sent and answered since, each alone."""
+
+
 class Acknowledged(ConnectionCheck):
     """Which PSNs responses name."""
 
-    __slots__ = ("_early", "_far", "_far_words", "ahead")
+    __slots__ = ("_early", "_far", "_far_words", "_near", "ahead")
 
     def __init__(self, history: RequestHistory) -> None:
         super().__init__(history)
@@ -144,6 +156,7 @@ class Acknowledged(ConnectionCheck):
         self._far: TransportPacket | None = None
         """The newest response with a PSN far beyond the newest request, until it is explained."""
         self._far_words = ""
+        self._near: _Near | None = None
         self._early: Violation | None = None
         """What the request after it breaks, unless the response itself turns out to be wrong."""
 
@@ -152,6 +165,8 @@ class Acknowledged(ConnectionCheck):
         ahead, self.ahead = self.ahead, None
         if self._far is not None and status is not PacketStatus.NEW:
             self._far = None  # the capture lacks requests, or the requester goes back
+        if status not in (PacketStatus.NEW, PacketStatus.DUPLICATE):
+            self._near = None
         if ahead is None or status is PacketStatus.DUPLICATE:
             return
         psn = self.history.unwrapped(packet.psn)
@@ -161,6 +176,7 @@ class Acknowledged(ConnectionCheck):
         # Otherwise the capture may lack the first time that it was sent.
         if self.history.request_ids.is_next(newest, packet):
             violation = EARLY, f"PSN {packet.psn} is sent after it was acknowledged", packet
+            self._near = None
             if self._far is None:
                 yield violation
             else:
@@ -187,6 +203,8 @@ class Acknowledged(ConnectionCheck):
             yield SENT, f"{self._far_words}; the next response is of PSN {packet.psn}", far
         elif early is not None:
             yield early
+        if self._near is not None:
+            yield from self._compare_with(self._near, packet, psn, status)
         if psn >= tracker.next:
             yield from self._unsent(packet, psn)
             return
@@ -202,7 +220,10 @@ class Acknowledged(ConnectionCheck):
     def mark_alone(cls, checks: Sequence[Self], run: Regular) -> None:
         """ACKs of a PSN that stands for none."""
         run.mark_all(
-            each.ahead is not None or each._far is not None or each._early is not None
+            each.ahead is not None
+            or each._far is not None
+            or each._near is not None
+            or each._early is not None
             for each in checks
         )
         is_none = (run.answers & MASK == MASK) & ~run.is_own_answer
@@ -220,6 +241,22 @@ class Acknowledged(ConnectionCheck):
         is_below = status is PacketStatus.NEW and distance(packet.psn, far.psn) > 0
         return is_below and front is not None and distance(front.psn, packet.psn) > 0
 
+    def _compare_with(
+        self, near: _Near, packet: TransportPacket, psn: int, status: PacketStatus
+    ) -> Iterable[Violation]:
+        """Compare a response with an ACK before it that was ahead of all requests."""
+        self._near = None
+        is_below = self._is_next_response(near.response, self.history.front, packet, status)
+        is_alone = psn + 1 == self.history.tracker.next
+        counts_less = packet.syndrome >= 0 and distance(near.response.msn, packet.msn) < 0
+        if not (is_below and is_alone and counts_less):
+            return
+        if near.answered + 1 == NEAR_AHEAD:
+            words = f"{near.words}; the next responses are below, the newest of PSN {packet.psn}"
+            yield SENT, words, near.response
+        else:
+            self._near = near._replace(answered=near.answered + 1)
+
     def _unsent(self, packet: TransportPacket, psn: int) -> Iterable[Violation]:
         tracker, newest = self.history.tracker, self.history.newest
         if newest is None or self.history.span(newest) is None:
@@ -230,9 +267,13 @@ class Acknowledged(ConnectionCheck):
         if psn - tracker.next > MAX_UNSEEN:
             yield SENT, words, packet
             return
+        is_ack = kind(packet.syndrome) is AckKind.ACK and packet.opcode in AETH_RESPONSES
         if psn - tracker.next >= FAR_AHEAD and self.history.front is not None:
             self._far, self._far_words = packet, words
-        if kind(packet.syndrome) is AckKind.ACK and packet.opcode in AETH_RESPONSES:
+        elif is_ack and self.history.front is not None and not self.history.is_disordered:
+            self._near = _Near(words, packet, 0)
+        self.history.is_disordered = True
+        if is_ack:
             self.ahead = psn
 
 

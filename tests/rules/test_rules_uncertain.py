@@ -119,18 +119,83 @@ def test_an_msn_stands_still_while_reads_before_the_capture_are_replayed() -> No
     assert judge(talk.frames) == []
 
 
-@pytest.mark.parametrize("lacks", [False, True])
-def test_one_msn_that_counts_too_much_is_wrong_if_the_next_one_does_not(lacks: bool) -> None:
-    """Without IP identifications. If all later ones count more as well, the capture lacks some."""
+@pytest.mark.parametrize(("msn", "following"), [(6, 6), (20, 21)])
+def test_one_msn_that_counts_too_much_is_wrong_whether_the_next_ones_do_or_not(
+    msn: int, following: int
+) -> None:
+    """Without IP identifications; each request is alone, so none that is not here was executed."""
     talk = Talk(counts_ids=False)
     talk.sends(0, 4)
-    talk.sends(4, 1, msn=6)
-    talk.sends(5, 4, msn=7 if lacks else 6)
+    talk.sends(4, 1, msn)
+    talk.sends(5, 4, following)
 
-    found = judge(talk.frames)
-    assert [(each.rule.id, each.numbers) for each in found] == (
-        [] if lacks else [("psn_acks.msn", [10])]
-    )
+    (finding,) = judge(talk.frames)
+    assert (finding.rule.id, finding.numbers) == ("psn_acks.msn", [10])
+
+
+@pytest.mark.parametrize("doubt", ["under way", "ack first", "retransmitted"])
+def test_all_msns_may_count_requests_that_the_capture_lacks(doubt: str) -> None:
+    """Where it shows that requests were under way, or were recorded late, or came before."""
+    talk = Talk(counts_ids=False)
+    if doubt == "ack first":
+        talk.sends(0, 3)
+        talk.answer(3, 4)
+        talk.ask(Op.RC_SEND_ONLY, 3, 64, ack_req=1)
+    else:
+        talk.sends(0, 4)
+    if doubt == "retransmitted":
+        talk.wait(100_000)
+        talk.ask(Op.RC_SEND_ONLY, 3, 64, ack_req=1)
+        talk.answer(3, 4)
+    talk.ask(Op.RC_SEND_ONLY, 4, 64, ack_req=1)
+    if doubt == "under way":
+        talk.ask(Op.RC_SEND_ONLY, 5, 64, ack_req=1)
+        talk.answer(4, 7)
+    else:
+        talk.answer(4, 6)
+        talk.ask(Op.RC_SEND_ONLY, 5, 64, ack_req=1)
+    talk.answer(5, 8 if doubt == "under way" else 7)
+    talk.sends(6, 4, msn=9 if doubt == "under way" else 8)
+
+    assert grave(judge(talk.frames)) == []
+
+
+@pytest.mark.parametrize(("answered", "rules"), [(1, []), (2, ["psn_acks.sent"])])
+def test_an_ack_shortly_ahead_is_wrong_if_the_next_two_requests_are_answered_below(
+    answered: int, rules: list[str]
+) -> None:
+    """Without IP identifications; one such response may have been delayed by the network."""
+    talk = Talk(counts_ids=False)
+    talk.sends(0, 5)
+    talk.answer(20, 21)
+    talk.sends(5, answered, msn=6)
+
+    assert [each.split()[0] for each in grave(judge(talk.frames))] == rules
+
+
+@pytest.mark.parametrize("doubt", ["beyond", "under way", "msn", "earlier"])
+def test_an_ack_shortly_ahead_may_be_of_requests_that_the_capture_lacks(doubt: str) -> None:
+    """The next ones go on from it, or others were under way, or it was not the first one."""
+    talk = Talk(counts_ids=False)
+    talk.sends(0, 4)
+    if doubt == "earlier":
+        talk.answer(4, 5)
+    talk.ask(Op.RC_SEND_ONLY, 4, 64, ack_req=1)
+    if doubt != "earlier":
+        talk.answer(4, 5)
+    talk.answer(20, 21)
+    if doubt == "under way":
+        for psn in range(5, 8):
+            talk.ask(Op.RC_SEND_ONLY, psn, 64, ack_req=1)
+        talk.answer(5, 6)
+        talk.answer(6, 7)
+    else:
+        for psn in (5, 6):
+            talk.ask(Op.RC_SEND_ONLY, psn, 64, ack_req=1)
+            answers = {"beyond": (psn + 16, psn + 17), "msn": (psn, 21)}
+            talk.answer(*answers.get(doubt, (psn, psn + 1)))
+
+    assert grave(judge(talk.frames)) == []
 
 
 def test_requests_that_the_capture_lacks_may_be_acknowledged() -> None:
