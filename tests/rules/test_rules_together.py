@@ -167,6 +167,23 @@ def test_most_of_lossy_traffic_is_judged_together(tmp_path: Path) -> None:
     assert took > 0.6 * len(frames)
 
 
+def test_connections_that_begin_with_a_long_read_are_judged_together_after_it() -> None:
+    """Until a packet shows the path MTU, requests are judged alone; a few rounds take none."""
+    talks = [Talk(True, number) for number in range(10)]
+    for talk in talks:
+        talk.ask(OpCode.RC_RDMA_READ_REQUEST, 0, length=2048)
+        for psn in range(2, 9):
+            talk.ask(OpCode.RC_SEND_ONLY, psn, 64, ack_req=1)
+        talk.answer(0, 1, opcode=OpCode.RC_RDMA_READ_RESPONSE_FIRST, size=1024)
+        talk.answer(1, 1, opcode=OpCode.RC_RDMA_READ_RESPONSE_LAST, size=1024)
+        for psn in range(2, 9):
+            talk.answer(psn, psn)
+        talk.sends(9, 200, msn=9)
+    frames = list(merge(*(talk.frames for talk in talks)))
+
+    assert assert_the_same_as_alone(frames) > 0.8 * len(frames)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(scaled(6)))
 @pytest.mark.parametrize(("share", "least"), [(0.0, 0.2), (0.02, 0.2), (0.2, 0.05)])
