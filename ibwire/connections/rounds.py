@@ -30,8 +30,8 @@ NARROW = 32
 FEW = 12
 """With fewer regular packets of a connection a round has cost more than it gained."""
 PATIENCE = 4
-"""Such rounds in a row, after which the connection is followed alone. `check` has some behind a long
-READ: until a packet shows the path MTU, it judges requests alone."""
+"""Such rounds in a row, after which the connection is followed alone. `check` has some behind a
+long READ: until a packet shows the path MTU, it judges requests alone."""
 ALONE = 4
 """Packets that are taken one by one, at least, behind regular ones: an end of a round for fewer
 costs more."""
