@@ -30,7 +30,7 @@ demo: $(VENV)/run.stamp
 	@printf '  $(BIN)/ibwire %s\n' $(NEXT)
 	@echo 'Your own capture, step by step: docs/tutorials/first-capture.md'
 
-# All tests except those marked slow, with a quarter of the examples of each property.
+# All tests except those marked slow, with an eighth of the examples of each property.
 test: $(VENV)/test.stamp
 	$(BIN)/pytest -q $(PARALLEL) -m 'not slow' --hypothesis-profile=quick
 

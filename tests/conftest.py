@@ -29,7 +29,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # take 30 s, which is what the health check `too_slow` allows then.
 settings.register_profile("ibwire", deadline=None)
 # For `make test`: fewer examples than the usual 100, which `make test-all` draws.
-settings.register_profile("quick", deadline=None, max_examples=25)
+settings.register_profile("quick", deadline=None, max_examples=12)
 settings.load_profile("ibwire")
 
 # Collection makes a million objects that stay until the end: they are not searched for garbage,

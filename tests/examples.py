@@ -24,6 +24,11 @@ def few(count: int) -> int:
     return count if settings.default.max_examples >= USUAL else max(scaled(count) // 4, 1)
 
 
+def usual(count: int, *, quick: int) -> int:
+    """So many of something within a test in `make test-all`, in `make test` `quick` of them."""
+    return count if settings.default.max_examples >= USUAL else quick
+
+
 def sampled(cases: Iterable[Any], every: int, are_tuples: bool = False) -> list[ParameterSet]:
     """All cases; of them `make test` takes the first, and one of each `every` after it.
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from examples import usual
 from ibwire.cli import main
 
 
@@ -127,6 +128,6 @@ def test_a_number_that_is_none_is_called_so(arguments: str, reason: str) -> None
 def test_every_packet_of_a_capture_in_every_view(captures: Path) -> None:
     """No packet of the oddest capture is too odd to be shown."""
     path = captures / "probe-odd-frames.pcap"
-    for number in range(1, 205, 17):
+    for number in range(1, 205, usual(17, quick=51)):
         for view in ([], ["--construct"], ["--scapy"]):
             assert show(path, number, *view)

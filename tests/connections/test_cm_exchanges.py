@@ -12,6 +12,7 @@ import pytest
 from capture.handmade import NANOSECONDS, pcap_header, pcap_record
 from connections.talk import Talk
 from each_case import each_case
+from examples import sampled
 from ibwire.capture import open_capture
 from ibwire.connections import cm_exchanges
 from ibwire.connections.analysis import Analysis
@@ -273,7 +274,7 @@ def test_the_end_of_a_connection_in_a_later_capture_belongs_to_it(sender: int, t
         assert told(whole) == expected
 
 
-@pytest.mark.parametrize("name", ["cm-rping.pcap", "cm-ucmatose.pcap"])
+@pytest.mark.parametrize("name", sampled(["cm-rping.pcap", "cm-ucmatose.pcap"], 2))
 def test_recorded_exchanges_over_two_captures_are_those_of_one(name: str) -> None:
     frames = read_frames(name)
     expected = told(analysis_of(frames))

@@ -21,7 +21,7 @@ pytest.importorskip("duckdb", reason="duckdb not installed")
 import pyarrow.parquet as pq  # noqa: E402
 
 from each_case import each_case  # noqa: E402
-from examples import scaled  # noqa: E402
+from examples import sampled, scaled  # noqa: E402
 from ibwire.base.errors import CaptureError, QueryError  # noqa: E402
 from ibwire.base.output import Output  # noqa: E402
 from ibwire.connections.arrow import ROW_GROUP, TableFile, places_of, schema_of  # noqa: E402
@@ -105,7 +105,9 @@ def test_values_of_a_write() -> None:
 
 
 @pytest.mark.skipif(TSHARK is None, reason="tshark not installed")
-@pytest.mark.parametrize("name", ["rcx-all-ops.pcap", "rcx-ipv6.pcap", "vlan-rc-pingpong.pcap"])
+@pytest.mark.parametrize(
+    "name", sampled(["rcx-all-ops.pcap", "rcx-ipv6.pcap", "vlan-rc-pingpong.pcap"], 3)
+)
 def test_values_are_tsharks(name: str) -> None:
     fields = {
         "number": "frame.number",

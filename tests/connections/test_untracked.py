@@ -15,7 +15,7 @@ from connections.talk import Talk
 from connections.test_short_runs import mixed
 from connections.test_steady import MTU, UNFINISHED, Watcher, reads, sends, told
 from emulated_traffic import Stamped, feed
-from examples import scaled
+from examples import sampled, scaled
 from ibwire.connections import analysis, untracked
 from ibwire.connections.analysis import Analysis
 from ibwire.connections.connection import Connection
@@ -59,7 +59,7 @@ def together(talks: Sequence[Talk]) -> list[Stamped]:
     return list(merge(*(talk.frames for talk in talks)))
 
 
-@pytest.mark.parametrize("ids", [True, False])
+@pytest.mark.parametrize("ids", sampled([True, False], 2))
 def test_regular_connections_need_no_tracker_and_others_get_one(
     ids: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from diagnosis.test_story import Everything
 from each_case import each_case
+from examples import sampled
 from ibwire.cli import main
 from ibwire.connections.analysis import Analysis
 from ibwire.connections.connection import Connection
@@ -77,7 +78,7 @@ def retransmitted(events: list[FlowEvent]) -> int:
     )
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sampled(NAMES, 3))
 def test_each_count_is_the_sum_of_its_events(name: str) -> None:
     found = connections_of(name)
     records = {record.connection.number: record for record in records_of(name)}

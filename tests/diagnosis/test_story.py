@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from connections.talk import Talk
 from each_case import each_case
 from emulated_traffic import feed
-from examples import scaled
+from examples import sampled, scaled
 from ibwire.connections.analysis import Analysis
 from ibwire.diagnosis.record import Recorder
 from ibwire.diagnosis.story import Frames, Story
@@ -312,7 +312,9 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
         assert len(line) <= width
 
 
-@pytest.mark.parametrize("path", sorted(CAPTURES.glob("*.pcap")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sampled(sorted(CAPTURES.glob("*.pcap")), 3), ids=lambda path: path.stem
+)
 def test_every_completed_message_and_every_event_is_counted_once(path: Path) -> None:
     recorder = Recorder(Everything())
     analysis = Analysis(recorder)

@@ -317,7 +317,7 @@ def test_handmade_frames_of_all_kinds_in_one_batch_read_the_same_at_both_speeds(
 @pytest.mark.parametrize(
     "frame",
     [
-        pytest.param(frame, marks=pytest.mark.slow if number % 4 else (), id=str(frame))
+        pytest.param(frame, marks=pytest.mark.slow if number % 8 else (), id=str(frame))
         for number, frame in enumerate(HANDMADE)
     ],
 )

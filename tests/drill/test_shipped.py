@@ -24,7 +24,7 @@ def check(path: Path, profiles: Sequence[str]) -> None:
             assert verdict.passed, f"{profile}: {report(verdict)}"
 
 
-@pytest.mark.parametrize("number", sampled(range(len(SCRIPTS)), 3), ids=NAMES.__getitem__)
+@pytest.mark.parametrize("number", sampled(range(len(SCRIPTS)), 6), ids=NAMES.__getitem__)
 def test_shipped_script_passes_with_two_profiles_in_turn(number: int) -> None:
     profiles = list(PROFILES)
     check(SCRIPTS[number], [profiles[(number + more) % len(profiles)] for more in (0, 2)])

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 
 from each_case import each_case
-from examples import sampled, scaled
+from examples import sampled, scaled, usual
 from fuzz.cases import cases
 from ibwire.base.node import Frame
 from ibwire.base.units import MS, Time
@@ -126,7 +126,7 @@ def test_nothing_is_found_in_what_is_like_the_reference(profile: str) -> None:
         EmulatorTestbed(target(profile)), queue_pair_generators(1, Role.BOTH), profile=profile
     )
 
-    assert list(campaign.run(3000)) == []
+    assert list(campaign.run(usual(3000, quick=1000))) == []
     assert not campaign.report.unstable
     assert not campaign.report.taken
 

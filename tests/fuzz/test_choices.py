@@ -296,7 +296,7 @@ def test_what_every_packet_shows_has_a_witness_in_each_role_of_a_device_on_a_lin
     assert "mig_req" in {each.name for each in WITNESSES if fits_device(each, role)}
 
 
-@pytest.mark.parametrize("witness", sampled(WITNESSES, 3), ids=attrgetter("name"))
+@pytest.mark.parametrize("witness", sampled(WITNESSES, 6), ids=attrgetter("name"))
 def test_a_witness_shows_its_choice_and_no_other(witness: Witness) -> None:
     """Not on a right device, on one with the choice, and no other choice does the same."""
     case = witness.case("spec")

@@ -316,7 +316,7 @@ def converse(sides: tuple[tuple[End, Any], tuple[End, Any]]) -> None:
 
 @pytest.mark.parametrize("active", [0, 1], ids=["passive", "active"])
 @pytest.mark.parametrize(
-    "name", sampled((name for name, each in FUZZED.items() if each.role == "cm"), 3)
+    "name", sampled((name for name, each in FUZZED.items() if each.role == "cm"), 6)
 )
 def test_connection_is_made_and_ended_under_each_fault_of_its_management(
     name: str, active: int

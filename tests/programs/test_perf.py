@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from examples import usual
 from ibwire.base.errors import EncodeError, PeerError
 from ibwire.cm import Endpoints, request
 from ibwire.programs.perf_cm import CMExchange, connect_cm, serve_cm
@@ -26,9 +27,10 @@ from socket_port import endpoints, side_by_side
 @pytest.mark.parametrize("qps", [1, 3])
 def test_all_is_sent_and_verified(verb: Verb, both: bool, qps: int) -> None:
     size = 8 if verb is Verb.ATOMIC else 3000
-    client, server = play(Plan(verb, size=size, messages=150, qps=qps, both=both))
+    messages = usual(150, quick=50)
+    client, server = play(Plan(verb, size=size, messages=messages, qps=qps, both=both))
 
-    total = 150 * qps
+    total = messages * qps
     assert client.passed
     assert server.passed
     assert client.sent == total
@@ -69,16 +71,17 @@ def test_it_says_how_contents_were_verified(
 @pytest.mark.parametrize("size", [1, 64, 5000])
 def test_latency(verb: Verb, size: int) -> None:
     size = 8 if verb is Verb.ATOMIC else size
-    client, server = play(Plan(verb, latency=True, size=size, messages=300))
+    messages = usual(300, quick=100)
+    client, server = play(Plan(verb, latency=True, size=size, messages=messages))
 
     assert client.passed
     assert server.passed
     assert client.latency is not None
-    assert client.latency.messages == 300
+    assert client.latency.messages == messages
     assert 0 < client.latency.t_min <= client.latency.t_typical <= client.latency.t_max
     is_back_and_forth = verb in (Verb.SEND, Verb.WRITE)
     assert (server.latency is not None) is is_back_and_forth
-    assert server.received == (300 if is_back_and_forth else 0)
+    assert server.received == (messages if is_back_and_forth else 0)
 
 
 @pytest.mark.parametrize("size", [1, 100, 2048, 2049, 65537])

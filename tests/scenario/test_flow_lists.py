@@ -119,9 +119,10 @@ def test_sizes_may_be_bytes_or_a_file_and_hosts_some(tmp_path: Path) -> None:
         ("sizes = 5\nload = 0.5", "duration is missing, or count"),
         ('sizes = 5\nload = 0.5\nduration = "fast"', "duration: 'fast' is not a time"),
         ('sizes = "1 GiB"\nload = 0.001\nduration = "1ns"', "no flow: a longer duration"),
-        (
+        pytest.param(
             'sizes = 500\nload = 1\nduration = "9s"',
             r"s.toml:8:12: flow\[0\].duration: 65,536 flows, the most .* first 6\d\d(\.\d+)? us: ",
+            marks=pytest.mark.slow,
         ),
         ("sizes = 5\nload = 0.5\ncount = 1\n[flow.expect]\ntimeouts = 0", "in .expect. only"),
         ("sizes = 5\nload = 0.5\ncount = 1\nsize = 5", "size: unknown; did you mean sizes"),
