@@ -4,6 +4,8 @@ import gc
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,30 @@ settings.load_profile("ibwire")
 # Collection makes a million objects that stay until the end: they are not searched for garbage,
 # neither while they are made nor later. pytest searches at its end, where that took seconds.
 gc.disable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Import a share of the test files first, another one in each worker, where all are collected.
+
+    pytest compiles a test file when it is imported for the first time, in half a minute all.
+    Workers that import in the same order compile most of them at the same time, each
+    for itself; so each finds what is not of its share compiled by another one.
+    """
+    config = session.config
+    worker = getattr(config, "workerinput", None)  # of pytest-xdist
+    if worker is None or config.args != config.getini("testpaths"):
+        return
+    ignored = [config.rootpath / each for each in config.getoption("ignore") or ()]
+    files = sorted(
+        path.relative_to(config.rootpath)
+        for path in Path(__file__).parent.rglob("test_*.py")
+        if not any(path.is_relative_to(each) for each in ignored)
+    )
+    place = int(worker["workerid"].removeprefix("gw"))
+    for path in files[place :: worker["workercount"]]:
+        with suppress(Exception, pytest.skip.Exception):  # told when it is collected
+            import_module(".".join(path.with_suffix("").parts))
 
 
 def pytest_collection_finish() -> None:
