@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from ibwire.base.errors import EncodeError
 from ibwire.base.node import Frame
+from ibwire.base.quantities import duration_text
 from ibwire.base.units import Time
 from ibwire_layers import headers as h
 from ibwire_layers import opcodes, psn
@@ -161,7 +162,11 @@ class Match:
         self._after = _number("after", after, 0)
         self._before = _number("before", before, 0)
         if self._before is not None and self._before <= (self._after or 0):
-            raise EncodeError("before", before, "a time later than `after`")
+            raise EncodeError(
+                "before",
+                duration_text(self._before),
+                f"later than `after`, {duration_text(self._after or 0)}",
+            )
         self._nth = _numbers("nth", nth, 1)
         self._every = _number("every", every, 1)
         self._reads_numbers = any(

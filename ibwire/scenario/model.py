@@ -5,8 +5,9 @@ The reference of the language is docs/scenarios.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,18 @@ def _refuse_infiniband(top: Table, name: str) -> None:
             raise top.error(key, says)
 
 
+def _check_addresses(
+    top: Table, connections: Iterable[ConnectionSpec], addresses: Mapping[str, str]
+) -> None:
+    """Raise `ScriptError` where the two ends of a connection have addresses of two kinds."""
+    for connection in connections:
+        versions = {f"IPv{ip_address(addresses[each]).version}" for each in connection.between}
+        if len(versions) > 1:
+            ends = " and ".join(f"{each} {addresses[each]}" for each in connection.between)
+            says = f"connection {connection.name} would lead from IPv4 to IPv6: {ends}"
+            raise top.error("node", says)
+
+
 def _with_none_failed(connection: ConnectionSpec) -> ConnectionSpec:
     if says_how_sends_complete(connection.expectations):
         return connection
@@ -145,6 +158,8 @@ def _traffic(
         context=context,
     )
     addresses = {node.name: node.address for node in network.nodes if not node.is_bridge}
+    if link == "rocev2":
+        _check_addresses(top, connections + found, addresses)
     tcp = read_tcp(tcp_tables, ends, network.classes, addresses, context.limit)
     _check_memory(top, found, traffic)
     return connections + found, workloads + traffic, tcp

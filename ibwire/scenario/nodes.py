@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
+from ipaddress import ip_address
 from typing import Any
 
 from ibwire.base.errors import EncodeError, VerbsError
@@ -281,7 +282,7 @@ def _outages(top: Table, topology: Topology) -> tuple[Outage, ...]:
 def _nodes(top: Table, link: str) -> tuple[NodeSpec, ...]:
     nodes: list[NodeSpec] = []
     names: set[str] = set()
-    addresses: set[str] = set()
+    addresses: set[int] = set()
     for table in top.tables("node"):
         found = _node(table, len([each for each in nodes if not each.is_bridge]))
         for name in dict.fromkeys([found[0].host, *(each.name for each in found)]):
@@ -290,10 +291,11 @@ def _nodes(top: Table, link: str) -> tuple[NodeSpec, ...]:
             if name:
                 names.add(name)
         for each in found:
-            if each.address in addresses:
+            if not each.address:
+                continue
+            if gid_of(each.address) in addresses:
                 raise table.error("address", f"{each.address} is another node's")
-            if each.address:
-                addresses.add(each.address)
+            addresses.add(gid_of(each.address))
         if found[0].is_bridge and link == "ib":
             raise table.error("bridge", "native InfiniBand has no bridges here")
         nodes += found
@@ -341,9 +343,17 @@ def _addresses(table: Table, ports: int) -> list[str]:
             gid_of(each)
         except VerbsError as error:
             raise table.error("address", error.reason) from None
-        if each in values[:number]:
+        if not _is_unicast(each):
+            raise table.error("address", f"{each} is not the address of one host")
+        if gid_of(each) in map(gid_of, values[:number]):
             raise table.error("address", f"{each} twice")
     return values
+
+
+def _is_unicast(address: str) -> bool:
+    found = ip_address(address)
+    is_broadcast = found == ip_address("255.255.255.255")
+    return not (found.is_multicast or found.is_unspecified or is_broadcast)
 
 
 def _host(table: Table, name: str, address: str) -> NodeSpec:

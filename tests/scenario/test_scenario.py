@@ -329,6 +329,34 @@ wrong = 5
             11,
             "node[0].address: 'elsewhere' is not an IP address",
         ),
+        *(
+            (
+                f"[[node]]\nname='a'\naddress = '{group}'\n[[node]]\nname='b'" + WORKLOAD,
+                3,
+                11,
+                f"node[0].address: {group} is not the address of one host",
+            )
+            for group in ("224.0.0.1", "ff02::1", "0.0.0.0", "255.255.255.255")
+        ),
+        (
+            "[[node]]\nname='a'\naddress = 'fe80::1'\n[[node]]\nname='b'"
+            "\naddress = 'FE80:0::1'" + WORKLOAD,
+            6,
+            11,
+            "node[1].address: FE80:0::1 is another node's",
+        ),
+        (
+            "[[node]]\nname='a'\naddress = 'fe80::1'\n[[node]]\nname='b'" + WORKLOAD,
+            1,
+            3,
+            "node: connection main would lead from IPv4 to IPv6: a fe80::1 and b 10.0.0.2",
+        ),
+        (
+            "[[wire.faults.a]]\ndrop = { after = '2us', before = '1us' }" + WORKLOAD,
+            2,
+            34,
+            "wire.faults.a[0].drop.before: '1 us' is not later than `after`, 2 us",
+        ),
         ("[[wire]]\nrate = 100" + WORKLOAD, 2, 8, "wire[0].rate: 100 is not a rate such as 100G"),
         ("[[wire]]\nbetween = ['a']" + WORKLOAD, 2, 11, "is not two nodes"),
         ("[[wire]]\nbetween = ['a', 'c']" + WORKLOAD, 2, 11, "'c' is not one of a, b"),

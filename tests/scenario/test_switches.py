@@ -286,6 +286,13 @@ TWO = '[topology]\nkind = "star"\nhosts = 2\n'
         (TWO + "llr.while_down = 'x'\n" + FLOW, "'x' is not one of best-effort, block, discard"),
         (TWO + "[cc]\nalgorithm = 'timely'\nrp_gd = 1\n" + FLOW, "cc.rp_gd: unknown"),
         (TWO + "[cc]\nalgorithm = 'hpcc'\nai_bps = 5\n" + FLOW, "5 is not a rate such as 100G"),
+        *(
+            (
+                TWO + f"[cc]\nalgorithm = '{name}'\nbase_rtt = '0us'\n" + FLOW,
+                "x.toml:6:12: cc.base_rtt: '0 ns' is not 1 ns or above",
+            )
+            for name in ("hpcc", "dctcp")
+        ),
         ("[[wire]]\nllr = true\n[[workload]]\n", "llr needs a network of switches"),
         ("[[outage]]\n[[workload]]\n", "outage: needs a network of switches"),
     ],

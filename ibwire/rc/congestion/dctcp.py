@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ibwire.base.errors import EncodeError
+from ibwire.base.quantities import duration_text
 from ibwire.base.units import GBPS, NS, US, Time
 from ibwire.rc.congestion.rate import UNLIMITED, Feedback, Pacer
 
@@ -33,9 +34,11 @@ class DCTCPParameters:
     def __post_init__(self) -> None:
         if not 0 < self.g <= 1:
             raise EncodeError("g", self.g, "above 0, 1 at most")
-        for name, least in (("ai_bps", 0), ("min_bps", 1), ("base_rtt", NS)):
+        for name, least in (("ai_bps", 0), ("min_bps", 1)):
             if getattr(self, name) < least:
                 raise EncodeError(name, getattr(self, name), f"{least} or above")
+        if self.base_rtt < NS:
+            raise EncodeError("base_rtt", duration_text(self.base_rtt), "1 ns or above")
 
 
 class DCTCP(Pacer):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ibwire.base.errors import EncodeError
+from ibwire.base.quantities import duration_text
 from ibwire.base.telemetry import Hop
 from ibwire.base.units import GBPS, NS, US, Time
 from ibwire.rc.congestion.rate import UNLIMITED, Feedback, Pacer
@@ -37,10 +38,12 @@ class HPCCParameters:
     def __post_init__(self) -> None:
         if not 0 < self.eta <= 1:
             raise EncodeError("eta", self.eta, "above 0, 1 at most")
-        for name, least in (("max_stage", 0), ("ai_bps", 0), ("min_bps", 1), ("base_rtt", NS)):
+        for name, least in (("max_stage", 0), ("ai_bps", 0), ("min_bps", 1)):
             value = getattr(self, name)
             if value < least:
                 raise EncodeError(name, value, f"{least} or above")
+        if self.base_rtt < NS:
+            raise EncodeError("base_rtt", duration_text(self.base_rtt), "1 ns or above")
 
 
 class HPCC(Pacer):
