@@ -27,7 +27,7 @@ from ibwire.cli.tables import format_of, table_options, write_rows
 from ibwire.cli.terminal import hanging
 from ibwire.cli.values import MOST_JOBS, Rate
 from ibwire.connections import merge
-from ibwire.connections.connection import Connection
+from ibwire.connections.connection import UNTAGGED, Connection
 from ibwire.connections.ranking import worst_first
 from ibwire.connections.status import Status
 from ibwire.connections.summary import Summary
@@ -179,6 +179,8 @@ def _directions(
             found = connection.to_json(index)
             if summary.pauses.frames:
                 found["paused_ns"] = connection.paused_ns(summary.pauses)
+                if summary.pauses.are_of_priorities and not connection.priorities:
+                    found["not_observable"] |= {"paused_ns": UNTAGGED}
             if between is not None:
                 found |= report.between_to_json(between, connection, index)
             yield found

@@ -20,6 +20,7 @@ from ibwire.connections.packet_observer import PacketObserver
 from ibwire.connections.packets import Rows
 from ibwire.connections.pause import Pauses
 from ibwire.connections.points import Points
+from ibwire.connections.priorities import Priorities
 from ibwire.connections.run_observer import RunObserver, RunsObserver
 from ibwire.connections.summary import Summary
 from ibwire.connections.unreachable import Unreachable
@@ -86,6 +87,7 @@ class Analysis:
         self.points = Points()
         """Leaves out what was captured again at another interface."""
         self._flows = Flows()
+        self._priorities = Priorities()
         is_watched = observer is not None and self._runs_observer is None
         self._makes_trackers = is_watched or is_part or known is not None
         """Whether each connection has a tracker from its first packet on."""
@@ -136,6 +138,7 @@ class Analysis:
         summary.iwarp = list(self._handshakes.iwarp)
         self._exchanges.take(columns)
         flow = self._flows.numbers(columns, rows)
+        self._priorities.take(columns, rows, flow)
         self._grow()
         if not len(rows):
             return
@@ -196,6 +199,8 @@ class Analysis:
             tracker.finish(summary.last_ns)
         for connection in summary.connections:
             connection.may_be_cut = summary.cut > 0
+            if summary.pauses.senders:
+                connection.priorities = self._priorities.of(connection.flows)
         if self._awaited is None:
             self._unreachable.note(summary.connections)
         self._add_exchanges()
@@ -242,6 +247,7 @@ class Analysis:
         files = len(self._summary.sources)
         flows = [self._flows.number(key) for key in later._flows.keys]
         self._grow()
+        self._priorities.merge(later._priorities, flows)
         for handshake in self._handshakes.merge(later._handshakes):
             self._note_handshake(handshake)
         self._exchanges.merge(later._exchanges, files)

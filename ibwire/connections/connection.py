@@ -14,7 +14,7 @@ from ibwire.connections.counts import DirectionCounts
 from ibwire.connections.ending import NOTHING_OPEN, Ending
 from ibwire.connections.identity import Identity
 from ibwire.connections.packets import Rows
-from ibwire.connections.pause import Pauses, still
+from ibwire.connections.pause import WHOLE_PORT, Pauses, still
 from ibwire.connections.status import ConnectionStatus, status_of
 from ibwire_layers.opcodes import OpCode, Service
 from ibwire_layers.psn import MASK
@@ -78,6 +78,9 @@ class Connection:
         """File and number of its first packet."""
         self.silences: list[tuple[int, int]] = []
         """The longest times without a packet, from and to (ns), of a capture with pause frames."""
+        self.priorities: frozenset[int] = frozenset()
+        """Those of the VLAN tags of its packets, in a capture with pause frames; none without a
+        tag."""
         self.endings: tuple[Ending, Ending] = NOTHING_OPEN, NOTHING_OPEN
         """How the requests of each end stood when the capture ended."""
         self.unacknowledged = [(0, 0), (0, 0)]
@@ -254,16 +257,19 @@ class Connection:
         }
 
     def paused_ns(self, pauses: Pauses) -> int:
-        """How long it was silent while some priority was paused.
+        """How long it was silent while its priority was paused.
 
         Only its longest silences count, as far as pauses fill at least half of each. That
-        the pauses held this connection is not visible on the wire.
+        the pauses held this connection is not visible on the wire. Without a VLAN tag all
+        priorities count, as its own is not visible.
         """
+        lanes = {*self.priorities, WHOLE_PORT} if self.priorities else range(WHOLE_PORT + 1)
         silences = np.array(self.silences, np.int64).reshape(-1, 2)
         intervals = [
             interval
             for sender in pauses.senders.values()
-            for lane in sender.lanes.values()
+            for priority, lane in sender.lanes.items()
+            if priority in lanes
             for interval in lane.longest
         ]
         held = still(intervals, silences)
@@ -334,6 +340,8 @@ class Connection:
         return reasons
 
 
+UNTAGGED = "its packets have no VLAN tag: which of the paused priorities it has, if any, is unknown"
+"""Why `paused_ns` of a connection without `priorities` is no more than an upper bound."""
 _DATAGRAMS = "datagrams are not acknowledged, and their PSNs count over all destinations"
 _TIMER = "a timer expired, and what was lost, if anything, left no other trace here"
 _COALESCED = "a response to a later message acknowledged these: ACKs were lost, or never sent"

@@ -290,6 +290,11 @@ class Pauses:
         """Pause frames of both kinds."""
         return sum(each.pfc_frames + each.pause_frames for each in self.senders.values())
 
+    @property
+    def are_of_priorities(self) -> bool:
+        """Whether some pauses stop only one priority."""
+        return any(each.pfc_frames for each in self.senders.values())
+
     def take(self, columns: Columns) -> None:
         """Append the pause frames of a chunk."""
         protocol = columns["frame.protocol"]

@@ -225,10 +225,15 @@ def pauses_in_words(pauses: Pauses, connections: Sequence[Connection]) -> list[s
     silent = sorted(((each, held) for each, held in silent if held), key=lambda each: -each[1])
     for connection, held in silent[:SILENT]:
         near, far = connection.ends
+        whose = ""
+        if pauses.are_of_priorities:
+            whose = " of its priority" if connection.priorities else ", perhaps of other priorities"
         found.append(
             f"connection {connection.number}, {near.address} - {far.address}, silent for "
-            f"{at_most}{_time(held)} of pauses"
+            f"{at_most}{_time(held)} of pauses{whose}"
         )
+    if pauses.are_of_priorities and any(not each.priorities for each, _ in silent[:SILENT]):
+        found.append("packets without a VLAN tag do not show their priority")
     return found
 
 

@@ -12,6 +12,7 @@ from connections.talk import Talk
 from ibwire.capture import CaptureWriter
 from ibwire.cli.flows import command
 from ibwire.cli.run import command as run
+from ibwire.connections.pause import WHOLE_PORT
 from ibwire_layers import crc, headers, outer
 from ibwire_layers.opcodes import OpCode
 from ibwire_layers.outer import LinkType
@@ -43,10 +44,12 @@ def frame(psn: int, opcode: OpCode, back: bool = False, aeth: int | None = None)
 
 
 def pause(priority: int, quanta: int) -> bytes:
-    """A PFC frame (IEEE 802.1Qbb) for one priority."""
+    """A PFC frame (IEEE 802.1Qbb) for one priority, or a PAUSE frame for the whole port."""
+    start = bytes.fromhex("0180c20000010200000000aa")
+    if priority == WHOLE_PORT:
+        return start + struct.pack(">HHH", 0x8808, 0x0001, quanta) + bytes(42)
     timers = [0] * 8
     timers[priority] = quanta
-    start = bytes.fromhex("0180c20000010200000000aa")
     return start + struct.pack(">HHH8H", 0x8808, 0x0101, 1 << priority, *timers) + bytes(26)
 
 
@@ -166,8 +169,64 @@ def test_pauses_and_silent_connections_are_listed(tmp_path: Path) -> None:
     result = flows("--link-rate", "100G", path)
 
     assert "02:00:00:00:00:aa paused priority 3: 3 frames, 1 pause, 500 us in all" in result.stdout
-    assert "connection 1, 0.0.0.1 - 0.0.0.2, silent for 500 us" in result.stdout
-    assert directions("--link-rate", "100G", path)[0]["paused_ns"] == 500_000
+    assert (
+        "connection 1, 0.0.0.1 - 0.0.0.2, silent for 500 us of pauses, perhaps of other "
+        "priorities\npackets without a VLAN tag do not show their priority\n" in result.stdout
+    )
+    (found, *_) = directions("--link-rate", "100G", path)
+    assert found["paused_ns"] == 500_000
+    assert "paused_ns" in found["not_observable"]
+
+
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize(
+    ("tags", "paused", "held"),
+    [
+        ((3,), 3, 500_000),
+        ((5,), 3, 0),
+        ((5,), WHOLE_PORT, 500_000),
+        ((3, 0), 3, 500_000),
+        ((0, 3), 3, 500_000),
+        ((0, 5), 3, 0),
+    ],
+)
+def test_pauses_count_for_connections_whose_vlan_tag_has_that_priority(
+    tags: tuple[int, ...], paused: int, held: int, later: bool, tmp_path: Path
+) -> None:
+    """IEEE 802.1Qbb; a PAUSE frame stops all priorities. With `later`, in a second file."""
+    ack = 0x1F000001
+    files = [
+        [
+            (0, tagged(frame(1, OpCode.RC_SEND_ONLY), tags)),
+            (1_000, tagged(frame(1, OpCode.RC_ACKNOWLEDGE, back=True, aeth=ack), tags)),
+        ],
+        [
+            (2_000, pause(paused, 0xFFFF)),
+            (302_000, pause(paused, 0xFFFF)),
+            (502_000, pause(paused, 0)),
+            (503_000, frame(2, OpCode.RC_SEND_ONLY)),
+            (504_000, frame(2, OpCode.RC_ACKNOWLEDGE, back=True, aeth=ack + 1)),
+        ],
+    ]
+    if not later:
+        files = [files[0] + files[1]]
+    paths = [pcap(tmp_path / f"{number}.pcap", each) for number, each in enumerate(files)]
+    options = ("--link-rate", "100G", *(("--jobs", "2") if later else ()))
+
+    (found, *_) = directions(*options, *paths)
+    assert found["paused_ns"] == held
+    assert "paused_ns" not in found["not_observable"]
+    text = flows(*options, *paths).stdout
+    assert "VLAN" not in text
+    is_of_priority = paused != WHOLE_PORT
+    ending = f"silent for 500 us of pauses{' of its priority' if is_of_priority else ''}\n"
+    assert (ending in text) == (held > 0)
+
+
+def tagged(data: bytes, priorities: tuple[int, ...]) -> bytes:
+    """A frame with VLAN tags of these priorities, the first one first."""
+    tags = b"".join(struct.pack("!HH", 0x8100, each << 13 | 100) for each in priorities)
+    return data[:12] + tags + data[12:]
 
 
 def test_a_capture_without_rdma_says_so(tmp_path: Path) -> None:
