@@ -231,12 +231,13 @@ def _event_row(source: str, event: FlowEvent) -> tuple[object, ...]:
 
 def _message_row(source: str, message: Message) -> tuple[object, ...]:
     done = message.acked_number > 0
+    is_timed = done and message.acked_ns >= message.first_ns
     computed = "file", "latency_ns"
     values = {name: getattr(message, name) for name in MESSAGES.names if name not in computed} | {
         "file": source,
         "acked_number": message.acked_number if done else None,
         "acked_ns": message.acked_ns if done else None,
-        "latency_ns": message.acked_ns - message.first_ns if done else None,
+        "latency_ns": message.acked_ns - message.first_ns if is_timed else None,
     }
     return tuple(values[name] for name in MESSAGES.names)
 

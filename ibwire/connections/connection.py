@@ -96,6 +96,10 @@ class Connection:
         """What became of a connection of which only an exchange is in the capture."""
         self.may_be_cut = False
         """Packets with cut headers were left out of the capture: missing ones may be among them."""
+        self.early_acks = 0
+        """ACKs that were recorded before the request that they acknowledge."""
+        self.early_ns = 0
+        """How long before it, at most."""
         self.seams = 0
         """Joints between files at which something may have been counted wrongly."""
 
@@ -170,6 +174,11 @@ class Connection:
         self.silences = sorted(self.silences + found, key=lambda silence: silence[0] - silence[1])[
             :SILENCES
         ]
+
+    def note_early(self, before_ns: int) -> None:
+        """Note an ACK that was recorded before its request."""
+        self.early_acks += 1
+        self.early_ns = max(self.early_ns, before_ns)
 
     def learn_mtu(self, size: int) -> bool:
         """Record the payload of a packet that must be full; returns whether it shows the MTU."""

@@ -198,6 +198,7 @@ class ConnectionTracker:
         first.next = self.requests[0].next, self.requests[1].next
         first.directions = self.connection.directions
         self.connection.directions = DirectionCounts(), DirectionCounts()
+        self.connection.early_acks = self.connection.early_ns = 0
 
     def join(self, later: ConnectionTracker, *, is_turned: bool) -> None:
         """Continue with the same connection of a later file, after its first packets were taken.
@@ -220,6 +221,8 @@ class ConnectionTracker:
             other.damaged_answers[order[0]],
             other.damaged_answers[order[1]],
         )
+        connection.early_acks += other.early_acks
+        connection.early_ns = max(connection.early_ns, other.early_ns)
         for end in (0, 1):
             connection.directions[end].merge(other.directions[order[end]])
         if other.mtu_is_seen:

@@ -29,6 +29,10 @@ UNNAMED_PROBLEM = (
     "say of which, and what was captured again counts as retransmitted, duplicate or lost: use "
     "pcapng with an interface for each point, or a file for each"
 )
+EARLY_PROBLEM = (
+    "{}, by {:.3f} us at most: the order of records is not that of the wire; captures of two ports "
+    "or by two queues are like this"
+)
 CLOCK_PROBLEM = (
     "the captures overlap in time: {} begins {:.6f} s before the captures that come first have "
     "ended. Two points of one path are compared with --other; read as one, their clocks disagree "
@@ -90,6 +94,13 @@ class Summary:
         found = list(self.problems)
         if self.back_ns > STEP_NS:
             found.append(BACK_PROBLEM.format(self.back_ns / 1e9))
+        early = sum(each.early_acks for each in self.connections)
+        if early:
+            what = f"{early:,} ACKs were recorded before their requests"
+            if early == 1:
+                what = "1 ACK was recorded before its request"
+            most = max(each.early_ns for each in self.connections)
+            found.append(EARLY_PROBLEM.format(what, most / 1000))
         if self.cut:
             found.append(CUT_PROBLEM.format(self.cut))
         if self.copies:

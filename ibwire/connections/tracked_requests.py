@@ -70,6 +70,7 @@ class TrackedRequests:
         "damaged_next",
         "disturbed_end",
         "disturbed_ns",
+        "early",
         "end",
         "last_ns",
         "last_place",
@@ -142,6 +143,8 @@ class TrackedRequests:
         """PSNs of the newest sequence NAKs, without those that were retransmitted since."""
         self.unrequested_nak: tuple[Trouble, int] | None = None
         """A NAK of requests that were never seen, and its PSN, until a response answers that."""
+        self.early: list[TransportPacket] = []
+        """The newest ACKs beyond the newest request, which may have been recorded before it."""
         self.recent_requests = Recent()
         self.recent_responses = Recent()
         self.last_ns = 0
@@ -184,6 +187,7 @@ class TrackedRequests:
             and not self.unseen.requests
             and not self.unseen.responses
             and not any(message.is_doubtful for message in self.messages)
+            and (self.next is None or not self.early)
         )
 
     @property
@@ -224,6 +228,7 @@ class TrackedRequests:
             [[(base - g.first, base - g.end) for g in each] for each in gaps],
             [(base - each.psn, each.cause) for each in self.refusals],
             (run is not None, base - run.end if run else 0),
+            [base - each.psn & MASK for each in self.early],
         )
 
     def resumes_read(self, psn: int) -> bool:

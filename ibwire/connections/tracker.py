@@ -28,7 +28,7 @@ from ibwire.connections.connection import MTUS
 from ibwire.connections.events import Cause, FlowEventKind
 from ibwire.connections.identity import KEEP
 from ibwire.connections.naks import refuse
-from ibwire.connections.opcode_sets import ACKNOWLEDGE, READ, STARTS
+from ibwire.connections.opcode_sets import ACKNOWLEDGE, ANSWERED, READ, STARTS
 from ibwire.connections.open_message import (
     OpenMessage,
     Progress,
@@ -72,6 +72,11 @@ START_PSNS = 16
 LATE = 1 << 12
 """The first request that is seen has at most so many PSNs after the negotiated one: more than are
 outstanding. Those before it were not seen."""
+EARLY_NS = 100_000
+"""An ACK may be recorded so long before its request, at two ports or by two queues. No ACK timer is
+as short, so the request is not one that comes again."""
+EARLY_KEPT = 16
+"""Such ACKs that are remembered."""
 JUMP = 1 << 16
 """A larger step in PSNs is a reset of the queue pair and no loss. A lost READ of 64 MiB reserves
 as many at an MTU of 1024."""
@@ -149,6 +154,8 @@ class RequestTracker(TrackedRequests):
         match status:
             case PacketStatus.NEW | PacketStatus.AFTER_GAP:
                 self._advance(psn, packet)
+                if self.early:
+                    self._take_early(packet, status)
             case PacketStatus.RETRANSMITTED:
                 retransmit(self, psn, packet)
             case PacketStatus.REORDERED:
@@ -274,6 +281,7 @@ class RequestTracker(TrackedRequests):
             if self._packet_observer is not None:
                 self._packet_observer.response(self, packet, PacketStatus.UNKNOWN)
             take_unrequested(self, packet)
+            self._keep_early(packet)
             return PacketStatus.UNKNOWN
         if 0 <= packet.syndrome < INVALID_CREDITS:
             counts = self.connection.directions[self.end]
@@ -306,9 +314,31 @@ class RequestTracker(TrackedRequests):
             self._settle(upto, packet)
         elif status is PacketStatus.STALE:
             self._note_needless(psn)
+        elif status is PacketStatus.UNKNOWN:
+            self._keep_early(packet)
         if not is_ack and status is not PacketStatus.DUPLICATE:
             refuse(self, psn, packet)
         return status
+
+    def _keep_early(self, packet: TransportPacket) -> None:
+        """Remember an ACK whose request was not seen: it may follow in the capture."""
+        if packet.opcode in ACKNOWLEDGE and kind(packet.syndrome) is AckKind.ACK:
+            self.early = [*self.early[1 - EARLY_KEPT :], packet]
+
+    def _take_early(self, packet: TransportPacket, status: PacketStatus) -> None:
+        """Complete what ends with this new request, if its ACK was recorded shortly before it."""
+        assert self.next is not None
+        early = [each for each in self.early if packet.time_ns - each.time_ns <= EARLY_NS]
+        if status is not PacketStatus.NEW or packet.opcode in ANSWERED:
+            early = []
+        newest = self.next - 1
+        own = next((each for each in early if each.psn == newest & MASK), None)
+        self.early = [each for each in early if 0 < (each.psn - newest & MASK) < HALF]
+        if own is not None:
+            self.connection.note_early(packet.time_ns - own.time_ns)
+            self._settle(newest, own)
+            if self.disturbed_end:
+                self.note_answered(newest)
 
     def _note_needless(self, psn: int) -> None:
         """An ACK again: if a timer repeated one request, both transmissions of it had arrived."""
@@ -489,7 +519,7 @@ class RequestTracker(TrackedRequests):
         counts = self.connection.directions[self.end]
         counts.completed += 1
         counts.message_bytes += message.size
-        if self.connection.is_reliable:
+        if self.connection.is_reliable and packet.time_ns >= message.first_ns:
             counts.latency.add_one(packet.time_ns - message.first_ns)
         self.report_message(message, number=packet.number, time_ns=packet.time_ns)
 

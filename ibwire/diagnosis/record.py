@@ -257,6 +257,7 @@ class Recorder:
             isinstance(part, Stretch)
             and not message.retransmitted_packets
             and record.connection.is_reliable
+            and message.acked_ns >= message.first_ns
         ):
             part.latency.add_one(message.acked_ns - message.first_ns)
 

@@ -10,6 +10,7 @@ from connections.talk import Talk
 from diagnosis.test_cut_captures import Everything
 from emulated_traffic import feed
 from ibwire.connections.analysis import Analysis
+from ibwire.connections.summary import Summary
 from ibwire.diagnosis.record import Record, Recorder
 from ibwire.diagnosis.story import Frames, Story
 from ibwire_layers.opcodes import OpCode
@@ -259,3 +260,78 @@ def test_cnps_alone_do_not_show_where_the_congestion_is(cnps: int, report: str) 
     assert report in story.verdict
     assert "after this point is congested" not in story.verdict
     assert "Nothing was lost" not in story.verdict
+
+
+@pytest.mark.parametrize("counts_ids", [False, True])
+@pytest.mark.parametrize(("us", "is_paired"), [(1, True), (89, True), (91, False)])
+def test_an_ack_may_be_recorded_shortly_before_its_request(
+    us: float, is_paired: bool, counts_ids: bool
+) -> None:
+    """At two ports, or by two queues: 10 us and more, up to 0.1 ms. Its latency is not known."""
+    talk = Talk(counts_ids)
+    talk.sends(0, 3)
+    for psn in (3, 4):
+        talk.answer(psn, psn + 1)
+        talk.wait(us)
+        talk.ask(OpCode.RC_SEND_ONLY, psn, 64, ack_req=1)
+    story = story_of(talk)
+
+    problems = summary_of(talk).all_problems()
+    latency = story.connection.directions[0].latency
+    if is_paired:
+        assert "5 messages, all acknowledged" in text_of(story)
+        (problem,) = problems
+        assert problem.startswith(
+            f"2 ACKs were recorded before their requests, by {us + 10:.3f} us"
+        )
+        assert latency.count == 3
+    else:
+        assert "2 messages of A are still in flight" in text_of(story)
+        assert problems == []
+    assert story.connection.status.status == "ok"
+
+
+def test_acks_recorded_before_a_burst_of_requests_complete_it_one_by_one() -> None:
+    """The first one also before the first request of the capture."""
+    talk = Talk(counts_ids=False)
+    for first in (0, 3):
+        for psn in range(first, first + 3):
+            talk.answer(psn, psn + 1)
+        for psn in range(first, first + 3):
+            talk.ask(OpCode.RC_SEND_ONLY, psn, 64, ack_req=1)
+    story = story_of(talk)
+
+    assert "6 messages, all acknowledged" in text_of(story)
+    assert story.connection.directions[0].coalesced == 0
+
+
+def test_a_request_that_comes_again_after_its_ack_is_not_recorded_late() -> None:
+    """The capture lacks a request, so it may lack the first transmission of the next as well."""
+    talk = Talk(counts_ids=False)
+    talk.sends(0, 3)
+    talk.answer(4, 5)
+    talk.ask(OpCode.RC_SEND_ONLY, 4, 64, ack_req=1)
+
+    assert summary_of(talk).all_problems() == []
+
+
+def test_acks_recorded_before_their_requests_are_counted_once_over_files() -> None:
+    talk = Talk(counts_ids=False)
+    for psn in range(6):
+        talk.answer(psn, psn + 1)
+        talk.ask(OpCode.RC_SEND_ONLY, psn, 64, ack_req=1)
+    parts = []
+    for part in (slice(0, 6), slice(6, None)):
+        parts.append(Analysis(is_part=True))
+        feed(parts[-1], talk.frames[part])
+    parts[0].merge(parts[1])
+
+    (connection,) = parts[0].finish().connections
+    assert (connection.early_acks, connection.early_ns) == (6, 10_000)
+    assert sum(each.completed for each in connection.directions) == 6
+
+
+def summary_of(talk: Talk) -> Summary:
+    analysis = Analysis()
+    feed(analysis, talk.frames)
+    return analysis.finish()
