@@ -5,11 +5,12 @@ Complexity is checked by ruff (C901, at most 20), where an exception reads `# no
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+
+from outlines import outline
 
 ROOT = Path(__file__).parents[1]
 
@@ -27,22 +28,10 @@ def long_functions() -> set[str]:
 
 def _long_functions() -> Iterator[str]:
     for path in sorted([*(ROOT / "ibwire").rglob("*.py"), *(ROOT / "layers").rglob("*.py")]):
-        text = path.read_text(encoding="utf-8")
-        lines = text.splitlines()
-        for node in _functions(ast.parse(text)):
-            assert node.end_lineno is not None
-            length = node.end_lineno - node.lineno + 1
-            if length > LIMIT and not re.search(r"# long: \w", lines[node.lineno - 1]):
-                yield f"{path.relative_to(ROOT).as_posix()}:{node.name}"
-
-
-def _functions(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """All functions below a node, without a look into expressions."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield child
-        if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
-            yield from _functions(child)
+        lines = path.read_text(encoding="utf-8").splitlines()
+        for name, first, last in outline(path).functions:
+            if last - first + 1 > LIMIT and not re.search(r"# long: \w", lines[first - 1]):
+                yield f"{path.relative_to(ROOT).as_posix()}:{name}"
 
 
 def test_no_function_is_too_long_without_a_reason() -> None:

@@ -1,6 +1,5 @@
 """Which package may import which: lower ranks never import higher ones."""
 
-import ast
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -8,6 +7,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+
+from outlines import outline
 
 ROOT = Path(__file__).parents[1]
 
@@ -59,7 +60,7 @@ def test_modules_import_only_lower_ranks() -> None:
     breaches = []
     for module, path in modules():
         own = package_of(module)
-        for imported in imports_of(path):
+        for imported in outline(path).imports:
             other = package_of(imported)
             if not is_ours(imported) or other == own or module in LAZY:
                 continue
@@ -75,7 +76,7 @@ def test_each_exception_is_needed() -> None:
     found = {
         (package_of(module), package_of(imported))
         for module, path in modules()
-        for imported in imports_of(path)
+        for imported in outline(path).imports
         if is_ours(imported)
     }
 
@@ -93,7 +94,7 @@ def test_rank_zero_needs_only_the_standard_library() -> None:
         f"{module} imports {imported}"
         for module, path in modules()
         if package_of(module) in STANDARD_LIBRARY_ONLY and module not in LAZY
-        for imported in imports_of(path)
+        for imported in outline(path).imports
         if not is_ours(imported)
         and imported.split(".")[0] not in sys.stdlib_module_names | FOREIGN.get(module, set())
     ]
@@ -103,7 +104,9 @@ def test_rank_zero_needs_only_the_standard_library() -> None:
 
 def test_no_circle_of_files_but_those_listed() -> None:
     graph = {
-        module: {name for each in imports_of(path) if (name := module_of(each)) and name != module}
+        module: {
+            name for each in outline(path).imports if (name := module_of(each)) and name != module
+        }
         for module, path in modules()
     }
 
@@ -148,7 +151,7 @@ def test_scapy_is_imported_where_the_page_of_licences_says() -> None:
     importing = {
         name
         for name, path in modules()
-        if any(each.split(".")[0] == "scapy" for each in imports_of(path))
+        if any(each.split(".")[0] == "scapy" for each in outline(path).imports)
         and not name.startswith("ibwire_layers.scapy")
     }
 
@@ -162,21 +165,6 @@ def modules() -> Iterator[tuple[str, Path]]:
         for path in sorted((base / top).rglob("*.py")):
             parts = path.relative_to(base).with_suffix("").parts
             yield ".".join(part for part in parts if part != "__init__"), path
-
-
-@cache
-def imports_of(path: Path) -> tuple[str, ...]:
-    """Every name that a file imports, also inside functions and for types."""
-    return tuple(_imports_of(path))
-
-
-def _imports_of(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert not node.level, f"{path}: imports are absolute"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def is_ours(imported: str) -> bool:
