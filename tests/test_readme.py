@@ -25,7 +25,11 @@ NOT_RUN = {
 }
 """Pages whose Python is not run here, and why."""
 
-SLOW = {"docs/tutorials/first-finding.md"}
+SLOW = {
+    "docs/howto/buffer.md",
+    "docs/tutorials/first-finding.md",
+    "docs/tutorials/first-scenario.md",
+}
 """Pages whose commands take seconds."""
 
 

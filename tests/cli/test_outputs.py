@@ -137,7 +137,7 @@ PAIRS = [
 def case(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finding of the fuzzer."""
     place = tmp_path_factory.mktemp("fuzz") / "run"
-    run(f"fuzz run --target emu:rxe --stop-after 1 -o {place}")
+    run(f"fuzz run --target emu:hns --stop-after 1 -o {place}")
     return place / "F0001" / "case.drill"
 
 

@@ -480,7 +480,7 @@ def test_sql_writes_over_no_source(ask: Any, tmp_path: Path, before: str) -> Non
     assert source.read_bytes() == content
 
 
-@pytest.mark.parametrize("folder", ["a[1]*", "it's", "-", "b ?"])
+@pytest.mark.parametrize("folder", sampled(["a[1]*", "-", "it's", "b ?"], 2))
 def test_paths_are_taken_literally(ask: Any, tmp_path: Path, folder: str) -> None:
     """`a[1]*` is a pattern for `a1x`, which must not be read in its place."""
     export(CaptureTables(str(CAPTURES / SOME[0])), str(tmp_path / folder), folder)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from each_case import each_case
 from examples import sampled
 from ibwire.capture import Record, open_capture
 from ibwire.capture.pcapng import PcapngWriter
@@ -80,7 +81,7 @@ def value(columns: Columns, name: str, row: int) -> Any:
     return int.from_bytes(found.tobytes()) if found.ndim else int(found)
 
 
-@pytest.mark.parametrize("row", range(len(VECTORS)), ids=[str(v) for v in VECTORS])
+@each_case("row", range(len(VECTORS)), ids=[str(v) for v in VECTORS])
 def test_golden_frame_has_the_expected_values(golden: Columns, row: int) -> None:
     expected = golden_fields(VECTORS[row].expected)
 
@@ -88,7 +89,7 @@ def test_golden_frame_has_the_expected_values(golden: Columns, row: int) -> None
     assert {name: value(golden, name, row) for name in expected} == expected
 
 
-@pytest.mark.parametrize("row", sampled(range(len(VECTORS)), 4), ids=[str(v) for v in VECTORS])
+@each_case("row", sampled(range(len(VECTORS)), 4), ids=[str(v) for v in VECTORS])
 def test_golden_frame_has_no_header_that_is_not_expected(golden: Columns, row: int) -> None:
     """A key of every header that may be absent: BTH, extension and native headers."""
     expected = golden_fields(VECTORS[row].expected)
@@ -112,7 +113,7 @@ def test_golden_frame_has_no_header_that_is_not_expected(golden: Columns, row: i
 TRANSPORT = [row for row, vector in enumerate(VECTORS) if "bth.opcode" in vector.expected]
 
 
-@pytest.mark.parametrize("row", sampled(TRANSPORT, 4), ids=[str(VECTORS[row]) for row in TRANSPORT])
+@each_case("row", sampled(TRANSPORT, 4), ids=[str(VECTORS[row]) for row in TRANSPORT])
 def test_golden_packet_has_the_expected_name_payload_and_icrc(golden: Columns, row: int) -> None:
     vector: Vector = VECTORS[row]
     sent = int(vector.expected["icrc_wire_bytes"], 16)

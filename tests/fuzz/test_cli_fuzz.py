@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from pathlib import Path
 from shutil import rmtree
 from xml.etree import ElementTree
@@ -26,9 +26,18 @@ from ibwire.fuzz.run_file import load
 from ibwire.fuzz.saved import parse_case
 from ibwire.fuzz.targets.emulator import target
 from ibwire.fuzz.watchdog import watchdog
+from mutants.engine import copied
 
 PLANTED = "py:mutants.target:icrc-ignored"
 """A device with a fault that no choice describes."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_copy_of_each_device() -> Iterator[None]:
+    """Modules with a planted fault are copied once, not for each command."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mutants.target.copied", cache(copied))
+        yield
 
 
 def fuzz(*arguments: object) -> Result:

@@ -228,7 +228,7 @@ def found(name: str) -> tuple[Callable[..., Emulation], Finding]:
     return device, next(campaign.run(20_000))
 
 
-@pytest.mark.parametrize("name", sampled(FAULTS, 3))
+@pytest.mark.parametrize("name", sampled(FAULTS, 6))
 def test_planted_fault_is_found_made_short_and_replays(name: str) -> None:
     device, finding = found(name)
 
@@ -248,7 +248,7 @@ def test_planted_fault_is_found_made_short_and_replays(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", sampled(FAULTS, 3))
+@pytest.mark.parametrize("name", sampled(FAULTS, 6))
 def test_case_replays_where_both_sides_choose_other_ids(name: str) -> None:
     device, finding = found(name)
     case = finding.case

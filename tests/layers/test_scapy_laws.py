@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scapy.layers.inet import IP, UDP
@@ -102,7 +101,7 @@ def test_any_mad_is_rebuilt(data: st.DataObject, mgmt_class: int, content: bytes
     assert_rebuilt(Ether, frame + header + bytes(8) + bytes(changed) + b"\x12\x34\x56\x78")
 
 
-@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.__name__)
+@each_case("layer", LAYERS, ids=lambda layer: layer.__name__)
 @example(data=bytes(8) + b"\x02" + bytes(7))  # an ERF record that ends before its padding
 @example(data=bytes(8) + b"\x95" + bytes(7))  # and one before its extension headers
 @settings(max_examples=few(100))

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from each_case import each_case
 from examples import scaled
 from ibwire_layers import attributes as management_attributes
 from ibwire_layers import cm, headers, mad, management, outer, performance, records
@@ -29,7 +30,7 @@ HEADERS = sorted(
     key=lambda found: found.__name__,
 )
 
-every_header = pytest.mark.parametrize("kind", HEADERS, ids=lambda kind: kind.__name__)
+every_header = each_case("kind", HEADERS, ids=lambda kind: kind.__name__)
 
 
 def changed(found: Header, field: Field, value: Any) -> Header:

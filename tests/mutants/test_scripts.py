@@ -24,7 +24,7 @@ def script(name: str) -> Script:
     return parse(path.read_bytes(), name)
 
 
-@pytest.mark.parametrize(("name", "mutant"), sampled(PAIRS, 3, are_tuples=True), ids=str)
+@pytest.mark.parametrize(("name", "mutant"), sampled(PAIRS, 6, are_tuples=True), ids=str)
 def test_script_fails_when(name: str, mutant: Mutant) -> None:
     read = script(name)
     with applied(mutant):

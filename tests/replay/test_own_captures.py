@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from examples import sampled
 from ibwire.capture import open_capture
 from ibwire.cli import main
 from replay.recording import replayed
@@ -49,7 +50,7 @@ def reports_at(path: Path, role: str, address: Any) -> Any:
 
 @pytest.mark.parametrize(
     "scenario",
-    [SPEC_READS, "corruption", "credit-starvation", "rnr-storm", "lost-read-response"],
+    sampled([SPEC_READS, "corruption", "credit-starvation", "rnr-storm", "lost-read-response"], 2),
     ids=["reads", "corruption", "credit-starvation", "rnr-storm", "lost-read-response"],
 )
 def test_the_responder_of_a_run_is_reproduced(tmp_path: Path, scenario: Any) -> None:

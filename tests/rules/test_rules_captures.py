@@ -113,7 +113,7 @@ def test_headers_alone_raise_no_alarm(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["chaos.a.pcap", "chaos.b.pcap", "loss-ack-only.a.pcap"])
-@pytest.mark.parametrize("start", [40, 111, 200, 333])
+@pytest.mark.parametrize("start", sampled([40, 111, 200, 333], 2))
 def test_a_capture_that_begins_in_the_middle_raises_no_alarm(name: str, start: int) -> None:
     assert grave(judge(read_frames(CAPTURES / name)[start:])) == []
 

@@ -10,6 +10,7 @@ from scapy.contrib.roce import BTH as ScapyBTH
 from scapy.layers.inet import UDP as ScapyUDP
 from scapy.layers.l2 import Ether
 
+from examples import sampled
 from ibwire.capture import open_capture
 from ibwire.capture.index import Record
 from ibwire.capture.writer import write_capture
@@ -91,7 +92,7 @@ def test_scapys_own_icrc_is_that_of_every_packet(
 
 
 @pytest.mark.parametrize("addresses", [V4, V6], ids=["ipv4", "ipv6"])
-@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("form", sampled(FORMS, 2), ids=str)
 def test_our_rules_find_nothing_in_a_capture_of_a_stream(
     form: dict[str, Any], addresses: dict[str, str], tmp_path: Path
 ) -> None:

@@ -8,6 +8,7 @@ import re
 
 import pytest
 
+from each_case import each_case
 from verbs.pyverbs_shape import ATTRIBUTES, SIGNATURES
 
 
@@ -40,7 +41,7 @@ def arguments(function: object) -> str:
     return ", ".join(shown)
 
 
-@pytest.mark.parametrize("entry", entries(SIGNATURES), ids=lambda e: e.split("(")[0])
+@each_case("entry", entries(SIGNATURES), ids=lambda e: e.split("(")[0])
 def test_arguments_and_defaults_are_those_of_pyverbs(entry: str) -> None:
     name, _, rest = entry.partition("(")
     expected = rest[:-1]
@@ -51,7 +52,7 @@ def test_arguments_and_defaults_are_those_of_pyverbs(entry: str) -> None:
     assert found == optional_attr.get(name, expected)
 
 
-@pytest.mark.parametrize("entry", entries(ATTRIBUTES), ids=lambda e: e.split(":")[0])
+@each_case("entry", entries(ATTRIBUTES), ids=lambda e: e.split(":")[0])
 def test_attributes_are_those_of_pyverbs(entry: str) -> None:
     name, _, names = entry.partition(": ")
     kind = find(name)

@@ -58,7 +58,7 @@ def fill(buffer: SharedBuffer, account: Account, size: int) -> int:
 @pytest.mark.parametrize("senders", [1, 2, 4, 8])
 def test_equal_senders_pause_at_their_share_of_the_buffer(senders: int) -> None:
     accounts = [lossless() for _ in range(senders + 1)]
-    buffer = SharedBuffer(1 << 20, accounts)
+    buffer = SharedBuffer(1 << 19, accounts)
 
     used = 0
     while not any(map(buffer.must_pause, accounts)):
@@ -67,7 +67,7 @@ def test_equal_senders_pause_at_their_share_of_the_buffer(senders: int) -> None:
         used += 1
 
     # By hand: over its reserve each holds B' / (8 + n), with alpha 1/8.
-    shared = (1 << 20) - (senders + 1) * (37_500 + 4096)
+    shared = (1 << 19) - (senders + 1) * (37_500 + 4096)
     assert used - 4096 == pytest.approx(shared / (8 + senders), abs=2)
 
 
