@@ -18,6 +18,7 @@ import pytest
 
 from connections.talk import Talk
 from connections.test_tracker import heard
+from each_case import each_case
 from emulated_traffic import pcap
 from ibwire.capture import open_capture
 from ibwire.connections import Connection, End, analyse, unreachable
@@ -104,7 +105,7 @@ def status_counts(path: Path) -> Counter[str]:
     return Counter(str(each.status) for each in summary.connections)
 
 
-@pytest.mark.parametrize("name", EXPECTED)
+@each_case("name", EXPECTED)
 def test_status_of_shipped_captures_is_what_was_done(name: str) -> None:
     assert status_counts(CAPTURES / name) == EXPECTED[name]
 

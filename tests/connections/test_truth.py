@@ -15,8 +15,6 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
-
 from each_case import each_case
 from ibwire.connections.connection import Connection
 from ibwire.connections.merge import analyse
@@ -165,7 +163,7 @@ def reliable(name: str, side: str, way: str) -> tuple[Connection, int]:
     return connection, direction
 
 
-@pytest.mark.parametrize(("name", "side", "way"), ROWS)
+@each_case(("name", "side", "way"), ROWS)
 def test_one_side_alone_tells_what_the_wire_did(name: str, side: str, way: str) -> None:
     connection, direction = reliable(name, side, way)
     told = connection.to_json(direction)

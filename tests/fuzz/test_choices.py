@@ -296,7 +296,7 @@ def test_what_every_packet_shows_has_a_witness_in_each_role_of_a_device_on_a_lin
     assert "mig_req" in {each.name for each in WITNESSES if fits_device(each, role)}
 
 
-@pytest.mark.parametrize("witness", sampled(WITNESSES, 6), ids=attrgetter("name"))
+@pytest.mark.parametrize("witness", sampled(WITNESSES, 9), ids=attrgetter("name"))
 def test_a_witness_shows_its_choice_and_no_other(witness: Witness) -> None:
     """Not on a right device, on one with the choice, and no other choice does the same."""
     case = witness.case("spec")
@@ -329,7 +329,7 @@ HIDDEN = {"rnr_timer_us": "both times become 64 ms with the timer granularity of
 """Deviations that others of the same implementation hide."""
 
 
-@pytest.mark.parametrize("name", PROFILES)
+@pytest.mark.parametrize("name", sampled(PROFILES, 2))
 def test_a_deviation_is_shown_by_its_witness_whatever_else_an_implementation_does(
     name: str,
 ) -> None:

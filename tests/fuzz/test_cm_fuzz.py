@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from each_case import each_case
-from examples import sampled
+from examples import sampled, usual
 from ibwire.base.node import Frame
 from ibwire.base.units import S
 from ibwire.cm.states import State
@@ -264,7 +264,7 @@ def test_case_replays_where_both_sides_choose_other_ids(name: str) -> None:
 
 
 def test_cases_read_back_as_they_were() -> None:
-    for alone, steps in cases(seed=4, count=40):
+    for alone, steps in cases(seed=4, count=usual(40, quick=20)):
         done: list[Step] = []
         for step in steps:
             done.append(step)
@@ -304,7 +304,7 @@ def test_every_answer_is_a_right_message_of_its_exchange() -> None:
 
 
 def test_neither_confirmations_nor_refusals_are_answered() -> None:
-    for alone, steps in cases(seed=6, count=60):
+    for alone, steps in cases(seed=6, count=usual(60, quick=20)):
         for step in steps:
             frames = alone(step)
             if isinstance(step, Mad) and not any(name.startswith("mad.") for name in step.fields):

@@ -580,7 +580,7 @@ FAULTS = {
 """Managers with a fault, by the name of the finding."""
 
 
-@pytest.mark.parametrize("text", sampled(FAULTS, 3))
+@pytest.mark.parametrize("text", sampled(FAULTS, 6))
 def test_what_the_specification_fixes_is_found(text: str) -> None:
     campaign = Campaign(ManagerTestbed(link(Across(FAULTS[text]))), manager_generators(3))
 

@@ -216,6 +216,9 @@ def test_altered_header_differs_in_the_given_fields(
     changes = {name: getattr(other, name) for name in names}
 
     assert one.altered(**changes) == dataclasses.replace(one, **changes)
+    for field in kind.FIELDS:
+        change = {field.name: getattr(other, field.name)}
+        assert one.altered(**change) == dataclasses.replace(one, **change)
 
 
 def test_altering_an_unknown_field_is_an_error() -> None:

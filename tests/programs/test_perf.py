@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from examples import usual
+from examples import sampled, usual
 from ibwire.base.errors import EncodeError, PeerError
 from ibwire.cm import Endpoints, request
 from ibwire.programs.perf_cm import CMExchange, connect_cm, serve_cm
@@ -135,7 +135,7 @@ def test_what_an_unreliable_service_loses_is_counted_and_no_error(qp_type: QPTyp
 
 
 @pytest.mark.parametrize("fault", ["loss", "duplicate", "reorder", "corrupt"])
-@pytest.mark.parametrize("verb", Verb)
+@pytest.mark.parametrize("verb", sampled(Verb, 2))
 def test_faults_cost_time_and_nothing_else(verb: Verb, fault: str) -> None:
     size = 8 if verb is Verb.ATOMIC else 20000
     client, server = play(Plan(verb, size=size, messages=40, both=True), faults={fault: 0.02})

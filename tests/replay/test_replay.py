@@ -60,7 +60,7 @@ def kinds(report: Any) -> Any:
     return set(report.inferred)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "entry",
     [entry for entry in INDEX if entry["file"] not in NO_RECEIVERS_VIEW],
     ids=lambda entry: entry["file"],

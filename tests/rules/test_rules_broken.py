@@ -1,7 +1,5 @@
 """Every rule finds what breaks it, and nothing in the same conversation as it should be."""
 
-import pytest
-
 from connections.talk import Talk
 from each_case import each_case
 from examples import sampled
@@ -26,7 +24,7 @@ def frames(conversation: Conversation, broken: bool) -> list[tuple[int, bytes]]:
     return talk.frames
 
 
-@pytest.mark.parametrize(("rule", "conversation"), CONVERSATIONS, ids=NAMES)
+@each_case(("rule", "conversation"), CONVERSATIONS, ids=NAMES)
 def test_a_broken_law_is_found_and_nothing_else(rule: str, conversation: Conversation) -> None:
     before = ids(judge(frames(conversation, False)))
     found = ids(judge(frames(conversation, True)))

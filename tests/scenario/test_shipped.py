@@ -140,7 +140,7 @@ def is_tcp(frame: bytes) -> bool:
     return frame[12:14] == b"\x08\x00" and frame[23] == 6
 
 
-@pytest.mark.parametrize("name", [*sampled(SMALL, 3), *LARGER])
+@pytest.mark.parametrize("name", [*sampled(SMALL, 6), *LARGER])
 def test_capture_holds_only_good_icrcs(name: str, captures: Any) -> None:
     path, result = captures[name]
     status = []
@@ -173,7 +173,7 @@ def test_damage_is_seen_by_the_tap_behind_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark not installed")
-@pytest.mark.parametrize("name", sampled(SMALL, 12))
+@pytest.mark.parametrize("name", sampled(SMALL, 15))
 def test_tshark_reads_the_capture_whole(name: str, captures: Any) -> None:
     path, _ = captures[name]
     tshark = subprocess.run(

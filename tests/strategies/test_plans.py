@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from examples import scaled
+from examples import scaled, usual
 from ibwire.base.errors import EncodeError
 from ibwire.impair import build_pipe
 from ibwire.impair.replies import Answering, Partners
@@ -59,7 +59,7 @@ def test_a_scenario_takes_a_plan_as_text(plan: list[Any]) -> None:
 def test_each_action_is_made(action: str) -> None:
     made: list[Any] = []
 
-    @settings(max_examples=20, database=None)
+    @settings(max_examples=usual(20, quick=5), database=None)
     @given(fault_plans(actions=[action], max_rules=1))
     def gather(plan: list[Any]) -> None:
         made.extend(plan)
