@@ -446,7 +446,9 @@ class _Run:
         yield f"target    {self._tested.name}"
         yield f"reference profile {settings.profile}"
         again = sum(report.seen.values()) - len(report.seen)
-        found = f"{len(report.seen):,}, seen {again:,} times more" if report.seen else "none"
+        found = (
+            f"{len(report.seen):,}, seen {counted(again, 'time')} more" if report.seen else "none"
+        )
         yield f"findings  {found}"
         if report.accepted:
             again = sum(report.accepted.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -382,6 +383,48 @@ def test_name_and_rule_are_those_of_the_planted_fault(
     assert planted is not None
     assert name.text == text
     assert names_rule(name.rule, planted.rule)
+
+
+NEWEST_FLUSHED_FIRST = '''
+[[mutant]]
+name = "newest-receive-flushed-first"
+module = "rc/receive.py"
+old = """
+            self.current = self.waiting.popleft()
+"""
+new = """
+            self.current = self.waiting.pop()
+"""
+'''
+
+
+def test_requests_flushed_in_another_order_are_one_cause_whatever_the_error(tmp_path: Path) -> None:
+    (tmp_path / "table.toml").write_text(NEWEST_FLUSHED_FIRST)
+    mutant = read_mutants(tmp_path / "table.toml")["newest-receive-flushed-first"]
+    device = copied(mutant)[Emulation.__module__].Emulation
+    names = []
+    for packet in (wrong(ADD, atomiceth__va=("end", -4)), Packet(int(OpCode.RC_SEND_FIRST))):
+        case = Case(USUAL, [packet])
+        difference = EmulatorTestbed(device).replay(case, SPEC)
+        assert difference is not None
+        names.append(name_of(case, difference, SPEC))
+
+    assert names[0].text == (
+        "FETCH_ADD (an atomic at an unaligned address): requests are flushed in another order"
+    )
+    assert {each.rule for each in names} == {"IBA 10.3.1.7; docs/reference/transport.md#flush"}
+    assert names[0].group == names[1].group
+
+
+def test_a_flag_of_a_completion_that_is_missing_is_named() -> None:
+    expected = (1, 0, 0, 129, 0, 7, 2, 0, 0, 18, 0)
+    case = Case(USUAL, [Packet(int(OpCode.RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE))])
+
+    name = name_of(
+        case, Difference(0, Kind.COMPLETION, [expected], [(*expected[:6], 0, *expected[7:])]), SPEC
+    )
+
+    assert name.text == "WRITE_ONLY_WITH_IMMEDIATE: completion with other flags"
 
 
 def test_a_flush_of_address_0_begins_before_its_region() -> None:

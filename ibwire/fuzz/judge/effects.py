@@ -192,6 +192,8 @@ def _treatment(expected: str, got: str) -> str:
 
 
 def _completion(difference: Difference) -> Effect:
+    if _flushes_in_another_order(difference):
+        return Effect("requests are flushed in another order", FLUSH_ORDER, _FLUSHED)
     for expected, got in zip_longest(difference.expected, difference.got):
         if expected == got:
             continue
@@ -207,6 +209,15 @@ def _completion(difference: Difference) -> Effect:
     return Effect("other completions", "completions", STATUS)
 
 
+def _flushes_in_another_order(difference: Difference) -> bool:
+    """Whether the same completions come, and only flushed ones are at other places."""
+    sides = difference.expected, difference.got
+    if len(sides[0]) != len(sides[1]) or set(sides[0]) != set(sides[1]):
+        return False
+    moved = [one for one, other in zip(*sides, strict=True) if one != other]
+    return all(_status(each).startswith(WCStatus.WR_FLUSH_ERR.name) for each in moved)
+
+
 def _other_completion(expected: object, got: object) -> Effect:
     assert isinstance(expected, tuple)
     assert isinstance(got, tuple)
@@ -217,7 +228,8 @@ def _other_completion(expected: object, got: object) -> Effect:
         text = f"completion {_status(got)} instead of {_status(expected)}"
         rule = next((each for each in map(_due, (expected, got)) if each != STATUS), STATUS)
         return Effect(text, "status", rule)
-    text = f"completion with another {', '.join(fields)}"
+    other = "other" if fields == ["flags"] else "another"
+    text = f"completion with {other} {', '.join(fields)}"
     rule = COMPLETION_FIELDS
     if fields == ["solicited"]:
         rule = f"IBA 9.2.3; {_TRANSPORT}solicited-event"
@@ -250,6 +262,7 @@ def _event(difference: Difference) -> Effect:
 _TRANSPORT = "docs/reference/transport.md#"
 _WIRE = "docs/reference/wire-formats.md#"
 FLUSH = "no flush"
+FLUSH_ORDER = "order of flushing"
 _FLUSHED = f"IBA 10.3.1.7; {_TRANSPORT}flush"
 STATUS = f"IBA 11.6.2; {_TRANSPORT}completion-status"
 _EVENTS = f"IBA 11.6.3; {_TRANSPORT}completion-status"

@@ -25,6 +25,7 @@ from ibwire.fuzz.case import (
 from ibwire.fuzz.judge.comparison import Difference, Kind, apply
 from ibwire.fuzz.judge.effects import (
     FLUSH,
+    FLUSH_ORDER,
     OF_FIELD,
     RETRY_COUNT,
     RNR_RETRY,
@@ -113,6 +114,8 @@ def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
         if about.is_ignored:  # where it fails in a malformed packet depends on its opcode
             group = f"{group.partition(' in ')[0]} at {about.what}"
         return Name(f"{text}: {effect.text}", rule, f"crash: {group}")
+    if effect.group == FLUSH_ORDER:
+        return Name(f"{text}: {effect.text}", effect.rule, effect.group)
     if effect.group == FLUSH:
         rule = AFTER_ERROR.rule if reference.qp.responder.failed else effect.rule
         return Name(f"{text}: {effect.text}", rule, ERROR)
