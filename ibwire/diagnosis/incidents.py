@@ -530,7 +530,7 @@ class _Describer:
         self._because(Reason.EITHER_LOST_AFTER)
         return (
             f"The request passed here and no response came back: one of them was lost, damaged or "
-            f"delayed between this point and {self.s}{self._or_discarded(event)}."
+            f"delayed between this point and {self.s}{self._or_discarded(event, clue)}."
         )
 
     def _acknowledged_again(self, event: FlowEvent, clue: Clue) -> str:
@@ -568,9 +568,16 @@ class _Describer:
             )
         return ""
 
-    def _or_discarded(self, event: FlowEvent) -> str:
-        """A responder sends one NAK for a gap, and no other while packets after it come."""
+    def _or_discarded(self, event: FlowEvent, clue: Clue) -> str:
+        """A responder sends one NAK for a gap, and no other while packets after it come.
+
+        Nothing is missing before a request if a response acknowledged all of that before the
+        request was sent.
+        """
         facts = self.facts
+        acknowledged, sent = clue.response_before, clue.sent
+        if acknowledged is not None and sent is not None and acknowledged.place < sent.place:
+            return ""
         earlier = (*facts.naks, *facts.rnrs, *facts.retransmissions)
         if not any(each.number < event.number for each in earlier):
             return ""

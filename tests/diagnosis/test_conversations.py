@@ -223,7 +223,31 @@ def test_a_retransmission_that_passed_here_may_be_lost_behind() -> None:
 
     assert "A's ACK timer expires" in text
     assert "B lacked what was lost or damaged before this point" not in text
-    assert "one of them was lost, damaged or delayed between this point and B" in text
+    assert "one of them was lost, damaged or delayed between this point and B." in text
+
+
+@pytest.mark.parametrize("first", ["sent before the ACK", "sent after the ACK"])
+def test_a_responder_discards_no_request_of_which_all_before_was_acknowledged(first: str) -> None:
+    """Requests 1 and 2, of which 1 comes again; the first transmission of 2 may have been behind a
+    gap, the second is the oldest request."""
+    talk = Talk(counts_ids=False)
+    talk.sends(0, 1)
+    for psn in (1, 2):
+        talk.ask(OpCode.RC_SEND_ONLY, psn, 64, ack_req=1)
+    talk.wait(67_000)
+    talk.ask(OpCode.RC_SEND_ONLY, 1, 64, ack_req=1)
+    talk.answer(1, 2)
+    if first == "sent after the ACK":
+        talk.wait(67_000)
+        talk.ask(OpCode.RC_SEND_ONLY, 2, 64, ack_req=1)
+    talk.wait(67_000)
+    talk.ask(OpCode.RC_SEND_ONLY, 2, 64, ack_req=1)
+    talk.answer(2, 3)
+    talk.sends(3, 2, msn=4)
+
+    *_, last = text_of(story_of(talk)).split("A retransmits PSN 2")
+    may_be_discarded = "or B discarded the request because an earlier packet was missing"
+    assert (may_be_discarded in last) == (first == "sent before the ACK")
 
 
 def test_what_was_given_up_is_what_was_transmitted_here() -> None:
