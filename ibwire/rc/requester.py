@@ -75,8 +75,11 @@ class Requester:
             if window is not None and not window.allows(psn, wqe.packets - index, now):
                 return None
             if wqe.is_segmented:
-                if index and wqe.limited and qp.habits.requester.holds_back(sends, wqe):
-                    return None
+                if index and wqe.limited:
+                    if qp.habits.requester.holds_back(sends, wqe):
+                        self._count_stall()
+                        return None
+                    sends.stalled = False
                 packet = self._segment(wqe, index, psn)
                 if packet is None:  # its memory is not accessible
                     wqe.status = WCStatus.LOC_PROT_ERR
@@ -213,9 +216,7 @@ class Requester:
         if plan.takes_credit:
             beyond = sends.credits.beyond(wqe.ssn)
             if beyond > 1:
-                if not sends.stalled:
-                    sends.stalled = True
-                    self.qp.counters.credit_stalls += 1
+                self._count_stall()
                 return False
             sends.stalled = False
             wqe.limited = beyond == 1
@@ -227,6 +228,12 @@ class Requester:
         wqe.first_psn = sends.next_psn
         wqe.started = True
         return True
+
+    def _count_stall(self) -> None:
+        """Count a wait for credits, once."""
+        if not self.sends.stalled:
+            self.sends.stalled = True
+            self.qp.counters.credit_stalls += 1
 
     def _single(self, wqe: SendWQE, index: int, psn: int) -> TransportPacket:
         """The packet of a one-packet request; a READ asks for its responses from `index` on."""

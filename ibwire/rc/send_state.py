@@ -164,7 +164,7 @@ class SendState:
         self.is_extended = False
         """Whether the ACK timer waits for the rest of a longer timeout (IRN)."""
         self.stalled = False
-        """Whether the next message waits for credits."""
+        """Whether a message, or the rest of one, waits for credits."""
         self.resend: list[int] = []
         """PSNs to retransmit before anything else (selective repeat)."""
         self.resent: dict[int, int] = {}

@@ -195,6 +195,20 @@ def test_rule_9_one_message_leaves_before_any_credit_is_known() -> None:
     assert lone.qp.counters.credit_stalls == 1
 
 
+def test_waits_after_the_first_packet_of_limited_messages_are_counted_each_once() -> None:
+    lone = Peer(mtu=256)
+    for number in range(2):
+        first = lone.request(WROpcode.SEND, 600, wr_id=number)
+        assert len(first) == 1
+        assert lone.transmit() == []
+        assert lone.qp.counters.credit_stalls == number + 1
+        rest = lone.receive_ack(500 + 3 * number, syndrome=0, msn=number)
+        assert len(rest) == 2
+        lone.receive_ack(502 + 3 * number, syndrome=0, msn=number + 1)
+
+    assert [status for _, status in statuses(lone.poll_send_cq())] == [OK] * 2
+
+
 @pytest.mark.parametrize(
     ("profile", "names"),
     [
