@@ -75,11 +75,8 @@ class Requester:
             if window is not None and not window.allows(psn, wqe.packets - index, now):
                 return None
             if wqe.is_segmented:
-                if index and wqe.limited:
-                    if qp.habits.requester.holds_back(sends, wqe):
-                        self._count_stall()
-                        return None
-                    sends.stalled = False
+                if index and wqe.limited and self._holds_back(wqe):
+                    return None
                 packet = self._segment(wqe, index, psn)
                 if packet is None:  # its memory is not accessible
                     wqe.status = WCStatus.LOC_PROT_ERR
@@ -228,6 +225,14 @@ class Requester:
         wqe.first_psn = sends.next_psn
         wqe.started = True
         return True
+
+    def _holds_back(self, wqe: SendWQE) -> bool:
+        """Whether the rest of a message that was begun beyond the credits has to wait."""
+        if self.qp.habits.requester.holds_back(self.sends, wqe):
+            self._count_stall()
+            return True
+        self.sends.stalled = False
+        return False
 
     def _count_stall(self) -> None:
         """Count a wait for credits, once."""
