@@ -23,6 +23,7 @@ from ibwire.connections.points import Points
 from ibwire.connections.priorities import Priorities
 from ibwire.connections.run_observer import RunObserver, RunsObserver
 from ibwire.connections.summary import Summary
+from ibwire.connections.tracker import START_PSNS
 from ibwire.connections.unreachable import Unreachable
 from ibwire.dissect import Columns
 from ibwire_layers.opcodes import OpCode, Service
@@ -104,7 +105,7 @@ class Analysis:
         self._exchanges = CMExchanges()
         self._sender_qpns: dict[FlowKey, int] = {}
         """The sender's QPN by flow, where a handshake names it."""
-        self._negotiated: dict[FlowKey, Negotiated] = {}
+        self._negotiated: dict[FlowKey, list[Negotiated]] = {}
         self._block: list[Rows] = []
         self._block_rows = 0
         self._room = SMALL_BLOCK if self._is_one_by_one else BLOCK
@@ -249,10 +250,14 @@ class Analysis:
         self._grow()
         self._priorities.merge(later._priorities, flows)
         for handshake in self._handshakes.merge(later._handshakes):
-            self._note_handshake(handshake)
+            self._note_handshake(handshake, files)
         self._exchanges.merge(later._exchanges, files)
         self._sender_qpns.update(later._sender_qpns)
-        self._negotiated.update(later._negotiated)
+        for key, negotiated in later._negotiated.items():
+            mine = self._negotiated.setdefault(key, [])
+            mine += (
+                each._replace(place=(files + each.place[0], each.place[1])) for each in negotiated
+            )
         self._summary.merge(later._summary)
         self._unreachable.merge(later._unreachable)
         for tracker in later._trackers.values():
@@ -324,8 +329,8 @@ class Analysis:
             self._parked_rows -= len(part)
             self._deliver(part)
 
-    def _note_handshake(self, handshake: Handshake) -> None:
-        """A handshake has named the queue pairs of both ends."""
+    def _note_handshake(self, handshake: Handshake, file: int = 0) -> None:
+        """A handshake, completed in this file, has named the queue pairs of both ends."""
         services = (Service.RC, Service.UC) if handshake.service is None else (handshake.service,)
         for near, far in permutations((handshake.one, handshake.other)):
             for service in services:
@@ -334,8 +339,11 @@ class Analysis:
                 place = self._place(key)
                 if place is not None and place[0].number not in self._trackers:
                     self.flush()  # its packets came before
-                negotiated = Negotiated(near.psn, handshake.mtu, near.max_reads)
-                self._negotiated[key] = negotiated
+                place_of = file, handshake.number
+                negotiated = Negotiated(near.psn, handshake.mtu, near.max_reads, place_of)
+                known = self._negotiated.setdefault(key, [])
+                known.append(negotiated)
+                del known[:-START_PSNS]
                 if place is not None:
                     self._tracker_of(place[0]).note_negotiated(place[1], negotiated)
 
@@ -382,8 +390,7 @@ class Analysis:
             tracker.first_packets = FirstPackets()
         self._trackers[connection.number] = tracker
         for direction, flow in enumerate(connection.flows):
-            negotiated = self._negotiated.get(self._flows.keys[flow])
-            if negotiated is not None:
+            for negotiated in self._negotiated.get(self._flows.keys[flow], ()):
                 tracker.note_negotiated(direction, negotiated)
         return tracker
 

@@ -41,6 +41,9 @@ class Message:
     def __init__(self, kind: type[Header], mad: bytes) -> None:
         self._message = kind.unpack(mad.ljust(MAD_SIZE, b"\0"), MAD.SIZE)
         self._bits = 8 * (len(mad) - MAD.SIZE)
+        self.transaction = int.from_bytes(mad[8:16])
+        """Transaction ID of the MAD, which a message that is sent again keeps (Linux ib_mad sends
+        the same buffer)."""
         self.checksum = crc32(mad)
         """Of all its bytes."""
 

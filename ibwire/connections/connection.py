@@ -43,6 +43,8 @@ class Negotiated(NamedTuple):
     """Path MTU in bytes."""
     max_reads: int | None
     """READs and atomics that may be outstanding."""
+    place: tuple[int, int] = (-1, 0)
+    """File and number of the packet that completed the handshake."""
 
 
 class Connection:

@@ -147,7 +147,7 @@ class ConnectionTracker:
 
     def note_negotiated(self, end: int, negotiated: Negotiated) -> None:
         """A handshake has negotiated the next requests of an end."""
-        self.requests[end].expect_start(negotiated.psn)
+        self.requests[end].expect_start(negotiated.psn, negotiated.place)
         self.connection.note_negotiated(end, negotiated)
 
     def _report_other(self, direction: int, packet: TransportPacket) -> None:

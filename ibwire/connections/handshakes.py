@@ -116,6 +116,7 @@ class _Part:
     number: int = field(compare=False)
     time_ns: int = field(compare=False)
     comm_id: int | None = None
+    transaction: int | None = None
     service: Service | None = None
     mtu: int | None = None
     depth: int | None = None
@@ -271,6 +272,7 @@ class Handshakes:
             number=received.number,
             time_ns=received.time_ns,
             comm_id=comm_id,
+            transaction=message.transaction,
             service=service,
             mtu=_MTUS.get(message["path_packet_payload_mtu"]),
             depth=message["initiator_depth"],
@@ -296,6 +298,7 @@ class Handshakes:
             number=received.number,
             time_ns=received.time_ns,
             comm_id=message["local_comm_id"],
+            transaction=message.transaction,
             depth=message["initiator_depth"],
             resources=message["responder_resources"],
             rnr_retries=message["rnr_retry_count"],

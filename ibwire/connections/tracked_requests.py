@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ibwire.connections.ending import Trouble
 from ibwire.connections.events import FlowEvent
@@ -24,6 +25,14 @@ from ibwire.connections.states import (
 )
 from ibwire.connections.unseen import Unseen
 from ibwire_layers.psn import MASK
+
+
+class StartPSN(NamedTuple):
+    """The PSN of a first request, which a handshake has negotiated."""
+
+    psn: int | None
+    place: tuple[int, int]
+    """File and number of the packet that completed the handshake."""
 
 
 @dataclass(slots=True)
@@ -96,8 +105,8 @@ class TrackedRequests:
         self.connection = reports.connection
         self.end = end
         self.reports = reports
-        self.start_psns: list[int | None] = []
-        """Negotiated PSNs of a first request that has not been seen yet."""
+        self.start_psns: list[StartPSN] = []
+        """Negotiated PSNs of first requests that have not been seen yet."""
         self.reset()
 
     def reset(self) -> None:

@@ -58,7 +58,7 @@ from ibwire.connections.states import (
     RequesterInput,
     RequesterState,
 )
-from ibwire.connections.tracked_requests import TrackedRequests
+from ibwire.connections.tracked_requests import StartPSN, TrackedRequests
 from ibwire.connections.unrequested import take_unrequested
 from ibwire_layers.psn import HALF, MASK, MODULUS
 from ibwire_layers.syndrome import INVALID_CREDITS, AckKind, kind
@@ -103,9 +103,9 @@ class RequestTracker(TrackedRequests):
         self._packet_observer = packet_observer
         self._learn_mtu = learn_mtu
 
-    def expect_start(self, psn: int | None) -> None:
-        """A handshake has negotiated the PSN of the next first request."""
-        self.start_psns = [*self.start_psns[1 - START_PSNS :], psn]
+    def expect_start(self, psn: int | None, place: tuple[int, int]) -> None:
+        """A handshake, completed at this file and number, has negotiated the first PSN after it."""
+        self.start_psns = [*self.start_psns[1 - START_PSNS :], StartPSN(psn, place)]
 
     def join(self, before: RequestTracker, *, next_there: int | None) -> None:
         """Take the place of the tracker that followed an earlier part of the same requests.
@@ -132,7 +132,7 @@ class RequestTracker(TrackedRequests):
             self._begin(packet)
         assert self.next is not None
         step = (packet.psn - self.next + HALF & MASK) - HALF
-        if abs(step) > JUMP or (step and packet.psn in self.start_psns):
+        if abs(step) > JUMP or (step and self.start_psns and self._starts(packet)):
             self._restart(packet)
             step = 0
         psn = self.next + step
@@ -179,21 +179,31 @@ class RequestTracker(TrackedRequests):
         self._begin(packet)
 
     def _begin(self, packet: TransportPacket) -> None:
-        first = self._negotiated_start(packet.psn)
-        if first is None:
+        start = self._negotiated_start(packet)
+        if start is None or start.psn is None:
             first = packet.psn
         else:
-            self.start_psns.remove(first)
+            first = start.psn
+            self.start_psns.remove(start)
         # Plus one wrap-around, so that PSNs before the first packet are not negative.
         self.start = self.next = first + MODULUS
         self.acked = self.start - 1
         self.last_ns = packet.time_ns
         self.move_requester(RequesterInput.FIRST)
 
-    def _negotiated_start(self, psn: int) -> int | None:
-        """The negotiated first PSN of requests that begin here with this PSN, or shortly before."""
-        near = [each for each in self.start_psns if each is not None and psn - each & MASK <= LATE]
-        return min(near, key=lambda each: psn - each & MASK, default=None)
+    def _starts(self, packet: TransportPacket) -> bool:
+        """Whether a handshake before this request has negotiated its PSN as the first."""
+        return any(each.psn == packet.psn and each.place < packet.place for each in self.start_psns)
+
+    def _negotiated_start(self, packet: TransportPacket) -> StartPSN | None:
+        """The negotiated first PSN of requests that begin here with this one, or shortly before."""
+        ahead = {
+            packet.psn - each.psn & MASK: each
+            for each in reversed(self.start_psns)
+            if each.psn is not None and each.place < packet.place
+        }
+        least = min(ahead, default=LATE + 1)
+        return ahead[least] if least <= LATE else None
 
     def _advance(self, psn: int, packet: TransportPacket) -> None:
         """A request beyond all that were seen."""

@@ -85,11 +85,15 @@ def back(route: Route) -> Route:
             return IBRoute(replace(lrh, slid=lrh.dlid, dlid=lrh.slid), turned)
 
 
-def datagram(message: Header, route: Route = ROUTE4) -> bytes:
+def datagram(message: Header, route: Route = ROUTE4, *, transaction: int = 0) -> bytes:
     """A message of the connection manager, on its way."""
     number = cm.CMAttribute[type(message).__name__]
     head = MAD(
-        mgmt_class=MgmtClass.COMM_MGT, class_version=2, method=Method.SEND, attribute_id=number
+        mgmt_class=MgmtClass.COMM_MGT,
+        class_version=2,
+        method=Method.SEND,
+        attribute_id=number,
+        transaction_id=transaction,
     )
     bth = h.BTH(opcode=opcodes.OpCode.UD_SEND_ONLY, dest_qp=1)
     deth = h.DETH(qkey=0x80010000, src_qp=1)

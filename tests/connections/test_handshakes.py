@@ -134,6 +134,17 @@ def test_a_communication_id_may_be_used_again() -> None:
     assert qpns(handshakes_of(captured(frames))) == [(0x111, 0x222), (0x444, 0x555)]
 
 
+def test_equal_messages_of_another_transaction_are_another_handshake() -> None:
+    """All numbers are used again, as by a program that begins anew."""
+    frames = [
+        datagram(message, route, transaction=transaction)
+        for transaction in (5, 6)
+        for message, route in ((REQ, ROUTE4), (REP, back(ROUTE4)))
+    ]
+
+    assert [each.number for each in handshakes_of(captured(frames))] == [2, 4]
+
+
 def test_a_damaged_message_is_not_believed() -> None:
     frame = bytearray(datagram(REQ))
     frame[14 + 20 + 8 + 12 + 8 + 24 + 33] ^= 1  # in the local QPN

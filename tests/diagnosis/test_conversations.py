@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from connections.talk import Talk
+from connections.handshake_frames import REP, REQ, back, datagram
+from connections.talk import ADDRESSES, QPNS, Talk
 from diagnosis.test_cut_captures import Everything
 from emulated_traffic import feed
 from ibwire.connections.analysis import Analysis
+from ibwire.connections.connection import Connection
 from ibwire.connections.summary import Summary
 from ibwire.diagnosis.record import Record, Recorder
 from ibwire.diagnosis.story import Frames, Story
-from ibwire_layers.opcodes import OpCode
+from ibwire_layers.opcodes import OpCode, Service
+from strategies import ROUTE4
 
 
 def record_of(talk: Talk) -> tuple[Record, Frames]:
@@ -359,3 +363,77 @@ def summary_of(talk: Talk) -> Summary:
     analysis = Analysis()
     feed(analysis, talk.frames)
     return analysis.finish()
+
+
+def agree(talk: Talk, transaction: int, psn: int = 0) -> None:
+    """A handshake of connection managers, after which the requests of end 0 begin with a PSN."""
+    now = talk.frames[-1][0] if talk.frames else 1_000_000_000
+    route = replace(ROUTE4, ip=replace(ROUTE4.ip, src=ADDRESSES[0], dst=ADDRESSES[1]))
+    req = replace(REQ, local_qpn=QPNS[0], starting_psn=0x700)
+    rep = replace(REP, local_qpn=QPNS[1], starting_psn=psn)
+    talk.frames += [
+        (now + 1000, datagram(req, route, transaction=transaction)),
+        (now + 2000, datagram(rep, back(route), transaction=transaction)),
+    ]
+
+
+def rc_connection(analysis: Analysis) -> Connection:
+    (found,) = (each for each in analysis.finish().connections if each.service is Service.RC)
+    return found
+
+
+@pytest.mark.parametrize("chunk", [1, 1 << 20])
+@pytest.mark.parametrize("is_joined", [False, True])
+def test_a_queue_pair_begins_anew_behind_its_handshake(is_joined: bool, chunk: int) -> None:
+    """All numbers are used again, the first PSN too; before that PSN 0 comes again by a timer."""
+    talk = Talk(counts_ids=False)
+    agree(talk, 1)
+    talk.sends(0, 1)
+    talk.wait(67_000)
+    talk.sends(0, 1)
+    talk.sends(1, 2, msn=2)
+    border = len(talk.frames)
+    talk.wait(1_000_000)
+    agree(talk, 2)
+    talk.sends(0, 3)
+
+    if is_joined:
+        analysis, later = Analysis(is_part=True), Analysis(is_part=True)
+        feed(analysis, talk.frames[:border], chunk=chunk)
+        feed(later, talk.frames[border:], chunk=chunk)
+        analysis.merge(later)
+    else:
+        analysis = feed(Analysis(), talk.frames, chunk=chunk)
+    connection = rc_connection(analysis)
+
+    counts = connection.directions[0]
+    assert (counts.retransmitted, counts.timeouts, counts.completed) == (1, 1, 6)
+    assert counts.restarts == 1
+
+
+def test_a_capture_may_begin_before_the_handshake_of_the_second_connection() -> None:
+    """The requests of the first are not behind the PSN that the second begins with."""
+    talk = Talk(counts_ids=False)
+    talk.sends(20, 3)
+    talk.wait(1_000_000)
+    agree(talk, 2, psn=10)
+    talk.sends(10, 3)
+    connection = rc_connection(feed(Analysis(), talk.frames))
+
+    assert (connection.directions[0].lost, connection.directions[0].restarts) == (0, 1)
+    assert connection.directions[0].completed == 6
+
+
+@pytest.mark.parametrize("transaction", [1, 2])
+def test_requests_go_on_behind_a_copy_of_their_handshake(transaction: int) -> None:
+    """A REQ and a REP that come again have the same transaction ID; a first PSN that is
+    retransmitted behind them is no new queue pair."""
+    talk = Talk(counts_ids=False)
+    agree(talk, 1)
+    talk.sends(0, 2)
+    agree(talk, transaction)
+    talk.wait(67_000)
+    talk.sends(0, 1)
+    counts = rc_connection(feed(Analysis(), talk.frames)).directions[0]
+
+    assert (counts.retransmitted, counts.restarts) == ((1, 0) if transaction == 1 else (0, 1))
