@@ -90,7 +90,7 @@ def parse_values(text: str) -> tuple[str, tuple[str, ...]]:
     if "" in values:
         raise EncodeError("setting", text, "KEY=VALUE,VALUE,... without an empty value")
     if len(set(values)) < len(values):
-        raise EncodeError("setting", text, "each value once")
+        raise EncodeError("setting", text, "KEY=VALUE,VALUE,... with each value once")
     return setting.key, tuple(values)
 
 

@@ -125,7 +125,8 @@ def command(
             given.append(Setting("seed", str(seed)))
         loaded = load(scenario, given)
     except EncodeError as error:
-        raise click.BadParameter(str(error), param_hint="--set") from None
+        reason = str(error).removeprefix("setting: ")
+        raise click.BadParameter(reason, param_hint="--set") from None
     except ScriptError as error:
         print_error(error)
         sys.exit(WRONG_USAGE)

@@ -132,7 +132,8 @@ def _read(scenario: str, settings: tuple[str, ...], seeds: int) -> Sweep:
     try:
         axes = tuple(map(parse_values, settings))
     except EncodeError as error:
-        raise click.BadParameter(str(error), param_hint="--set") from None
+        reason = str(error).removeprefix("setting: ")
+        raise click.BadParameter(reason, param_hint="--set") from None
     keys = [key for key, _ in axes]
     if "seed" in keys:
         raise click.BadParameter("seed is set by --seeds", param_hint="--set")

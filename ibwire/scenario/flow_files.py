@@ -146,7 +146,7 @@ def _hpcc_flows(file: Traversable) -> Iterator[FlowEntry]:
     for found in range(count):
         number, words = next(lines, (0, []))
         if not number:
-            raise _error(file, None, f"ends after {found:,} flows of {count:,}")
+            raise _error(file, None, f"ends after {found:,} of {count:,} flows")
         if len(words) != 6:
             what = "source target priority port bytes seconds"
             raise _error(file, number, f"{len(words)} words, expected {what}")

@@ -66,6 +66,8 @@ def read_list(
         entries = _drawn(table, name, targets, context)
         every = _numbered(targets)
         pairs = [(every[each.source], every[each.target]) for each in entries]
+    if not entries and "file" in table:
+        raise table.error("file", f"{table.take('file')} has no flow")
     if not entries:
         raise table.error(None, "no flow: a longer duration or a higher load may give some")
     return [

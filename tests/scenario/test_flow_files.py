@@ -61,7 +61,7 @@ def test_connection_matrix(tmp_path: Path, unit: int, start: int) -> None:
     [
         ("f.txt", "", 1, "'' is not a number of flows"),
         ("f.txt", "1 2\n", 1, "the first line of a flow file is the number of flows"),
-        ("f.txt", "2\n1 2 3 100 5 2\n", None, "ends after 1 flows of 2"),
+        ("f.txt", "2\n1 2 3 100 5 2\n", None, "ends after 1 of 2 flows"),
         ("f.txt", "1\n1 2 3 5 2\n", 2, "5 words"),
         ("f.txt", "1\n\n1 1 3 100 5 2\n", 3, "from host 1 to itself"),
         ("f.txt", "1\n1 2 3 100 0 2\n", 2, "of no bytes"),

@@ -103,7 +103,8 @@ def test_sizes_may_be_bytes_or_a_file_and_hosts_some(tmp_path: Path) -> None:
     ("keys", "reason"),
     [
         ('file = "missing.txt"', r"s.toml:6:8: flow\[0\].file: .*missing.txt: no such file"),
-        ('file = "short.txt"', r"s.toml:6:8: flow\[0\].file: .*short.txt: ends after 0 flows of 3"),
+        ('file = "short.txt"', r"s.toml:6:8: flow\[0\].file: .*short.txt: ends after 0 of 3 flows"),
+        ('file = "none.txt"', r"s.toml:6:8: flow\[0\].file: none.txt has no flow"),
         ('file = "bad.cm"', "bad.cm:2: "),
         ('file = "high.cm"', r"s.toml:6:8: flow\[0\].file: it names host 9, and the 4 hosts"),
         ('file = "high.cm"\nsizes = 5', "a flow has a file or sizes"),
@@ -132,6 +133,7 @@ def test_bad_list_is_a_sentence_with_its_place(tmp_path: Path, keys: str, reason
     (tmp_path / "bad.cm").write_text("Nodes 4\n1>2\n")
     (tmp_path / "bad.txt").write_text("0 0\n5\n")
     (tmp_path / "short.txt").write_text("3\n")
+    (tmp_path / "none.txt").write_text("0\n")
     (tmp_path / "high.cm").write_text("9->1 start 0 size 1\n")
 
     with pytest.raises(ScriptError, match=reason):

@@ -210,7 +210,11 @@ def test_file_of_anything_else_is_left_alone(change: str, reason: str) -> None:
     ("options", "reason"),
     [
         ("--set wire.rte=1G", "wire.rte, which was set: unknown; did you mean rate?"),
-        ("--set wire.rate", "KEY=VALUE"),
+        ("--set wire.rate", "Invalid value for --set: 'wire.rate' is not KEY=VALUE"),
+        (
+            "--set wire.rate=1G,1G",
+            "'wire.rate=1G,1G' is not KEY=VALUE,VALUE,... with each value once",
+        ),
         ("--set wire.rate=1G --set wire.rate=2G", "wire.rate twice"),
         ("--seeds 1000 --set wire.delay=" + ",".join(f"{n}ns" for n in range(1001)), "1,001,000"),
         ("--show goodputt", "no metric 'goodputt'; did you mean goodput?"),
