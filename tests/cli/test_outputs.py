@@ -253,7 +253,7 @@ LINES = [*WRITERS.values(), *sorted(OTHERS)]
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
-@pytest.mark.parametrize("line", sampled(LINES, 3))
+@pytest.mark.parametrize("line", sampled(LINES, 5))
 def test_full_disk_is_a_sentence_with_the_name(here: Path, line: str) -> None:
     for ending in ("", ".json", ".csv", ".html", ".pcap", ".pcapng", ".parquet"):
         Path(f"full{ending}").symlink_to("/dev/full")
@@ -294,7 +294,7 @@ def test_disk_that_becomes_full_leaves_the_old_result(here: Path, line: str) -> 
     assert not list(here.rglob("*.ibwire-part"))
 
 
-@pytest.mark.parametrize("line", sampled(LINES, 3))
+@pytest.mark.parametrize("line", sampled(LINES, 5))
 def test_missing_directory_is_a_sentence_with_the_name(here: Path, line: str) -> None:
     result = run(line.format("missing/x"))
 
@@ -303,7 +303,7 @@ def test_missing_directory_is_a_sentence_with_the_name(here: Path, line: str) ->
     assert "cannot be written: no such file or directory" in result.stderr
 
 
-@pytest.mark.parametrize("line", sampled(LINES, 3))
+@pytest.mark.parametrize("line", sampled(LINES, 5))
 def test_directory_in_place_of_a_file_is_a_sentence(here: Path, line: str) -> None:
     for ending in ("", ".json", ".csv", ".html", ".pcap", ".pcapng", ".parquet"):
         Path(f"dir{ending}").mkdir()
@@ -314,7 +314,7 @@ def test_directory_in_place_of_a_file_is_a_sentence(here: Path, line: str) -> No
     assert "cannot be written: is a directory" in result.stderr
 
 
-@pytest.mark.parametrize("line", sampled(LINES, 3))
+@pytest.mark.parametrize("line", sampled(LINES, 5))
 def test_nothing_is_left_beside_the_result(here: Path, line: str) -> None:
     before = set(os.listdir())
 

@@ -86,7 +86,7 @@ def times(lane: Lane) -> list[tuple[int, int]]:
     return sorted((each.start_ns - START, each.paused_ns) for each in lane.longest)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("beats", "paused"),
     [
         pytest.param([(0, 100), (200, 0)], [(0, 200)], id="ended by an XON"),

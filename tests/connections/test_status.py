@@ -166,7 +166,7 @@ def evidence(**given: Any) -> Any:
     )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("expected", "given"),
     [
         ("ok", {}),
@@ -448,7 +448,7 @@ def test_an_icmp_message_may_end_before_the_queue_pair() -> None:
     assert refused(quoted_size=28) == "refused(port unreachable)"
 
 
-@pytest.mark.parametrize("size", range(28))
+@each_case("size", range(28))
 def test_an_icmp_message_that_is_cut_says_nothing(size: int) -> None:
     assert refused(quoted_size=size) in ("unanswered", "refused(port unreachable)")
     assert refused(quoted_size=size).startswith("unanswered") or size >= 24

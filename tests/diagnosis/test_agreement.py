@@ -78,7 +78,7 @@ def retransmitted(events: list[FlowEvent]) -> int:
     )
 
 
-@pytest.mark.parametrize("name", sampled(NAMES, 3))
+@each_case("name", sampled(NAMES, 3))
 def test_each_count_is_the_sum_of_its_events(name: str) -> None:
     found = connections_of(name)
     records = {record.connection.number: record for record in records_of(name)}

@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-import pytest
-
 from diagnosis.test_agreement import NAMES, records_of
+from each_case import each_case
 from examples import sampled
 from ibwire.diagnosis.causes import OF_RESPONSES, POSSIBLE, Possibility, Reason
 from ibwire.diagnosis.incident_text import IncidentEnd
@@ -42,7 +41,7 @@ def test_the_page_has_every_possibility() -> None:
     assert [each for each in Possibility if f"`{each}`" not in text] == []
 
 
-@pytest.mark.parametrize("name", sampled(NAMES, 3))
+@each_case("name", sampled(NAMES, 3))
 def test_each_cause_has_evidence_in_the_story(name: str) -> None:
     for record in records_of(name):
         for described in Story(record, Frames(name, 0, 1 << 62), True).incidents:

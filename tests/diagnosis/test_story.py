@@ -312,9 +312,7 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
         assert len(line) <= width
 
 
-@pytest.mark.parametrize(
-    "path", sampled(sorted(CAPTURES.glob("*.pcap")), 3), ids=lambda path: path.stem
-)
+@each_case("path", sampled(sorted(CAPTURES.glob("*.pcap")), 3), ids=lambda path: path.stem)
 def test_every_completed_message_and_every_event_is_counted_once(path: Path) -> None:
     recorder = Recorder(Everything())
     analysis = Analysis(recorder)

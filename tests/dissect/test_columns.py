@@ -125,7 +125,7 @@ def test_golden_packet_has_the_expected_name_payload_and_icrc(golden: Columns, r
     assert value(golden, "payload.len", row) == (None if length is None or length < 0 else length)
 
 
-@pytest.mark.parametrize("path", sampled(CAPTURES, 3), ids=lambda path: path.name)
+@each_case("path", sampled(CAPTURES, 3), ids=lambda path: path.name)
 def test_every_column_has_a_row_for_each_packet(path: Path) -> None:
     for columns in read(path):
         for name in columns:

@@ -314,7 +314,7 @@ def test_handmade_frames_of_all_kinds_in_one_batch_read_the_same_at_both_speeds(
     assert_same(HANDMADE)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "frame",
     [
         pytest.param(frame, marks=pytest.mark.slow if number % 8 else (), id=str(frame))

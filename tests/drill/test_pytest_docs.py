@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from drill.pytest_run import pytest_in
+from each_case import each_case
 from ibwire import strategies
 from ibwire.testing import Pair, Peer
 
@@ -32,7 +33,7 @@ def options_of(made: type) -> list[str]:
     return [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
 
 
-@pytest.mark.parametrize("name", [*options_of(Pair), *options_of(Peer), *strategies.__all__])
+@each_case("name", [*options_of(Pair), *options_of(Peer), *strategies.__all__])
 def test_option_or_strategy_is_named(name: str) -> None:
     if name[0].isupper():
         pytest.skip("a type or a constant")

@@ -344,7 +344,7 @@ def test_connection_beside_lives_through_everything() -> None:
         assert alone.device.is_alive
 
 
-@pytest.mark.parametrize("message", MESSAGES)
+@each_case("message", MESSAGES)
 def test_mad_of_every_length_but_the_right_one_is_dropped(message: str) -> None:
     alone = Alone()
     alone.mads(say("REQ"), do("accept"))

@@ -171,7 +171,7 @@ def test_two_limited_members_do_not_talk() -> None:
     assert shown("limited-members-talk", [limited], pkey_index=2) is None
 
 
-@pytest.mark.parametrize("bit", range(32))
+@each_case("bit", range(32))
 def test_a_bit_of_the_icrc_is_flipped_alone(bit: int) -> None:
     device = Emulation(Connection())
     frames = [

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from each_case import each_case
 from examples import sampled
 from fuzz.across import Across, Alter, Late
 from fuzz.manager_runs import CALLED, differences, link, run, without
@@ -363,7 +364,7 @@ def test_device_asks_for_a_connection_on_request_and_reacts_as_selected(
     assert live.follower.management.exchange_state(exchange) is after_dreq
 
 
-@pytest.mark.parametrize(
+@each_case(
     "step",
     [
         Mad(message="REJ"),

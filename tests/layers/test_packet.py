@@ -88,7 +88,7 @@ def test_golden_checks_are_computed_when_they_are_left_out(vector: Vector) -> No
     assert packet.build() == vector.frame
 
 
-@pytest.mark.parametrize(
+@each_case(
     "vector",
     [v for v in VECTORS if v.icrc_verifies and not v.expected.get("udp.checksum")],
     ids=str,

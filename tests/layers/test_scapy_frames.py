@@ -100,7 +100,7 @@ def test_padded_frame_with_fcs_verifies() -> None:
     assert bytes(packet) == frame
 
 
-@pytest.mark.parametrize("lower", LOWER.values(), ids=list(LOWER))
+@each_case("lower", LOWER.values(), ids=list(LOWER))
 def test_cut_packet_has_no_icrc_and_nothing_but_payload_in_its_payload(lower: Packet) -> None:
     send = BTH(opcode="RC_SEND_ONLY_WITH_IMMEDIATE", psn=7) / ImmDt(imm_data=1)
     whole = bytes(lower / send / bytes(range(1, 12)))

@@ -369,7 +369,7 @@ def test_an_identification_counts_and_stays_within_a_right_checksum() -> None:
 CAPTURES = sorted((FilePath(__file__).parents[2] / "captures").glob("*.pcap*"))
 
 
-@pytest.mark.parametrize("capture", sampled(CAPTURES, 4), ids=lambda path: path.stem)
+@each_case("capture", sampled(CAPTURES, 4), ids=lambda path: path.stem)
 def test_wire_captures_read_as_the_layouts_read_them(capture: FilePath) -> None:
     """Every frame of a capture: the same headers, payload and verdict on the ICRC."""
     arrivals = Arrivals()

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from each_case import each_case
 from examples import sampled
 from ibwire.rules.findings import ANY, Severity
 from rules.check_frames import grave, ids, judge, judge_capture, read_frames
@@ -45,12 +46,12 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize("name", sampled((name for name in NAMES if name not in BY_HAND), 5))
+@each_case("name", sampled((name for name in NAMES if name not in BY_HAND), 5))
 def test_real_traffic_shows_nothing_graver_than_a_note(name: str) -> None:
     assert grave(judge_capture(CAPTURES / name)) == []
 
 
-@pytest.mark.parametrize("name", sampled((name for name in NAMES if name not in BY_HAND), 5))
+@each_case("name", sampled((name for name in NAMES if name not in BY_HAND), 5))
 def test_a_capture_of_rxe_shows_nothing_but_damage_to_who_expects_rxe(name: str) -> None:
     expected = {"integrity.damaged", "cm.rejected"} if "reject" in name else {"integrity.damaged"}
     assert ids(judge_capture(CAPTURES / name, "rxe")) <= expected
@@ -106,7 +107,7 @@ def test_every_odd_frame_of_the_probes_is_found() -> None:
     assert {each.rule.id for each in found if each.severity > Severity.NOTE} == ODD.keys()
 
 
-@pytest.mark.parametrize("name", sampled((name for name in NAMES if name not in BY_HAND), 5))
+@each_case("name", sampled((name for name in NAMES if name not in BY_HAND), 5))
 def test_headers_alone_raise_no_alarm(name: str) -> None:
     """A snap length of 128 bytes: no ICRC can be checked."""
     assert grave(judge(read_frames(CAPTURES / name), snaplen=128)) == []

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum, IntFlag
 
-import pytest
-
+from each_case import each_case
 from ibwire.rc import attributes, work
 from ibwire.rc.memory import Access
 from ibwire.verbs import enums, libibverbs_enums
@@ -55,13 +54,13 @@ VALUES = {
 }
 
 
-@pytest.mark.parametrize("name", VALUES)
+@each_case("name", VALUES)
 def test_value_is_that_of_verbs_h(name: str) -> None:
     assert getattr(libibverbs_enums, name) == VALUES[name]
     assert getattr(enums, name) == VALUES[name]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("core", "face", "prefix"),
     [
         (work.WROpcode, "ibv_wr_opcode", "IBV_WR_"),

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from each_case import each_case
 from ibwire.base.errors import IbwireError, VerbsError
 from ibwire.verbs import libibverbs_enums as e
 from ibwire.verbs import mem_alloc
@@ -155,7 +156,7 @@ def _path(**fields: int) -> AHAttr:
     return AHAttr(is_global=1, gr=GlobalRoute(GID()), **fields)
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@each_case("case", REFUSED)
 def test_device_refuses(case: str) -> None:
     code, act = REFUSED[case]
 
@@ -183,7 +184,7 @@ USER_ERRORS: dict[str, Callable[[End], object]] = {
 }
 
 
-@pytest.mark.parametrize("case", USER_ERRORS)
+@each_case("case", USER_ERRORS)
 def test_user_errors_reach_no_device(case: str) -> None:
     end = End("ibwire0")
 

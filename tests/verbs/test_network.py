@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from each_case import each_case
 from ibwire.base.errors import EncodeError
 from ibwire.base.units import GBPS, US
 from ibwire.rc.device import Device
@@ -111,7 +112,7 @@ def test_frames_from_the_network_pass_the_incoming_stage_of_a_device() -> None:
         assert a.wc().status == e.ibv_wc_status.IBV_WC_RETRY_EXC_ERR
 
 
-@pytest.mark.parametrize(
+@each_case(
     "wrong",
     [
         {"devices": -1},

@@ -8,6 +8,7 @@ import weakref
 
 import pytest
 
+from each_case import each_case
 from ibwire.verbs import device as d
 from ibwire.verbs import libibverbs_enums as e
 from ibwire.verbs import utils
@@ -211,7 +212,7 @@ def test_key_increment_keeps_the_index() -> None:
     assert inc_rkey(0x123401) == 0x123402
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("made", "shown"),
     [
         (lambda: QPCap(7), "max send WR           : 7"),
@@ -234,7 +235,7 @@ def test_text_names_the_values(made: object, shown: str) -> None:
     assert shown in str(made())  # type: ignore[operator]
 
 
-@pytest.mark.parametrize(
+@each_case(
     "shown",
     [
         utils.qp_type_to_str(77),

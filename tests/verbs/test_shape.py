@@ -6,8 +6,6 @@ import importlib
 import inspect
 import re
 
-import pytest
-
 from each_case import each_case
 from verbs.pyverbs_shape import ATTRIBUTES, SIGNATURES
 
@@ -64,7 +62,7 @@ def test_attributes_are_those_of_pyverbs(entry: str) -> None:
     assert {a for a in names.split() if not hasattr(kind, a)} <= set_or_declared
 
 
-@pytest.mark.parametrize(
+@each_case(
     "module",
     ["pd", "mr", "cq", "qp", "wr", "addr", "srq", "xrcd", "enums", "libibverbs_enums"],
 )
