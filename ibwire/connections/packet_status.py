@@ -14,6 +14,9 @@ from ibwire.connections.states import PacketStatus
 from ibwire.connections.tracked_requests import TrackedRequests
 from ibwire_layers.syndrome import AckKind, kind
 
+ACK_COPY_NS = 10_000
+"""An ACK that comes again later than this, without a retransmission, may have another cause."""
+
 
 def status_of_old_request(
     requests: TrackedRequests, psn: int, packet: TransportPacket
@@ -81,7 +84,9 @@ def status_of_acknowledge(
     is_ack = kind(packet.syndrome) is AckKind.ACK
     before = requests.recent_responses.get(psn)
     run = requests.retransmission
-    has_cause = is_ack or (run is not None and before is not None and run.place > before.place)
+    has_cause = run is not None and before is not None and run.place > before.place
+    if is_ack and not identity.decides(packet):
+        has_cause = not _is_ack_twice(requests, packet, before)
     if identity.is_duplicate(packet, before, has_cause=has_cause):
         return PacketStatus.DUPLICATE
     if (psn if is_ack else psn - 1) >= requests.next:
@@ -90,6 +95,17 @@ def status_of_acknowledge(
         return PacketStatus.NEW
     is_late = identity.is_overtaken(packet, otherwise=False)
     return PacketStatus.REORDERED if is_late else PacketStatus.STALE
+
+
+def _is_ack_twice(
+    requests: TrackedRequests, packet: TransportPacket, before: TransportPacket | None
+) -> bool:
+    """Whether an ACK comes again at once, where nothing has been retransmitted or lost."""
+    if before is None or requests.run is not None or requests.disturbed_end:
+        return False
+    request = requests.recent_requests.last_added
+    is_next = request is None or request.place < before.place
+    return is_next and packet.time_ns - before.time_ns < ACK_COPY_NS
 
 
 def status_of_old_response(

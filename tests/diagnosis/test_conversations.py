@@ -437,3 +437,48 @@ def test_requests_go_on_behind_a_copy_of_their_handshake(transaction: int) -> No
     counts = rc_connection(feed(Analysis(), talk.frames)).directions[0]
 
     assert (counts.retransmitted, counts.restarts) == ((1, 0) if transaction == 1 else (0, 1))
+
+
+@pytest.mark.parametrize(
+    ("counts_ids", "ns", "doubles", "repeated", "duplicates"),
+    [
+        (False, 400, 1, 1, 0),
+        (False, 9_999, 1, 1, 0),
+        (False, 10_000, 1, 0, 0),
+        (False, 400, 2, 2, 0),
+        (True, 400, 1, 0, 1),
+    ],
+)
+def test_an_ack_that_is_recorded_twice_at_once_is_counted(
+    counts_ids: bool, ns: int, doubles: int, repeated: int, duplicates: int
+) -> None:
+    """Without identifications it may be a copy, or the answer to a duplicate behind this point."""
+    talk = Talk(counts_ids)
+    talk.sends(0, 3)
+    time, ack = talk.frames[-1]
+    talk.frames += [(time + ns * each, ack) for each in range(1, doubles + 1)]
+    talk.wait(20)
+    talk.sends(3, 2, msn=4)
+    story = story_of(talk)
+
+    counts = story.connection.directions[1]
+    assert (counts.repeated, counts.duplicates) == (repeated, duplicates)
+    assert ("arrived twice: duplicated by the network or by the capture" in text_of(story)) == (
+        repeated > 0
+    )
+
+
+def test_acks_of_retransmitted_requests_are_no_copies() -> None:
+    """A timer expired too early, and each request is acknowledged again, at once."""
+    talk = Talk(counts_ids=False)
+    talk.sends(0, 1)
+    for _ in range(2):
+        for psn in (1, 2):
+            talk.ask(OpCode.RC_SEND_ONLY, psn, 64, ack_req=1)
+        talk.wait(100_000)
+    talk.answer(2, 3)
+    time, ack = talk.frames[-1]
+    talk.frames += [(time + 400 * each, ack) for each in (1, 2)]
+
+    counts = story_of(talk).connection.directions[1]
+    assert (counts.repeated, counts.duplicates) == (0, 0)
