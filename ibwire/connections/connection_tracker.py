@@ -11,7 +11,7 @@ from ibwire.connections.connection import Connection, Negotiated
 from ibwire.connections.counts import DirectionCounts
 from ibwire.connections.events import FlowEventKind, Observer
 from ibwire.connections.identity import KEEP
-from ibwire.connections.opcode_sets import ACKNOWLEDGE, FULL, RESPONSES, VERB
+from ibwire.connections.opcode_sets import ACKNOWLEDGE, FULL, READ, RESPONSES, VERB
 from ibwire.connections.open_requests import ending_of, unacknowledged
 from ibwire.connections.packet_observer import PacketObserver
 from ibwire.connections.packets import Rows, TransportPacket
@@ -19,8 +19,12 @@ from ibwire.connections.reporting import Reporter
 from ibwire.connections.retransmissions import NO_SKIP_NS
 from ibwire.connections.run_observer import RunObserver, RunsObserver
 from ibwire.connections.tracker import RequestTracker
-from ibwire_layers.opcodes import OpCode, Service
+from ibwire_layers.opcodes import INFO, OpCode, Position, Service
+from ibwire_layers.psn import distance
+from ibwire_layers.syndrome import AckKind, kind
 
+HELD = 256
+"""Requests that wait for a response, at most."""
 HORIZON = 1024
 """Packets of a connection after which those before them make no difference: more than are
 outstanding at a time. When files are joined this is verified, see `Connection.seams`."""
@@ -66,6 +70,11 @@ class ConnectionTracker:
         """By the end that sends them."""
         self.first_packets: FirstPackets | None = None
         """Where another capture may come before this one."""
+        self._held: list[TransportPacket] = []
+        """Requests that are retransmitted, unless the next response shows that the queue pairs
+        were reset and connected again with the same numbers: then the MSN counts from 0 again."""
+        self._held_end = 0
+        """The end that sent them."""
 
     def _request_tracker(self, end: int) -> RequestTracker:
         return RequestTracker(
@@ -86,7 +95,54 @@ class ConnectionTracker:
         return max(self.requests[0].last_ns, self.requests[1].last_ns)
 
     def take(self, direction: int, packet: TransportPacket) -> None:
-        """Take the next packet, which end `direction` sent."""
+        """Take the next packet, which end `direction` sent.
+
+        A request that may be the first of queue pairs that were reset, with those after it, waits
+        for the next response.
+        """
+        is_sound = not packet.damaged and packet.opcode != OpCode.CNP
+        is_request = is_sound and packet.opcode not in RESPONSES
+        if self._held and not (is_request and self._goes_on(direction, packet)):
+            if is_sound and direction != self._held_end and self._counts_anew(packet):
+                self.requests[self._held_end].restart(self._held[0])
+            self.release()
+        if is_request and (self._held or self.requests[direction].may_begin_anew(packet)):
+            self._held_end = direction
+            self.requests[direction].is_waiting = True
+            self._held.append(packet)
+            if len(self._held) == HELD:
+                self.release()
+        else:
+            self._take(direction, packet)
+
+    def _goes_on(self, direction: int, packet: TransportPacket) -> bool:
+        """Whether a request follows those that wait, as all requests of a new queue pair do."""
+        last = self._held[-1]
+        step = distance(last.psn, packet.psn)
+        return direction == self._held_end and (step == 1 or (step > 0 and last.opcode in READ))
+
+    def _counts_anew(self, packet: TransportPacket) -> bool:
+        """Whether an ACK counts the requests that wait from one on, and less than those before.
+
+        A response to a READ or atomic that is executed again may have its former MSN.
+        """
+        if packet.opcode not in ACKNOWLEDGE or kind(packet.syndrome) is not AckKind.ACK:
+            return False
+        done = sent = 0
+        for each in self._held:
+            sent += INFO[each.opcode].position in (Position.ONLY, Position.LAST)
+            done = sent if distance(each.psn, packet.psn) >= 0 else done
+        is_first = 0 < done <= packet.msn <= sent
+        return is_first and self.requests[self._held_end].counts_back(packet)
+
+    def release(self) -> None:
+        """Take the requests that wait for a response."""
+        held, self._held = self._held, []
+        self.requests[self._held_end].is_waiting = False
+        for packet in held:
+            self._take(self._held_end, packet)
+
+    def _take(self, direction: int, packet: TransportPacket) -> None:
         connection = self.connection
         counts = connection.directions[direction]
         counts.packets += 1
@@ -156,6 +212,7 @@ class ConnectionTracker:
 
     def finish(self, now: int) -> None:
         """Nothing more follows; the capture ended at `now` (ns)."""
+        self.release()
         one, other = self.requests
         self.connection.endings = ending_of(one, now), ending_of(other, now)
         self.connection.unacknowledged = [
@@ -193,6 +250,7 @@ class ConnectionTracker:
         """From here on packets before the first one make no difference."""
         first = self.first_packets
         assert first is not None
+        self.release()
         first.fingerprint = self.fingerprint()
         first.turned_fingerprint = self.fingerprint(is_turned=True)
         first.next = self.requests[0].next, self.requests[1].next
@@ -207,6 +265,7 @@ class ConnectionTracker:
         """
         first = later.first_packets
         assert first is not None
+        self.release()
         connection, other = self.connection, later.connection
         expected = first.turned_fingerprint if is_turned else first.fingerprint
         connection.seams += self.fingerprint() != expected

@@ -31,6 +31,7 @@ def refuse(requests: TrackedRequests, psn: int, packet: TransportPacket) -> None
             requests.old_naks = [*requests.old_naks[1 - OLD_NAKS :], psn]
         else:
             requests.refusals.fail()
+            requests.failed = packet
     requests.reports.event(
         FlowEvent(
             kind=event,

@@ -81,6 +81,8 @@ class TrackedRequests:
         "disturbed_ns",
         "early",
         "end",
+        "failed",
+        "is_waiting",
         "last_ns",
         "last_place",
         "messages",
@@ -154,6 +156,10 @@ class TrackedRequests:
         """A NAK of requests that were never seen, and its PSN, until a response answers that."""
         self.early: list[TransportPacket] = []
         """The newest ACKs beyond the newest request, which may have been recorded before it."""
+        self.failed: TransportPacket | None = None
+        """The NAK that ended the connection."""
+        self.is_waiting = False
+        """Whether requests wait until the next response shows if they are of a new queue pair."""
         self.recent_requests = Recent()
         self.recent_responses = Recent()
         self.last_ns = 0
@@ -197,6 +203,8 @@ class TrackedRequests:
             and not self.unseen.responses
             and not any(message.is_doubtful for message in self.messages)
             and (self.next is None or not self.early)
+            and self.failed is None
+            and not self.is_waiting
         )
 
     @property
@@ -238,6 +246,7 @@ class TrackedRequests:
             [(base - each.psn, each.cause) for each in self.refusals],
             (run is not None, base - run.end if run else 0),
             [base - each.psn & MASK for each in self.early],
+            None if self.failed is None else self.failed.msn,
         )
 
     def resumes_read(self, psn: int) -> bool:

@@ -60,7 +60,7 @@ from ibwire.connections.states import (
 )
 from ibwire.connections.tracked_requests import StartPSN, TrackedRequests
 from ibwire.connections.unrequested import take_unrequested
-from ibwire_layers.psn import HALF, MASK, MODULUS
+from ibwire_layers.psn import HALF, MASK, MODULUS, distance
 from ibwire_layers.syndrome import INVALID_CREDITS, AckKind, kind
 
 ANSWERED_AGAIN = 1024
@@ -133,7 +133,7 @@ class RequestTracker(TrackedRequests):
         assert self.next is not None
         step = (packet.psn - self.next + HALF & MASK) - HALF
         if abs(step) > JUMP or (step and self.start_psns and self._starts(packet)):
-            self._restart(packet)
+            self.restart(packet)
             step = 0
         psn = self.next + step
         if step > 0 and not self.connection.mtu:
@@ -168,7 +168,25 @@ class RequestTracker(TrackedRequests):
         self.last_ns, self.last_place = packet.time_ns, packet.place
         return status
 
-    def _restart(self, packet: TransportPacket) -> None:
+    def may_begin_anew(self, packet: TransportPacket) -> bool:
+        """Whether the queue pair may have been reset before this request.
+
+        It comes after a NAK that ended the connection, or what it asks was acknowledged.
+        """
+        if self.failed is not None:
+            return True
+        if self.next is None or not self.connection.is_reliable:
+            return False
+        step = (packet.psn - self.next + HALF & MASK) - HALF
+        return -JUMP <= step < 0 and self.next + step <= self.acked
+
+    def counts_back(self, packet: TransportPacket) -> bool:
+        """Whether a response has a smaller MSN than the one before it, as no responder counts."""
+        before = self.failed or self.recent_responses.last_added
+        is_known = before is not None and before.syndrome >= 0
+        return is_known and before is not None and distance(before.msn, packet.msn) < 0
+
+    def restart(self, packet: TransportPacket) -> None:
         """Restart with this request: the queue pair was reset, or its number was reused."""
         counts = self.connection.directions[self.end]
         counts.cut_short += ending_of(self, packet.time_ns).trouble is not None

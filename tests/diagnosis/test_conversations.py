@@ -17,6 +17,7 @@ from ibwire.connections.summary import Summary
 from ibwire.diagnosis.record import Record, Recorder
 from ibwire.diagnosis.story import Frames, Story
 from ibwire_layers.opcodes import OpCode, Service
+from rules.check_frames import judge
 from strategies import ROUTE4
 
 
@@ -433,7 +434,7 @@ def test_requests_go_on_behind_a_copy_of_their_handshake(transaction: int) -> No
     talk.sends(0, 2)
     agree(talk, transaction)
     talk.wait(67_000)
-    talk.sends(0, 1)
+    talk.sends(0, 1, msn=2 if transaction == 1 else 1)
     counts = rc_connection(feed(Analysis(), talk.frames)).directions[0]
 
     assert (counts.retransmitted, counts.restarts) == ((1, 0) if transaction == 1 else (0, 1))
@@ -482,3 +483,126 @@ def test_acks_of_retransmitted_requests_are_no_copies() -> None:
 
     counts = story_of(talk).connection.directions[1]
     assert (counts.repeated, counts.duplicates) == (0, 0)
+
+
+REFUSED = 0x62
+"""NAK, remote access error."""
+
+
+def refused_after(messages: int) -> Talk:
+    """Some SENDs, and another one that ends the connection."""
+    talk = Talk(counts_ids=False)
+    talk.sends(0, messages)
+    talk.ask(OpCode.RC_SEND_ONLY, messages, 64, ack_req=1)
+    talk.answer(messages, messages, REFUSED)
+    return talk
+
+
+def connected_again(before: Talk, *, pipelined: int) -> Talk:
+    """The same PSNs again, from 0 on, with other requests; the first ones all at once."""
+    before.wait(1_000_000)
+    for psn in range(pipelined):
+        before.ask(OpCode.RC_RDMA_WRITE_ONLY, psn, 64, ack_req=1)
+    for psn in range(pipelined):
+        before.answer(psn, psn + 1)
+    for psn in range(pipelined, 8):
+        before.ask(OpCode.RC_RDMA_WRITE_ONLY, psn, 64, ack_req=1)
+        before.answer(psn, psn + 1)
+    return before
+
+
+def acknowledged(messages: int) -> Talk:
+    """Some SENDs, all acknowledged."""
+    talk = Talk(counts_ids=False)
+    talk.sends(0, messages)
+    return talk
+
+
+@pytest.mark.parametrize("chunk", [1, 1 << 20])
+@pytest.mark.parametrize("pipelined", [1, 3, 6])
+@pytest.mark.parametrize(("first", "messages"), [(refused_after, 4), (acknowledged, 12)])
+def test_queue_pairs_that_are_connected_again_begin_anew(
+    first: Callable[[int], Talk], messages: int, pipelined: int, chunk: int
+) -> None:
+    """With the same PSNs, of which some are now other requests; the MSN is 1 again."""
+    talk = connected_again(first(messages), pipelined=pipelined)
+    connection = rc_connection(feed(Analysis(), talk.frames, chunk=chunk))
+    found = judge(talk.frames)
+
+    counts = connection.directions[0]
+    assert (counts.restarts, counts.retransmitted, counts.completed) == (1, 0, messages + 8)
+    assert [each.rule.id for each in found if each.rule.id != "status"] == []
+
+
+@pytest.mark.parametrize("first", [refused_after, acknowledged])
+def test_queue_pairs_begin_anew_wherever_a_capture_is_cut(first: Callable[[int], Talk]) -> None:
+    talk = connected_again(first(4), pipelined=2)
+    for border in range(1, len(talk.frames)):
+        parts = Analysis(is_part=True), Analysis(is_part=True)
+        feed(parts[0], talk.frames[:border])
+        feed(parts[1], talk.frames[border:])
+        parts[0].merge(parts[1])
+
+        counts = rc_connection(parts[0]).directions[0]
+        assert (counts.restarts, counts.retransmitted, counts.completed) == (1, 0, 12)
+
+
+def test_requests_that_are_acknowledged_again_are_retransmitted() -> None:
+    """The ACK of a duplicate has the MSN of the moment (IBA 9.7.7.1)."""
+    talk = acknowledged(4)
+    talk.wait(67_000)
+    for psn in range(4):
+        talk.ask(OpCode.RC_SEND_ONLY, psn, 64, ack_req=1)
+        talk.answer(psn, 4)
+    talk.sends(4, 2, msn=5)
+    counts = rc_connection(feed(Analysis(), talk.frames)).directions[0]
+
+    assert (counts.restarts, counts.retransmitted, counts.completed) == (0, 4, 6)
+
+
+def test_what_is_retransmitted_after_a_failure_and_not_answered_is_retransmitted() -> None:
+    """The ACKs and the NAK may have been lost behind this point."""
+    talk = refused_after(4)
+    talk.wait(1_000_000)
+    for psn in range(5):
+        talk.ask(OpCode.RC_SEND_ONLY, psn, 64, ack_req=1)
+    counts = rc_connection(feed(Analysis(), talk.frames)).directions[0]
+
+    assert (counts.restarts, counts.retransmitted, counts.packets) == (0, 5, 10)
+
+
+def test_an_ack_that_a_nak_has_overtaken_begins_nothing_anew() -> None:
+    """Requests that were on their way when the NAK was sent lie between the two."""
+    talk = Talk(counts_ids=False)
+    for psn in range(4):
+        talk.ask(OpCode.RC_SEND_ONLY, psn, 64, ack_req=1)
+    talk.answer(3, 3, REFUSED)
+    talk.ask(OpCode.RC_SEND_ONLY, 4, 64, ack_req=1)
+    talk.answer(2, 2)
+    counts = rc_connection(feed(Analysis(), talk.frames)).directions[0]
+
+    assert (counts.restarts, counts.retransmitted) == (0, 0)
+
+
+def test_a_late_copy_of_an_ack_begins_nothing_anew() -> None:
+    """It is of a request before the one that is repeated, whose message it does not count."""
+    talk = acknowledged(1)
+    talk.ask(OpCode.RC_RDMA_READ_REQUEST, 1, length=64)
+    read = OpCode.RC_RDMA_READ_RESPONSE_ONLY
+    talk.answer(1, 2, opcode=read, size=64)
+    talk.wait(10_000)
+    talk.ask(OpCode.RC_RDMA_READ_REQUEST, 1, length=64)
+    talk.answer(0, 1)
+    talk.answer(1, 2, opcode=read, size=64)
+    counts = rc_connection(feed(Analysis(), talk.frames)).directions[0]
+
+    assert (counts.restarts, counts.retransmitted) == (0, 1)
+
+
+def test_a_responder_that_executes_what_it_has_refused_is_accused() -> None:
+    """It counts on from the MSN of its NAK: it was not reset."""
+    talk = refused_after(4)
+    talk.wait(1_000_000)
+    talk.sends(4, 3, msn=5)
+
+    assert "naks.silence" in [each.rule.id for each in judge(talk.frames)]
