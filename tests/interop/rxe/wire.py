@@ -65,7 +65,7 @@ class Wire:
         assert [packet for packet in self.damaged if not packet.is_ours] == []
         assert self.strangers == []
         result = CliRunner().invoke(check, ["--json", "--profile", "spec", str(self.path)])
-        findings = map(json.loads, result.output.splitlines())
+        findings = map(json.loads, result.stdout.splitlines())
         wrong = [each for each in findings if not _is_allowed(each, profile)]
         assert wrong == []
 
