@@ -24,7 +24,7 @@ from ibwire_layers.psn import distance
 from ibwire_layers.syndrome import AckKind, kind
 
 HELD = 256
-"""Requests that wait for a response, at most."""
+"""Most requests that wait for a response."""
 HORIZON = 1024
 """Packets of a connection after which those before them make no difference: more than are
 outstanding at a time. When files are joined this is verified, see `Connection.seams`."""
@@ -122,9 +122,9 @@ class ConnectionTracker:
         return direction == self._held_end and (step == 1 or (step > 0 and last.opcode in READ))
 
     def _counts_anew(self, packet: TransportPacket) -> bool:
-        """Whether an ACK counts the requests that wait from one on, and less than those before.
+        """Whether the MSN of an ACK is the number of the waiting messages, and smaller than before.
 
-        A response to a READ or atomic that is executed again may have its former MSN.
+        Only ACKs show it: the response to a repeated READ or atomic may have its former MSN.
         """
         if packet.opcode not in ACKNOWLEDGE or kind(packet.syndrome) is not AckKind.ACK:
             return False

@@ -13,6 +13,7 @@ from diagnosis.test_cut_captures import Everything
 from emulated_traffic import feed
 from ibwire.connections.analysis import Analysis
 from ibwire.connections.connection import Connection
+from ibwire.connections.counts import DirectionCounts
 from ibwire.connections.summary import Summary
 from ibwire.diagnosis.record import Record, Recorder
 from ibwire.diagnosis.story import Frames, Story
@@ -383,6 +384,11 @@ def rc_connection(analysis: Analysis) -> Connection:
     return found
 
 
+def counts_of(talk: Talk) -> DirectionCounts:
+    """What was counted of the requests of end 0."""
+    return rc_connection(feed(Analysis(), talk.frames)).directions[0]
+
+
 @pytest.mark.parametrize("chunk", [1, 1 << 20])
 @pytest.mark.parametrize("is_joined", [False, True])
 def test_a_queue_pair_begins_anew_behind_its_handshake(is_joined: bool, chunk: int) -> None:
@@ -435,7 +441,7 @@ def test_requests_go_on_behind_a_copy_of_their_handshake(transaction: int) -> No
     agree(talk, transaction)
     talk.wait(67_000)
     talk.sends(0, 1, msn=2 if transaction == 1 else 1)
-    counts = rc_connection(feed(Analysis(), talk.frames)).directions[0]
+    counts = counts_of(talk)
 
     assert (counts.retransmitted, counts.restarts) == ((1, 0) if transaction == 1 else (0, 1))
 
@@ -555,7 +561,7 @@ def test_requests_that_are_acknowledged_again_are_retransmitted() -> None:
         talk.ask(OpCode.RC_SEND_ONLY, psn, 64, ack_req=1)
         talk.answer(psn, 4)
     talk.sends(4, 2, msn=5)
-    counts = rc_connection(feed(Analysis(), talk.frames)).directions[0]
+    counts = counts_of(talk)
 
     assert (counts.restarts, counts.retransmitted, counts.completed) == (0, 4, 6)
 
@@ -566,7 +572,7 @@ def test_what_is_retransmitted_after_a_failure_and_not_answered_is_retransmitted
     talk.wait(1_000_000)
     for psn in range(5):
         talk.ask(OpCode.RC_SEND_ONLY, psn, 64, ack_req=1)
-    counts = rc_connection(feed(Analysis(), talk.frames)).directions[0]
+    counts = counts_of(talk)
 
     assert (counts.restarts, counts.retransmitted, counts.packets) == (0, 5, 10)
 
@@ -579,7 +585,7 @@ def test_an_ack_that_a_nak_has_overtaken_begins_nothing_anew() -> None:
     talk.answer(3, 3, REFUSED)
     talk.ask(OpCode.RC_SEND_ONLY, 4, 64, ack_req=1)
     talk.answer(2, 2)
-    counts = rc_connection(feed(Analysis(), talk.frames)).directions[0]
+    counts = counts_of(talk)
 
     assert (counts.restarts, counts.retransmitted) == (0, 0)
 
@@ -594,7 +600,7 @@ def test_a_late_copy_of_an_ack_begins_nothing_anew() -> None:
     talk.ask(OpCode.RC_RDMA_READ_REQUEST, 1, length=64)
     talk.answer(0, 1)
     talk.answer(1, 2, opcode=read, size=64)
-    counts = rc_connection(feed(Analysis(), talk.frames)).directions[0]
+    counts = counts_of(talk)
 
     assert (counts.restarts, counts.retransmitted) == (0, 1)
 

@@ -152,15 +152,15 @@ class Recorded:
         return self._next()  # type: ignore[no-any-return]
 
     def reconnect(self, connection: Connection) -> None:
-        """What is said of the next step follows."""
+        """Do nothing: what comes of it is recorded."""
 
     def post_recv(self, count: int, pair: int = 0) -> None:
-        """The same."""
+        """Do nothing: what comes of it is recorded."""
 
     def post_send(self, post: Post) -> bool:
-        """The same."""
+        """Do nothing: what comes of it is recorded."""
         return True
 
     def command(self, command: Command) -> bool:
-        """The same."""
+        """Do nothing: what comes of it is recorded."""
         return True
