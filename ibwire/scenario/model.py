@@ -124,7 +124,7 @@ def _check_addresses(
         versions = {f"IPv{ip_address(addresses[each]).version}" for each in connection.between}
         if len(versions) > 1:
             ends = " and ".join(f"{each} {addresses[each]}" for each in connection.between)
-            says = f"connection {connection.name} would lead from IPv4 to IPv6: {ends}"
+            says = f"connection {connection.name} has an IPv4 and an IPv6 address: {ends}"
             raise top.error("node", says)
 
 

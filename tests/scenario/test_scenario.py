@@ -349,7 +349,7 @@ wrong = 5
             "[[node]]\nname='a'\naddress = 'fe80::1'\n[[node]]\nname='b'" + WORKLOAD,
             1,
             3,
-            "node: connection main would lead from IPv4 to IPv6: a fe80::1 and b 10.0.0.2",
+            "node: connection main has an IPv4 and an IPv6 address: a fe80::1 and b 10.0.0.2",
         ),
         (
             "[[wire.faults.a]]\ndrop = { after = '2us', before = '1us' }" + WORKLOAD,
