@@ -45,7 +45,7 @@ def _tree(graph: SwitchGraph, group: Group) -> Iterable[tuple[Node, int]]:
     places = sorted({found[0] for found in receiving + sending if found is not None})
     if not places:
         return
-    root = graph.center(places)
+    root = graph.center(places, range(len(graph)))
     hops = graph.distances((root,))
     joined = {root}
     for place in places:

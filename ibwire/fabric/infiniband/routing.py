@@ -7,7 +7,7 @@ destinations over the top of a fat tree, `dor` goes through the dimensions in or
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from enum import StrEnum
 
 from ibwire.fabric.infiniband.fattree import fat_tree_tables
@@ -109,7 +109,7 @@ class UpDown:
         self.graph = graph
         if roots:
             self._rank(roots)
-            if (missing := self._unconnected()) is not None:
+            if (missing := self._unconnected(graph.leaves)) is not None:
                 here, there = (graph.nodes[place].name for place in missing)
                 raise RoutingError(
                     f"no path from {here} to {there} goes up and then down with these roots"
@@ -119,11 +119,15 @@ class UpDown:
         leaves = graph.leaves
         levels = graph.distances(leaves)
         height = max((level for level in levels if level != UNREACHED), default=0)
+        everything = range(len(graph))
+        top = [place for place in everything if levels[place] == height]
         if height:
-            self._rank([place for place, level in enumerate(levels) if level == height])
-            if self._unconnected() is None:
+            self._rank(top)
+            # Adapters must reach the switches too: tools ask them by their LIDs.
+            if self._unconnected(everything) is None:
                 return
-        self._rank([graph.center(leaves or range(len(graph)))] if len(graph) else [])
+        # One root leads everywhere.
+        self._rank([graph.center(leaves or everything, top or everything)] if len(graph) else [])
 
     def _rank(self, roots: Sequence[int]) -> None:
         graph = self.graph
@@ -144,8 +148,8 @@ class UpDown:
             for place in range(len(graph))
         ]
 
-    def _unconnected(self) -> tuple[int, int] | None:
-        """Two switches with adapters that the links connect, and no allowed path does."""
+    def _unconnected(self, targets: Iterable[int]) -> tuple[int, int] | None:
+        """A switch with adapters and a target that the links connect, and no allowed path does."""
         graph = self.graph
         # A path exists where two switches have one above both, which may be one of them.
         tops = [0] * len(graph)
@@ -155,10 +159,10 @@ class UpDown:
                 tops[place] |= tops[there]
         leaves = graph.leaves
         parts = graph.components()
-        for position, place in enumerate(leaves):
-            for there in leaves[:position]:
+        for there in targets:
+            for place in leaves:
                 if parts[place] == parts[there] and not tops[place] & tops[there]:
-                    return there, place
+                    return place, there
         return None
 
     def _hops(self, target: int) -> tuple[list[int], list[int]]:

@@ -93,13 +93,13 @@ class SwitchGraph:
                         found[there] = place
         return found
 
-    def center(self, places: Sequence[int]) -> int:
-        """The switch from which some switches are nearest on average; the smaller GUID of two."""
+    def center(self, places: Sequence[int], candidates: Iterable[int]) -> int:
+        """The candidate nearest to some switches on average; of two the one with the smaller GUID."""
         totals = [0] * len(self)
         for place in places:
             for there, hops in enumerate(self.distances((place,))):
                 totals[there] += hops
-        return min(range(len(self)), key=lambda place: (totals[place], self.nodes[place].guid))
+        return min(candidates, key=lambda place: (totals[place], self.nodes[place].guid))
 
 
 def _end_port(port: Port, out: int) -> list[EndPort]:

@@ -97,6 +97,27 @@ def test_up_down_reaches_every_adapter_without_a_credit_loop(topology: str) -> N
     assert find_credit_loop(subnet, tables) == []
 
 
+@pytest.mark.parametrize("topology", [*SMALL, "fattree:ports=8"])
+def test_up_down_reaches_every_switch_from_every_adapter(topology: str) -> None:
+    """Tools ask switches by their LIDs: perfquery, ibqueryerrors, ibdiagnet."""
+    subnet = generate(topology)
+    assign_lids(subnet)
+
+    tables = routes(subnet, Engine.UPDN)
+
+    for start in subnet.host_ports():
+        for switch in tables:
+            assert start.peer is not None
+            node = start.peer.node
+            for _ in range(20):
+                if node is switch:
+                    break
+                peer = node.ports[tables[node][switch.ports[0].lid]].peer
+                assert peer is not None
+                node = peer.node
+            assert node is switch
+
+
 @pytest.mark.parametrize("topology", TREES)
 def test_shifts_have_every_link_of_a_full_fat_tree_to_themselves(topology: str) -> None:
     """Each host sends to the host a fixed number of places further; no link has two of them."""
