@@ -97,6 +97,16 @@ def test_a_fabric_comes_up_as_if_mads_took_no_time(topology: str) -> None:
     assert {len(frame) for frame, _ in brought.seen if vl_of(frame) == MANAGEMENT_VL} == {290}
 
 
+def test_smps_by_directed_route_are_no_multicast_packets() -> None:
+    """Their LIDs are 0xFFFF, the permissive one, which no group has (IBA 4.1.3)."""
+    brought = Brought("star2")
+
+    for port in brought.adapters:
+        for counters in (port.counters, port.peer.counters if port.peer else port.counters):
+            assert counters.port_xmit_pkts > 0 < counters.port_rcv_pkts
+            assert counters.port_multicast_xmit_pkts == counters.port_multicast_rcv_pkts == 0
+
+
 def test_an_agent_answers_after_the_time_of_links_switches_and_its_own() -> None:
     """A Get to the switch: 292 bytes with delimiters at 100 Gb/s, 10 ns of cable, each way."""
     brought = Brought("star2", FabricSettings(agent_delay=3 * US))

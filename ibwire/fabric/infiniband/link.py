@@ -27,7 +27,7 @@ from ibwire.fabric.infiniband.lrh import MANAGEMENT_VL, VCRC_SIZE, has_good_vcrc
 from ibwire.fabric.infiniband.packets import WORD, FlowControl, LinkPacket, read_limit
 from ibwire.fabric.infiniband.settings import FabricSettings
 from ibwire.fabric.infiniband.states import ACTIVE_DEFER, ARMED, INIT
-from ibwire.fabric.infiniband.subnet import FIRST_MULTICAST, Port, rate_of
+from ibwire.fabric.infiniband.subnet import FIRST_MULTICAST, PERMISSIVE_LID, Port, rate_of
 from ibwire.fabric.infiniband.tables import DEFAULT_ARBITRATION
 from ibwire.fabric.line import NOT_GIVEN, Direction
 from ibwire_layers.attributes import PortState
@@ -281,7 +281,7 @@ class LinkEnd:
         counters = self.counters
         counters.port_xmit_pkts += 1
         counters.port_xmit_data += packet.words
-        if packet.dlid >= FIRST_MULTICAST:
+        if FIRST_MULTICAST <= packet.dlid != PERMISSIVE_LID:
             counters.port_multicast_xmit_pkts += 1
         if self.wait_since is not None:
             self.end_wait(now)
@@ -384,7 +384,7 @@ class LinkEnd:
         least = INIT if vl == MANAGEMENT_VL else ARMED
         if self.state < least or self.state == ACTIVE_DEFER:
             return False
-        if packet.dlid >= FIRST_MULTICAST:
+        if FIRST_MULTICAST <= packet.dlid != PERMISSIVE_LID:
             counters.port_multicast_rcv_pkts += 1
         if vl == MANAGEMENT_VL:
             return True

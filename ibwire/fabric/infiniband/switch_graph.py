@@ -94,7 +94,7 @@ class SwitchGraph:
         return found
 
     def center(self, places: Sequence[int], candidates: Iterable[int]) -> int:
-        """The candidate nearest to some switches on average; of two the one with the smaller GUID."""
+        """The candidate that is nearest to some switches on average; of two the smaller GUID."""
         totals = [0] * len(self)
         for place in places:
             for there, hops in enumerate(self.distances((place,))):
