@@ -63,5 +63,5 @@ def fail_on_option(function: _Function) -> _Function:
 
 def exit_if(fail_on: Collection[Status], found: Iterable[Status]) -> None:
     """End with `FOUND` if one of these statuses is among those found."""
-    if any(each in fail_on for each in found):
+    if fail_on and any(each in fail_on for each in found):
         sys.exit(FOUND)

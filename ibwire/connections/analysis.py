@@ -18,6 +18,7 @@ from ibwire.connections.flow import FlowKey, Flows
 from ibwire.connections.handshakes import Handshake, Handshakes
 from ibwire.connections.packet_observer import PacketObserver
 from ibwire.connections.packets import Rows
+from ibwire.connections.parked import Parked
 from ibwire.connections.pause import Pauses
 from ibwire.connections.points import Points
 from ibwire.connections.priorities import Priorities
@@ -98,8 +99,7 @@ class Analysis:
         """Connection and direction by flow; the arrays hold the same as numbers."""
         self._number = np.zeros(1024, np.uint32)
         self._way = np.zeros(1024, np.uint8)
-        self._parked: dict[int, list[Rows]] = {}
-        self._parked_rows = 0
+        self._parked = Parked()
         self._handshakes = Handshakes()
         self._unreachable = Unreachable()
         self._exchanges = CMExchanges()
@@ -260,19 +260,22 @@ class Analysis:
             )
         self._summary.merge(later._summary)
         self._unreachable.merge(later._unreachable)
+        parked = self._parked.apart()
         for tracker in later._trackers.values():
-            self._join(tracker, flows, files)
-        parked = [rows for parts in later._parked.values() for rows in parts]
-        if parked:
-            rows = Rows.concatenate(parked).moved(flows, files)
-            self._sort_out(rows.take(rows.order()))
+            self._join(tracker, flows, files, parked)
+        self._parked = Parked(*parked.values())
+        if len(later._parked):
+            self._sort_out(later._parked.rows().moved(flows, files))
             self.flush()
             self._settle(force=False)
 
-    def _join(self, later: ConnectionTracker, flows: list[int], files: int) -> None:
+    def _join(
+        self, later: ConnectionTracker, flows: list[int], files: int, parked: dict[int, Rows]
+    ) -> None:
         """Continue with a connection of a later capture.
 
-        flows: number here by number there. files: how many captures came before.
+        flows: number here by number there. files: how many captures came before. parked: packets
+        of flows that wait here.
         """
         first, connection = later.first_packets, later.connection
         assert first is not None
@@ -280,7 +283,7 @@ class Analysis:
         connection.flows = [flows[flow] for flow in connection.flows]
         places = [place for flow in connection.flows if (place := self._places[flow]) is not None]
         is_known = any(
-            flow in self._parked or self._flows.keys[flow] in self._negotiated
+            flow in parked or self._flows.keys[flow] in self._negotiated
             for flow in connection.flows
         )
         if not places and not is_known:
@@ -293,8 +296,7 @@ class Analysis:
                 self._put(flow, connection, direction)
             return
         if not places:
-            parts = [part for flow in connection.flows for part in self._parked.pop(flow, [])]
-            self._parked_rows -= sum(map(len, parts))
+            parts = [parked.pop(flow) for flow in connection.flows if flow in parked]
             rows = Rows.concatenate([*parts, rows])
             rows = rows.take(rows.order())
             flows_in_order = sorted(connection.flows, key=lambda flow: flow != rows.flow[0])
@@ -305,6 +307,8 @@ class Analysis:
             for flow in connection.flows:
                 if self._places[flow] is None and len(mine.flows) == 1:
                     self._add_flow(mine, flow, connection.pairing)
+                    if flow in parked:
+                        self._deliver(parked.pop(flow))
             self._deliver(rows.take(self._number[rows.flow] > 0))
         if first.fingerprint is not None:
             place = self._places[connection.flows[0]]
@@ -325,9 +329,6 @@ class Analysis:
         near, far = connection.ends
         connection.ends = End(near.address, self._flows.keys[flow].dst_qpn), far
         self._put(flow, connection, 1)
-        for part in self._parked.pop(flow, ()):
-            self._parked_rows -= len(part)
-            self._deliver(part)
 
     def _note_handshake(self, handshake: Handshake, file: int = 0) -> None:
         """A handshake, completed in this file, has named the queue pairs of both ends."""
@@ -413,9 +414,7 @@ class Analysis:
         """Keep packets until there are many, or until their connection is known."""
         placed = self._number[rows.flow] > 0
         if not placed.all():
-            for flow, part in _by_flow(rows.take(~placed)):
-                self._parked.setdefault(flow, []).append(part)
-                self._parked_rows += len(part)
+            self._parked.add(rows.take(~placed))
             rows = rows.take(placed)
         if len(rows):
             self._block.append(rows)
@@ -424,57 +423,41 @@ class Analysis:
     def _settle(self, force: bool) -> None:
         """Make connections of the flows that wait, as far as their pairing is certain."""
         self._settled += 1
-        if not self._parked:
+        if not len(self._parked):
             return
-        self._parked = {flow: [Rows.concatenate(parts)] for flow, parts in self._parked.items()}
         if self._awaited is not None:
-            self._begin(self._awaited.begin(self._parked, None if force else self._settled))
+            flows = self._parked.flows()
+            self._begin(self._awaited.begin(flows, None if force else self._settled))
             return
         if force:
-            self._drop_stray()
-        keys = self._flows.keys
-        parked = [(flow, keys[flow], rows) for flow, (rows,) in self._parked.items()]
-        waiting = pairing.candidates(
-            [each for each in parked if each[1].service is not Service.UC], self._sender_qpns
-        )
-        groups = [([p.one, p.other], p.how) for p in pairing.pair(waiting, self._sender_qpns)]
+            self._summary.stray_damaged += self._parked.drop_damaged()
+            if not len(self._parked):
+                return
+        pairs = pairing.pair(self._flows.keys, self._parked.rows(), self._sender_qpns)
+        groups = [([each.one, each.other], each.how) for each in pairs]
         together = {flow for flows, _ in groups for flow in flows}
-        full = force or self._parked_rows > ALL_PARKED
-        for flow, (rows,) in self._parked.items():
-            if flow not in together and (full or len(rows) >= PARKED):
-                groups.append(([flow], "none"))
+        alone = self._parked.flows(1 if force or len(self._parked) > ALL_PARKED else PARKED)
+        groups += [([flow], "none") for flow in alone if flow not in together]
         self._begin(groups)
 
     def _begin(self, groups: list[tuple[list[int], str]]) -> None:
         """Begin connections with the packets that wait: flows and evidence of each."""
         if not groups:
             return
-        flows = [flow for each, _ in groups for flow in each]
-        parts = [self._parked.pop(flow)[0] for flow in flows]
-        rows = Rows.concatenate(parts)
-        self._parked_rows -= len(rows)
-        lengths = np.array(list(map(len, parts)))
-        starts = np.cumsum(lengths) - lengths
-        places = zip(rows.file[starts].tolist(), rows.number[starts].tolist(), strict=True)
-        first = dict(zip(flows, places, strict=True))
-        groups = [(sorted(each, key=first.__getitem__), how) for each, how in groups]
+        rows = self._parked.pop([flow for flows, _ in groups for flow in flows])
+        distinct, at = np.unique(rows.flow, return_index=True)
+        first = dict(zip(distinct.tolist(), at.tolist(), strict=True))
+        groups = [(sorted(flows, key=first.__getitem__), how) for flows, how in groups]
         groups.sort(key=lambda group: first[group[0][0]])
-        for each, how in groups:
-            self._connect(each, how, first[each[0]])
-        rows = rows.take(rows.order())
+        at = np.array([first[flows[0]] for flows, _ in groups])
+        places = zip(rows.file[at].tolist(), rows.number[at].tolist(), strict=True)
+        for (flows, how), place in zip(groups, places, strict=True):
+            self._connect(flows, how, place)
         if self._makes_trackers:
             self._deliver(rows)
         else:
             self._block.append(rows)
             self._block_rows += len(rows)
-
-    def _drop_stray(self) -> None:
-        """Drop flows that have only damaged packets: the damage may be in their addresses."""
-        for flow, (rows,) in list(self._parked.items()):
-            if rows.damaged.all():
-                self._summary.stray_damaged += len(rows)
-                self._parked_rows -= len(rows)
-                del self._parked[flow]
 
     def _connect(self, flows: list[int], how: str, first: tuple[int, int]) -> Connection:
         """Begin a connection with these flows, the first of which has the first packet.
@@ -636,14 +619,3 @@ def _take(tracker: ConnectionTracker, rows: Rows, direction: npt.NDArray[np.uint
             for each, packet in zip(ways, part.packets(), strict=True):
                 tracker.take(each, packet)
             at += len(part)
-
-
-def _by_flow(rows: Rows) -> list[tuple[int, Rows]]:
-    order = np.argsort(rows.flow, kind="stable")
-    rows = rows.take(order)
-    starts = np.flatnonzero(np.diff(rows.flow, prepend=-1))
-    ends = [*starts[1:].tolist(), len(rows)]
-    return [
-        (int(rows.flow[start]), rows.take(slice(start, end)))
-        for start, end in zip(starts.tolist(), ends, strict=True)
-    ]

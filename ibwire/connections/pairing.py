@@ -9,8 +9,7 @@ was captured, that decides first.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,9 +17,9 @@ import numpy.typing as npt
 
 from ibwire.connections.flow import FlowKey
 from ibwire.connections.opcode_sets import ACKNOWLEDGE, ANSWERED, RESPONSES
-from ibwire.connections.packets import Rows, TransportPacket
-from ibwire_layers.opcodes import OpCode
-from ibwire_layers.psn import distance
+from ibwire.connections.packets import Rows
+from ibwire_layers.opcodes import OpCode, Service
+from ibwire_layers.psn import HALF, MASK
 
 PAIRINGS = {
     "named": "every packet names both queue pairs",
@@ -33,9 +32,9 @@ PAIRINGS = {
 """Evidence that two directions belong together, best first."""
 
 INDEXED = 64
-"""Requests of a flow to which responses are matched."""
+"""Requests of a flow to which responses are matched: the first ones."""
 ASKED = 16
-"""Responses of a flow that are matched."""
+"""Responses of a flow that are matched: the first ones."""
 RIVALS = 4
 """Flows that are considered for each response: those with the newest requests before it."""
 NEAR = 4096
@@ -43,21 +42,8 @@ NEAR = 4096
 CANDIDATES = 64
 """With this many flows between two ends none is chosen by its distance."""
 
-
-class Candidate(NamedTuple):
-    """A flow that waits for its other direction."""
-
-    flow: int
-    key: FlowKey
-    requests: Sequence[TransportPacket]
-    """Some of those seen so far, the oldest first: the first, the newest, and what is answered."""
-    responses: Sequence[TransportPacket]
-
-    @property
-    def port(self) -> int:
-        """UDP source port."""
-        first = (*self.requests[:1], *self.responses[:1])
-        return first[0].port if first else 0
+Index = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 
 class Pair(NamedTuple):
@@ -69,105 +55,220 @@ class Pair(NamedTuple):
     """One of `PAIRINGS`."""
 
 
-def candidates(
-    waiting: Sequence[tuple[int, FlowKey, Rows]], handshakes: Container[FlowKey] = ()
-) -> list[Candidate]:
-    """These flows with their first packets, as far as `pair` needs them.
+def pair(
+    keys: Sequence[FlowKey], rows: Rows, handshakes: Mapping[FlowKey, int | None]
+) -> list[Pair]:
+    """Flows that belong together.
 
-    waiting: number, key and packets of each. handshakes: keys of flows that these name.
+    keys: of the flows, by number. rows: packets of the flows that wait for their other direction,
+    in the order of the capture. handshakes: the sender's QPN by flow, where a handshake names it.
     """
-    found = {flow: Candidate(flow, key, (), ()) for flow, key, _ in waiting}
-    short = []
-    for flow, key, rows in waiting:
-        if key.src_qpn is not None or key in handshakes:
-            continue  # their names are enough
-        if len(rows) <= INDEXED:
-            short.append((flow, key, rows))
-            continue
-        requests, responses = _kinds(rows)
-        found[flow] = Candidate(
-            flow,
-            key,
-            rows.take(requests[:INDEXED]).packets(),
-            rows.take(responses[:ASKED]).packets(),
-        )
-    asked = {
-        (each.key.dst, each.key.src, packet.opcode not in ACKNOWLEDGE, packet.psn)
-        for each in found.values()
-        for packet in each.responses
-    }
-    found.update((each.flow, each) for each in _short_candidates(short, asked))
-    return list(found.values())
+    flows = [
+        flow
+        for flow in np.flatnonzero(np.bincount(rows.flow)).tolist()
+        if keys[flow].service is not Service.UC
+    ]
+    pairs: list[Pair] = []
+    left = [flow for flow in flows if keys[flow].src_qpn is None]
+    if handshakes or len(left) < len(flows):
+        waiting = {keys[flow]: flow for flow in flows}
+        pairs += [*_by_name(waiting), *_by_handshake(waiting, handshakes)]
+        paired = {flow for each in pairs for flow in each[:2]}
+        left = [flow for flow in left if flow not in paired and keys[flow] not in handshakes]
+    if left:
+        pairs += _Answers(keys, left, rows).pairs()
+    return pairs
 
 
-def _kinds(rows: Rows) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Positions of requests and of responses."""
-    is_response = _IS_RESPONSE[rows.opcode]
-    is_request = ~is_response & (rows.opcode != OpCode.CNP)
-    return np.flatnonzero(is_request & ~rows.damaged), np.flatnonzero(is_response & ~rows.damaged)
+def _by_name(waiting: Mapping[FlowKey, int]) -> Iterator[Pair]:
+    """Datagrams name both queue pairs (DETH)."""
+    for (src, dst, dst_qpn, service, src_qpn), flow in waiting.items():
+        if src_qpn is not None:
+            other = waiting.get(FlowKey(dst, src, src_qpn, service, dst_qpn))
+            if other is not None and flow < other:
+                yield Pair(flow, other, "named")
 
 
-def _short_candidates(
-    waiting: Sequence[tuple[int, FlowKey, Rows]], asked: Iterable[tuple[str, str, bool, int]]
-) -> Iterator[Candidate]:
-    """Flows with few packets: of their requests those that some response answers, and the ends.
+def _by_handshake(
+    waiting: Mapping[FlowKey, int], handshakes: Mapping[FlowKey, int | None]
+) -> Iterator[Pair]:
+    for key, flow in waiting.items():
+        src_qpn = handshakes.get(key)
+        if src_qpn is not None:
+            other = waiting.get(FlowKey(key.dst, key.src, src_qpn, key.service))
+            if other is not None and flow < other:
+                yield Pair(flow, other, "handshake")
 
-    asked: what responses of other flows have.
+
+class _Scores(NamedTuple):
+    """Flows with responses, and what speaks for each flow whose requests they may answer."""
+
+    one: Index
+    """(n,) flow with responses."""
+    other: Index
+    """(n,) flow with requests."""
+    answered: Index
+    """(n,) how often a response fits a request."""
+    distance: Index
+    """(n,) packets between those in all: of equal PSNs the nearest is likely."""
+
+    def take(self, which: Flags) -> _Scores:
+        """Some of them."""
+        return _Scores(*(each[which] for each in self))
+
+
+class _Answers:
+    """The responses of flows that wait, and the requests that they may answer.
+
+    keys, rows: as for `pair`. flows: those that are paired by their PSNs.
     """
-    if not waiting:
-        return
-    rows = Rows.concatenate([part for _, _, part in waiting])
-    of_row = np.repeat(np.arange(len(waiting)), [len(part) for _, _, part in waiting])
-    numbers: dict[tuple[str, str], int] = {}
-    ways = [
-        (numbers.setdefault((key.src, key.dst), len(numbers)), (key.dst, key.src))
-        for _, key, _ in waiting
-    ]
-    there = np.array([number for number, _ in ways], np.int64)
-    back = np.array([numbers.get(ends, -1) for _, ends in ways], np.int64)
-    requests, responses = _kinds(rows)
-    responses = responses[_rank(of_row[responses]) < ASKED]
-    psn, opcode = rows.psn.astype(np.int64), rows.opcode
-    wanted = back[of_row[responses]] << 25 | psn[responses]
-    wanted |= ~_IS_ACKNOWLEDGE[opcode[responses]] * np.int64(1 << 24)
-    others = [
-        numbers[src, dst] << 25 | answered << 24 | number
-        for src, dst, answered, number in asked
-        if (src, dst) in numbers
-    ]
-    has = there[of_row[requests]] << 25 | psn[requests]
-    has |= _IS_ANSWERED[opcode[requests]] * np.int64(1 << 24)
-    flow = of_row[requests]
-    is_end = np.diff(flow, prepend=-1) != 0
-    is_end |= np.diff(flow, append=-1) != 0
-    asked_for = np.concatenate([wanted, np.array(others, np.int64)])
-    requests = requests[is_end | _are_among(has, asked_for)]
-    places = np.arange(len(waiting) + 1)
-    asks, answers = (rows.take(each).packets() for each in (requests, responses))
-    starts = np.searchsorted(of_row[requests], places).tolist()
-    begins = np.searchsorted(of_row[responses], places).tolist()
-    for place, (number, key, _) in enumerate(waiting):
-        yield Candidate(
-            number,
-            key,
-            asks[starts[place] : starts[place + 1]],
-            answers[begins[place] : begins[place + 1]],
+
+    def __init__(self, keys: Sequence[FlowKey], flows: list[int], rows: Rows) -> None:
+        self._rows = rows
+        self._flow, self._psn = rows.flow.astype(np.int64), rows.psn.astype(np.int64)
+        self._size = int(self._flow.max()) + 1
+        numbers: dict[tuple[str, str], int] = {}
+        ends = [keys[flow][:2] for flow in flows]
+        self._there, self._back = (np.full(self._size, -1, np.int64) for _ in range(2))
+        """(flows,) numbers of their two ends, in this and in the other direction."""
+        self._there[flows] = [numbers.setdefault(each, len(numbers)) for each in ends]
+        self._back[flows] = [numbers.get((dst, src), -1) for src, dst in ends]
+        at = np.flatnonzero(
+            (self._there[self._flow] >= 0) & ~rows.damaged & (rows.opcode != OpCode.CNP)
+        )
+        at = at[np.argsort(self._flow[at], kind="stable")]
+        is_response = _IS_RESPONSE[rows.opcode[at]]
+        self._requests = self._first(at[~is_response], INDEXED)
+        """Rows of the first requests, those of each flow together."""
+        self._responses = self._first(at[is_response], ASKED)
+        self._port = np.zeros(self._size, np.int64)
+        """(flows,) UDP source port."""
+        for each in (self._responses, self._requests):
+            first = each[_rank(self._flow[each]) == 0]
+            self._port[self._flow[first]] = rows.port[first]
+
+    def _first(self, at: Index, most: int) -> Index:
+        found: Index = at[_rank(self._flow[at]) < most]
+        return found
+
+    def pairs(self) -> list[Pair]:
+        """The best pairs, each flow in one of them."""
+        requests, responses = self._requests, self._responses
+        opcode, flow = self._rows.opcode, self._flow
+        asked = self._there[flow[requests]] << 25 | _IS_ANSWERED[opcode[requests]] << 24
+        asked |= self._psn[requests]
+        wanted = self._back[flow[responses]] << 25 | ~_IS_ACKNOWLEDGE[opcode[responses]] << 24
+        wanted |= self._psn[responses]
+        of_any = self._scores(asked, wanted)
+        fits = np.bincount(of_any.one, minlength=self._size)
+        """(flows,) how many others fit; so is the next."""
+        several = fits[flow[responses]] > 1
+        wanted = np.where(several, wanted << 16 | self._port[flow[responses]], -1)
+        of_port = self._scores(asked << 16 | self._rows.port[requests], wanted)
+        fits_port = np.bincount(of_port.one, minlength=self._size)
+        is_guess = (fits > 1) & (fits_port == 0)
+        return _best(
+            {
+                "responses": [of_any.take(fits[of_any.one] == 1)],
+                "port": [of_port.take(fits_port[of_port.one] == 1)],
+                "guess": [
+                    of_port.take(fits_port[of_port.one] > 1),
+                    of_any.take(is_guess[of_any.one]),
+                    self._near(fits == 0),
+                ],
+            }
         )
 
+    def _scores(self, asked: Index, wanted: Index) -> _Scores:
+        """The newest requests before each response that have what it names.
 
-def _are_among(
-    values: npt.NDArray[np.int64], others: npt.NDArray[np.int64]
-) -> npt.NDArray[np.bool_]:
+        asked, wanted: (requests,) and (responses,) what they have and name; below 0 is nothing.
+        """
+        nothing = np.zeros(0, np.int64)
+        is_named = _are_among(asked, wanted)
+        requests, asked = self._requests[is_named], asked[is_named]
+        if not len(requests):
+            return _Scores(nothing, nothing, nothing, nothing)
+        tokens, token = np.unique(asked, return_inverse=True)
+        rows = len(self._rows)
+        place = token * rows + requests
+        order = np.argsort(place)
+        place, requests = place[order], requests[order]
+        token = np.minimum(np.searchsorted(tokens, wanted), len(tokens) - 1)
+        responses = self._responses[tokens[token] == wanted]
+        token = token[tokens[token] == wanted] * rows
+        begin, end = np.searchsorted(place, token), np.searchsorted(place, token + responses)
+        chosen = [np.flatnonzero(end - back >= begin) for back in range(1, RIVALS + 1)]
+        answer = np.concatenate([responses[each] for each in chosen])
+        request = np.concatenate(
+            [requests[end[each] - back] for back, each in enumerate(chosen, 1)]
+        )
+        file, number = self._rows.file, self._rows.number
+        far = np.where(file[answer] == file[request], number[answer] - number[request], NEAR)
+        both, place, count = np.unique(
+            self._flow[answer] * self._size + self._flow[request],
+            return_inverse=True,
+            return_counts=True,
+        )
+        distance = np.bincount(place, far, len(both)).astype(np.int64)
+        return _Scores(both // self._size, both % self._size, count, distance)
+
+    def _near(self, is_alone: Flags) -> _Scores:
+        """Flows that may be answered although no request of theirs has the PSN of a response.
+
+        is_alone: (flows,) which look for such a one, as far as they have responses.
+        """
+        first = self._responses[_rank(self._flow[self._responses]) == 0]
+        first = first[is_alone[self._flow[first]] & (self._back[self._flow[first]] >= 0)]
+        last = self._requests[np.diff(self._flow[self._requests], append=-1) != 0]
+        newest = np.full(self._size, -1, np.int64)
+        newest[self._flow[last]] = self._psn[last]
+        """(flows,) PSN of the newest request."""
+        askers = np.argsort(self._there, kind="stable")
+        there = self._there[askers]
+        found = []
+        begin, end = (
+            np.searchsorted(there, self._back[self._flow[first]], side)
+            for side in ("left", "right")
+        )
+        for row, start, stop in zip(first.tolist(), begin.tolist(), end.tolist(), strict=True):
+            if not 0 < stop - start <= CANDIDATES:
+                continue
+            flow, others = self._flow[row], askers[start:stop]
+            far = (newest[others] - self._psn[row] + HALF & MASK) - HALF
+            near = others[(newest[others] >= 0) & (np.abs(far) <= NEAR)]
+            of_port = near[self._port[near] == self._port[flow]]
+            found += [(flow, other, 0, 0) for other in (of_port if len(of_port) else near).tolist()]
+        return _Scores(*np.array(found, np.int64).reshape(-1, 4).T)
+
+
+def _best(possible: Mapping[str, list[_Scores]]) -> list[Pair]:
+    """The best pairs, each flow in one of them.
+
+    possible: by evidence, the best first.
+    """
+    taken: set[int] = set()
+    pairs = []
+    for how, parts in possible.items():
+        one, other, answered, distance = map(np.concatenate, zip(*parts, strict=True))
+        order = np.lexsort((other, one, distance, -answered))
+        for near, far in zip(one[order].tolist(), other[order].tolist(), strict=True):
+            if near not in taken and far not in taken and near != far:
+                taken |= {near, far}
+                pairs.append(Pair(near, far, how))
+    return pairs
+
+
+def _are_among(values: Index, others: Index) -> Flags:
     """(n,) which are among others; `np.isin` would import numpy.ma for many."""
     if not len(others):
         return np.zeros(len(values), np.bool_)
     others = np.sort(others)
-    found: npt.NDArray[np.bool_]
-    found = others[np.minimum(np.searchsorted(others, values), len(others) - 1)] == values
+    found: Flags = others[np.minimum(np.searchsorted(others, values), len(others) - 1)] == values
     return found
 
 
-def _rank(flow: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _rank(flow: Index) -> Index:
     """(n,) how many of the same flow are before each, of sorted ones."""
     return np.arange(len(flow)) - np.searchsorted(flow, flow)
 
@@ -175,147 +276,3 @@ def _rank(flow: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 _IS_RESPONSE, _IS_ACKNOWLEDGE, _IS_ANSWERED = (
     np.isin(np.arange(256), list(opcodes)) for opcodes in (RESPONSES, ACKNOWLEDGE, ANSWERED)
 )
-
-
-def pair(waiting: Sequence[Candidate], handshakes: dict[FlowKey, int]) -> list[Pair]:
-    """Flows that belong together.
-
-    handshakes: the sender's QPN by flow, where a handshake names it.
-    """
-    pairs = [*_by_name(waiting), *_by_handshake(waiting, handshakes)]
-    paired = {flow for each in pairs for flow in each[:2]}
-    left = [
-        each
-        for each in waiting
-        if each.flow not in paired and each.key not in handshakes and each.key.src_qpn is None
-    ]
-    return pairs + _by_answers(left)
-
-
-def _by_name(waiting: Sequence[Candidate]) -> Iterable[Pair]:
-    """Datagrams name both queue pairs (DETH)."""
-    flows = {each.key: each.flow for each in waiting if each.key.src_qpn is not None}
-    for (src, dst, dst_qpn, service, src_qpn), flow in flows.items():
-        if src_qpn is not None:
-            other = flows.get(FlowKey(dst, src, src_qpn, service, dst_qpn))
-            if other is not None and flow < other:
-                yield Pair(flow, other, "named")
-
-
-def _by_handshake(waiting: Sequence[Candidate], handshakes: dict[FlowKey, int]) -> Iterable[Pair]:
-    flows = {each.key: each.flow for each in waiting}
-    for key, flow in flows.items():
-        src_qpn = handshakes.get(key)
-        if src_qpn is not None:
-            other = flows.get(FlowKey(key.dst, key.src, src_qpn, key.service))
-            if other is not None and flow < other:
-                yield Pair(flow, other, "handshake")
-
-
-def _by_answers(waiting: Sequence[Candidate]) -> list[Pair]:
-    asked = _Requests(waiting)
-    possible = [wish for each in waiting if each.responses for wish in asked.possible(each)]
-    return _best(possible)
-
-
-class _Possible(NamedTuple):
-    """A possible pair; the smaller, the more certain."""
-
-    doubt: int
-    """Index of its evidence in `PAIRINGS`."""
-    missed: int
-    """How many of `ASKED` responses do not fit the requests of the other flow."""
-    distance: int
-    """Packets between requests and responses in all: of equal PSNs the nearest is likely."""
-    pair: Pair
-
-
-class _Requests:
-    """The requests of all flows that wait, by what their responses have."""
-
-    def __init__(self, waiting: Sequence[Candidate]) -> None:
-        self._by_ends: dict[tuple[str, str], list[Candidate]] = {}
-        self._found: dict[_Token, list[tuple[_PacketPlace, int]]] = {}
-        answered = {
-            (each.key.dst, each.key.src, packet.opcode not in ACKNOWLEDGE, packet.psn)
-            for each in waiting
-            for packet in each.responses
-        }
-        for each in waiting:
-            ends = each.key.src, each.key.dst
-            self._by_ends.setdefault(ends, []).append(each)
-            for packet in each.requests:
-                named = packet.opcode in ANSWERED, packet.psn
-                if (*ends, *named) not in answered:
-                    continue
-                found = (packet.file, packet.number), each.flow
-                for port in (packet.port, None):
-                    self._found.setdefault((*ends, port, *named), []).append(found)
-        for places in self._found.values():
-            places.sort()
-
-    def possible(self, each: Candidate) -> list[_Possible]:
-        """The possible pairs of a flow with responses."""
-        of_port, of_any = self._scores(each, each.port), self._scores(each, None)
-        if len(of_any) == 1:
-            return self._ranked(each, of_any, "responses")
-        if len(of_port) == 1:
-            return self._ranked(each, of_port, "port")
-        if of_any:
-            return self._ranked(each, of_port or of_any, "guess")
-        return [
-            _Possible(_ORDER["guess"], ASKED, 0, Pair(each.flow, asker.flow, "guess"))
-            for asker in self._near(each)
-        ]
-
-    def _scores(self, each: Candidate, port: int | None) -> dict[int, tuple[int, int]]:
-        """Flow -> how many of its requests are answered, and their distance in all."""
-        scores: dict[int, tuple[int, int]] = {}
-        for packet in each.responses:
-            token = each.key.dst, each.key.src, port, packet.opcode not in ACKNOWLEDGE, packet.psn
-            places = self._found.get(token, ())
-            at = bisect_left(places, ((packet.file, packet.number), -1))
-            for (file, number), flow in places[max(0, at - RIVALS) : at]:
-                count, distance = scores.get(flow, (0, 0))
-                far = packet.number - number if file == packet.file else NEAR
-                scores[flow] = count + 1, distance + far
-        return scores
-
-    def _ranked(
-        self, each: Candidate, scores: dict[int, tuple[int, int]], how: str
-    ) -> list[_Possible]:
-        return [
-            _Possible(_ORDER[how], ASKED - count, distance, Pair(each.flow, flow, how))
-            for flow, (count, distance) in scores.items()
-        ]
-
-    def _near(self, each: Candidate) -> list[Candidate]:
-        """Flows that may be answered although no request of theirs has the PSN of a response."""
-        psn = each.responses[0].psn
-        askers = self._by_ends.get((each.key.dst, each.key.src), [])
-        if len(askers) > CANDIDATES:
-            return []
-        near = [
-            asker
-            for asker in askers
-            if asker.requests and abs(distance(asker.requests[-1].psn, psn)) <= NEAR
-        ]
-        return [asker for asker in near if asker.port == each.port] or near
-
-
-_PacketPlace = tuple[int, int]
-"""File and number of a packet."""
-_Token = tuple[str, str, int | None, bool, int]
-"""Requester, responder, UDP source port (`None`: any), whether it is a READ or atomic, PSN."""
-_ORDER = {how: index for index, how in enumerate(PAIRINGS)}
-
-
-def _best(possible: list[_Possible]) -> list[Pair]:
-    """The best pairs, each flow in one of them."""
-    taken: set[int] = set()
-    pairs = []
-    for _, _, _, wish in sorted(possible):
-        if wish.one not in taken and wish.other not in taken and wish.one != wish.other:
-            taken |= {wish.one, wish.other}
-            pairs.append(wish)
-    return pairs

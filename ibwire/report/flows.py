@@ -134,9 +134,10 @@ def notes(shown: Sequence[Row]) -> list[str]:
     """What the marks in the table mean, if it has any."""
     reasons: dict[str, None] = {}
     for row in shown:
-        unsure = row.connection.not_observable(row.way)
-        if _lost(row) and "lost_packets" in unsure:
-            reasons[unsure["lost_packets"]] = None
+        if _lost(row):
+            reason = row.connection.not_observable(row.way).get("lost_packets")
+            if reason is not None:
+                reasons[reason] = None
     guessed = [row.connection.number for row in shown if row.connection.pairing == "guess"]
     found = [f"? or >=: {reason}" for reason in reasons]
     if guessed:

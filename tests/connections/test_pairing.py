@@ -2,38 +2,59 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+from typing import NamedTuple
+
+import numpy as np
 import pytest
 
 from connections.talk import QPNS, Talk
 from emulated_traffic import Stamped, analysed
+from ibwire.connections import pairing
 from ibwire.connections.flow import FlowKey
-from ibwire.connections.packets import TransportPacket
-from ibwire.connections.pairing import PAIRINGS, Candidate, Pair, pair
+from ibwire.connections.packets import ROW, Rows, TransportPacket
+from ibwire.connections.pairing import PAIRINGS, Pair
 from ibwire_layers.opcodes import OpCode, Service
 
 A, B = "10.0.0.1", "10.0.0.2"
 
 
-def packet(psn: int, port: int, number: int, opcode: OpCode) -> TransportPacket:
+class Flow(NamedTuple):
+    """A flow that waits, with its packets."""
+
+    number: int
+    key: FlowKey
+    packets: list[TransportPacket]
+
+
+def asking(
+    flow: int,
+    *psns: int,
+    port: int = 1,
+    src: str = A,
+    number: int = 1,
+    opcode: OpCode = OpCode.RC_SEND_ONLY,
+) -> Flow:
+    """A flow of requests, which come before all responses."""
     blank = TransportPacket._make(0 for _ in TransportPacket._fields)
-    return blank._replace(psn=psn, port=port, number=number, opcode=opcode)
+    blank = blank._replace(flow=flow, port=port, number=number + flow, opcode=opcode)
+    key = FlowKey(src, B if src == A else A, 100 + flow, Service.RC)
+    return Flow(flow, key, [blank._replace(psn=psn) for psn in psns])
 
 
-def asking(flow: int, *psns: int, port: int = 1, qpn: int = 0, src: str = A) -> Candidate:
-    """A flow of requests."""
-    dst = B if src == A else A
-    key = FlowKey(src, dst, qpn or 100 + flow, Service.RC)
-    return Candidate(
-        flow, key, [packet(psn, port, 1 + flow, OpCode.RC_SEND_ONLY) for psn in psns], []
-    )
-
-
-def answering(flow: int, *psns: int, port: int = 1, src: str = B) -> Candidate:
+def answering(flow: int, *psns: int, port: int = 1, src: str = B) -> Flow:
     """A flow of responses."""
-    return asking(flow, *psns, port=port, src=src)._replace(
-        requests=[],
-        responses=[packet(psn, port, 100 + flow, OpCode.RC_ACKNOWLEDGE) for psn in psns],
-    )
+    return asking(flow, *psns, port=port, src=src, number=100, opcode=OpCode.RC_ACKNOWLEDGE)
+
+
+def pair(flows: list[Flow], handshakes: dict[FlowKey, int]) -> list[Pair]:
+    """The pairs among these flows."""
+    packets = sorted((each for flow in flows for each in flow.packets), key=attrgetter("number"))
+    keys = [FlowKey("", "", 0, Service.RC)] * (1 + max(flow.number for flow in flows))
+    for flow in flows:
+        keys[flow.number] = flow.key
+    rows = Rows(np.array([tuple(each) for each in packets], ROW))
+    return pairing.pair(keys, rows, handshakes)
 
 
 def test_a_flow_that_answers_the_psns_of_one_other_belongs_to_it() -> None:
@@ -99,7 +120,7 @@ def test_a_flow_whose_partner_was_agreed_upon_takes_no_other() -> None:
 def test_datagrams_name_both() -> None:
     there = FlowKey(A, B, 5, Service.UD, 6)
     back = FlowKey(B, A, 6, Service.UD, 5)
-    flows = [Candidate(0, there, [], []), Candidate(1, back, [], [])]
+    flows = [asking(0, 1)._replace(key=there), asking(1, 1)._replace(key=back)]
 
     assert pair(flows, {}) == [Pair(0, 1, "named")]
 
@@ -179,16 +200,15 @@ def test_20_000_connections_in_one_capture_are_all_there() -> None:
 
 def test_responses_of_a_read_answer_no_write_of_the_same_psn() -> None:
     """Found by a reviewer: two queue pairs that begin with the same PSN, in `psn-wrap`."""
-    read = packet(10, 1, 101, OpCode.RC_RDMA_READ_RESPONSE_ONLY)
-    asker = asking(0, 10)
-    asker = asker._replace(requests=[packet(10, 1, 1, OpCode.RC_RDMA_READ_REQUEST)])
-    flows = [asking(1, 10), asker, answering(2, 10), answering(3)._replace(responses=[read])]
+    asker = asking(0, 10, opcode=OpCode.RC_RDMA_READ_REQUEST)
+    read = asking(3, 10, src=B, number=101, opcode=OpCode.RC_RDMA_READ_RESPONSE_ONLY)
+    flows = [asking(1, 10), asker, answering(2, 10), read]
 
     assert sorted(pair(flows, {})) == [Pair(2, 1, "responses"), Pair(3, 0, "responses")]
 
 
 def test_a_response_answers_nothing_that_comes_later() -> None:
-    late = asking(0, 10)._replace(requests=[packet(10, 1, 500, OpCode.RC_SEND_ONLY)])
+    late = asking(0, 10, number=500)
 
     assert [each.how for each in pair([late, answering(2, 10)], {})] == ["guess"]
 
