@@ -12,7 +12,7 @@ from itertools import islice, product
 
 from ibwire.base.units import S, Time
 from ibwire.fabric.infiniband.multicast import Group
-from ibwire.fabric.infiniband.subnet import IS_SM, Port
+from ibwire.fabric.infiniband.subnet import Port
 from ibwire.sm import rmpp
 from ibwire.sm.configuration import Settings
 from ibwire.sm.discovery import View
@@ -121,6 +121,10 @@ class Administration:
         self._groups = Groups()
         self._by_lid: dict[int, Port] = {}
         self._by_gid: dict[int, Port] = {}
+        self._known: set[int] = set()
+        """GIDs of the ports that were there at the last `report_changes`."""
+        self.managers: dict[Port, SMInfo] = {}
+        """Other subnet managers, as they have described themselves."""
         self._services: dict[tuple[int, int, int], _Service] = {}
         self._subscriptions: dict[tuple[int, bytes], tuple[int, InformInfo]] = {}
         self._sending: dict[tuple[int, bytes], tuple[rmpp.Sending, Datagram]] = {}
@@ -149,6 +153,15 @@ class Administration:
         }
         self._by_gid = gids(ports)
         self._groups.drop_missing(self._by_gid)
+
+    def report_changes(self, now: Time) -> None:
+        """Tell those who have subscribed which ports have come and gone, and which groups."""
+        before, self._known = self._known, set(self._by_gid)
+        for gid in sorted(self._known ^ before) if self._subscriptions else ():
+            is_new = gid in self._known
+            number = Trap.GID_IN_SERVICE if is_new else Trap.GID_OUT_OF_SERVICE
+            self._report_gid(number, gid, now)
+        self._tell_of_groups(now)
 
     def deliver(self, datagram: Datagram, now: Time) -> bool:
         """Take a MAD of this class; `False` if it is no request."""
@@ -275,7 +288,8 @@ class Administration:
             layout, records = _SM_INFO, self._managers()
         elif attribute == SAAttribute.MC_MEMBER_RECORD:
             layout = (MCMemberRecord,)
-            records = self._groups.records(is_trusted=is_trusted or bool(mask & 2))
+            asker = self._by_lid.get(datagram.slid)
+            records = self._groups.records(asker, is_trusted=is_trusted or bool(mask & 2))
         elif attribute == SAAttribute.SERVICE_RECORD:
             layout = (ServiceRecord,)
             records = (each.record.pack() for each in self._services.values())
@@ -350,8 +364,8 @@ class Administration:
                 info = SMInfo(
                     guid=port.guid, priority=self.settings.priority, sm_state=SMState.MASTER
                 )
-            elif port.capability_mask & IS_SM:
-                info = SMInfo(guid=port.guid, sm_state=SMState.STANDBY)
+            elif (found := self.managers.get(port)) is not None:
+                info = found.altered(sm_key=0)
             else:
                 continue
             yield SMInfoRecordID(lid=port.lid).pack() + info.pack()
@@ -443,16 +457,20 @@ class Administration:
             (Trap.MULTICAST_GROUP_DELETED, groups.deleted),
         ):
             for mgid in gone:
-                notice = Notice(
-                    is_generic=1,
-                    type=3,
-                    producer_type=4,
-                    trap_number=number,
-                    issuer_lid=0 if self.view.own is None else self.view.own.lid,
-                    data_details=(bytes(6) + mgid.to_bytes(16, "big")).ljust(54, b"\0"),
-                )
-                self.report(notice.pack(), now)
+                self._report_gid(number, mgid, now)
             gone.clear()
+
+    def _report_gid(self, number: Trap, gid: int, now: Time) -> None:
+        """Send a notice of the subnet manager about a GID."""
+        notice = Notice(
+            is_generic=1,
+            type=3,
+            producer_type=4,
+            trap_number=number,
+            issuer_lid=0 if self.view.own is None else self.view.own.lid,
+            data_details=(bytes(6) + gid.to_bytes(16, "big")).ljust(54, b"\0"),
+        )
+        self.report(notice.pack(), now)
 
     def _single(self, datagram: Datagram, status: int, size: int, records: list[bytes]) -> None:
         answer = datagram.answer(status=int(status))

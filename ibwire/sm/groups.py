@@ -92,9 +92,12 @@ class Groups:
                 if group.record.mgid in self._groups:  # it ends with its last full member
                     self._leave(group, gid, 0xF)
 
-    def records(self, *, is_trusted: bool) -> Iterator[bytes]:
-        """The record of each group; with members for those who may know them."""
+    def records(self, asker: Port | None, *, is_trusted: bool) -> Iterator[bytes]:
+        """The record of each group whose partition the asker has; with members for those who may
+        know them."""
         for group in self._groups.values():
+            if asker is None or not asker.passes_pkey(group.record.pkey):
+                continue
             if not is_trusted or not group.members:
                 yield group.record.pack()
                 continue
@@ -116,6 +119,8 @@ class Groups:
                 return SAStatus.REQUEST_INVALID, asked
             if mask & CREATING != CREATING:
                 return SAStatus.INSUFFICIENT_COMPONENTS, asked
+            if not port.passes_pkey(asked.pkey):
+                return SAStatus.REQUEST_INVALID, asked
             group = self._create(asked, mask, port)
             if group is None:
                 return SAStatus.REQUEST_INVALID, asked
@@ -263,8 +268,12 @@ def _compares(mask: int, at: int, bit: int, selector: int, asked: object, value:
 
 
 def _reaches(port: Port, group: MCMemberRecord) -> bool:
-    """Whether a port can take the packets of a group."""
-    return port.mtu_cap >= group.mtu and RATES[rate_code(port)] >= RATES[group.rate]
+    """Whether a port can take the packets of a group, and has its partition.
+
+    Source: docs/reference/infiniband.md#subnet-administration.
+    """
+    is_fast = port.mtu_cap >= group.mtu and RATES[rate_code(port)] >= RATES[group.rate]
+    return is_fast and port.passes_pkey(group.pkey)
 
 
 def gids(ports: list[Port]) -> dict[int, Port]:

@@ -197,6 +197,7 @@ class SubnetManager:
         yield from self._agree(found)
         if self.state is SMState.MASTER:
             self.administration.take(view)
+            self.administration.managers = found
             groups = self.administration.groups()
             yield from configure(view, self.settings, self._written, groups)
             self.administration.take(view)
@@ -246,6 +247,8 @@ class SubnetManager:
         for problem in self.view.problems:
             log.warning("%s", problem)
         self._unanswered = 0
+        if self.state is SMState.MASTER:
+            self.administration.report_changes(now)
         self._rest(now)
         if self.state is SMState.STANDBY:
             self._tell_master(now)

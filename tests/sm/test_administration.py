@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from each_case import each_case
 from ibwire.fabric.infiniband.subnet import Port, rate_name
 from ibwire.sm import administration, path_records
-from ibwire.sm.configuration import Settings
+from ibwire.sm.configuration import Partition, Settings, with_default
 from ibwire.sm.groups import BROADCAST
 from ibwire.sm.mads import Datagram
+from ibwire_layers.attributes import SMInfo, SMState
 from ibwire_layers.mad import MAD, SA, Notice, Trap
 from ibwire_layers.records import (
     InformInfo,
@@ -28,7 +31,7 @@ CREATE = 0b1_0011_0000_1100_0111 | 1 << 6  # MGID, PortGID, Q_Key, TClass, P_Key
 class Client:
     """A program on the last adapter of a fabric that is up."""
 
-    def __init__(self, topology: str = "ring6", **settings: int) -> None:
+    def __init__(self, topology: str = "ring6", **settings: Any) -> None:
         self.fabric = Managed(topology)
         self.manager = self.fabric.start(Settings(**settings))
         self.fabric.run(1)
@@ -291,6 +294,28 @@ def test_a_group_ends_with_its_last_full_member() -> None:
     assert client.ask(MEMBER, group.pack(), mask=1)[0] == 0x0300
 
 
+def test_a_group_is_for_ports_of_its_partition() -> None:
+    """Others may not create it, join it, or find it (opensm osm_sa_mcmember_record.c, ERR 1B14)."""
+    blue = Partition("blue", 0x10, full=("node-0-0",), limited=("node-1-0",))
+    client = Client(partitions=with_default((blue,)))
+    full, limited, outside = (client.fabric.adapters[index] for index in (0, 2, -1))
+    mgid = 0xFF12_401B << 96 | 5
+
+    def join(port: Port, mask: int) -> int:
+        client.port = port
+        client.program = client.fabric.program(port)
+        gid = 0xFE80 << 112 | port.guid
+        record = MCMemberRecord(mgid=mgid, port_gid=gid, join_state=1, pkey=0x8010)
+        return client.ask(MEMBER, record.pack(), mask=mask, method=SET)[0]
+
+    assert join(outside, CREATE) == 0x0200
+    assert join(full, CREATE) == 0
+    assert join(outside, 0x10003) == 0x0200
+    assert client.ask(MEMBER, MCMemberRecord(mgid=mgid).pack(), mask=1)[0] == 0x0300
+    assert join(limited, 0x10003) == 0
+    assert client.ask(MEMBER, MCMemberRecord(mgid=mgid).pack(), mask=1)[0] == 0
+
+
 @pytest.mark.parametrize(
     ("mgid", "status"),
     [
@@ -433,6 +458,60 @@ def test_traps_are_reported_to_who_has_subscribed() -> None:
         Trap.LINK_STATE_CHANGE
     }
     assert client.ask(3, wanted.altered(subscribe=0).pack(), method=SET)[0] == 0
+
+
+def test_ports_that_come_and_go_are_reported_to_who_has_subscribed() -> None:
+    """Traps 64 and 65 of the manager, once for each port (IBA 13.4.8, 14.2.5.1)."""
+    client = Client()
+    wanted = InformInfo(
+        lid_range_begin=0xFFFF,
+        is_generic=1,
+        subscribe=1,
+        type=3,
+        trap_number=0xFFFF,
+        producer_type=4,
+    )
+    assert client.ask(3, wanted.pack(), method=SET)[0] == 0
+    gone = client.fabric.adapters[2]
+    peer = gone.peer
+    assert peer is not None
+
+    def reports() -> list[tuple[int, int]]:
+        found = [each.mad for each in client.program.received if each.mad[3] == REPORT]
+        notices = {bytes(mad[8:16]): Notice.unpack(bytes(mad[56:])) for mad in found}.values()
+        return [
+            (each.trap_number, int.from_bytes(each.data_details[6:22], "big")) for each in notices
+        ]
+
+    client.program.received.clear()
+    client.fabric.subnet.disconnect(gone)
+    client.fabric.run(3)
+    assert reports() == [(Trap.GID_OUT_OF_SERVICE, 0xFE80 << 112 | gone.guid)]
+
+    client.program.received.clear()
+    client.fabric.subnet.reconnect(gone, peer)
+    client.fabric.run(3)
+    assert reports() == [(Trap.GID_IN_SERVICE, 0xFE80 << 112 | gone.guid)]
+
+
+def test_the_record_of_a_standby_is_what_it_says_of_itself() -> None:
+    client = Client(priority=9)
+    standby = client.fabric.adapters[4]
+    client.fabric.start(Settings(priority=3), host=4)
+    client.fabric.run(30)
+
+    size = 4 + 28  # SMInfoRecord: a LID and SMInfo, in steps of 8 bytes
+    data = client.ask(0x18, method=GET_TABLE)[1]
+    found = {
+        int.from_bytes(data[at : at + 2], "big"): SMInfo.unpack(data, at + 4)
+        for at in range(0, len(data), -(-size // 8) * 8)
+    }
+
+    assert {lid: info.priority for lid, info in found.items()} == {
+        client.fabric.adapters[0].lid: 9,
+        standby.lid: 3,
+    }
+    assert found[standby.lid].sm_state == SMState.STANDBY
 
 
 @each_case("attribute", [0x11, 0x12, 0x14, 0x15, 0x17, 0x18, 0x30, 0x35, 0x38, 0xF3])
