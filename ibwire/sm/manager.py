@@ -203,12 +203,17 @@ class SubnetManager:
             self.administration.take(view)
 
     def _take_over(self, view: View) -> None:
-        """Keep in the new view what is not read anew."""
+        """Keep in the new view what is not read anew, or later.
+
+        Requests for paths and groups that come meanwhile need the tables.
+        """
         for node in view.subnet.nodes.values():
             if (before := self.view.subnet.nodes.get(node.name)) is None:
                 continue
+            node.lft[:] = before.lft
             for port, old in zip(node.ports, before.ports, strict=False):
                 port.sl2vl, port.arbitration = old.sl2vl, old.arbitration
+                port.pkeys[:] = old.pkeys
 
     def _agree(self, found: dict[Port, SMInfo]) -> Steps:
         """Become master or standby, from what other managers say of themselves."""

@@ -256,6 +256,37 @@ def test_a_join_during_a_sweep_is_written_after_it(attribute: int) -> None:
     assert int.from_bytes(block[:2], "big") == 1 << client.port.peer.number
 
 
+@each_case("attribute", [0x11, 0x12, 0x16, 0x19])
+def test_paths_are_known_during_a_sweep(attribute: int) -> None:
+    """The request comes behind a SMP of the manager in a sweep for a link that has failed."""
+    client = Client()
+    near, far = client.fabric.adapters[1], client.fabric.adapters[3]
+    program = client.fabric.program(near)  # beside the manager
+    management = client.fabric.management
+    send = management.send
+    header = MAD(mgmt_class=3, class_version=2, method=GET, attribute_id=PATH).pack()
+    record = PathRecord(slid=near.lid, dlid=far.lid).pack()
+    request = header + bytes(12) + SA(component_mask=0b110000).pack() + record
+    asked = 0
+
+    def ask_meanwhile(datagram: Datagram, port: Port) -> None:
+        nonlocal asked
+        send(datagram, port)
+        if not asked and datagram.mad[1] == 0x81 and datagram.mad[16:18] == bytes([0, attribute]):
+            asked = 1
+            mad = bytearray(request.ljust(256, b"\0"))
+            send(Datagram(mad, near.lid, near.master_sm_lid, 1, 1), near)
+
+    management.send = ask_meanwhile  # type: ignore[method-assign]
+    sw0 = client.fabric.subnet.nodes["sw0"]
+    client.fabric.subnet.disconnect(sw0.ports[7])
+    client.fabric.run(3)
+
+    answers = [each.mad for each in program.received if each.mad[17] == PATH]
+    assert asked
+    assert [bytes(mad[3:6]) for mad in answers] == [b"\x81\0\0"]
+
+
 def test_a_multicast_table_that_was_lost_is_written_by_the_next_sweep() -> None:
     client = Client()
     management = client.fabric.management
