@@ -205,7 +205,9 @@ class SMA:
         port.info[:], state, physical = found
         if physical == _DISABLED:
             self.subnet.disable(port)
-        elif state == DOWN or physical in _TRAINING:
+        elif physical in _TRAINING:
+            self.subnet.enable(port)
+        elif state == DOWN:
             self.subnet.retrain(port)
         elif state:
             port.info[_STATE.at] = port.info[_STATE.at] & ~_STATE.mask | state

@@ -8,13 +8,19 @@ from ibwire.base.units import NS, S
 from ibwire.fabric.infiniband.generated import generate
 from ibwire.fabric.infiniband.netfile import parse_topology
 from ibwire.fabric.infiniband.routing import bring_up
-from ibwire.fabric.infiniband.subnet import Port, Subnet
+from ibwire.fabric.infiniband.subnet import Port, Subnet, rate_name
 from ibwire.sm.asking import Ask, packed
 from ibwire.sm.control import Control, route
 from ibwire.sm.link_times import LinkTimes
 from ibwire.sm.mads import Datagram
 from ibwire.sm.management import Management
-from ibwire_layers.attributes import PortInfo, PortState, SMAttribute, SwitchInfo
+from ibwire_layers.attributes import (
+    PortInfo,
+    PortPhysicalState,
+    PortState,
+    SMAttribute,
+    SwitchInfo,
+)
 from ibwire_layers.mad import MAD, Method, MgmtClass, Notice
 from ibwire_layers.performance import PerfAttribute, PortCountersExtended
 
@@ -199,6 +205,81 @@ def test_all_speeds_and_widths_are_those_that_are_supported(fabric: Fabric) -> N
     info = PortInfo.unpack(fabric.subnet.nodes["sw0"].ports[2].info)
     assert info.link_width_enabled == info.link_width_supported
     assert info.link_speed_enabled == info.link_speed_supported
+
+
+@pytest.mark.parametrize(
+    ("enabled", "rate"),
+    [
+        ({"link_width_enabled": 1}, "1xEDR"),
+        ({"link_width_enabled": 16}, "2xEDR"),
+        ({"link_speed_ext_enabled": 1}, "4xFDR"),
+        ({"link_width_enabled": 3, "link_speed_ext_enabled": 3}, "4xEDR"),
+    ],
+)
+def test_a_link_trains_with_the_best_that_both_ports_have_enabled(
+    fabric: Fabric, enabled: dict[str, int], rate: str
+) -> None:
+    """As after `ibportstate width 1` and `reset`; until then nothing changes (IBA 14.2.5.6)."""
+    ports = (fabric.subnet.nodes["sw0"].ports[2], fabric.subnet.nodes["sw1"].ports[2])
+    assert fabric.set_port((1,), 2, **enabled) == 0
+    assert {rate_name(port) for port in ports} == {"4xEDR"}
+
+    assert fabric.set_port((1,), 2, port_physical_state=PortPhysicalState.POLLING) == 0
+
+    assert {rate_name(port) for port in ports} == {rate}
+    assert {port.state for port in ports} == {PortState.INIT}
+
+
+def test_a_speed_without_the_extended_ones_is_one_up_to_qdr() -> None:
+    """Ports of an SDR and a QDR cable keep their limits when the links are changed."""
+    subnet = parse_topology(
+        'Switch 2 "a"\n[1] "b"[1] # 4xQDR\n[2] "c"[1] # 8xSDR\n\nSwitch 1 "b"\n\nSwitch 1 "c"\n'
+    )
+    slow, fast = subnet.nodes["c"].ports[1], subnet.nodes["b"].ports[1]
+    for port in (slow, fast):
+        subnet.disconnect(port)
+
+    subnet.reconnect(slow, fast)
+
+    assert rate_name(slow) == rate_name(fast) == "4xSDR"
+
+
+def test_ports_that_have_no_speed_in_common_stay_down(fabric: Fabric) -> None:
+    near, far = (fabric.subnet.nodes[name].ports[2] for name in ("sw0", "sw1"))
+    near.speed_ext_enabled, near.speed_enabled, far.speed_enabled = 0, 1, 6
+
+    fabric.subnet.retrain(near)
+    assert (near.state, near.physical_state) == (PortState.DOWN, PortPhysicalState.POLLING)
+
+    far.speed_enabled = 3
+    fabric.subnet.retrain(near)
+    assert rate_name(near) == rate_name(far) == "4xSDR"
+
+
+def test_a_link_is_down_until_both_of_its_ports_are_enabled(fabric: Fabric) -> None:
+    near, far = (fabric.subnet.nodes[name].ports[2] for name in ("sw0", "sw1"))
+    fabric.subnet.disable(near)
+    fabric.subnet.disable(far)
+
+    fabric.subnet.enable(near)
+    assert (near.state, near.physical_state) == (PortState.DOWN, PortPhysicalState.POLLING)
+    assert (far.state, far.physical_state) == (PortState.DOWN, PortPhysicalState.DISABLED)
+
+    fabric.subnet.retrain(far)  # PortState Down alone enables nothing
+    assert far.physical_state == PortPhysicalState.DISABLED
+    fabric.subnet.enable(far)
+    assert near.state == far.state == PortState.INIT
+
+
+def test_a_port_without_a_cable_is_enabled_again(fabric: Fabric) -> None:
+    port = fabric.subnet.nodes["sw0"].ports[2]
+    fabric.subnet.disconnect(port)
+    fabric.set_port((1,), 2, port_physical_state=PortPhysicalState.DISABLED)
+    assert port.physical_state == PortPhysicalState.DISABLED
+
+    fabric.set_port((1,), 2, port_physical_state=PortPhysicalState.POLLING)
+
+    assert port.physical_state == PortPhysicalState.POLLING
 
 
 def test_an_adapter_is_set_by_its_own_port_only(fabric: Fabric) -> None:

@@ -237,6 +237,8 @@ class PacketFabric:
         peer = self.peers[key_of(port)]
         self._failed -= {key_of(port), key_of(peer)}
         self.subnet.reconnect(port, peer)
+        if not port.is_up:  # one of them is disabled
+            return
         if activate:
             port.state = peer.state = PortState.ACTIVE
         self._start(port, peer)

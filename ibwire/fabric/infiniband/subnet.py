@@ -115,6 +115,10 @@ class Port:
     speed = Stored(PortInfo, "link_speed_active")
     speed_ext = Stored(PortInfo, "link_speed_ext_active")
     speed_ext2 = Stored(PortInfo, "link_speed_ext_active2")
+    width_enabled = Stored(PortInfo, "link_width_enabled")
+    speed_enabled = Stored(PortInfo, "link_speed_enabled")
+    speed_ext_enabled = Stored(PortInfo, "link_speed_ext_enabled")
+    speed_ext2_enabled = Stored(PortInfo, "link_speed_ext_enabled2")
     neighbor_mtu = Stored(PortInfo, "neighbor_mtu")
     mtu_cap = Stored(PortInfo, "mtu_cap")
     vl_cap = Stored(PortInfo, "vl_cap")
@@ -417,10 +421,6 @@ class Subnet:
                 )
         a.peer, b.peer = b, a
         for port in (a, b):
-            port.width = width.code
-            port.speed = speed.code
-            port.speed_ext = speed.extended
-            port.speed_ext2 = speed.extended2
             port.is_fdr10 = speed is Speed.FDR10
             _limit(port, width, speed)
         self._train(a, b)
@@ -460,13 +460,21 @@ class Subnet:
             end.counters.link_error_recovery_counter += 1
 
     def retrain(self, port: Port) -> None:
-        """Bring a link down and up again, as a Set of PortState Down does."""
+        """Bring a link down and up again, as a Set of PortState Down does.
+
+        It stays down if one of its ports is disabled, or if they agree on no speed and width.
+        """
         peer = port.peer
         if peer is None:
             return
         for end in (port, peer):
             self._down(end)
         self._train(port, peer)
+
+    def enable(self, port: Port) -> None:
+        """Let the link of a port train, also if the port was disabled."""
+        port.physical_state = PortPhysicalState.POLLING
+        self.retrain(port)
 
     def disable(self, port: Port) -> None:
         """Take a link down until the port is set to Polling."""
@@ -488,7 +496,16 @@ class Subnet:
                     yield port, peer
 
     def _train(self, a: Port, b: Port) -> None:
+        """Bring a link up, with the best speed and width that both ports have enabled."""
+        if PortPhysicalState.DISABLED in (a.physical_state, b.physical_state):
+            return
+        found = _best_rate(a, b)
+        if found is None:
+            return
+        width, speed = found
         for port in (a, b):
+            port.width = width.code
+            port.speed, port.speed_ext, port.speed_ext2 = speed
             port.state = PortState.INIT
             port.physical_state = PortPhysicalState.LINK_UP
             self._changed(port)
@@ -496,7 +513,8 @@ class Subnet:
     def _down(self, port: Port) -> None:
         was_up = port.is_up
         port.state = PortState.DOWN
-        port.physical_state = PortPhysicalState.POLLING
+        if port.physical_state != PortPhysicalState.DISABLED:
+            port.physical_state = PortPhysicalState.POLLING
         if was_up:
             port.counters.link_downed_counter += 1
             if self.on_down is not None:
@@ -532,6 +550,38 @@ def _duplicate(guid: int, name: str, other: str) -> EncodeError:
 
 def _name(port: Port) -> str:
     return f"{port.node.name}[{port.number}]"
+
+
+def _best_rate(a: Port, b: Port) -> tuple[Width, tuple[int, int, int]] | None:
+    """The width, and the codes of the speed, that a link of two ports trains at (IBA 14.2.5.6)."""
+    widths = a.width_enabled & b.width_enabled
+    speeds = (
+        a.speed_enabled & b.speed_enabled,
+        a.speed_ext_enabled & b.speed_ext_enabled,
+        a.speed_ext2_enabled & b.speed_ext2_enabled,
+    )
+    return _best_of(widths, speeds)
+
+
+@cache
+def _best_of(
+    widths: int, speeds: tuple[int, int, int]
+) -> tuple[Width, tuple[int, int, int]] | None:
+    """The widest width, and the codes of the fastest speed, of those with their bits."""
+    best = max((each for each in Width if each.code & widths), key=_lanes_of, default=None)
+    if best is None or not any(speeds):
+        return None
+    base, extended, extended2 = (1 << bits.bit_length() >> 1 for bits in speeds)
+    # Above QDR LinkSpeedActive stays 4.
+    if extended2:
+        return best, (Speed.XDR.code, 0, extended2)
+    if extended:
+        return best, (Speed.FDR.code, extended, 0)
+    return best, (base, 0, 0)
+
+
+def _lanes_of(width: Width) -> int:
+    return width.lanes
 
 
 def _limit(port: Port, width: Width, speed: Speed) -> None:
