@@ -50,8 +50,20 @@ def rows(path: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_each_row_has_what_a_run_of_its_own_measures() -> None:
-    assert invoke(f"{GRID} -o r.parquet").exit_code == 0
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, bytes]:
+    """The sweep of the grid: how it ended, and its file."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("grid"))
+        Path("s.toml").write_text(SCENARIO)
+        result = invoke(f"{GRID} -o r.parquet --show retransmitted")
+        return result, Path("r.parquet").read_bytes()
+
+
+def test_each_row_has_what_a_run_of_its_own_measures(grid: tuple[Result, bytes]) -> None:
+    result, content = grid
+    assert result.exit_code == 0
+    Path("r.parquet").write_bytes(content)
 
     found = rows("r.parquet")
     assert [(row["workload.size"], row["connection.mtu"], row["seed"]) for row in found] == [
@@ -125,8 +137,9 @@ def stopping(error: BaseException, after: int) -> Callable[..., Iterator[Any]]:
     return work
 
 
-def test_interrupted_sweep_keeps_its_rows_and_is_continued(monkeypatch: pytest.MonkeyPatch) -> None:
-    invoke(f"{GRID} -o whole.parquet")
+def test_interrupted_sweep_keeps_its_rows_and_is_continued(
+    grid: tuple[Result, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(sweep, "one_by_one", stopping(KeyboardInterrupt(), 3))
         interrupted = invoke(f"{GRID} -o r.parquet")
@@ -138,7 +151,7 @@ def test_interrupted_sweep_keeps_its_rows_and_is_continued(monkeypatch: pytest.M
     continued = invoke(f"{GRID} -o r.parquet")
 
     assert "3 of 8 runs are there already" in continued.stderr
-    assert Path("r.parquet").read_bytes() == Path("whole.parquet").read_bytes()
+    assert Path("r.parquet").read_bytes() == grid[1]
 
 
 def test_killed_process_keeps_the_rows_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,8 +255,11 @@ def test_metric_of_a_connection_can_be_shown() -> None:
     assert int(shown[3]) == row["z.naks.sequence"]
 
 
-def test_table_has_the_mean_of_each_combination_within_80_columns() -> None:
-    result = invoke(f"{GRID} -o r.parquet --show retransmitted")
+def test_table_has_the_mean_of_each_combination_within_80_columns(
+    grid: tuple[Result, bytes],
+) -> None:
+    result, content = grid
+    Path("r.parquet").write_bytes(content)
 
     lines = result.stdout.splitlines()
     found = rows("r.parquet")
@@ -254,7 +270,7 @@ def test_table_has_the_mean_of_each_combination_within_80_columns() -> None:
     assert [float(line.split()[3].replace(",", "")) for line in lines[1:5]] == pytest.approx(
         means, rel=0.01
     )
-    assert all(len(line) <= 80 for line in invoke(GRID).stdout.splitlines())
+    assert all(len(line) <= 80 for line in invoke(f"{GRID} -o r.parquet").stdout.splitlines())
 
 
 @pytest.mark.slow
