@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from ibwire.base.collector import set_collector
+from ibwire.base.collector import ignore_existing_objects, set_collector
 
 pytest_plugins = ["ibwire.pytest_plugin"]  # *.drill files are tests, also where it is not installed
 
@@ -65,7 +65,7 @@ def pytest_collection(session: pytest.Session) -> None:
 
 def pytest_collection_finish() -> None:
     """Search for garbage again, as seldom as commands do, but not among what was collected."""
-    gc.freeze()
+    ignore_existing_objects()
     set_collector()
     gc.enable()
 

@@ -19,6 +19,16 @@ def set_collector() -> None:
     gc.set_threshold(ALLOCATIONS, 20)
 
 
+_state = {"are_ignored": False}
+"""Whether this module has left objects out. Python would count all of them to say so."""
+
+
+def ignore_existing_objects() -> None:
+    """Have the collector never look at the objects that there are, for the rest of the process."""
+    gc.freeze()
+    _state["are_ignored"] = True
+
+
 @contextmanager
 def existing_objects_ignored() -> Iterator[None]:
     """Have the collector look at objects only that are made in this block.
@@ -26,11 +36,12 @@ def existing_objects_ignored() -> Iterator[None]:
     A run makes few that last; those of the network are there before it, and none is garbage.
     Nothing happens where objects are left out already: they would be looked at again afterwards.
     """
-    if gc.get_freeze_count():
+    if _state["are_ignored"] or gc.get_freeze_count():
         yield
         return
-    gc.freeze()
+    ignore_existing_objects()
     try:
         yield
     finally:
         gc.unfreeze()
+        _state["are_ignored"] = False

@@ -35,6 +35,23 @@ def test_processes_look_for_garbage_as_rarely_as_the_command() -> None:
     assert list(processes(1)(threshold, [1])) == [50_000]
 
 
+def test_nothing_is_counted_to_see_that_objects_are_left_out_for_good() -> None:
+    script = """
+import gc
+from ibwire.base.collector import existing_objects_ignored, ignore_existing_objects
+
+ignore_existing_objects()
+frozen = gc.get_freeze_count()
+count, gc.get_freeze_count = gc.get_freeze_count, None
+for _ in range(2):
+    with existing_objects_ignored():
+        pass
+print(frozen > 0, count() == frozen)
+"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["True", "True"]
+
+
 def test_collector_looks_only_at_what_is_made_in_the_block() -> None:
     # In a process of its own: in this one the tests themselves are left out.
     script = """
