@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 from ibwire.fuzz.judge.comparison import Difference, Kind
+from ibwire.fuzz.judge.exclusions import FLAGS
 from ibwire.fuzz.judge.findings import first_verdicts, one_line, verdict, wrong_fields
 from ibwire.fuzz.targets.emulated_device import SENDS
 from ibwire.rc.attributes import EventType
-from ibwire.rc.work import WCStatus
+from ibwire.rc.work import WCFlags, WCStatus
 from ibwire_layers import syndrome as aeth
 from ibwire_layers.headers import AETH
 from ibwire_layers.packet import Packet as WholePacket
@@ -35,6 +36,8 @@ class Effect:
     """Whether it shows that the queue pair has gone to the error state."""
     nak: str = ""
     """The NAK that was sent although none was due; empty for none."""
+    is_of_any: bool = False
+    """Whether it is the same fault at whatever operation it shows."""
 
 
 def effect_of(difference: Difference) -> Effect:
@@ -50,7 +53,7 @@ def effect_of(difference: Difference) -> Effect:
         case Kind.COMPLETION:
             return replace(_completion(difference), is_executed=True)
         case Kind.TIME:
-            return Effect("it sends at another time", "time", f"{_TRANSPORT}ack-timeout")
+            return Effect("it sends at another time", "time", f"C9-141; {_TRANSPORT}ack-timeout")
         case Kind.MEMORY:
             return Effect("other bytes in its memory", "memory", is_executed=True)
         case Kind.EVENT:
@@ -233,6 +236,10 @@ def _other_completion(expected: object, got: object) -> Effect:
     rule = COMPLETION_FIELDS
     if fields == ["solicited"]:
         rule = f"IBA 9.2.3; {_TRANSPORT}solicited-event"
+    if fields == ["imm_data"] and expected[FLAGS] & _WITH_IMM:
+        # Where the same number becomes the same other one, the cause is the same.
+        group = f"immediate data 0x{expected[_IMM]:08x} as 0x{got[_IMM]:08x}"
+        return Effect(text, group, OF_FIELD["immdt.imm_data"], is_of_any=True)
     return Effect(text, " ".join(fields), rule)
 
 
@@ -276,10 +283,12 @@ _OF_STATUS: dict[object, str] = {
 _CONSEQUENCES = {"aeth.msn", "aeth.syndrome"}
 """Fields that tell what another packet did."""
 
+_WITH_IMM = int(WCFlags.WITH_IMM)
 _FIELDS = (
     *("queue", "wr_id", "status", "opcode", "byte_len", "imm_data", "flags"),
     *("solicited", "pkey_index", "qp_num", "src_qp"),
 )
+_IMM = _FIELDS.index("imm_data")
 
 OF_FIELD = {
     "aeth.msn": f"IBA 9.7.7.1; {_TRANSPORT}msn",

@@ -14,6 +14,7 @@ from ibwire.fuzz.case import (
     Case,
     Connect,
     Connection,
+    Mad,
     Packet,
     Pause,
     Post,
@@ -39,6 +40,7 @@ from ibwire.fuzz.judge.effects import (
     odd_completions,
 )
 from ibwire.fuzz.judge.findings import verdict
+from ibwire.fuzz.judge.forgetful import ignores_credits_of_data
 from ibwire.fuzz.judge.request_names import (
     AFTER_ERROR,
     AHEAD,
@@ -65,6 +67,7 @@ from ibwire.fuzz.targets.emulated_device import (
 from ibwire.fuzz.vocabulary.binding import Binding, emulated_binding
 from ibwire.rc.profile import Profile
 from ibwire.rc.work import WCStatus, WROpcode
+from ibwire_layers.errors import DecodeError
 from ibwire_layers.opcodes import INFO, OpCode, Operation, Position
 from ibwire_layers.packet import Packet as WholePacket
 from ibwire_layers.psn import HALF, MASK
@@ -88,13 +91,13 @@ class Name:
     group: str
     """Equal for findings that probably have one cause."""
     wider: str = ""
-    """The group without what came before the last step."""
+    """Another group that it may belong to, such as that without what came before the last step."""
 
 
 def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
     """The name of a difference in the last step of a case. profile: of the reference."""
     reference = Emulation(case.connection, profile)
-    scene = _Scene(reference, case, difference)
+    scene = _Scene(reference, case, difference, profile)
     step, effect = scene.step, _of_pair(scene, effect_of(difference))
     about = _setting(scene, effect) or _place(scene, effect) or scene.about
     if about is FULL and effect.group == "memory":
@@ -112,7 +115,7 @@ def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
             rule = rule_of_operation(step) or rule
         group = effect.group
         if about.is_ignored:  # where it fails in a malformed packet depends on its opcode
-            group = f"{group.partition(' in ')[0]} at {about.what}"
+            group = f"{group.partition(' in ')[0]} at {about.group or about.what}"
         return Name(f"{text}: {effect.text}", rule, f"crash: {group}")
     if effect.group == FLUSH_ORDER:
         return Name(f"{text}: {effect.text}", effect.rule, effect.group)
@@ -129,32 +132,20 @@ def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
         return Name(f"{text} after {ignored.what}: {effect.text}", ignored.rule, group)
     if effect.group == OF_ANOTHER:
         return Name(f"{text}: {effect.text}", effect.rule, effect.group)
-    what, rule, wider = about.what, _rule_of_right(about, effect, scene), ""
-    if effect.group in OF_FIELD and isinstance(step, Packet | Post):
-        what = "a right packet"  # of any operation
-    if isinstance(step, Post) and about.what:
-        rule = about.rule
-    before = _cause(scene, effect)
-    if before is None and scene.breaks_another_pair and isinstance(step, Packet | Post):
-        before = _BROKEN
-    is_counted = effect.rule in (RNR_RETRY, RETRY_COUNT)
-    if before is not None and about not in UNUSUAL.values() and not is_counted:
-        wider = f"{what}: {effect.group}"
-        text, rule, what = f"{text} after {before.what}", before.rule, f"after {before.what}"
-        if scene.breaks_another_pair:
-            rule = _ELSEWHERE.rule
-        elif scene.service != "RC":
-            rule = before.treatment or before.rule
-    # Whether an ACK is due beside makes no other finding.
-    group = "refused" if effect.nak and effect.group == "an answer" else effect.group
-    return Name(f"{text}: {effect.text}", rule, f"{what}: {group}", wider)
+    return _of_right(text, about, effect, scene)
 
 
 class _Scene:
-    """The last step of a case and what led to it. reference: at the end before that step."""
+    """The last step of a case and what led to it.
 
-    def __init__(self, reference: Emulation, case: Case, difference: Difference) -> None:
+    reference: at the end before that step. profile: its own.
+    """
+
+    def __init__(
+        self, reference: Emulation, case: Case, difference: Difference, profile: Profile
+    ) -> None:
         self.reference = reference
+        self._case, self._profile = case, profile
         self.connection = _last_connection(case, difference.step)
         self.service = self.connection.service
         self.difference = difference
@@ -174,7 +165,9 @@ class _Scene:
         """Whether memory was to be written and is as it was; whether the reverse."""
         content = b""
         received: About | None = None
-        for number, step in enumerate(walk(reference, case, difference.step)):
+        binding = emulated_binding(case.connection.version)
+        for number, each in enumerate(walk(reference, case, difference.step)):
+            step = _as_arrived(reference, binding, each)
             about = _about(reference, step, received)
             if about is AHEAD and self._is_refused(step):
                 about = _BEHIND_REFUSED
@@ -271,6 +264,18 @@ class _Scene:
         pairs = self.reference.pairs
         own = pairs[pair : pair + 1] if 0 <= pair < len(pairs) else pairs
         return not any(qp.sends.wqes for qp in own)
+
+    @property
+    def ignores_credits(self) -> bool:
+        """Whether the device ignores the credits of responses with data."""
+        if self.service != "RC":
+            return False
+        return ignores_credits_of_data(self._case, self.difference, self._profile)
+
+    @property
+    def has_wrong(self) -> bool:
+        """Whether the case has anything of which the specification allows one treatment alone."""
+        return any(about.is_wrong for _, about in self.subjects)
 
     @property
     def is_short(self) -> bool:
@@ -399,6 +404,39 @@ def _of_wrong(text: str, about: About, effect: Effect, scene: _Scene) -> Name:
             # It has no FIRST because that one was dropped, which UC does not report.
             text, rule = f"{text} after {before.what}", before.rule
     return Name(f"{text}: {effect.text}", rule, about.group or f"{about.what}: {group}")
+
+
+def _of_right(text: str, about: About, effect: Effect, scene: _Scene) -> Name:
+    """The name for a packet or request without a fault, which may follow one that has."""
+    step = scene.step
+    what, rule, wider = about.what, _rule_of_right(about, effect, scene), ""
+    is_of_any = effect.is_of_any or effect.group in OF_FIELD
+    if is_of_any and isinstance(step, Packet | Post):
+        what = "a right packet"  # of any operation
+    if isinstance(step, Post) and about.what:
+        rule = about.rule
+    ignores_credits = _may_send(step) and scene.ignores_credits
+    if ignores_credits and not scene.has_wrong:
+        text = f"{text} after {_IGNORED_CREDITS.what}" if isinstance(step, Post) else text
+        return Name(f"{text}: {effect.text}", _IGNORED_CREDITS.rule, _IGNORED_CREDITS.group)
+    before = _cause(scene, effect)
+    if before is None and scene.breaks_another_pair and isinstance(step, Packet | Post):
+        before = _BROKEN
+    is_counted = effect.rule in (RNR_RETRY, RETRY_COUNT)
+    if before is not None and about not in UNUSUAL.values() and not is_counted:
+        wider = f"{what}: {effect.group}"
+        text, rule, what = f"{text} after {before.what}", before.rule, f"after {before.what}"
+        if before.group == WRAP:
+            return Name(f"{text}: {effect.text}", rule, WRAP)
+        if scene.breaks_another_pair:
+            rule = _ELSEWHERE.rule
+        elif scene.service != "RC":
+            rule = before.treatment or before.rule
+    if ignores_credits:
+        wider = _IGNORED_CREDITS.group  # if that is known; what is wrong may have this effect, too
+    # Whether an ACK is due beside makes no other finding.
+    group = "refused" if effect.nak and effect.group == "an answer" else effect.group
+    return Name(f"{text}: {effect.text}", rule, f"{what}: {group}", wider)
 
 
 def _is_noticed(effect: Effect, scene: _Scene) -> bool:
@@ -665,6 +703,34 @@ def _about(reference: Emulation, step: Step, received: About | None) -> About:
     return _STEPS.get(type(step), _TIME)
 
 
+def _as_arrived(reference: Emulation, binding: Binding, step: Step) -> Step:
+    """A packet as one of the opcode that it has on the wire, with the headers of that."""
+    if not isinstance(step, Packet) or isinstance(step, Mad) or "bth.opcode" not in step.fields:
+        return step
+    frame = binding.frame(step, reference.psn(step.psn[0]), reference.symbols)
+    try:
+        packet = WholePacket.parse(frame)
+    except DecodeError:
+        return step
+    if packet.bth.opcode not in INFO:
+        return step
+    outer = {name: value for name, value in step.fields.items() if _is_outer(name)}
+    inner = {
+        f"{header.KEY}.{entry.name}": number
+        for header in packet.extensions
+        for entry in header.FIELDS
+        if isinstance(number := getattr(header, entry.name), int)
+    }
+    return step.altered(
+        opcode=int(packet.bth.opcode), length=len(packet.payload), fields={**outer, **inner}
+    )
+
+
+def _is_outer(name: str) -> bool:
+    """Whether a field is of a header that every packet has, but for its opcode."""
+    return name.partition(".")[0] in _OUTER and name != "bth.opcode"
+
+
 def _posted(step: Post) -> About:
     """What a send request is about: what is unusual about it."""
     if step.wrong_lkey:
@@ -711,6 +777,7 @@ def _step_text(step: Step) -> str:
     ]
 
 
+_OUTER = ("eth", "ip", "udp", "bth")
 _TRANSPORT = "docs/reference/transport.md#"
 _WIRE = "docs/reference/wire-formats.md#"
 DUPLICATE_WRITE = f"IBA 9.7.5.1.5; {_TRANSPORT}duplicate-write"
@@ -790,6 +857,11 @@ _BEHIND_REFUSED = About("a request behind a refused one", f"IBA 9.7.5.2.8; {_TRA
 NEEDED = frozenset((WRAP, _PKEY.group, "an alternate path"))
 """Groups of what is unusual about a connection, which only a minimised case needs."""
 _EARLIER = About("while earlier responses wait", f"IBA 9.7.5.1; {_TRANSPORT}ack-order")
+_IGNORED_CREDITS = About(
+    "the credits of a response with data",
+    f"IBA 9.7.7.2; {_TRANSPORT}credits-limit",
+    group="the credits of a response with data",
+)
 _INSIDE = About("while a request is being received", f"IBA 9.7.6; {_TRANSPORT}responses")
 _DURING_RNR = About(
     "during the wait after an RNR NAK",

@@ -27,7 +27,9 @@ def request(reference: Emulation, packet: Packet) -> About:
     said = _Said(reference, packet)
     found = _opcode(said, Service[service])
     if found is not None:
-        return found
+        # Its PSN is looked at first.
+        ahead = _ahead(said) if service == "RC" and found is _RESERVED_OPCODE else None
+        return ahead or found
     info = INFO[said.opcode]
     if service == "UC":
         return _unreliable(said, info)
@@ -44,7 +46,9 @@ def rule_of_operation(packet: Packet) -> str:
 def headers(reference: Emulation, packet: Packet) -> About | None:
     """A fault for which a packet is discarded, whatever it is; `None` if it has none."""
     about = _headers(_Said(reference, packet))
-    return None if about is None else replace(about, group=about.what, is_ignored=True)
+    if about is None:
+        return None
+    return replace(about, group=about.group or about.what, is_ignored=True)
 
 
 class _Said:
@@ -83,7 +87,8 @@ def _headers(said: _Said) -> About | None:
         if name in said.fields:
             return about
     if packet.cut is not None:
-        return _CUT
+        is_whole = packet.cut >= FORMS[said.opcode].header_size
+        return _CUT if is_whole else _CUT_HEADERS
     if said.has_other("bth.tver", 0):
         return _VERSION
     if said.has_other("bth.dest_qp", symbols["qpn"]):
@@ -123,16 +128,15 @@ def _unreliable(said: _Said, info: OpCodeInfo) -> About:
 
 
 def _psn(said: _Said, info: OpCodeInfo) -> About | None:
-    ahead = said.psn - said.reference.psn("expected") & MASK
+    expected = said.reference.psn("expected")
+    ahead = said.psn - expected & MASK
     if not ahead:
         return None
     if not said.reference.is_alive:
         return AFTER_ERROR
-    wraps = (said.psn > said.reference.psn("expected")) != (ahead < HALF)
     if ahead < HALF:
-        if ahead == HALF - 1:
-            return _WINDOW_EDGE
-        return _AHEAD_WRAP if wraps else AHEAD
+        return _ahead(said)
+    wraps = said.psn > expected
     if info.operation in (Operation.SEND, Operation.WRITE):
         about = replace(_DUPLICATE, what=f"a duplicate {info.operation.name}")
     else:
@@ -140,6 +144,17 @@ def _psn(said: _Said, info: OpCodeInfo) -> About | None:
     if ahead <= HALF + 1:
         return replace(_WINDOW_EDGE, treatment=about.rule)
     return replace(_DUPLICATE_WRAP, treatment=about.rule) if wraps else about
+
+
+def _ahead(said: _Said) -> About | None:
+    """A PSN that is not due yet."""
+    expected = said.reference.psn("expected")
+    ahead = said.psn - expected & MASK
+    if not 0 < ahead < HALF:
+        return None
+    if ahead == HALF - 1:
+        return _WINDOW_EDGE
+    return _AHEAD_WRAP if said.psn < expected else AHEAD
 
 
 def _state(said: _Said, info: OpCodeInfo) -> About | None:
@@ -382,8 +397,11 @@ _OUTER = {
 }
 _CUT = About("a packet that is cut short", f"IBA 9.6.1; {_TRANSPORT}check-headers")
 _TOO_SHORT = About(
-    "a packet shorter than the headers of its opcode", f"IBA 9.6.1; {_TRANSPORT}check-headers"
+    "a packet shorter than the headers of its opcode",
+    f"IBA 9.6.1; {_TRANSPORT}check-headers",
+    group="a packet shorter than its headers",
 )
+_CUT_HEADERS = replace(_TOO_SHORT, what=_CUT.what)
 _VERSION = About("another transport version", f"IBA 9.6.1.1; {_WIRE}transport-version")
 _OTHER_QP = About("a packet to another queue pair", f"IBA 9.6.1; {_TRANSPORT}check-headers")
 _PKEY = About("a wrong P_Key", f"IBA 10.9.3; {_WIRE}partition-key")

@@ -20,7 +20,7 @@ from ibwire_layers.syndrome import AckKind, NakCode
 def about(reference: Emulation, packet: Packet, psn: int) -> About | None:
     """The description of an answer that the requester gets now; `None` for a request."""
     info = INFO.get(packet.opcode)
-    if info is None or not info.is_response:
+    if info is None or not info.is_response or _has_no_opcode(packet):
         return None
     if packet.icrc != GOOD or packet.cut is not None or not _TAKEN.issuperset(packet.fields):
         return _MALFORMED
@@ -58,6 +58,12 @@ def about(reference: Emulation, packet: Packet, psn: int) -> About | None:
             return _NO_DATA
         return _CREDITS if has_credits else _ACK
     return _RESERVED
+
+
+def _has_no_opcode(packet: Packet) -> bool:
+    """Whether a packet has a reserved opcode on the wire: a request like any other."""
+    opcode = packet.fields.get("bth.opcode", packet.opcode)
+    return isinstance(opcode, int) and opcode & 0xFF not in INFO
 
 
 def _is_reserved(packet: Packet, kind: AckKind) -> bool:

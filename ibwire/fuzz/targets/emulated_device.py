@@ -426,7 +426,7 @@ class Emulation:
     def wait(self, time: Time) -> list[tuple[Time, Frame]]:
         """Let time pass, in ps: what it sends meanwhile, and when."""
         until = self.now + time
-        found: list[tuple[Time, Frame]] = []
+        found = [(self.now, frame) for frame in self.answers()]  # to a packet that was held
         for handled, now in enumerate(timeouts_until(self.node, self.now, until), 1):
             self.now = now
             found += [(now, frame) for frame in self.answers()]

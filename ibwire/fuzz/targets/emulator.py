@@ -30,6 +30,7 @@ from ibwire.fuzz.judge.replays import Replays
 from ibwire.fuzz.judge.witnesses import WITNESSES
 from ibwire.fuzz.minimise import Shows, condense, minimise
 from ibwire.fuzz.report import HISTORY, RunState
+from ibwire.fuzz.targets.ack_timer import LENGTH_GROUP, LENGTH_RULE, AckTimer
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.targets.emulated_manager import managed_emulation
 from ibwire.fuzz.targets.testbed import Confirmed, Testbed
@@ -76,6 +77,7 @@ class EmulatorTestbed(Testbed):
         self._open = open_device
         self._comparison: ExactComparison | None = None
         self._replays = Replays(self.comparison)
+        self._ack_timer = AckTimer(self.comparison, open_device)
         self._patience: defaultdict[object, Patience] = defaultdict(Patience)
         """By kind of difference."""
         self._examined: tuple[object, str] | None = None
@@ -171,7 +173,11 @@ class EmulatorTestbed(Testbed):
             reference = self.vocabulary.reference(case.connection, state.profile)
             before = state_before(reference, case, left.step)
             return manager_name(left, case.steps[left.step], before)
-        return name_of(case, left, state.profile)
+        name = name_of(case, left, state.profile)
+        devices = self._ack_timer.devices
+        is_of_timer = self._ack_timer.explains(case, left, state.profile)
+        self.explained += (self._ack_timer.devices - devices) * (1 + len(case.steps)) // 2
+        return replace(name, rule=LENGTH_RULE, group=LENGTH_GROUP) if is_of_timer else name
 
     def shorten(
         self, state: RunState, case: Case, difference: Difference, profile: Profile

@@ -1,0 +1,191 @@
+"""A fault that shows at many places is one finding; two faults are two."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fuzz.test_naming import ACK, PLANTED, SEND, wrong
+from ibwire.fuzz.campaign import Campaign
+from ibwire.fuzz.case import Case, Connection, Packet, Post, Role, Step, Wait
+from ibwire.fuzz.judge.naming import Name
+from ibwire.fuzz.targets.emulated_device import Emulation
+from ibwire.fuzz.targets.emulator import EmulatorTestbed
+from ibwire.fuzz.vocabulary.vocabularies import vocabulary_for
+from ibwire.rc.profile import SPEC
+from ibwire.rc.work import WROpcode
+from ibwire_layers.opcodes import OpCode
+from mutants.engine import copied
+from mutants.table import Mutant, Patch
+
+RECEIVED_IMMEDIATE = "            imm, flags = packet.imm_data, flags | WCFlags.WITH_IMM\n"
+ACK_TIMER = "    return max(nominal // profile.timer_granularity, 1) * profile.timer_granularity\n"
+
+FAULTS = {
+    "immediate data in the order of the host": Patch(
+        "rc/receive.py",
+        RECEIVED_IMMEDIATE,
+        RECEIVED_IMMEDIATE.replace(
+            "packet.imm_data",
+            "int.from_bytes(packet.imm_data.to_bytes(4, 'little'), 'big')",
+        ),
+    ),
+    "half of the immediate data of a SEND, none of a WRITE": Patch(
+        "rc/receive.py",
+        RECEIVED_IMMEDIATE,
+        RECEIVED_IMMEDIATE.replace(
+            "packet.imm_data",
+            "packet.imm_data & (0xFFFF if opcode == WCOpcode.RECV else 0)",
+        ),
+    ),
+    "an ACK timer eight times too long": Patch(
+        "rc/timers.py", ACK_TIMER, ACK_TIMER.replace("return ", "return 8 * ")
+    ),
+    "no ACK timer for READs": Patch(
+        "rc/requester.py",
+        "            if timers.ack is None and sends.ack_wait is not None and timers",
+        "            if not wqe.plan.is_answered and timers.ack is None "
+        "and sends.ack_wait is not None and timers",
+    ),
+    "credits of READ responses and of answers to atomics ignored": Patch(
+        "rc/completer.py",
+        "        if packet.form.has_aeth:\n"
+        "            sends.credits.update(packet.syndrome, packet.msn)\n"
+        "        una = psn + 1 & MASK\n",
+        "        una = psn + 1 & MASK\n",
+    ),
+    "nothing is begun after something was answered": Patch(
+        "rc/requester.py",
+        "        if wqe.fence and sends.reads:\n",
+        "        if sends.una != self.qp.attr.sq_psn or wqe.fence and sends.reads:\n",
+    ),
+    **{name: PLANTED[name].patches[0] for name in ("psn-compared-without-wrap", "cut-header-read")},
+}
+
+UD = Connection(service="UD")
+CAS = Post(int(WROpcode.ATOMIC_CMP_AND_SWP))
+CAS_ANSWER = Packet(int(OpCode.RC_ATOMIC_ACKNOWLEDGE), ("una", 0))
+LONG_SEND = Post(int(WROpcode.SEND), 513)
+
+
+def groups(faults: str | Sequence[str], *cases: tuple[Connection, Sequence[Step]]) -> list[str]:
+    """The group of what each case shows on one device with planted faults."""
+    return [each.group for each in names(faults, *cases)]
+
+
+def names(faults: str | Sequence[str], *cases: tuple[Connection, Sequence[Step]]) -> list[Name]:
+    planted = [faults] if isinstance(faults, str) else faults
+    patches = tuple(FAULTS[each] for each in planted)
+    device = copied(Mutant(" + ".join(planted), patches))[Emulation.__module__].Emulation
+    vocabulary = vocabulary_for(Role.BOTH)
+    testbed = EmulatorTestbed(device)
+    state = Campaign(testbed, vocabulary.generators(1, Role.BOTH, ())).state
+    found = []
+    for connection, steps in cases:
+        case = Case(connection, tuple(steps))
+        difference = testbed.replay(case, SPEC)
+        assert difference is not None
+        found.append(testbed.name_of(state, case, difference, ""))
+    return found
+
+
+USUAL = Connection()
+IMMEDIATE = (
+    (USUAL, [Packet(int(OpCode.RC_SEND_ONLY_WITH_IMMEDIATE))]),
+    (USUAL, [Packet(int(OpCode.RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE))]),
+    (UD, [Packet(int(OpCode.UD_SEND_ONLY_WITH_IMMEDIATE))]),
+)
+
+
+def test_immediate_data_that_is_changed_in_one_way_has_one_cause() -> None:
+    found = names("immediate data in the order of the host", *IMMEDIATE)
+
+    assert len({each.group for each in found}) == 1
+    assert {each.rule for each in found} == {
+        "IBA 9.3, 9.4; docs/reference/transport.md#immediate-data"
+    }
+
+
+def test_immediate_data_that_is_changed_in_two_ways_has_two_causes() -> None:
+    of_send, of_write, of_datagram = groups(
+        "half of the immediate data of a SEND, none of a WRITE", *IMMEDIATE
+    )
+
+    assert of_send == of_datagram != of_write
+
+
+LONG_WRITE = Post(int(WROpcode.RDMA_WRITE), 257)
+TOO_SHORT, LONG = Wait(67_108_900_000), Wait(200_000_000_000)
+FOR_A_WRITE = (
+    (USUAL, [LONG_WRITE, TOO_SHORT]),
+    (Connection(timeout=8), [LONG_WRITE, LONG]),
+    (USUAL, [LONG_WRITE, wrong(Packet(ACK, ("una", 0)), aeth__syndrome=33), LONG]),
+)
+FOR_A_READ = (USUAL, [Post(int(WROpcode.RDMA_READ), 8), TOO_SHORT])
+
+
+def test_all_that_comes_of_the_length_of_the_ack_timer_has_one_cause() -> None:
+    found = names("an ACK timer eight times too long", *FOR_A_WRITE, FOR_A_READ)
+
+    assert {each.group for each in found} == {"the ACK timer: time"}
+    assert {each.rule for each in found} == {"C9-141; docs/reference/transport.md#ack-timeout"}
+
+
+def test_a_timer_that_does_not_run_is_not_one_that_is_too_long() -> None:
+    *of_writes, of_read = groups(
+        ("an ACK timer eight times too long", "no ACK timer for READs"), *FOR_A_WRITE, FOR_A_READ
+    )
+
+    assert set(of_writes) == {"the ACK timer: time"}
+    assert of_read == "the ACK timer: no answer"
+
+
+CREDITS = (
+    (USUAL, [CAS, LONG_SEND, CAS_ANSWER]),
+    (USUAL, [CAS, CAS_ANSWER, LONG_SEND]),
+    (USUAL, [CAS, CAS_ANSWER, Post(int(WROpcode.SEND)), Post(int(WROpcode.SEND))]),
+)
+
+
+def test_all_that_comes_of_credits_that_are_ignored_has_one_cause() -> None:
+    found = names("credits of READ responses and of answers to atomics ignored", *CREDITS)
+
+    assert {each.group for each in found} == {"the credits of a response with data"}
+    assert {each.rule for each in found} == {
+        "IBA 9.7.7.2; docs/reference/transport.md#credits-limit"
+    }
+
+
+def test_a_queue_pair_that_stops_after_an_atomic_does_not_ignore_credits() -> None:
+    (found,) = groups(
+        "nothing is begun after something was answered", (USUAL, [CAS, CAS_ANSWER, LONG_SEND])
+    )
+
+    assert "credits" not in found
+
+
+def test_a_packet_has_the_name_of_the_opcode_that_it_has_on_the_wire() -> None:
+    """A response whose opcode is that of a request is no malformed response."""
+    near_the_wrap = Connection(rq_psn=0xFFFFFF)
+    begun, reserved = names(
+        "psn-compared-without-wrap",
+        (near_the_wrap, [wrong(Packet(ACK, ("una", 0)), bth__opcode=0)]),
+        (near_the_wrap, [wrong(Packet(ACK, ("una", 0)), bth__opcode=0x19)]),
+    )
+
+    assert begun.text == (
+        "SEND_FIRST (a request behind a gap across the PSN wrap): "
+        "ACK instead of NAK PSN_SEQUENCE_ERROR"
+    )
+    assert begun.group == reserved.group
+    assert begun.rule == reserved.rule == "IBA 9.7.1; docs/reference/transport.md#psn-order"
+
+
+def test_a_packet_without_its_headers_is_one_however_it_lost_them() -> None:
+    connection = Connection()
+    cut, short = groups(
+        "cut-header-read",
+        (connection, [Packet(int(OpCode.RC_RDMA_WRITE_ONLY), cut=14)]),
+        (connection, [wrong(SEND, bth__opcode=0x0A)]),
+    )
+
+    assert cut == short
