@@ -58,7 +58,10 @@ FAULTS = {
         "        if wqe.fence and sends.reads:\n",
         "        if sends.una != self.qp.attr.sq_psn or wqe.fence and sends.reads:\n",
     ),
-    **{name: PLANTED[name].patches[0] for name in ("psn-compared-without-wrap", "cut-header-read")},
+    **{
+        name: PLANTED[name].patches[0]
+        for name in ("psn-compared-without-wrap", "cut-header-read", "unknown-opcode-crashes")
+    },
 }
 
 UD = Connection(service="UD")
@@ -189,3 +192,15 @@ def test_a_packet_without_its_headers_is_one_however_it_lost_them() -> None:
     )
 
     assert cut == short
+
+
+def test_a_crash_at_an_opcode_that_no_service_has_is_one_finding() -> None:
+    found = names(
+        "unknown-opcode-crashes",
+        *((USUAL, [wrong(SEND, bth__opcode=opcode)]) for opcode in (0x1F, 0x56)),
+    )
+
+    assert len({each.group for each in found}) == 1
+    assert {each.rule for each in found} == {
+        "IBA 9.7.4.1.2; docs/reference/transport.md#reserved-opcode"
+    }

@@ -47,6 +47,7 @@ from ibwire.fuzz.judge.request_names import (
     ERROR,
     FULL,
     NOT_READY,
+    RESERVED_OPCODE,
     RIGHT_SEND,
     SERVICES,
     UC_BEGINS,
@@ -114,7 +115,9 @@ def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
         if isinstance(step, Packet) and rule in [each.rule for each in SERVICES.values()]:
             rule = rule_of_operation(step) or rule
         group = effect.group
-        if about.is_ignored:  # where it fails in a malformed packet depends on its opcode
+        if _has_reserved_opcode(step):  # which may be one of any service
+            rule = RESERVED_OPCODE.rule
+        elif about.is_ignored:  # where it fails in a malformed packet depends on its opcode
             group = f"{group.partition(' in ')[0]} at {about.group or about.what}"
         return Name(f"{text}: {effect.text}", rule, f"crash: {group}")
     if effect.group == FLUSH_ORDER:
@@ -729,6 +732,12 @@ def _as_arrived(reference: Emulation, binding: Binding, step: Step) -> Step:
 def _is_outer(name: str) -> bool:
     """Whether a field is of a header that every packet has, but for its opcode."""
     return name.partition(".")[0] in _OUTER and name != "bth.opcode"
+
+
+def _has_reserved_opcode(step: Step) -> bool:
+    """Whether a packet has an opcode that no service has."""
+    opcode = step.fields.get("bth.opcode", step.opcode) if isinstance(step, Packet) else 0
+    return isinstance(opcode, int) and opcode & 0xFF not in INFO
 
 
 def _posted(step: Post) -> About:

@@ -28,7 +28,7 @@ def request(reference: Emulation, packet: Packet) -> About:
     found = _opcode(said, Service[service])
     if found is not None:
         # Its PSN is looked at first.
-        ahead = _ahead(said) if service == "RC" and found is _RESERVED_OPCODE else None
+        ahead = _ahead(said) if service == "RC" and found is RESERVED_OPCODE else None
         return ahead or found
     info = INFO[said.opcode]
     if service == "UC":
@@ -110,7 +110,7 @@ def _opcode(said: _Said, service: Service) -> About | None:
     info = INFO.get(said.opcode)
     if info is not None and info.service is service:
         return None
-    return _RESERVED_OPCODE if said.opcode >> 5 == service else _OTHER_SERVICE
+    return RESERVED_OPCODE if said.opcode >> 5 == service else _OTHER_SERVICE
 
 
 def _unreliable(said: _Said, info: OpCodeInfo) -> About:
@@ -197,7 +197,7 @@ def _content(said: _Said, info: OpCodeInfo) -> About:
     find = _CONTENT.get(info.operation)
     found = find(said, info) if find is not None else None
     unusual = next((UNUSUAL[name] for name in UNUSUAL if name in said.fields), None)
-    return found or unusual or _RIGHT.get(info.operation, _RESERVED_OPCODE)
+    return found or unusual or _RIGHT.get(info.operation, RESERVED_OPCODE)
 
 
 def _send(said: _Said, info: OpCodeInfo) -> About | None:
@@ -407,7 +407,7 @@ _OTHER_QP = About("a packet to another queue pair", f"IBA 9.6.1; {_TRANSPORT}che
 _PKEY = About("a wrong P_Key", f"IBA 10.9.3; {_WIRE}partition-key")
 _ICRC = About("a wrong ICRC", f"IBA 7.8.1, 9.6.1; {_TRANSPORT}check-icrc")
 _PADDING = About("wrong padding", f"IBA 9.2.4; {_WIRE}padding")
-_RESERVED_OPCODE = About("a reserved opcode", f"IBA 9.7.4.1.2; {_TRANSPORT}reserved-opcode")
+RESERVED_OPCODE = About("a reserved opcode", f"IBA 9.7.4.1.2; {_TRANSPORT}reserved-opcode")
 _OTHER_SERVICE = About(
     "an opcode of another service", f"IBA 9.6.1.4; {_TRANSPORT}other-service", is_ignored=True
 )
