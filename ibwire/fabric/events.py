@@ -12,7 +12,7 @@ call back for objects. Both give the same order.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import chain
 from typing import Final
 
@@ -77,12 +77,19 @@ class EventQueue:
         """Add an event that has got its number before."""
         self._count += 1
         time = event[0]
-        if time >= self._start:
-            self._keep(time >> SLOT, Entry(event) if IS_COMPILED else event)
-        elif IS_COMPILED:
-            push_entry(self._entries, Entry(event))
+        if time < self._start:
+            if IS_COMPILED:
+                push_entry(self._entries, Entry(event))
+            else:
+                heappush(self._events, event)
+            return
+        slot = time >> SLOT
+        held = self._later.get(slot)
+        if held is None:
+            self._later[slot] = [Entry(event) if IS_COMPILED else event]
+            heappush(self._slots, slot)
         else:
-            heappush(self._events, event)
+            held.append(Entry(event) if IS_COMPILED else event)
 
     def first(self) -> Event:
         """The next event, which stays; there has to be one."""
@@ -121,24 +128,18 @@ class EventQueue:
         for event in kept:
             self.push(event)
 
-    def _keep(self, slot: int, event: Event | Entry) -> None:
-        """Put an event into its slot."""
-        held = self._later.get(slot)
-        if held is None:
-            self._later[slot] = [event]
-            heappush(self._slots, slot)
-        else:
-            held.append(event)
-
     def _advance(self) -> None:
-        """Put the events of the first slot in order."""
+        """Put the events of the first slot in order; there are none before it."""
         slot = heappop(self._slots)
         self._start = slot + 1 << SLOT
-        for event in self._later.pop(slot):
-            if isinstance(event, Entry):
-                push_entry(self._entries, event)
-            else:
-                heappush(self._events, event)
+        held = self._later.pop(slot)
+        if IS_COMPILED:
+            for entry in held:
+                assert isinstance(entry, Entry)
+                push_entry(self._entries, entry)
+        else:
+            self._events = held  # type: ignore[assignment]  # which holds events only
+            heapify(self._events)
 
 
 class Entry:

@@ -85,6 +85,7 @@ class Direction:
         "free_since",
         "grant",
         "head",
+        "head_time",
         "is_awaited",
         "latency",
         "lost",
@@ -153,8 +154,6 @@ class Direction:
         self.rate_bps = rate_bps
         self.delay = delay
         self.overhead = overhead
-        self.head = head
-        """Bytes with which a frame is given to the far end; 0 for whole frames."""
         self.latency: Time = 0
         """Time from the arrival of a frame to `receive`, but of frames of the link and of
         MAC control; it needs a `stage`."""
@@ -188,6 +187,7 @@ class Direction:
         shared = gcd(8 * S, rate_bps)
         self.numerator = 8 * S // shared
         self.denominator = rate_bps // shared
+        self.give_with(head)
         self.alone = (self,)
         self.grant: Grant = OPEN
         """What may be sent now."""
@@ -200,6 +200,11 @@ class Direction:
         """Let runs of frames pass between two nodes that have them."""
         if hasattr(near, "extend_run") and hasattr(far, "receive_run"):
             self.sends_runs, self.takes_runs = near, far
+
+    def give_with(self, head: int) -> None:
+        """Give frames to the far end when so many bytes have arrived; 0 for whole frames."""
+        self.head = head
+        self.head_time = self.time_of(head)
 
     @property
     def is_cut(self) -> bool:

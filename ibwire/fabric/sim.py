@@ -360,8 +360,11 @@ class Simulator:
                     frame = line.poll_transmit(now, line.port, line.grant)
                     if frame is None:
                         continue
+                    stage = line.stage
                     if isinstance(frame, UnbuiltFrame):
                         size = frame.size + line.overhead
+                        if stage is line.plain_stage:
+                            stage = None
                         if (
                             frame.continues
                             and has_runs
@@ -378,8 +381,11 @@ class Simulator:
                     took = (size * line.numerator + line.denominator - 1) // line.denominator
                     free = now + (took or 1)
                     line.free_at = free
-                    if line.stage is None and size > line.control_size + line.overhead:
-                        events.schedule(free + line.delay, now, line.far, line, frame)
+                    if stage is None and size > line.control_size + line.overhead:
+                        arrival = free + line.delay + line.latency
+                        if 0 < line.head < size:
+                            arrival = now + line.head_time + line.delay + line.latency
+                        events.schedule(arrival, now, line.far, line, frame)
                     else:
                         self._pass(line, frame, now)
                     if line.polls_always:
@@ -449,7 +455,7 @@ class Simulator:
         if (stage is None or stage is line.plain_stage) and isinstance(given, UnbuiltFrame):
             arrival = line.free_at
             if 0 < line.head < given.size + line.overhead:
-                arrival = now + line.time_of(line.head)
+                arrival = now + line.head_time
             if given.size <= line.control_size:
                 self._plan(line, given, arrival + line.delay, now)
             else:
@@ -461,7 +467,7 @@ class Simulator:
         arrival = line.free_at + line.delay
         if unbuilt is not None or line.back is None or frame[12:14] != _MAC_CONTROL:
             if 0 < line.head < len(frame) + line.overhead:
-                arrival = now + line.time_of(line.head) + line.delay
+                arrival = now + line.head_time + line.delay
             if len(frame) > line.control_size:
                 arrival += line.latency
         if stage is None or stage is line.plain_stage:

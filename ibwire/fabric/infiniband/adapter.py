@@ -106,7 +106,7 @@ class AdapterPort:
             return
         if packet.vl != MANAGEMENT_VL:
             link.free(packet.vl, packet.cost)
-        if link.is_bad(packet):
+        if (packet.transport is None or link.verifies) and link.is_bad(packet):
             return
         if self.to_management is not None and packet.is_management:
             self.to_management(bytes(packet.build()), link.port.number, now)
@@ -232,6 +232,8 @@ class AdapterPort:
 
     def _has_room(self, link: LinkEnd) -> bool:
         """Whether a lane has no packet."""
+        if link.lanes == 1:
+            return self.staged[0] is None
         for vl in range(link.lanes):  # noqa: SIM110 - a generator would cost more
             if self.staged[vl] is None:
                 return True

@@ -63,8 +63,8 @@ class SendCredits:
 class ReceiveBuffer:
     """The buffer of a receiver, by virtual lane.
 
-    size: blocks of each lane. step: a new limit is sent when it is higher than the last one by so
-    many blocks.
+    size: blocks of each lane, not above `LARGEST_GRANT`. step: a new limit is sent when it is
+    higher than the last one by so many blocks.
     """
 
     __slots__ = ("accepted", "announced", "held", "leaving", "most", "size", "step")
@@ -96,22 +96,20 @@ class ReceiveBuffer:
 
     def free(self, vl: int, cost: int) -> bool:
         """Take a packet out; whether the sender should be given the new limit."""
-        held = self.held
-        held[vl] = held[vl] - cost
-        return (self.limit(vl) - self.announced[vl]) & _MASK >= self.step
+        held = self.held[vl] = self.held[vl] - cost
+        limit = self.accepted[vl] + self.size - held
+        return (limit - self.announced[vl]) & _MASK >= self.step
 
     def begin_to_free(self, vl: int, cost: int) -> bool:
         """Let a packet begin to leave; whether the sender should be given a new limit when it and
         the others that are leaving have left."""
         leaving = self.leaving[vl] = self.leaving[vl] + cost
-        return (self.limit(vl) + leaving - self.announced[vl]) & _MASK >= self.step
+        limit = self.accepted[vl] + self.size - self.held[vl]
+        return (limit + leaving - self.announced[vl]) & _MASK >= self.step
 
     def limit(self, vl: int) -> int:
         """FCCL: up to which count the other end may send now."""
-        free = self.size - self.held[vl]
-        if free > LARGEST_GRANT:
-            free = LARGEST_GRANT
-        return self.accepted[vl] + free & _MASK
+        return self.accepted[vl] + self.size - self.held[vl] & _MASK
 
     def restart(self) -> None:
         """Begin to count from 0, as the link has come up again; packets stay."""

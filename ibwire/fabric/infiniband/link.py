@@ -155,7 +155,7 @@ class LinkEnd:
         self.line, self.incoming = line, incoming
         self.tick = line.time_of(WORD)
         if self.port.node.is_switch:
-            self.lead = max(0, self._latency - incoming.time_of(incoming.head))
+            self.lead = max(0, self._latency - incoming.head_time)
         found = rate_of(self.port)
         if found is not None and self.period:
             speed, _ = found
@@ -400,9 +400,10 @@ class LinkEnd:
         return True
 
     def is_bad(self, packet: LinkPacket) -> bool:
-        """Whether a packet turns out to be damaged at its end; counts it then."""
-        if packet.transport is not None and not self.verifies:
-            return False
+        """Whether a packet turns out to be damaged at its end; counts it then.
+
+        It needs not be asked for a packet of a device, unless this end `verifies`.
+        """
         frame = packet.build()
         if type(frame) is AbortedFrame:
             self.counters.port_rcv_remote_physical_errors += 1
@@ -414,10 +415,14 @@ class LinkEnd:
 
     def free(self, vl: int, cost: int) -> bool:
         """Take a packet out of the buffer; whether a flow-control packet has become due."""
-        if self.buffer.free(vl, cost) and self.state >= INIT and vl < self.lanes:
-            self.due |= 1 << vl
-            return True
-        return False
+        return self.buffer.free(vl, cost) and self.give(vl)
+
+    def give(self, vl: int) -> bool:
+        """Have the limit of a lane sent, which has grown; whether it is."""
+        if self.state < INIT or vl >= self.lanes:
+            return False
+        self.due |= 1 << vl
+        return True
 
     def __repr__(self) -> str:
         return f"<end of the link at {self.port.node.name}[{self.port.number}]>"

@@ -28,7 +28,7 @@ class FabricSettings:
     update_symbols: int = UPDATE_SYMBOLS
     """Symbol times between flow-control packets that say nothing new; 0 for none."""
     update_step: int | None = None
-    """Blocks by which a limit grows before it is sent; by default an eighth of the buffer."""
+    """Blocks by which a limit grows before it is sent; by default a quarter of the buffer."""
     adaptive: bool = False
     """Whether switches choose, of the ports with as many hops to the destination, one with the
     shortest queue."""
@@ -56,4 +56,4 @@ class FabricSettings:
     @property
     def step(self) -> int:
         """Blocks by which a limit grows before it is sent."""
-        return self.update_step or max(1, self.buffer // 8)
+        return self.update_step or max(1, self.buffer // 4)

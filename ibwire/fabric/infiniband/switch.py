@@ -24,7 +24,7 @@ from ibwire.fabric.infiniband.packets import FlowControl, LinkPacket, read_packe
 from ibwire.fabric.infiniband.settings import FabricSettings
 from ibwire.fabric.infiniband.states import ACTIVE, ACTIVE_DEFER, INIT
 from ibwire.fabric.infiniband.subnet import FIRST_MULTICAST, PERMISSIVE_LID, Node, Port
-from ibwire.fabric.infiniband.tables import NO_PORT, output_port
+from ibwire.fabric.infiniband.tables import NO_PORT, TOP_AT
 
 LIFE_UNIT: Time = 4096 * US // 1000
 """Of HOQLife and LifeTimeValue: 4.096 us times a power of two."""
@@ -129,9 +129,7 @@ class Lane:
         queue.append(transit)
 
     def first(self, now: Time) -> Transit | None:
-        """The packet whose turn it is, of those that may leave by now."""
-        if self.alone is not None:
-            return self.alone if self.alone.ready <= now else None
+        """The packet whose turn it is, of those that may leave by now; not one that is alone."""
         turns = self.turns
         for _ in range(len(turns)):
             transit = self.queues[turns[0]][0]
@@ -278,14 +276,10 @@ class CutThroughSwitch:
     def _send_smp(self, transit: Transit, port: SwitchPort, now: Time) -> None:
         """Put a packet on VL15 into the queue of a port."""
         port.vl15.append(transit)
-        self._plan(port, transit.ready, now)
-
-    def _plan(self, port: SwitchPort, ready: Time, now: Time) -> None:
-        """Have a port asked when a packet may leave and its line is free."""
-        if ready <= now or ready <= port.link.line.free_at:
+        if transit.ready <= now:
             self.ready_ports.append(port.number)
         else:
-            heappush(self._due, (ready, port.number))
+            heappush(self._due, (transit.ready, port.number))
 
     def send(self, frame: Frame, number: int, now: Time) -> None:
         """Send another packet of port 0 by a port with a link."""
@@ -345,36 +339,28 @@ class CutThroughSwitch:
         if len(frame) == FCP_SIZE:
             self._take_flow_control(frame, now, port)
         else:
-            self._take(read_packet(frame), now, port)
+            self.receive_unbuilt(read_packet(frame), now, port)
 
     def receive_unbuilt(self, frame: UnbuiltFrame, now: Time, port: int = 0) -> None:
-        """Take a packet: when it may leave, or one of the link when it arrives."""
-        if isinstance(frame, LinkPacket):
-            self._take(frame, now, port)
-        else:
+        """Take a packet when it may leave, and put it into the queues of the ports by which it
+        does; or a flow-control packet when it arrives."""
+        if not isinstance(frame, LinkPacket):
             assert isinstance(frame, FlowControl)
             self._take_flow_control(frame, now, port)
-
-    def _take_flow_control(self, frame: Frame | FlowControl, now: Time, number: int) -> None:
-        """Take a flow-control packet; its port may go on."""
-        port = self.ports[number]
-        port.link.take_flow_control(frame, now)
-        if port.waiting:
-            self.ready_ports.append(number)
-
-    def _take(self, packet: LinkPacket, now: Time, number: int) -> None:
-        """Put a packet into the queues of the ports by which it leaves."""
-        source = self._ports[number]
+            return
+        source = self._ports[port]
         assert source is not None
-        link = source.link
+        packet, link = frame, source.link
         if not link.take(packet, now):
             return
         line = link.incoming
         arrived = tail = now - link.pipe
-        if line.head and packet.size + line.overhead > line.head:
-            tail += line.time_of(packet.size + line.overhead - line.head)
+        more = packet.size + line.overhead - line.head
+        if line.head and more > 0:  # `time_of`, inlined
+            tail += (more * line.numerator + line.denominator - 1) // line.denominator
         transit = Transit(packet, source, arrived, tail)
-        transit.is_bad = link.is_bad(packet)
+        if packet.transport is None or link.verifies:
+            transit.is_bad = link.is_bad(packet)
         if packet.vl == MANAGEMENT_VL:
             self._forward_management(transit, now)
         elif FIRST_MULTICAST <= packet.dlid != PERMISSIVE_LID:
@@ -390,6 +376,13 @@ class CutThroughSwitch:
                 output = self._ports[out]
                 assert output is not None
                 self._enqueue(transit, output, now)
+
+    def _take_flow_control(self, frame: Frame | FlowControl, now: Time, number: int) -> None:
+        """Take a flow-control packet; its port may go on."""
+        port = self.ports[number]
+        port.link.take_flow_control(frame, now)
+        if port.waiting:
+            self.ready_ports.append(number)
 
     def _forward_copies(self, transit: Transit, outputs: list[int], now: Time) -> None:
         """Let a packet go to several ports. It is in the buffer until the last copy has left."""
@@ -448,7 +441,8 @@ class CutThroughSwitch:
         packet = transit.packet
         if transit.copies is not None:  # other ports may send it on other lanes
             packet = transit.packet = packet.copy()
-        packet.put_on(vl)
+        if packet.vl != vl:
+            packet.put_on(vl)
         link.sent(packet, now)
         output.sending = transit
         if output.waiting or output.vl15:
@@ -482,7 +476,10 @@ class CutThroughSwitch:
     def _port_to(self, transit: Transit, now: Time) -> int:
         """The port by which a packet to one LID leaves; counts one that leaves by none, as -1."""
         lid, came = transit.packet.dlid, transit.came
-        out = output_port(self._info, self._lft, lid)
+        lft, info = self._lft, self._info
+        # `output_port`, inlined.
+        top = info[TOP_AT] << 8 | info[TOP_AT + 1]
+        out = lft[lid] if lid <= top and lid < len(lft) else NO_PORT
         if self._alternatives is not None and transit.vl != MANAGEMENT_VL:
             out = self._least_loaded(self._alternatives.ports(self.node, lid), transit, now)
         # A packet does not leave by the port by which it came (IBA 18.2.4.3); none is NO_PORT.
@@ -525,33 +522,32 @@ class CutThroughSwitch:
 
     def _enqueue(self, transit: Transit, output: SwitchPort, now: Time) -> None:
         """Put a packet into the queue of a port, unless it is discarded."""
-        link = output.link
-        vl = self._lane_for(transit, output, now)
-        if vl < 0:
-            self._release(transit)
+        link, packet, source = output.link, transit.packet, transit.source
+        vl = link.vl_for(transit.came, packet.sl)
+        if link.state < ACTIVE or packet.size > link.largest:
+            link.counters.port_xmit_discards += 1
+        elif vl == MANAGEMENT_VL:
+            if source is not None:
+                source.link.counters.port_rcv_switch_relay_errors += 1
+        elif link.enforces_outbound and not self._admits(link, transit, inbound=False):
+            pass  # which is counted there
+        elif now < output.lanes[vl].stalled_until:
+            link.counters.port_xmit_discards += 1
+        else:
+            ready = transit.arrived
+            if source is not None:
+                ready += source.link.lead
+                if link.line.rate_bps > source.link.incoming.rate_bps:
+                    ready = self._ready(transit, link)
+            transit.ready = ready
+            output.lanes[vl].add(transit)
+            output.waiting |= 1 << vl
+            if ready <= now or ready <= link.line.free_at:
+                self.ready_ports.append(output.number)
+            else:
+                heappush(self._due, (ready, output.number))
             return
-        transit.ready = self._ready(transit, link)
-        output.lanes[vl].add(transit)
-        output.waiting |= 1 << vl
-        self._plan(output, transit.ready, now)
-
-    def _lane_for(self, transit: Transit, output: SwitchPort, now: Time) -> int:
-        """The lane by which a packet leaves; -1 if it is discarded, which is counted."""
-        link = output.link
-        if link.state < ACTIVE or transit.packet.size > link.largest:
-            link.counters.port_xmit_discards += 1
-            return -1
-        vl = link.vl_for(transit.came, transit.packet.sl)
-        if vl == MANAGEMENT_VL:
-            if transit.source is not None:
-                transit.source.link.counters.port_rcv_switch_relay_errors += 1
-            return -1
-        if link.enforces_outbound and not self._admits(link, transit, inbound=False):
-            return -1
-        if now < output.lanes[vl].stalled_until:
-            link.counters.port_xmit_discards += 1
-            return -1
-        return vl
+        self._release(transit)
 
     def _ready(self, transit: Transit, link: LinkEnd) -> Time:
         """From when a packet may leave: its last byte must be there when it is sent."""
@@ -604,7 +600,7 @@ class CutThroughSwitch:
                 if transit is not None:
                     if link.credits.allows(vl, transit.cost):
                         if output.waiting == 1 and link.lanes == 1:
-                            return link.choose(1, output.sizes)
+                            return 0 if link.arbiter.lanes & 1 else -1
                         sendable |= 1 << vl
                         output.sizes[vl] = transit.packet.size
                     else:
@@ -628,7 +624,14 @@ class CutThroughSwitch:
     def _first(self, output: SwitchPort, vl: int, now: Time) -> Transit | None:
         """The packet of a lane whose turn it is; those before it that are too old are discarded."""
         lane, hoq, life = output.lanes[vl], output.hoq, self._life
-        while (transit := lane.first(now)) is not None:
+        while True:
+            transit = lane.alone
+            if transit is None:
+                transit = lane.first(now)
+                if transit is None:
+                    break
+            elif transit.ready > now:
+                return None
             if transit.is_bad and transit.tail <= now:
                 self._release(lane.pop(now))
                 continue
@@ -691,8 +694,7 @@ class CutThroughSwitch:
             source = transit.source
             assert source is not None
             source.draining.remove(output)
-            leaving = source.link.buffer.leaving
-            leaving[transit.vl] = leaving[transit.vl] - transit.cost
+            source.link.buffer.leaving[transit.vl] -= transit.cost
         self._release(transit)
 
     def _release(self, transit: Transit) -> None:
@@ -702,8 +704,10 @@ class CutThroughSwitch:
             copies.left -= 1
             if copies.left:
                 return
-        if source is not None and source.link.free(transit.vl, transit.cost):
-            self.ready_ports.append(source.number)
+        if source is not None:
+            link = source.link
+            if link.buffer.free(transit.vl, transit.cost) and link.give(transit.vl):
+                self.ready_ports.append(source.number)
 
 
 def _end_of(lane: Lane, transit: Transit, hoq: Time | None, life: Time | None) -> Time:
