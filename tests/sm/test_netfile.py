@@ -15,6 +15,7 @@ from ibwire.fabric.infiniband import netfile, read_topology
 from ibwire.fabric.infiniband.netfile import TopologyError, parse_topology, write_topology
 from ibwire.fabric.infiniband.shipped import topology_names, topology_path
 from ibwire.fabric.infiniband.subnet import Subnet, rate_name
+from ibwire_layers.attributes import SwitchInfo
 
 PAIR = """\
 switchguid=0x100
@@ -42,6 +43,28 @@ def test_links_stand_at_one_end_or_at_both() -> None:
     assert subnet.nodes["sw0"].description == "a switch"
     assert subnet.nodes["a"].ports[1].guid == 0x201
     assert subnet.nodes["b"].ports[1].guid == 0x333
+
+
+def test_a_rate_stands_at_one_end_or_at_both() -> None:
+    text = 'Switch 3 "s"\n[1] "a"[1]\n[2] "b"[1] # 1xSDR\n[3] "c"[1] # 4xHDR\n\n'
+    text += 'Ca 1 "a"\n[1] "s"[1] # 4xNDR\n\nCa 1 "b"\n[1] "s"[2]\n\n'
+    text += 'Ca 1 "c"\n[1] "s"[3] # 4xHDR\n'
+
+    assert {link[2:] for link in links(parse_topology(text))} == {
+        ("a", 1, "4xNDR"), ("b", 1, "1xSDR"), ("c", 1, "4xHDR"),
+    }  # fmt: skip
+
+
+def test_port_0_of_a_switch_is_what_ibnetdiscover_says() -> None:
+    text = 'Switch 2 "a" # "enhanced port 0" base port 0 lid 2 lmc 0\n\n'
+    text += 'Switch 2 "b" # "b" enhanced port 0 lid 2 lmc 0\n'
+
+    subnet = parse_topology(text)
+    again = parse_topology(write_topology(subnet))
+
+    for found in (subnet, again):
+        infos = [SwitchInfo.unpack(node.info) for node in found.nodes.values()]
+        assert [info.enhanced_port0 for info in infos] == [0, 1]
 
 
 def test_ibnetdiscover_prints_a_topology() -> None:
@@ -132,6 +155,11 @@ def test_what_is_written_is_read_again(name: str) -> None:
         ("ibwarn: failed", "net:1:1", 'expected Switch 8 "NAME"'),
         ('Switch 4 "sw0"\n[1] "a"[1] # 5xEDR\n\nCa 1 "a"', "net:2", "5xEDR"),
         ('Switch 4 "sw0"\n[1] "a"[2]\n\nCa 1 "a"', "net:2", "1 to 1"),
+        (
+            'Switch 4 "s"\n[1] "a"[1] # 4xEDR\n\nCa 1 "a"\n [1] "s"[1] # 4xHDR',
+            "net:5:15",
+            "another rate than in line 2 for the same link",
+        ),
         ('Switch 4 "sw0"\n[1] "sw0"[1]', "net:2:5", "which is the same port"),
         (
             'Switch 4 "sw0"\n[1] "a"[1]\n[2] "a"[1]\n\nCa 1 "a"',

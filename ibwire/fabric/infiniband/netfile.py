@@ -5,7 +5,8 @@
     [1]  "H-0002c90300200010"[1](2c90300200011)  # "node-0" lid 1 4xEDR
 
 A node begins with its GUIDs, has a line of its type, number of ports and id, and one line for each
-of its connected ports; an empty line ends it. A link stands at both of its ends, or at one.
+of its connected ports; an empty line ends it. A link stands at both of its ends, or at one, and so
+does its rate.
 """
 
 from __future__ import annotations
@@ -38,6 +39,9 @@ _PORT = re.compile(
     r'\[(\d{1,6})\]\s*(?:\(([0-9a-fA-F]{1,16})\))?\s*"([^"]*)"\s*\[(\d{1,6})\]\s*(?:\(([0-9a-fA-F]{1,16})\))?'
 )
 _RATE = re.compile(r"\b(\d+[xX][A-Za-z]+\d*)\s*$")
+_ENHANCED = re.compile(r"\s*enhanced port 0\b")
+"""What ibnetdiscover says of a switch whose port 0 is like that of an adapter."""
+_DEFAULT_RATE = Width.X4, Speed.EDR
 
 
 @dataclass(slots=True)
@@ -49,6 +53,7 @@ class _Written:
     name: str = ""
     description: str | None = None
     num_ports: int = 0
+    is_enhanced: bool = False
     numbers: dict[str, int] = field(default_factory=dict)
     port_guids: dict[int, int] = field(default_factory=dict)
     links: list[_Link] = field(default_factory=list)
@@ -62,7 +67,9 @@ class _Link:
     port: int
     peer: str
     peer_port: int
-    rate: tuple[Width, Speed]
+    rate: tuple[Width, Speed] | None
+    """`None` if the line has none."""
+    rate_column: int
 
 
 def read_topology(path: Path) -> Subnet:
@@ -105,10 +112,29 @@ class _Reader:
         guids: dict[int, _Written] = {}
         for written in self.nodes:
             self._add(subnet, written, guids)
+        rates = self._rates()
         for written in self.nodes:
             for link in written.links:
-                self._connect(subnet, written, link)
+                named = rates.get(_ends(written, link))
+                rate = named.rate if named is not None else None
+                self._connect(subnet, written, link, rate or _DEFAULT_RATE)
         return subnet
+
+    def _rates(self) -> dict[frozenset[tuple[str, int]], _Link]:
+        """For each link that has a rate, the line that gives it: one end, or both the same."""
+        found: dict[frozenset[tuple[str, int]], _Link] = {}
+        for written in self.nodes:
+            for link in written.links:
+                if link.rate is None:
+                    continue
+                other = found.setdefault(_ends(written, link), link)
+                if other.rate != link.rate:
+                    raise self._error(
+                        link.line,
+                        f"another rate than in line {other.line} for the same link",
+                        link.rate_column,
+                    )
+        return found
 
     def _error(self, line: int, what: str, column: int = 1) -> TopologyError:
         return TopologyError(f"{self.source}:{line}:{column}: {what}")
@@ -139,6 +165,7 @@ class _Reader:
             raise self._error(number, f"a second node; an empty line ends {node.name!r}", column)
         node.line, node.kind = number, matched[1].lower()
         node.num_ports, node.name, node.description = int(matched[2]), matched[3], matched[4]
+        node.is_enhanced = _ENHANCED.match(matched.string, matched.end()) is not None
         if not node.name:
             raise self._error(number, "the id of the node is empty", column)
         if not 1 <= node.num_ports <= 254:
@@ -158,14 +185,16 @@ class _Reader:
             )
         if matched[2]:
             node.port_guids[port] = int(matched[2], 16)
-        rate = Width.X4, Speed.EDR
+        rate, rate_column = None, column
         if found := _RATE.search(stripped):
+            rate_column = column + found.start()
             try:
                 rate = read_rate(found[1])
             except EncodeError as error:
-                raise self._error(number, str(error), column + found.start()) from None
+                raise self._error(number, str(error), rate_column) from None
         peer_column = column + matched.start(3) - 1
-        node.links.append(_Link(number, peer_column, port, matched[3], peer_port, rate))
+        link = _Link(number, peer_column, port, matched[3], peer_port, rate, rate_column)
+        node.links.append(link)
 
     def _close(self) -> None:
         node, self.open = self.open, None
@@ -196,7 +225,7 @@ class _Reader:
         if written.name in subnet.nodes:
             raise self._error(written.line, f"a second node {written.name!r}")
         try:
-            subnet.add(
+            node = subnet.add(
                 Node(
                     written.name,
                     is_switch=is_switch,
@@ -211,8 +240,12 @@ class _Reader:
             )
         except EncodeError as error:
             raise self._error(written.line, str(error)) from None
+        if is_switch:
+            node.enhanced_port_0 = int(written.is_enhanced)
 
-    def _connect(self, subnet: Subnet, written: _Written, link: _Link) -> None:
+    def _connect(
+        self, subnet: Subnet, written: _Written, link: _Link, rate: tuple[Width, Speed]
+    ) -> None:
         peer = subnet.nodes.get(link.peer)
         if peer is None:
             near_name = closest(link.peer, list(subnet.nodes))
@@ -238,7 +271,12 @@ class _Reader:
                     f"{', which is the same port' if near is far else ' already'}",
                     link.column,
                 )
-        subnet.connect(near, far, *link.rate)
+        subnet.connect(near, far, *rate)
+
+
+def _ends(written: _Written, link: _Link) -> frozenset[tuple[str, int]]:
+    """Both ends of a link, whichever of them it is written at."""
+    return frozenset(((written.name, link.port), (link.peer, link.peer_port)))
 
 
 def _expected(line: str) -> str:
@@ -273,7 +311,8 @@ def _written(node: Node) -> str:
     base = node.ports[0]
     note = f'"{node.description}"'
     if node.is_switch:
-        note += f" base port 0 lid {base.lid} lmc {base.lmc}"
+        kind_of_port_0 = "enhanced" if node.enhanced_port_0 else "base"
+        note += f" {kind_of_port_0} port 0 lid {base.lid} lmc {base.lmc}"
     lines.append(f'{kind}\t{node.num_ports} "{node.name}"\t\t# {note}')
     for port in node.external_ports():
         peer = port.peer

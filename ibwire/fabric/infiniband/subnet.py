@@ -281,6 +281,7 @@ class Node:
     linear_fdb_top = Stored(SwitchInfo, "linear_fdb_top")
     port_state_change = Stored(SwitchInfo, "port_state_change")
     life_time = Stored(SwitchInfo, "life_time_value")
+    enhanced_port_0 = Stored(SwitchInfo, "enhanced_port0")
     multicast_primary_port = Stored(SwitchInfo, "default_multicast_primary_port")
 
     @property
