@@ -17,6 +17,7 @@ from typing import Protocol
 
 from ibwire.base.errors import EncodeError
 from ibwire.base.units import Time
+from ibwire.fabric.infiniband.counters import DAMAGED, INACTIVE, NO_ROUTE
 from ibwire.fabric.infiniband.local_errors import LocalErrors
 from ibwire.fabric.infiniband.lrh import VCRC_SIZE
 from ibwire.fabric.infiniband.states import INIT
@@ -277,7 +278,7 @@ class Management:
             else:
                 out = by_lid(datagram, node, arrived)
                 if out == DISCARD and arrived is not None and node.is_switch:
-                    arrived.counters.port_rcv_switch_relay_errors += 1
+                    arrived.counters.reject(NO_ROUTE)
             if is_data and arrived is not None and not self._admits(datagram, arrived):
                 return None
             if out == DELIVER or (out == 0 and node.is_switch):
@@ -287,7 +288,7 @@ class Management:
             leaving = node.ports[out]
             peer = leaving.peer
             if peer is None or not (leaving.carries(least) and peer.carries(taken_from)):
-                leaving.counters.port_xmit_discards += 1
+                leaving.counters.discard(INACTIVE)
                 return None
             if (
                 is_data
@@ -341,7 +342,7 @@ class Management:
                 local.more -= 1
             return False
         peer.counters.symbol_error_counter += 1
-        peer.counters.port_rcv_errors += 1
+        peer.counters.reject(DAMAGED)
         if local is None:
             local = self._local_errors[peer] = LocalErrors(peer)
         if local.count():
@@ -368,7 +369,7 @@ class Management:
             leaving = node.ports[out]
             peer = leaving.peer
             if peer is None or not (leaving.carries(INIT) and peer.carries(INIT)):
-                leaving.counters.port_xmit_discards += 1
+                leaving.counters.discard(INACTIVE)
                 return None
             counters = leaving.counters
             counters.port_xmit_pkts += 1

@@ -11,6 +11,7 @@ from functools import partial
 
 from ibwire.base.node import OPEN, Frame, Grant
 from ibwire.base.units import Time
+from ibwire.fabric.infiniband.counters import INACTIVE
 from ibwire.fabric.infiniband.lrh import MANAGEMENT_VL
 from ibwire.fabric.infiniband.network import PacketFabric, key_of
 from ibwire.fabric.infiniband.subnet import PERMISSIVE_LID, Node, Port
@@ -108,7 +109,7 @@ class PacketManagement(Management):
             self.lost += 1
             return
         if not port.is_up:
-            port.counters.port_xmit_discards += 1
+            port.counters.discard(INACTIVE)
             self.lost += 1
             return
         is_smp = datagram.mad[MGMT_CLASS] in SMP_CLASSES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ibwire.fabric.infiniband.counters import Counters
+from ibwire.fabric.infiniband.counters import DISCARDS, RCV_ERRORS, Counters
 from ibwire.fabric.infiniband.subnet import Node, Port
 from ibwire.sm.mads import METHOD, Datagram, attribute_of
 from ibwire_layers.mad import ClassPortInfo, Method, Status
@@ -75,6 +75,8 @@ class PMA:
                 resp_time_value=RESPONSE_TIME,
             )
             return _answer(datagram, info.pack())
+        if (details := _DETAILS.get(attribute)) is not None:
+            return self._details(node, datagram, details)
         header = _COUNTERS.get(attribute)
         if header is None:
             return datagram.answer(status=_UNKNOWN)
@@ -86,6 +88,23 @@ class PMA:
             for port in ports:
                 _write(port.counters, written)
         return _answer(datagram, self._read(header, ports, mad))
+
+    def _details(self, node: Node, datagram: Datagram, names: tuple[str, ...]) -> Datagram:
+        """The response to a Get or Set of why packets were dropped: a counter of 16 bits each."""
+        mad = datagram.mad
+        ports = self._ports(node, mad[DATA + 1])
+        if not ports:
+            return datagram.answer(status=_INVALID)
+        select = mad[DATA + 2] << 8 | mad[DATA + 3]
+        values = []
+        for place, name in enumerate(names):
+            at = DATA + 4 + 2 * place
+            if mad[METHOD] == Method.SET and select >> place & 1:
+                for port in ports:
+                    setattr(port.counters, name, mad[at] << 8 | mad[at + 1])
+            values.append(min(sum(getattr(port.counters, name) for port in ports), 0xFFFF))
+        head = bytes(mad[DATA : DATA + 4])
+        return _answer(datagram, head + b"".join(each.to_bytes(2, "big") for each in values))
 
     def _ports(self, node: Node, number: int) -> list[Port]:
         if number == ALL_PORTS:
@@ -131,6 +150,11 @@ def _write(counters: Counters, written: PortCounters | PortCountersExtended) -> 
         if hasattr(counters, name):
             setattr(counters, name, getattr(written, name))
 
+
+_DETAILS: dict[int, tuple[str, ...]] = {
+    PerfAttribute.PORT_RCV_ERROR_DETAILS: RCV_ERRORS,
+    PerfAttribute.PORT_XMIT_DISCARD_DETAILS: DISCARDS,
+}
 
 _COUNTERS: dict[int, type[PortCounters] | type[PortCountersExtended]] = {
     PerfAttribute.PORT_COUNTERS: PortCounters,

@@ -281,6 +281,17 @@ def test_opensm_and_tools_work_with_a_link_that_damages_and_one_that_flaps(ring:
         assert named
         assert named <= {"sw0", "sw5"}
         ring.run("fail", "sw0[7]", "--restore")
+        shown = [line.split() for line in ring.run("show").splitlines()]
+        lids = {row[0]: row[2] for row in shown}
+        # All of them are damaged packets (ibqueryerrors --details prints them by a wrong name).
+        for name, number in (("sw0", "7"), ("sw5", "8")):
+            port = lids[name], number
+            errors = re.search(
+                r"PortRcvErrors:\.+(\d+)", ring.on(first, "perfquery", *TIMEOUT, *port)
+            )
+            reasons = ring.on(first, "perfquery", *TIMEOUT, "-E", *port)
+            assert errors
+            assert re.search(rf"PortLocalPhysicalErrors:\.+{errors[1]}\n", reasons)
         ring.run("fail", "sw0[8]", "--for", "100ms")
         until(lambda: ring.states() == {"active"})
         assert ring.on(last, "iblinkinfo", *TIMEOUT).count("Active") == 36

@@ -357,17 +357,24 @@ def up(fabric: Fabric) -> None:
 
 
 def by_lid(
-    fabric: Fabric, lid: int, attribute: int, mgmt_class: MgmtClass, *, qkey: int = 0
+    fabric: Fabric,
+    lid: int,
+    attribute: int,
+    mgmt_class: MgmtClass,
+    *,
+    qkey: int = 0,
+    method: Method = Method.GET,
+    data: bytes = bytes((0, 1)),
 ) -> bytes | None:
     header = MAD(
         mgmt_class=mgmt_class,
         class_version=1,
-        method=Method.GET,
+        method=method,
         transaction_id=7,
         attribute_id=attribute,
     ).pack()
     mad = bytearray(header.ljust(256, b"\0"))
-    mad[65] = 1
+    mad[64 : 64 + len(data)] = data
     fabric.received.clear()
     fabric.management.send(Datagram(mad, fabric.a.lid, lid, 1, 1, qkey=qkey), fabric.a)
     fabric.management.run(0)
@@ -393,6 +400,46 @@ def test_counters_are_of_the_packets_that_passed(fabric: Fabric) -> None:
     # Two requests have come and one answer has gone when it counts; 288 bytes each.
     assert (counters.port_rcv_pkts, counters.port_rcv_data) == (2, 144)
     assert (counters.port_xmit_pkts, counters.port_xmit_data) == (1, 72)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "values"),
+    [
+        # Their places in libibmad's fields.c, such as IB_PC_RCV_LOOPING_ERR_F at bit 112.
+        (PerfAttribute.PORT_RCV_ERROR_DETAILS, [1, 2, 3, 4, 5, 6]),
+        (PerfAttribute.PORT_XMIT_DISCARD_DETAILS, [7, 8, 9, 0xFFFF]),
+    ],
+)
+def test_the_agent_tells_why_packets_were_dropped(
+    fabric: Fabric, attribute: PerfAttribute, values: list[int]
+) -> None:
+    up(fabric)
+    counters = fabric.b.counters
+    counters.port_local_physical_errors = 1
+    counters.port_malformed_packet_errors = 2
+    counters.port_buffer_overrun_errors = 3
+    counters.port_dlid_mapping_errors = 4
+    counters.port_vl_mapping_errors = 5
+    counters.port_looping_errors = 6
+    counters.port_inactive_discards = 7
+    counters.port_neighbor_mtu_discards = 8
+    counters.port_sw_lifetime_limit_discards = 9
+    counters.port_sw_hoq_lifetime_limit_discards = 1 << 20
+
+    answer = by_lid(fabric, 2, attribute, MgmtClass.PERF)
+    assert answer is not None
+    assert answer[64:68] == bytes.fromhex("00010000")
+    found = [int.from_bytes(answer[at : at + 2], "big") for at in range(68, 192, 2)]
+    assert found == values + [0] * (62 - len(values))
+
+    # Set with the second bit of CounterSelect: that counter alone is 0 then.
+    cleared = by_lid(
+        fabric, 2, attribute, MgmtClass.PERF, method=Method.SET, data=bytes.fromhex("00010002")
+    )
+    assert cleared is not None
+    values[1] = 0
+    found = [int.from_bytes(cleared[at : at + 2], "big") for at in range(68, 192, 2)]
+    assert found == values + [0] * (62 - len(values))
 
 
 def test_a_loop_of_tables_ends(fabric: Fabric) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from ibwire.base.node import OPEN, Frame, Grant, Node
 from ibwire.base.unbuilt import UnbuiltFrame
 from ibwire.base.units import Time
+from ibwire.fabric.infiniband.counters import TOO_LARGE
 from ibwire.fabric.infiniband.credits import FCP_SIZE
 from ibwire.fabric.infiniband.link import LANES, LinkEnd
 from ibwire.fabric.infiniband.lrh import MANAGEMENT_VL
@@ -245,8 +246,11 @@ class AdapterPort:
         A packet that no lane is for, or that is too long, is discarded.
         """
         vl = self._lane_of(packet.sl)
-        if vl == MANAGEMENT_VL or packet.size > self.link.largest:
+        if vl == MANAGEMENT_VL:
             self.link.counters.port_xmit_discards += 1
+            return True
+        if packet.size > self.link.largest:
+            self.link.counters.discard(TOO_LARGE)
             return True
         if self.staged[vl] is not None:
             return False

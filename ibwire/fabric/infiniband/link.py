@@ -14,6 +14,7 @@ from ibwire.base.node import Frame
 from ibwire.base.unbuilt import UnbuiltFrame
 from ibwire.base.units import S, Time
 from ibwire.fabric.infiniband.arbitration import Arbiter, read_table
+from ibwire.fabric.infiniband.counters import DAMAGED, MALFORMED, OVERRUN
 from ibwire.fabric.infiniband.credits import (
     FCP_SIZE,
     INITIALIZING,
@@ -378,7 +379,7 @@ class LinkEnd:
         elif self.local_errors.more:
             self.local_errors.more -= 1
         if packet.is_malformed:
-            counters.port_rcv_errors += 1
+            counters.reject(MALFORMED)
             return False
         vl = packet.vl
         least = INIT if vl == MANAGEMENT_VL else ARMED
@@ -389,10 +390,10 @@ class LinkEnd:
         if vl == MANAGEMENT_VL:
             return True
         if vl >= self.lanes:
-            counters.port_rcv_errors += 1
+            counters.reject(MALFORMED)
             return False
         if not self.buffer.take(vl, packet.cost):
-            counters.port_rcv_errors += 1
+            counters.reject(OVERRUN)
             self.overruns += 1
             return False
         if self.state == ARMED and not packet.is_damaged:
@@ -409,7 +410,7 @@ class LinkEnd:
             self.counters.port_rcv_remote_physical_errors += 1
             return True
         if (self.verifies or packet.is_damaged) and not has_good_vcrc(frame):
-            self.counters.port_rcv_errors += 1
+            self.counters.reject(DAMAGED)
             return True
         return False
 

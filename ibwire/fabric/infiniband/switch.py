@@ -17,6 +17,15 @@ from ibwire.base.node import OPEN, Frame, Grant
 from ibwire.base.unbuilt import UnbuiltFrame
 from ibwire.base.units import US, Time
 from ibwire.fabric.infiniband.adaptive import Alternatives
+from ibwire.fabric.infiniband.counters import (
+    INACTIVE,
+    LOOPING,
+    NO_LANE,
+    NO_ROUTE,
+    TOO_LARGE,
+    TOO_OLD_IN_QUEUE,
+    TOO_OLD_IN_SWITCH,
+)
 from ibwire.fabric.infiniband.credits import FCP_SIZE
 from ibwire.fabric.infiniband.link import LANES, LinkEnd
 from ibwire.fabric.infiniband.lrh import MANAGEMENT_VL, aborted, pkey_of
@@ -299,7 +308,7 @@ class CutThroughSwitch:
         port.link.stop()
         for lane in port.lanes:
             for transit in lane.clear():
-                port.link.counters.port_xmit_discards += 1
+                port.link.counters.discard(INACTIVE)
                 self._release(transit)
         port.vl15.clear()
         port.waiting = 0
@@ -484,7 +493,7 @@ class CutThroughSwitch:
             out = self._least_loaded(self._alternatives.ports(self.node, lid), transit, now)
         # A packet does not leave by the port by which it came (IBA 18.2.4.3); none is NO_PORT.
         if out == came or (out and self._ports[out] is None):
-            self.links[came].counters.port_rcv_switch_relay_errors += 1
+            self.links[came].counters.reject(LOOPING if out == came else NO_ROUTE)
             return -1
         return out
 
@@ -525,14 +534,14 @@ class CutThroughSwitch:
         link, packet, source = output.link, transit.packet, transit.source
         vl = link.vl_for(transit.came, packet.sl)
         if link.state < ACTIVE or packet.size > link.largest:
-            link.counters.port_xmit_discards += 1
+            link.counters.discard(INACTIVE if link.state < ACTIVE else TOO_LARGE)
         elif vl == MANAGEMENT_VL:
             if source is not None:
-                source.link.counters.port_rcv_switch_relay_errors += 1
+                source.link.counters.reject(NO_LANE)
         elif link.enforces_outbound and not self._admits(link, transit, inbound=False):
             pass  # which is counted there
         elif now < output.lanes[vl].stalled_until:
-            link.counters.port_xmit_discards += 1
+            link.counters.discard(TOO_OLD_IN_QUEUE)
         else:
             ready = transit.arrived
             if source is not None:
@@ -573,7 +582,7 @@ class CutThroughSwitch:
             if out == 0:
                 self._take_own(transit)
             elif out > 0 and self.links[out].state < INIT:
-                self.links[out].counters.port_xmit_discards += 1
+                self.links[out].counters.discard(INACTIVE)
             elif out > 0:
                 copy = Transit(transit.packet, transit.source, transit.arrived, transit.tail)
                 copy.is_bad = transit.is_bad
@@ -650,15 +659,16 @@ class CutThroughSwitch:
 
     def _discard(self, link: LinkEnd, lane: Lane, hoq: Time | None, now: Time) -> None:
         """Discard the first packet of a lane, which is too old; the lane may stall."""
+        is_first_too_long = hoq is not None and lane.since + hoq <= now
         self._release(lane.pop(now))
-        link.counters.port_xmit_discards += 1
+        link.counters.discard(TOO_OLD_IN_QUEUE if is_first_too_long else TOO_OLD_IN_SWITCH)
         lane.stalls += 1
         if hoq is None or not 0 < link.port.vl_stall_count <= lane.stalls:
             return
         lane.stalls = 0
         lane.stalled_until = now + STALL_LIVES * hoq
         for transit in lane.clear():
-            link.counters.port_xmit_discards += 1
+            link.counters.discard(TOO_OLD_IN_QUEUE)
             self._release(transit)
 
     def settle(self, number: int, now: Time) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from fabric.infiniband.test_network import assert_nothing_lost, fabric_of, hosts_of, port_at
 from ibwire.base.units import MS, US
+from ibwire.fabric.infiniband.counters import DISCARDS, RCV_ERRORS
 from ibwire.fabric.infiniband.generated import generate
 from ibwire.fabric.infiniband.multicast import Group, multicast_tables
 from ibwire.fabric.infiniband.network import set_limits
 from ibwire.fabric.infiniband.routing import bring_up
 from ibwire.fabric.infiniband.settings import FabricSettings
+from ibwire.fabric.infiniband.subnet import Port
 from ibwire.fabric.infiniband.tap import tap
 from ibwire.rc.attributes import AddressVector, QPType
 from ibwire.rc.work import SGE, SendWR, WCStatus, WROpcode
@@ -112,6 +114,29 @@ def test_a_packet_for_an_unknown_lid_is_a_relay_error() -> None:
     traffic.run(100 * MS)
 
     assert port_at(a).counters.port_rcv_switch_relay_errors == 2
+    assert reasons(port_at(a)) == {"port_dlid_mapping_errors": 2}
+
+
+def test_a_packet_that_would_leave_where_it_came_or_on_no_lane_is_a_relay_error() -> None:
+    traffic = fabric_of("star:hosts=3", lanes=2)
+    a, b, c = hosts_of(traffic.subnet)
+    port_at(a).node.lft[b.lid] = port_at(a).number
+    port_at(c).sl2vl[port_at(a).number] = bytes.fromhex("0f") + bytes(7)  # SL 1 on VL15
+    traffic.fabric.read_tables()
+    traffic.add(a, b, 1000, timeout=1, retry_cnt=1)
+    traffic.add(a, c, 1000, timeout=1, retry_cnt=2, sl=1)
+
+    traffic.run(100 * MS)
+
+    assert port_at(a).counters.port_rcv_switch_relay_errors == 5
+    assert reasons(port_at(a)) == {"port_looping_errors": 2, "port_vl_mapping_errors": 3}
+
+
+def reasons(port: Port) -> dict[str, int]:
+    """Why packets were dropped at a port, by the names of PortRcvErrorDetails and
+    PortXmitDiscardDetails."""
+    counts = {name: getattr(port.counters, name) for name in (*RCV_ERRORS, *DISCARDS)}
+    return {name: count for name, count in counts.items() if count}
 
 
 def test_a_packet_larger_than_the_mtu_of_the_next_link_is_discarded() -> None:
@@ -124,6 +149,7 @@ def test_a_packet_larger_than_the_mtu_of_the_next_link_is_discarded() -> None:
     traffic.run(100 * MS)
 
     assert port_at(b).counters.port_xmit_discards == 1
+    assert reasons(port_at(b)) == {"port_neighbor_mtu_discards": 1}
 
 
 def test_unreliable_services_arrive_too() -> None:

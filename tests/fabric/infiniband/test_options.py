@@ -227,6 +227,19 @@ def test_a_lane_that_discards_too_often_stalls(count: int, discarded: int) -> No
     traffic.simulator.run(round(3.5 * HOQ_LIFE))
 
     assert counters.port_xmit_discards == discarded
+    assert counters.port_sw_hoq_lifetime_limit_discards == discarded
+
+
+def test_what_was_too_long_in_the_switch_is_counted_apart() -> None:
+    """LifeTimeValue is 4.096 us, so all packets end before HOQLife, which is twice as long."""
+    traffic = stalled(0)
+    traffic.subnet.nodes["sw0"].life_time = 0
+    traffic.fabric.read_tables()
+    counters = port_at(hosts_of(traffic.subnet)[1]).counters
+
+    traffic.simulator.run(round(3.5 * HOQ_LIFE))
+
+    assert counters.port_xmit_discards == counters.port_sw_lifetime_limit_discards == 20
 
 
 @pytest.mark.parametrize(("lives", "waits"), [(9, False), (12, True)])
