@@ -86,6 +86,7 @@ class Campaign:
             minimises=minimises,
         )
         self._testbed = testbed
+        testbed.explained = report.explained
         self._make = make
         self._guide = make.guide if isinstance(make, Guided) else None
         self._choices: Sequence[Choice] = testbed.choices if explains else ()
@@ -104,6 +105,11 @@ class Campaign:
     def next_case(self) -> int:
         """Number of the next case."""
         return self.state.next_case
+
+    @property
+    def explained(self) -> int:
+        """What cases that were carried out again have cost, in packets that take as long."""
+        return self._testbed.explained
 
     @property
     def is_interrupted(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -23,6 +23,36 @@ MAXIMUM_BUCKETS = 1000
 
 OTHERS = "others"
 """The bucket of all differences beyond those."""
+
+
+ALWAYS = 1
+"""How many differences of a kind, one after the other, are examined in vain before some are not."""
+
+
+@dataclass(slots=True)
+class Patience:
+    """Which differences of a kind are examined when time is short.
+
+    Each one that was no new finding makes those that are left out before the next one more: kinds
+    of differences that are all of one cause cost little, and none is given up.
+    """
+
+    in_vain: int = 0
+    """How many of the last ones were no new finding."""
+    left_out: int = 0
+    """How many were left out after the last one."""
+
+    def is_next(self) -> bool:
+        """Whether the next difference is examined; it is left out if not."""
+        if self.left_out < self.in_vain - ALWAYS:
+            self.left_out += 1
+            return False
+        self.left_out = 0
+        return True
+
+    def note(self, *, is_new: bool) -> None:
+        """Take note of what one was that was examined."""
+        self.in_vain = 0 if is_new else self.in_vain + 1
 
 
 @dataclass(slots=True)
@@ -51,6 +81,10 @@ class Report:
     """Differences that were not seen again, by bucket."""
     unexamined: Counter[str] = field(default_factory=Counter)
     """Differences for which there was no time, by bucket."""
+    patience: defaultdict[str, Patience] = field(default_factory=lambda: defaultdict(Patience))
+    """Which differences are examined when time is short, by their kind."""
+    explained: int = 0
+    """What cases that were carried out again had cost when a resumed run was saved, in packets."""
 
     @property
     def choices(self) -> dict[str, str]:

@@ -19,7 +19,7 @@ from ibwire.fuzz.case import CaseError, Role
 from ibwire.fuzz.coverage import Cell, Coverage
 from ibwire.fuzz.judge.exclusions import parse_exclusion
 from ibwire.fuzz.judge.findings import Finding
-from ibwire.fuzz.report import Report
+from ibwire.fuzz.report import Patience, Report
 from ibwire.fuzz.stepper import Maker
 from ibwire.fuzz.targets.emulator import DEFAULT
 from ibwire.fuzz.vocabulary.operators import Group
@@ -150,6 +150,10 @@ class Session:
             "left_out": list(map(str, report.left_out)),
             "unstable": dict(report.unstable),
             "unexamined": dict(report.unexamined),
+            "explained": campaign.explained,
+            "led_to": report.led_to,
+            "examined": dict(report.examined),
+            "patience": [{"kind": kind, **asdict(each)} for kind, each in report.patience.items()],
             "findings": [
                 {**asdict(known), "seen": report.seen[known.bucket]} for known in self.known
             ],
@@ -225,7 +229,23 @@ def _session(document: _Object) -> Session:
     report.unstable = _by_bucket(document, "unstable")
     if "unexamined" in document.document:
         report.unexamined = _by_bucket(document, "unexamined")
+    if "explained" in document.document:
+        _take_patience(report, document)
     return Session(settings, report, document.number("next_case"), known)
+
+
+def _take_patience(report: Report, document: _Object) -> None:
+    """What a run knows of differences that are not worth the time to examine them."""
+    report.explained = document.number("explained")
+    report.examined = _by_bucket(document, "examined")
+    led_to = document.object("led_to")
+    for bucket in led_to.document:
+        if (name := led_to.text(bucket)) in report.seen:
+            report.led_to[bucket] = name
+    for each in document.objects("patience"):
+        report.patience[each.text("kind")] = Patience(
+            each.number("in_vain"), each.number("left_out")
+        )
 
 
 def _by_bucket(document: _Object, name: str) -> Counter[str]:

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count, product
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -36,9 +37,10 @@ from ibwire.fuzz.judge.choices import CHOICES
 from ibwire.fuzz.judge.comparison import Difference, Kind, crash
 from ibwire.fuzz.judge.findings import Finding, kind_of, signature
 from ibwire.fuzz.judge.profiles import profile_of
-from ibwire.fuzz.report import Report, RunState, Search
+from ibwire.fuzz.report import Patience, Report, RunState, Search
+from ibwire.fuzz.run_file import Session, Settings, load
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
-from ibwire.fuzz.targets.emulator import EmulatorTestbed, Patience
+from ibwire.fuzz.targets.emulator import EmulatorTestbed
 from ibwire.fuzz.targets.emulator import target as emulator
 from ibwire.fuzz.targets.testbed import Confirmed
 from ibwire.fuzz.vocabulary.binding import Binding
@@ -337,6 +339,30 @@ def test_when_time_is_short_more_and_more_of_a_kind_are_left_out_and_counted() -
     assert examined(16) == [1, 2, 4, 7, 11, 16]
     patience.note(is_new=True)
     assert examined(4) == [1, 2, 4]
+
+
+def test_resumed_run_knows_which_differences_are_not_worth_its_time(tmp_path: Path) -> None:
+    session = Session.new(Settings())
+    testbed = EmulatorTestbed(Mute)
+    campaign = Campaign(testbed, session.settings.maker(), report=session.report)
+    found = next(campaign.run(2000))
+    session.add(found, has_script=True)
+    testbed.explained = 1234
+    report = campaign.report
+    report.led_to |= {"a difference": found.bucket, "another one": "no finding"}
+    report.examined["a difference"] = 2
+    report.patience["answer, request, ACK, silence"] = Patience(in_vain=5, left_out=3)
+    session.save(tmp_path, campaign)
+
+    resumed = load(tmp_path)
+
+    assert resumed.report.led_to["a difference"] == found.bucket
+    assert "another one" not in resumed.report.led_to
+    assert resumed.report.examined == report.examined
+    assert resumed.report.patience == report.patience
+    testbed = EmulatorTestbed(Mute)
+    Campaign(testbed, resumed.settings.maker(), report=resumed.report)
+    assert testbed.explained == 1234
 
 
 class Hurried(EmulatorTestbed):

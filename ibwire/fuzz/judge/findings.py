@@ -107,17 +107,18 @@ def first_verdicts(difference: Difference) -> tuple[str, str]:
     return "", ""
 
 
-def kind_of(difference: Difference, step: Step) -> object:
+def kind_of(difference: Difference, step: Step) -> str:
     """Equal for more differences than `bucket_of`: whatever the opcodes and the state are."""
     if difference.kind == Kind.CRASH:
-        return difference.kind, one_line(difference.got[0])
+        return f"{difference.kind}: {one_line(difference.got[0])}"
     direction = type(step).__name__
     if isinstance(step, Packet):
         direction = _class_of(opcode_text(step.opcode))
     verdicts = map(_class_of, first_verdicts(difference))
     fields = {each for answer in wrong_fields(difference) for each in answer}
-    is_other = difference.kind == Kind.ANSWER
-    return difference.kind, direction, *verdicts, frozenset(fields) if is_other else None
+    words = [difference.kind, direction, *verdicts]
+    words += sorted(f"{part}.{name}" for part, name in fields)
+    return ", ".join(words)
 
 
 def _class_of(verdict: str) -> str:

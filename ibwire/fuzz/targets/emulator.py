@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -51,9 +50,6 @@ DEFAULT = "emu"
 EXAMINED = 3
 """Differences of a bucket that are examined; all later ones are taken for the same."""
 
-ALWAYS = 1
-"""How many differences of a kind, one after the other, are examined in vain before some are not."""
-
 TWO_DEVICES = 2
 """Packets that are sent in the time in which two new devices are made."""
 
@@ -78,9 +74,7 @@ class EmulatorTestbed(Testbed):
         self._comparison: ExactComparison | None = None
         self._replays = Replays(self.comparison)
         self._ack_timer = AckTimer(self.comparison, open_device)
-        self._patience: defaultdict[object, Patience] = defaultdict(Patience)
-        """By kind of difference."""
-        self._examined: tuple[object, str] | None = None
+        self._examined: tuple[str, str] | None = None
         """Kind and bucket of the difference of this case, if it is examined."""
 
     @property
@@ -132,7 +126,7 @@ class EmulatorTestbed(Testbed):
                 report.seen[finding] += 1
                 return None
         kind = kind_of(difference, case.steps[-1])
-        if self.explains_too_much(report) and not self._patience[kind].is_next():
+        if self.explains_too_much(report) and not report.patience[kind].is_next():
             report.count_unexamined(bucket)
             return None
         self._examined = kind, bucket
@@ -153,7 +147,7 @@ class EmulatorTestbed(Testbed):
         if self._examined is None:
             return
         (kind, bucket), self._examined = self._examined, None
-        self._patience[kind].note(is_new=found is not None)
+        state.report.patience[kind].note(is_new=found is not None)
         if bucket in state.report.led_to:
             state.report.seen[state.report.led_to[bucket]] += state.report.unexamined.pop(bucket, 0)
 
@@ -205,30 +199,6 @@ class EmulatorTestbed(Testbed):
             return found is not None and signature(found) == wanted
 
         return shows
-
-
-@dataclass(slots=True)
-class Patience:
-    """Which differences of a kind are examined when time is short.
-
-    Each one that was no new finding makes those that are left out before the next one more: kinds
-    of differences that are all of one cause cost little, and none is given up.
-    """
-
-    _in_vain: int = 0
-    _left_out: int = 0
-
-    def is_next(self) -> bool:
-        """Whether the next difference is examined; it is left out if not."""
-        if self._left_out < self._in_vain - ALWAYS:
-            self._left_out += 1
-            return False
-        self._left_out = 0
-        return True
-
-    def note(self, *, is_new: bool) -> None:
-        """Take note of what one was that was examined."""
-        self._in_vain = 0 if is_new else self._in_vain + 1
 
 
 class _OnUsedDevices:
