@@ -109,9 +109,12 @@ def _is_run(path: str) -> bool:
     """Whether a path is the directory of a run, without the import of scenarios for captures."""
     if not os.path.isdir(path):
         return False
-    from ibwire.scenario.run_tables import is_run
+    from ibwire.scenario.run_tables import SUMMARY, is_run
 
-    return is_run(path)
+    if not is_run(path):
+        print_error(f"{path}: is a directory without {SUMMARY}, so not one of `ibwire run -o`")
+        sys.exit(UNREADABLE)
+    return True
 
 
 def _report_run(captures: tuple[str, ...], output: str) -> None:

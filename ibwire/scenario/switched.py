@@ -187,7 +187,8 @@ class SwitchedNetwork:
         """Thousandths of a time in which a port sent."""
         line = self._lines[port.node, port.port]
         size = sum(port.sent_bytes) + sum(port.sent) * line.overhead
-        return min(size * 8 * S * 1000 // (port.rate_bps * time), 1000) if time > 0 else 0
+        whole = port.rate_bps * time
+        return min((size * 8 * S * 1000 + whole // 2) // whole, 1000) if time > 0 else 0
 
     def _queue_metrics(self, ports: Sequence[PortOutcome], start: Time, end: Time) -> Metrics:
         """The port and priority with the largest queue, and that queue while traffic lasts."""

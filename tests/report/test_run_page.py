@@ -188,6 +188,13 @@ def test_directory_that_is_damaged_is_a_sentence(
     assert not (tmp_path / "x.html").exists()
 
 
+def test_another_directory_is_none_of_a_run(tmp_path: Path) -> None:
+    result = invoke("report", tmp_path, "-o", tmp_path / "x.html")
+
+    assert result.exit_code == 3
+    assert "is a directory without run.json, so not one of `ibwire run -o`" in result.stderr
+
+
 def test_run_is_not_mixed_with_captures(directory: Path, captures: Path) -> None:
     result = invoke("report", directory, captures / "chaos.b.pcap", "-o", "x.html")
 

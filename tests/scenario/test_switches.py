@@ -397,6 +397,15 @@ def test_completion_time_of_one_packet_is_that_of_its_lines() -> None:
     assert metrics["fct.max"] == 4 * US + 2 * (1098 + 24 + 62 + 24) * 80
 
 
+def test_utilisation_is_rounded() -> None:
+    metrics = run(read(TWO + FLOW + "size = 2048")).metrics
+
+    # The switch sends 1098 and 1082 bytes with 24 of overhead each, 178.24 ns; all takes four
+    # delays, the first packet on both lines, the second one behind it, and the ACK: 4.163 %.
+    assert metrics["fct.max"] == 4 * US + 80 * (2 * 1122 + 1106 + 2 * 86)
+    assert metrics["utilisation"] == 42
+
+
 def test_two_equal_flows_are_fair_and_share_the_line() -> None:
     metrics = run(read(STAR.replace("[cc]\n", ""))).metrics
 
