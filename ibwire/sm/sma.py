@@ -27,6 +27,10 @@ from ibwire_layers.mad import Method, Status
 
 BLOCK = 64
 """LIDs of a block of the linear forwarding table."""
+MELLANOX = 0x2C9
+"""VendorID whose nodes have MlnxExtPortInfo."""
+_FDR10_SUPPORTED, _FDR10_ENABLED, _FDR10_ACTIVE = 7, 11, 15
+"""Bytes of MlnxExtPortInfo; the bit 1 is FDR10 (docs/reference/infiniband.md#rates)."""
 PKEY_BLOCK = 64
 """Bytes of a block of the P_Key table: 32 entries."""
 
@@ -281,6 +285,28 @@ class SMA:
             node.mft[block, position] = data
         return 0, node.mft.get((block, position), bytes(ATTRIBUTE_SIZE))
 
+    def _extended_port_info(
+        self, node: Node, arrived: int, modifier: int, data: bytes | None
+    ) -> _Answer:
+        """Of Mellanox: whether a port supports, enables and has FDR10."""
+        if node.vendor_id != MELLANOX:
+            return _UNKNOWN, bytes(ATTRIBUTE_SIZE)
+        number = modifier & 0xFF
+        if number == 0 and not node.is_switch:
+            number = arrived
+        if number > node.num_ports or (data and not node.is_switch and number != arrived):
+            return _INVALID, bytes(ATTRIBUTE_SIZE)
+        port = node.ports[number]
+        if data is not None:
+            if data[_FDR10_ENABLED] > port.has_fdr10:
+                return _INVALID, bytes(ATTRIBUTE_SIZE)
+            port.enables_fdr10 = data[_FDR10_ENABLED] == 1
+        info = bytearray(ATTRIBUTE_SIZE)
+        info[_FDR10_SUPPORTED] = port.has_fdr10
+        info[_FDR10_ENABLED] = port.enables_fdr10
+        info[_FDR10_ACTIVE] = port.is_fdr10
+        return 0, bytes(info)
+
     def _led(self, node: Node, arrived: int, modifier: int, data: bytes | None) -> _Answer:
         return 0, data if data is not None else bytes(ATTRIBUTE_SIZE)
 
@@ -425,6 +451,7 @@ HANDLERS: dict[int, Handler] = {
     SMAttribute.LINEAR_FORWARDING_TABLE: SMA._linear_table,
     SMAttribute.MULTICAST_FORWARDING_TABLE: SMA._multicast_table,
     SMAttribute.LED_INFO: SMA._led,
+    SMAttribute.MLNX_EXTENDED_PORT_INFO: SMA._extended_port_info,
 }
 """Attributes of a node, with what answers them."""
 

@@ -8,6 +8,7 @@ from ibwire.base.units import NS, S
 from ibwire.fabric.infiniband.generated import generate
 from ibwire.fabric.infiniband.netfile import parse_topology
 from ibwire.fabric.infiniband.routing import bring_up
+from ibwire.fabric.infiniband.speeds import Speed, Width
 from ibwire.fabric.infiniband.subnet import Port, Subnet, rate_name
 from ibwire.sm.asking import Ask, packed
 from ibwire.sm.control import Control, route
@@ -242,6 +243,31 @@ def test_a_speed_without_the_extended_ones_is_one_up_to_qdr() -> None:
     subnet.reconnect(slow, fast)
 
     assert rate_name(slow) == rate_name(fast) == "4xSDR"
+
+
+def test_fdr10_is_told_by_nodes_of_mellanox_and_can_be_switched_off() -> None:
+    """The places are those of libibmad's fields.c: bits 56, 88 and 120 of MlnxExtPortInfo."""
+    fabric = Fabric()
+    near, far = (fabric.subnet.nodes[name].ports[2] for name in ("sw0", "sw1"))
+    fabric.subnet.disconnect(near)
+    fabric.subnet.connect(near, far, Width.X4, Speed.FDR10)
+
+    def ask(data: bytes = b"") -> tuple[int, list[int]]:
+        method = Method.SET if data else Method.GET
+        answer = fabric.ask(0xFF90, (1,), method=method, modifier=2, data=data)
+        assert answer is not None
+        return status(answer), [answer[64 + bit // 8] for bit in (56, 88, 120)]
+
+    assert ask()[0] == 0x000C
+    near.node.vendor_id = 0x2C9
+    assert ask() == (0, [1, 1, 1])
+    assert rate_name(near) == "4xFDR10"
+
+    assert ask(bytes(12)) == (0, [1, 0, 1])
+    fabric.subnet.retrain(near)
+    assert ask() == (0, [1, 0, 0])
+    assert rate_name(near) == rate_name(far) == "4xQDR"
+    assert ask(bytes(11) + b"\2")[0] == 0x001C
 
 
 def test_ports_that_have_no_speed_in_common_stay_down(fabric: Fabric) -> None:

@@ -69,7 +69,9 @@ class Port:
     __slots__ = (
         "arbitration",
         "counters",
+        "enables_fdr10",
         "guid",
+        "has_fdr10",
         "info",
         "is_fdr10",
         "node",
@@ -89,6 +91,8 @@ class Port:
         """The port at the other end of the link."""
         self.is_fdr10 = False
         """Whether a link that is QDR by PortInfo is FDR10."""
+        self.has_fdr10 = self.enables_fdr10 = False
+        """Whether it supports FDR10, and may use it: PortInfo has no bit for that."""
         self.pkeys: bytearray = bytearray(b"\xff\xff")
         """P_Key table; entries behind its end are 0."""
         self.sl2vl: dict[int, bytes] = {}
@@ -422,7 +426,7 @@ class Subnet:
                 )
         a.peer, b.peer = b, a
         for port in (a, b):
-            port.is_fdr10 = speed is Speed.FDR10
+            port.has_fdr10 = port.enables_fdr10 = speed.lane_bps >= Speed.FDR10.lane_bps
             _limit(port, width, speed)
         self._train(a, b)
 
@@ -504,7 +508,9 @@ class Subnet:
         if found is None:
             return
         width, speed = found
+        is_fdr10 = a.enables_fdr10 and b.enables_fdr10 and speed == _QDR
         for port in (a, b):
+            port.is_fdr10 = is_fdr10
             port.width = width.code
             port.speed, port.speed_ext, port.speed_ext2 = speed
             port.state = PortState.INIT
@@ -551,6 +557,9 @@ def _duplicate(guid: int, name: str, other: str) -> EncodeError:
 
 def _name(port: Port) -> str:
     return f"{port.node.name}[{port.number}]"
+
+
+_QDR = Speed.QDR.code, 0, 0
 
 
 def _best_rate(a: Port, b: Port) -> tuple[Width, tuple[int, int, int]] | None:
