@@ -9,10 +9,12 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ibwire.base.collector import no_collections
 from ibwire.base.errors import OutputError
 from ibwire.base.output import (
     STANDARD_OUTPUT,
@@ -70,7 +72,10 @@ def captures_argument(function: Command) -> Command:
         names = (*read, *captures)
         if not names:
             raise click.UsageError("Missing argument 'CAPTURE...'.")
-        return function(*args, captures=names, **given)
+        # What an analysis makes lasts until its end; only what several files leave are cycles.
+        is_one = len(names) == 1 and os.path.isfile(names[0])
+        with no_collections() if is_one else nullcontext():
+            return function(*args, captures=names, **given)
 
     for decorate in (
         click.option(

@@ -1,5 +1,6 @@
 """`ibwire flows`: what is printed, for people and for programs, and how it ends."""
 
+import gc
 import json
 import pickle
 import struct
@@ -14,6 +15,7 @@ from connections.talk import Talk
 from ibwire.capture import CaptureWriter
 from ibwire.cli.flows import command
 from ibwire.cli.run import command as run
+from ibwire.connections import merge
 from ibwire.connections.pause import WHOLE_PORT
 from ibwire_layers import crc, headers, outer
 from ibwire_layers.opcodes import OpCode
@@ -334,3 +336,22 @@ def test_connections_at_two_interfaces_are_no_copies(tmp_path: Path) -> None:
                 writer.write(data, ns, interface=number)
     assert [each["packets"] for each in directions(path)] == [4, 4]
     assert "interface" not in flows(path).stderr
+
+
+def test_nothing_is_garbage_while_one_capture_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+    analyse = merge.analyse
+
+    def noting(*given: Any, **options: Any) -> Any:
+        looks.append(gc.isenabled())
+        return analyse(*given, **options)
+
+    monkeypatch.setattr(merge, "analyse", noting)
+    capture = CAPTURES / "drop-one-middle.b.pcap"
+
+    flows(capture)
+    flows(capture, capture)
+    flows("--jobs", 1, "--ray", "local", capture)  # a wrong usage
+
+    assert looks == [False, True]
+    assert gc.isenabled()
