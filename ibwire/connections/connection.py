@@ -62,8 +62,10 @@ class Connection:
         self.identities = Identity(), Identity()
         """IP identifications of the packets of each direction."""
         self.damaged_psns: tuple[dict[int, int], dict[int, int]] = {}, {}
-        """How often the newest PSNs of each direction were seen with a wrong ICRC, as far as those
-        packets are not counted as missing."""
+        """How often the newest PSNs of the requests of each direction were seen with a wrong ICRC,
+        as far as those packets are not counted as missing."""
+        self.damaged_responses: tuple[dict[int, int], dict[int, int]] = {}, {}
+        """The same of responses, which have the PSNs of the other end's requests."""
         self.damaged_answers: tuple[dict[int, None], dict[int, None]] = {}, {}
         """The newest PSNs of responses to READs and atomics that were seen with a wrong ICRC."""
         self.mtu: int | None = None
@@ -201,12 +203,14 @@ class Connection:
             return 1  # if that is wrong, the next request shows the MTU
         return -(-size // self.mtu)
 
-    def count_lost(self, direction: int, *, psn: int, count: int, span: int = 0) -> int:
+    def count_lost(
+        self, direction: int, *, psn: int, count: int, span: int = 0, are_responses: bool = False
+    ) -> int:
         """Count packets from this PSN on that were not seen, not even damaged; returns how many.
 
         span: PSNs that they take, if more than one each.
         """
-        damaged = self.damaged_psns[direction]
+        damaged = (self.damaged_responses if are_responses else self.damaged_psns)[direction]
         for each in range(psn, psn + (span or count)) if damaged else ():
             if count and each & MASK in damaged:
                 damaged[each & MASK] -= 1

@@ -100,8 +100,11 @@ def _is_damaged_at_end(requests: TrackedRequests) -> bool:
     after = requests.next
     assert after is not None
     asked, answered = (
-        [(psn - after + HALF & MASK) - HALF for psn in requests.connection.damaged_psns[end]]
-        for end in (requests.end, 1 - requests.end)
+        [(psn - after + HALF & MASK) - HALF for psn in psns]
+        for psns in (
+            requests.connection.damaged_psns[requests.end],
+            requests.connection.damaged_responses[1 - requests.end],
+        )
     )
     return any(0 <= step < DAMAGED_AHEAD for step in asked) or any(
         requests.acked - after < step < 0 for step in answered

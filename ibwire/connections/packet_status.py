@@ -12,6 +12,7 @@ from ibwire.connections.packets import TransportPacket
 from ibwire.connections.retransmissions import SILENCE_NS, may_be_late, take_back
 from ibwire.connections.states import PacketStatus
 from ibwire.connections.tracked_requests import TrackedRequests
+from ibwire_layers.psn import MASK
 from ibwire_layers.syndrome import AckKind, kind
 
 ACK_COPY_NS = 10_000
@@ -40,7 +41,7 @@ def status_of_old_request(
             take_back(requests, run)
             return PacketStatus.RETRANSMITTED
         is_due |= any(each.psn == psn for each in requests.refusals)
-        if not is_due and requests.unseen.is_unseen(requests.end, psn) and was_seen:
+        if not is_due and was_seen and _may_come_late(requests, psn):
             return PacketStatus.REORDERED  # the first, after its retransmission
     if was_seen and identity.is_duplicate(packet, before, has_cause=is_due):
         return PacketStatus.DUPLICATE
@@ -51,9 +52,15 @@ def status_of_old_request(
         return PacketStatus.REORDERED if is_late else PacketStatus.RETRANSMITTED
     if _has_cause(requests, psn, packet, since):
         return PacketStatus.RETRANSMITTED
-    if not was_seen or requests.unseen.is_unseen(requests.end, psn):
+    if not was_seen or _may_come_late(requests, psn):
         return PacketStatus.REORDERED
     return PacketStatus.RETRANSMITTED
+
+
+def _may_come_late(requests: TrackedRequests, psn: int) -> bool:
+    """Whether the first request of this PSN has not passed here, not even damaged."""
+    is_unseen = requests.unseen.is_unseen(requests.end, psn)
+    return is_unseen and psn & MASK not in requests.connection.damaged_psns[requests.end]
 
 
 def _has_cause(

@@ -160,9 +160,12 @@ def _cause(requests: TrackedRequests, psn: int, packet: TransportPacket) -> tupl
 
 
 def _obeyed_before(requests: TrackedRequests, psn: int) -> Refusal | None:
-    """A NAK that the requester has gone back for, and may go back for another time."""
+    """A NAK that the requester has gone back for, and may go back for another time: what it asks
+    for is not acknowledged."""
     run = requests.retransmission
-    obeyed = [] if run is None else [each for each in run.obeyed if each.psn <= psn]
+    if run is None:
+        return None
+    obeyed = [each for each in run.obeyed if requests.acked < each.psn <= psn]
     return obeyed[-1] if obeyed else None
 
 

@@ -136,7 +136,7 @@ class RequestTracker(TrackedRequests):
             self.restart(packet)
             step = 0
         psn = self.next + step
-        if step > 0 and not self.connection.mtu:
+        if step > 0 and not self.connection.mtu and not self.was_damaged(self.next & MASK):
             self._infer_mtu(psn, packet)
             step = psn - self.next
         if not step and self.was_damaged(packet.psn):
@@ -287,7 +287,12 @@ class RequestTracker(TrackedRequests):
             message.last, self.next = psn - 1, psn
 
     def apply_mtu(self) -> None:
-        """Correct the span of the newest READ, now that the path MTU is known."""
+        """Correct the spans of READs, now that the path MTU is known."""
+        for message in self.messages:
+            if message.is_read and message.last + 1 != self.next:
+                end = message.first + self.connection.packets_of(message.dma_len)
+                self.unseen.pass_requests(message.last + 1, end)
+                message.last = max(message.last, end - 1)
         if not self.messages or not self.messages[-1].is_read:
             return
         message = self.messages[-1]

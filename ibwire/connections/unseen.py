@@ -105,6 +105,12 @@ class Unseen:
         # What is still missing of it is the packet that was sent before.
         return self.retransmit_request(psn, end)
 
+    def pass_requests(self, psn: int, end: int) -> None:
+        """No requests have the PSNs `psn` to `end` - 1: a READ reserves them."""
+        gap = within(self.requests, psn) if psn < end else None
+        if gap is not None:
+            cut(self.requests, gap, first=psn, end=min(end, gap.end))
+
     def was_skipped(self, psn: int) -> bool:
         """Whether a request was left out where those around it were retransmitted."""
         return within(self.unsettled.skipped, psn) is not None
@@ -192,7 +198,10 @@ class Unseen:
         connection = self._reports.connection
         psn = gap.first & MASK
         span = gap.end - gap.first
-        count = connection.count_lost(direction, psn=psn, count=gap.packets, span=span)
+        is_response = direction != self._end
+        count = connection.count_lost(
+            direction, psn=psn, count=gap.packets, span=span, are_responses=is_response
+        )
         if count:
             self._reports.event(
                 FlowEvent(
@@ -205,7 +214,7 @@ class Unseen:
                     last_psn=gap.end - 1 & MASK,
                     count=count,
                     cause=cause,
-                    is_response=direction != self._end,
+                    is_response=is_response,
                 )
             )
 

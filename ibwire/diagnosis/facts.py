@@ -103,6 +103,16 @@ class Facts:
             for event in self._of(FlowEventKind.ICRC_BAD)
         )
 
+    def damaged_after(self, rnr: FlowEvent, retransmission: FlowEvent) -> bool:
+        """Whether the request that an RNR NAK refused was retransmitted before, and arrived here
+        damaged."""
+        return any(
+            event.opcode not in RESPONSES
+            and event.psn == rnr.psn
+            and rnr.number < event.number < retransmission.number
+            for event in self._of(FlowEventKind.ICRC_BAD)
+        )
+
     def is_refused(self, loss: FlowEvent) -> bool:
         """Whether a NAK asks for one of the requests that were not seen here."""
         return any(_covers(loss, nak.psn) for nak in (*self.naks, *self.rnrs))
@@ -198,7 +208,7 @@ class Facts:
         )
         clue = self._incident.clues.get(nak.number)
         is_old = clue is not None and clue.is_old
-        if before.psn in self.requests(FlowEventKind.REORDERED):
+        if self._was_late_first(before):
             return True
         if any(
             _covers(each, nak.psn) and each.last_psn != nak.psn and each.last_number < nak.number
@@ -206,6 +216,18 @@ class Facts:
         ):
             return False
         return not retransmitted or is_old
+
+    def _was_late_first(self, before: FlowEvent) -> bool:
+        """Whether the packet that a NAK asks for arrived here late, and no retransmission of it
+        had passed here then."""
+        return any(
+            not any(
+                _covers(each, before.psn) and event.cause_number <= each.number < event.number
+                for each in self.retransmissions
+            )
+            for event in self._of(FlowEventKind.REORDERED)
+            if event.opcode not in RESPONSES and event.psn == before.psn
+        )
 
     def rnr_before(self, retransmission: FlowEvent) -> FlowEvent | None:
         """The RNR NAK that refused the first retransmitted packet."""

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ibwire.connections.events import Cause, FlowEvent, FlowEventKind
+from ibwire.connections.identity import COPY_NS
 from ibwire.connections.opcode_sets import ANSWERED, RESPONSES
 from ibwire.connections.packets import TransportPacket
 from ibwire.connections.retransmissions import SILENCE_NS
@@ -377,6 +378,16 @@ class _Describer:
                 f"{self._retransmits(event)} after {duration(waited)}, much later than the "
                 f"{asked / 1e6:g} ms that the RNR NAK asks for."
             )
+        if self.facts.damaged_after(rnr, event):
+            return (
+                f"{self._retransmits(event)}, {duration(waited)} after the RNR NAK: what it had "
+                "retransmitted before arrived here damaged."
+            )
+        if waited > 2 * asked + LATE_RNR_NS:
+            return (
+                f"{self._retransmits(event)}, {duration(waited)} after the RNR NAK, which asks to "
+                f"wait {asked / 1e6:g} ms."
+            )
         if waited >= asked:
             naks = [e for e in self.facts.naks if rnr.number < e.number < event.number]
             is_nak = any(nak.psn == rnr.psn for nak in naks) and waited < SILENCE_NS
@@ -438,7 +449,8 @@ class _Describer:
         answered = f"although {self.s} had responded (#{clue.answered.number}, "
         answered += f"{duration(since)} before)"
         was_restarting = self.facts.was_restarting(event, clue.answered.number)
-        if event.opcode in ANSWERED or since >= SILENCE_NS or was_restarting:
+        is_nak = clue.answered.syndrome >= 0x20
+        if event.opcode in ANSWERED or since >= COPY_NS or was_restarting or is_nak:
             is_sure = since >= SILENCE_NS
             why = Reason.RESPONSE_LOST_AFTER if is_sure else Reason.RESPONSE_OR_LATE
             lost = f"that response passed here and was {AFTER}, on its way to {self.r}"
@@ -754,6 +766,10 @@ PROMPT_NS = 10_000_000
 """A retransmission after a longer silence was not triggered by a response: rxe reacts to an
 implied NAK within 2 ms, and the ACK timers of the captures are 18 ms and more
 (reference/habits#rxe-timeout)."""
+
+LATE_RNR_NS = 50_000
+"""A retransmission so much later than twice the time of an RNR NAK may be one of an ACK timer: the
+shortest ones last 131 us (`COPY_NS`)."""
 
 _NAK_CODES = frozenset(each.value for each in NakCode)
 

@@ -433,7 +433,7 @@ class _Watch:
                 tracker.unseen.was_left_out(psn),
                 self._answer_to(tracker, psn, packet),
                 packet.time_ns - tracker.last_ns,
-                self._asked > tracker.acked,
+                self._asked > tracker.acked or bool(tracker.reads),
                 bool(tracker.messages) and not tracker.messages[-1].is_whole,
                 resumes_read=tracker.resumes_read(psn),
                 was_busy=self._was_busy(psn, self._sent.get(psn)),

@@ -328,8 +328,25 @@ def _why_again(
             f"the requester went back because of {head.cause}",
         )
     elif re.fullmatch(
-        rf" after {TIME}, much later than the [\d.e-]+ ms that the RNR NAK asks for\.", why
-    ) or re.fullmatch(rf" after only {TIME}, although the RNR NAK asks to wait [\d.e-]+ ms\.", why):
+        rf", {TIME} after the RNR NAK: what it had retransmitted before arrived here damaged\.", why
+    ):
+        must(
+            any(
+                each.is_damaged_before and each.psn == head.psn and each.time < head.time
+                for each in judge.truth.sent
+                if each.sender == head.sender and not each.is_response
+            ),
+            "nothing had arrived damaged",
+        )
+    elif (
+        re.fullmatch(rf", {TIME} after the RNR NAK, which asks to wait [\d.e-]+ ms\.", why)
+        or re.fullmatch(
+            rf" after {TIME}, much later than the [\d.e-]+ ms that the RNR NAK asks for\.", why
+        )
+        or re.fullmatch(
+            rf" after only {TIME}, although the RNR NAK asks to wait [\d.e-]+ ms\.", why
+        )
+    ):
         pass
     elif found := re.fullmatch(
         rf", {TIME} after the NAK(?P<late>, which had no effect until the ACK timer expired)?"

@@ -1,0 +1,240 @@
+"""Hand-made conversations of which something false was once said."""
+
+from __future__ import annotations
+
+from connections.talk import Talk
+from diagnosis.test_conversations import story_of, text_of
+from ibwire_layers.opcodes import OpCode
+
+READ = OpCode.RC_RDMA_READ_REQUEST
+FIRST, MIDDLE, LAST, ONLY = (
+    OpCode.RC_RDMA_READ_RESPONSE_FIRST,
+    OpCode.RC_RDMA_READ_RESPONSE_MIDDLE,
+    OpCode.RC_RDMA_READ_RESPONSE_LAST,
+    OpCode.RC_RDMA_READ_RESPONSE_ONLY,
+)
+SEQUENCE, RNR_10_US = 0x60, 0x21
+
+
+def damage(talk: Talk) -> None:
+    """The network damages the newest frame before the point of capture."""
+    time_ns, frame = talk.frames[-1]
+    talk.frames[-1] = time_ns, frame[:-1] + bytes([frame[-1] ^ 1])
+
+
+def send(talk: Talk, *psns: int, size: int = 64) -> None:
+    for psn in psns:
+        talk.ask(OpCode.RC_SEND_ONLY, psn, size, ack_req=1)
+
+
+def test_a_nak_whose_packet_was_acknowledged_causes_no_later_retransmission() -> None:
+    """PSN 2 is lost behind this point, later PSN 4, for which a timer of 0.3 ms expires."""
+    talk = Talk()
+    talk.sends(0, 2)
+    send(talk, 2, 3)
+    talk.answer(2, 2, SEQUENCE)
+    send(talk, 2, 3)
+    talk.answer(3, 4)
+    send(talk, 4, 5)
+    talk.wait(300)
+    send(talk, 4, 5)
+    talk.answer(5, 6)
+    text = text_of(story_of(talk))
+
+    assert "A retransmits PSNs 2-3 (2 packets), 10.0 us after the NAK" in text
+    assert "A's ACK timer expires 320 us after PSN 4 was sent (#11): A retransmits PSNs 4-5" in text
+
+
+def test_a_damaged_response_is_no_damaged_request_of_the_same_number() -> None:
+    """A's response to B's PSN 10 is damaged and sent again; A's own requests are at PSN 2."""
+    talk = Talk()
+    talk.sends(0, 2)
+    for is_damaged in (True, False):
+        talk.ask(READ, 10, length=64, sender=1)
+        talk.answer(10, 1, opcode=ONLY, size=64, sender=0)
+        if is_damaged:
+            damage(talk)
+            talk.wait(2000)
+    story = story_of(talk)
+
+    assert story.connection.status.status == "recovered"
+    assert "not replaced" not in story.verdict
+
+
+def test_a_damaged_response_does_not_replace_a_lost_request_of_the_same_number() -> None:
+    talk = Talk()
+    talk.ask(READ, 2, length=64, sender=1)
+    talk.answer(2, 1, opcode=ONLY, size=64, sender=0)
+    damage(talk)
+    talk.wait(2000)
+    talk.ask(READ, 2, length=64, sender=1)
+    talk.answer(2, 1, opcode=ONLY, size=64, sender=0)
+    talk.sends(0, 2)
+    send(talk, 3)  # 2 is lost
+    talk.answer(2, 2, SEQUENCE)
+    send(talk, 2, 3)
+    talk.answer(3, 4)
+
+    assert [each.lost for each in story_of(talk).connection.directions] == [0, 1]
+
+
+def test_a_read_whose_last_response_was_damaged_had_a_response_due() -> None:
+    """It is asked for again after 0.26 ms; the READ itself asks for no ACK."""
+    talk = Talk()
+    talk.sends(0, 1)
+    talk.ask(READ, 1, length=600)
+    talk.answer(1, 2, opcode=FIRST, size=256)
+    talk.answer(2, 2, opcode=MIDDLE, size=256)
+    talk.answer(3, 2, opcode=LAST, size=88)
+    damage(talk)
+    talk.wait(260)
+    talk.ask(READ, 3, length=88, va=0x10000 + 512)
+    talk.answer(3, 2, opcode=ONLY, size=88)
+    talk.sends(4, 2, msn=3)
+    story = story_of(talk)
+
+    assert "Nothing was lost" not in text_of(story)
+    assert "although nothing was lost" not in story.verdict
+    assert story.incidents[0].names_of_causes == {"response_damaged"}
+
+
+def test_an_ack_a_long_time_before_a_retransmission_may_have_been_lost() -> None:
+    """A timer of 0.3 ms: the ACK is lost behind this point."""
+    talk = Talk()
+    talk.sends(0, 2)
+    send(talk, 2, 3)
+    talk.answer(3, 4)
+    talk.wait(280)
+    send(talk, 2, 3)
+    talk.answer(3, 4)
+    talk.sends(4, 2, msn=5)
+    story = story_of(talk)
+
+    assert "lost, damaged or delayed after this point, on its way to A, or A had not waited" in (
+        text_of(story)
+    )
+    assert "nothing was lost" not in text_of(story)
+
+
+def test_a_nak_that_is_not_obeyed_is_no_response_for_which_a_timer_was_too_short() -> None:
+    """The NAK is lost behind this point: A goes back to what it acknowledges."""
+    talk = Talk(counts_ids=False)
+    talk.sends(0, 2)
+    talk.ask(OpCode.RC_SEND_FIRST, 2, 256)
+    talk.ask(OpCode.RC_SEND_MIDDLE, 3, 256)
+    talk.ask(OpCode.RC_SEND_LAST, 4, 64, ack_req=1)
+    talk.answer(3, 2, SEQUENCE)
+    talk.wait(60)
+    talk.ask(OpCode.RC_SEND_FIRST, 2, 256)
+    talk.ask(OpCode.RC_SEND_MIDDLE, 3, 256)
+    talk.ask(OpCode.RC_SEND_LAST, 4, 64, ack_req=1)
+    talk.answer(4, 3)
+
+    assert "its timer expired just before" not in text_of(story_of(talk))
+
+
+def test_what_was_damaged_is_not_late_when_it_is_retransmitted_twice() -> None:
+    """PSN 2 arrives damaged; the NAK is lost behind this point, and two timers expire."""
+    talk = Talk(counts_ids=False)
+    talk.sends(0, 2)
+    send(talk, 2)
+    damage(talk)
+    send(talk, 3)
+    talk.answer(2, 2, SEQUENCE)
+    for _ in range(2):
+        talk.wait(140)
+        send(talk, 2, 3)
+    talk.answer(3, 4)
+    story = story_of(talk)
+
+    assert "reordered" not in text_of(story)
+    assert "arrives twice" not in text_of(story)
+    assert story.connection.directions[0].reordered == 0
+
+
+def test_a_packet_after_a_damaged_one_does_not_show_the_path_mtu() -> None:
+    """A READ of one response seems to take two, if the packet after it is left out."""
+    talk = Talk()
+    talk.ask(READ, 0, length=1500)
+    send(talk, 1)
+    damage(talk)
+    talk.ask(READ, 2, length=1500)
+    talk.answer(0, 1, opcode=ONLY, size=1500)
+    talk.answer(1, 1, SEQUENCE)
+    send(talk, 1)
+    talk.ask(READ, 2, length=1500)
+    talk.answer(1, 2)
+    talk.answer(2, 3, opcode=ONLY, size=1500)
+    talk.sends(3, 2, msn=4)
+    connection = story_of(talk).connection
+
+    assert connection.mtu is None
+    assert [each.retransmitted for each in connection.directions] == [2, 0]
+
+
+def test_a_nak_after_a_late_copy_is_not_for_what_was_dropped_before_it() -> None:
+    """PSN 2 is late, and passes here behind its retransmission; the one of PSN 3 is lost."""
+    talk = Talk()
+    talk.sends(0, 2)
+    send(talk, 2)
+    late = talk.frames.pop()
+    send(talk, 3, 4)
+    talk.answer(2, 2, SEQUENCE)
+    send(talk, 2, 3, 4)
+    talk.wait(1)
+    talk.frames.append((talk.frames[-1][0] + 1000, late[1]))
+    talk.answer(3, 3, SEQUENCE)
+    send(talk, 3, 4)
+    talk.answer(4, 5)
+
+    assert "has arrived late, and the packets that arrived before it were dropped" not in (
+        text_of(story_of(talk))
+    )
+
+
+def test_what_was_damaged_after_an_rnr_nak_is_retransmitted_by_the_timer() -> None:
+    talk = Talk(counts_ids=False)
+    talk.sends(0, 2)
+    send(talk, 2)
+    talk.answer(2, 2, RNR_10_US)
+    talk.wait(10)
+    send(talk, 2)
+    damage(talk)
+    talk.wait(140)
+    send(talk, 2)
+    talk.answer(2, 3)
+    text = text_of(story_of(talk))
+
+    assert "after the RNR NAK: what it had retransmitted before arrived here damaged." in text
+    assert "as the RNR NAK asks" not in text
+
+
+def test_a_retransmission_long_after_an_rnr_nak_need_not_be_for_it() -> None:
+    """The RNR NAK is lost behind this point, and a timer expires 0.6 ms later."""
+    talk = Talk(counts_ids=False)
+    talk.sends(0, 2)
+    send(talk, 2)
+    talk.answer(2, 2, RNR_10_US)
+    talk.wait(590)
+    send(talk, 2)
+    talk.answer(2, 3)
+    text = text_of(story_of(talk))
+
+    assert "600 us after the RNR NAK, which asks to wait 0.01 ms." in text
+
+
+def test_a_lost_read_is_one_packet_where_the_path_mtu_is_not_known_yet() -> None:
+    talk = Talk()
+    talk.ask(READ, 0, length=64)
+    talk.answer(0, 1, opcode=ONLY, size=64)
+    talk.ask(OpCode.RC_FETCH_ADD, 4)  # a READ of PSNs 1-3 is lost
+    talk.answer(1, 1, SEQUENCE)
+    talk.ask(READ, 1, length=600)
+    talk.ask(OpCode.RC_FETCH_ADD, 4)
+    for psn, opcode in ((1, FIRST), (2, MIDDLE), (3, LAST)):
+        talk.answer(psn, 2, opcode=opcode, size=256 if opcode != LAST else 88)
+    talk.answer(4, 3, opcode=OpCode.RC_ATOMIC_ACKNOWLEDGE)
+    talk.sends(5, 2, msn=4)
+    asking, answering = story_of(talk).connection.directions
+
+    assert (asking.lost, asking.retransmitted, answering.retransmitted) == (1, 2, 0)
