@@ -17,6 +17,7 @@ from ibwire.rules.history import (
     ENDS,
     FRESH,
     IS_END,
+    READ_REQUESTS,
     ConnectionCheck,
     RequestHistory,
     Violation,
@@ -154,6 +155,9 @@ class Messages(ConnectionCheck):
         """Count a message when its last packet is sent."""
         if status not in FRESH:
             self._again = self._again or status is not PacketStatus.DUPLICATE
+            if self._was_not_counted(packet, status):
+                self._suspect = None
+                self._forget(self.history.tracker.next)
             return
         psn = self.history.unwrapped(packet.psn)
         suspect = self._suspect
@@ -169,6 +173,17 @@ class Messages(ConnectionCheck):
             self._ends.append(psn)
             if len(self._ends) > 2 * KEEP_MESSAGES:
                 del self._ends[:KEEP_MESSAGES]
+
+    def _was_not_counted(self, packet: TransportPacket, status: PacketStatus) -> bool:
+        """Whether a message that ends here was not seen before, though its PSN was passed: the
+        READ before it seemed to reach so far, while the path MTU was not known."""
+        if status is not PacketStatus.RETRANSMITTED or packet.opcode not in ENDS - READ_REQUESTS:
+            return False
+        psn, since = self.history.unwrapped(packet.psn), self._since
+        if psn is None or since is None or not self._ends or psn < max(since, self._ends[0]):
+            return False
+        at = bisect_right(self._ends, psn)
+        return self._ends[at - 1] != psn
 
     def response(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Compare the MSN with what may have been completed."""

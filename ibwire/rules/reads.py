@@ -270,10 +270,22 @@ class Responses(ConnectionCheck):
             status is not PacketStatus.RETRANSMITTED
             or len(covering) < 2
             or covering[0].psn != packet.psn
+            or self._goes_on(packet, covering[0])
         ):
             return False
         self._replays += 1
         return self.history.answer_ids.counts or self._replays >= NO_ACCIDENT
+
+    def _goes_on(self, packet: TransportPacket, read: TransportPacket) -> bool:
+        """Whether it follows another response that came after a READ request, and so may be one of
+        those to the request before."""
+        before = self._before
+        return (
+            before is not None
+            and before.place > read.place
+            and before.psn + 1 & MASK == packet.psn
+            and INFO[before.opcode].position in (Position.FIRST, Position.MIDDLE)
+        )
 
     def _may_be_restarted(self, position: Position, packet: TransportPacket) -> bool:
         """Whether it may answer a retransmitted READ that the capture lacks."""

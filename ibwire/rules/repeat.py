@@ -84,7 +84,7 @@ class Repeated(ConnectionCheck):
     acknowledged: it went back to a later PSN before.
     """
 
-    __slots__ = ("_asks", "_before", "_early", "_known", "_refused", "_run", "_selects")
+    __slots__ = ("_asks", "_before", "_early", "_known", "_owes", "_refused", "_run", "_selects")
 
     def __init__(self, history: RequestHistory) -> None:
         super().__init__(history)
@@ -92,6 +92,9 @@ class Repeated(ConnectionCheck):
         """The previous request."""
         self._run = False
         """Whether the previous request was a retransmission."""
+        self._owes = False
+        """Whether it goes back from what was answered here: if that response was lost, all
+        requests after it are due as well."""
         self._asks = -1
         """The highest PSN, unwrapped, of a request that asks for a response."""
         self._early: _Early | None = None
@@ -132,9 +135,12 @@ class Repeated(ConnectionCheck):
             return
         if not runs and follows:
             self._known = psn, packet.number
-        if self._is_settled(psn):
+        is_settled = self._is_settled(psn)
+        self._owes = is_settled or (runs and self._owes)
+        if is_settled:
             return
-        if not self._refused and packet.ack_req and (early is None or not runs):
+        may_be_needless = not (self._refused or self._owes)
+        if may_be_needless and packet.ack_req and (early is None or not runs):
             self._early = _Early(psn, packet)
         if not runs and follows and self._waits_for_nothing():
             words = f"{_retransmitted(packet)}, although nothing asks for an ACK"
@@ -255,7 +261,7 @@ class Retries(ConnectionCheck):
         self, last: int, before: TransportPacket, packet: TransportPacket
     ) -> Iterable[Violation]:
         """Check, at a new request, that all outstanding ones had been retransmitted."""
-        following, acked = self.history.tracker.next, self.history.acked
+        following, acked = self.history.unwrapped(packet.psn), self.history.acked
         if following is None or acked is None or acked >= min(last, following - 1):
             return
         if last + 1 < following and self._has_skipped(before, packet):

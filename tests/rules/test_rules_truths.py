@@ -1,0 +1,102 @@
+"""Hand-made conversations of correct devices, of which one was once accused."""
+
+from __future__ import annotations
+
+from connections.talk import Talk
+from diagnosis.test_known_truths import damage, send
+from ibwire_layers.opcodes import OpCode
+from rules.check_frames import ids, judge
+
+READ = OpCode.RC_RDMA_READ_REQUEST
+FIRST, MIDDLE, LAST = (
+    OpCode.RC_RDMA_READ_RESPONSE_FIRST,
+    OpCode.RC_RDMA_READ_RESPONSE_MIDDLE,
+    OpCode.RC_RDMA_READ_RESPONSE_LAST,
+)
+SEQUENCE = 0x60
+
+
+def test_all_that_follows_a_lost_atomic_response_is_retransmitted_with_reason() -> None:
+    """The response to the atomic is lost behind this point, so that A goes back to it."""
+    talk = Talk(counts_ids=False)
+    talk.sends(0, 2)
+    for is_again in (False, True):
+        talk.ask(OpCode.RC_FETCH_ADD, 2)
+        send(talk, 3, 4, 5)
+        if not is_again:
+            talk.answer(2, 3, opcode=OpCode.RC_ATOMIC_ACKNOWLEDGE)
+            talk.answer(3, 4)
+    talk.answer(4, 5)
+    talk.answer(5, 6)
+    talk.answer(2, 6, opcode=OpCode.RC_ATOMIC_ACKNOWLEDGE)
+    for _ in range(3):
+        talk.answer(5, 6)
+
+    assert "repeat.needless" not in ids(judge(talk.frames))
+
+
+def test_a_retransmission_before_its_only_ack_came_is_needless() -> None:
+    """The same without what is owed: nothing asks A to go back to PSN 2."""
+    talk = Talk(counts_ids=False)
+    talk.sends(0, 2)
+    send(talk, 2)
+    talk.wait(1500)
+    send(talk, 2)
+    talk.answer(2, 3)
+    talk.answer(2, 3)
+
+    assert "repeat.needless" in ids(judge(talk.frames))
+
+
+def test_responses_go_on_to_the_read_before_the_one_that_asks_again() -> None:
+    """Two READs of the same; only the first one arrives, and is answered from its first PSN."""
+    talk = Talk()
+    talk.sends(0, 1)
+    talk.ask(READ, 1, length=600)
+    talk.answer(1, 2, opcode=FIRST, size=256)
+    talk.answer(2, 2, opcode=MIDDLE, size=256)
+    talk.answer(3, 2, opcode=LAST, size=88)
+    talk.wait(2000)
+    talk.ask(READ, 1, length=600)
+    talk.ask(READ, 2, length=344, va=0x10000 + 256)
+    talk.answer(1, 2, opcode=FIRST, size=256)
+    talk.answer(2, 2, opcode=MIDDLE, size=256)
+    talk.answer(3, 2, opcode=LAST, size=88)
+    talk.sends(4, 2, msn=3)
+
+    assert "reads.replay" not in ids(judge(talk.frames))
+
+
+def test_a_retransmission_that_was_damaged_at_first_leaves_nothing_out() -> None:
+    """PSN 4 was seen damaged alone: its first undamaged packet follows what is retransmitted."""
+    talk = Talk()
+    talk.sends(0, 2)
+    send(talk, 2, 3)
+    talk.answer(2, 2, SEQUENCE)
+    send(talk, 4)
+    damage(talk)
+    send(talk, 2, 3, 4)
+    talk.answer(4, 5)
+    talk.sends(5, 2, msn=6)
+
+    assert "repeat.selective" not in ids(judge(talk.frames))
+
+
+def test_a_message_that_a_read_of_unknown_length_seemed_to_cover_counts() -> None:
+    """The second message arrives damaged before a response has shown the path MTU."""
+    talk = Talk()
+    talk.ask(READ, 0, length=2000)
+    send(talk, 4)
+    damage(talk)
+    send(talk, *range(5, 9))
+    for psn, opcode in ((0, FIRST), (1, MIDDLE), (2, MIDDLE), (3, LAST)):
+        talk.answer(psn, 1, opcode=opcode, size=512 if opcode != LAST else 464)
+    talk.answer(4, 1, SEQUENCE)
+    send(talk, *range(4, 9))
+    for psn in range(4, 9):
+        talk.answer(psn, psn - 2)
+    send(talk, 9, 10, 11)
+    for psn in range(9, 12):
+        talk.answer(psn, psn - 2)
+
+    assert "psn_acks.msn" not in ids(judge(talk.frames))
