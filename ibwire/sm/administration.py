@@ -29,7 +29,7 @@ from ibwire.sm.path_records import (
     read_multi_path,
 )
 from ibwire.sm.records import RECORDS, Layout, selected
-from ibwire_layers.attributes import PortInfo, SMInfo, SMState
+from ibwire_layers.attributes import PortInfo, SMInfo
 from ibwire_layers.mad import (
     MAD,
     MAD_SIZE,
@@ -123,6 +123,8 @@ class Administration:
         self._by_gid: dict[int, Port] = {}
         self._known: set[int] = set()
         """GIDs of the ports that were there at the last `report_changes`."""
+        self.describe: Callable[[], SMInfo] | None = None
+        """What the manager itself says of itself."""
         self.managers: dict[Port, SMInfo] = {}
         """Other subnet managers, as they have described themselves."""
         self._services: dict[tuple[int, int, int], _Service] = {}
@@ -360,10 +362,8 @@ class Administration:
     def _managers(self) -> Iterable[bytes]:
         own = self.view.own
         for port in self.view.end_ports():
-            if port is own:
-                info = SMInfo(
-                    guid=port.guid, priority=self.settings.priority, sm_state=SMState.MASTER
-                )
+            if port is own and self.describe is not None:
+                info = self.describe().altered(sm_key=0)
             elif (found := self.managers.get(port)) is not None:
                 info = found.altered(sm_key=0)
             else:

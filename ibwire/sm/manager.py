@@ -62,6 +62,7 @@ class SubnetManager:
         self.master: Port | None = None
         """Of a standby: the port of the master."""
         self.administration = Administration(settings, send)
+        self.administration.describe = self._info
         self._send = send
         self._questions = Questions(send, mkey=settings.mkey, window=window)
         self._steps: Steps | None = None

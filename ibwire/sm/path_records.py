@@ -99,7 +99,7 @@ def paths(
                 if source is end:
                     way: _Way | None = _Way(source.neighbor_mtu, 0, 0)
                 else:
-                    way = _way(source, end, dlid, ways)
+                    way = _limited(_way(source, end, dlid, ways), source, end)
                 if way is None:
                     continue
                 record = _record(source, end, slid, dlid, pkey, way)
@@ -172,6 +172,15 @@ def _ends(
 def gid_of(port: Port) -> int:
     """The GID of an end port, as a number."""
     return port.gid_prefix << 64 | port.guid
+
+
+def _limited(way: _Way | None, *ends: Port) -> _Way | None:
+    """The way with what port 0 of a switch has, where it is an end: opensm answers that."""
+    for port in ends:
+        if way is not None and port.node.is_switch:
+            rate = min(way.rate, rate_code(port), key=RATES.__getitem__)
+            way = _Way(min(way.mtu, port.mtu_cap), rate, way.links)
+    return way
 
 
 def _way(source: Port, end: Port, lid: int, ways: _Ways) -> _Way | None:

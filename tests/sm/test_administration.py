@@ -171,6 +171,19 @@ def test_a_path_has_the_least_mtu_and_rate_on_its_way() -> None:
     assert client.ask(PATH, more.pack(), mask=0b1100 | 3 << 16)[0] == 0x0300
 
 
+def test_a_path_to_a_switch_has_the_mtu_and_the_rate_of_its_port_0() -> None:
+    """2048 bytes and 10 Gb/s by its PortInfo, in both directions: opensm answers 0x84 and 0x83."""
+    client = Client("star:hosts=3,rate=4xHDR")
+    switch = client.fabric.subnet.nodes["sw0"].ports[0]
+    lids = client.port.lid, switch.lid
+
+    for slid, dlid in (lids, lids[::-1]):
+        request = PathRecord(slid=slid, dlid=dlid).pack()
+        status, data = client.ask(PATH, request, mask=0b110000)
+        path = PathRecord.unpack(data)
+        assert (status, path.mtu, path.rate) == (0, 4, 3)
+
+
 @pytest.mark.parametrize(("rate", "code"), [("4xQDR", 7), ("4xFDR", 12), ("12xEDR", 18)])
 def test_the_rate_of_a_path_is_that_of_its_links(rate: str, code: int) -> None:
     client = Client(f"star:hosts=2,rate={rate}")  # 32, 54.5 and 300 Gb/s of data
@@ -543,6 +556,7 @@ def test_the_record_of_a_standby_is_what_it_says_of_itself() -> None:
         standby.lid: 3,
     }
     assert found[standby.lid].sm_state == SMState.STANDBY
+    assert all(info.act_count > 0 for info in found.values())
 
 
 @each_case("attribute", [0x11, 0x12, 0x14, 0x15, 0x17, 0x18, 0x30, 0x35, 0x38, 0xF3])
