@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # One worker for each processor; an idle worker takes over tests of a busy one.
 PARALLEL := -n auto --dist worksteal
 
-.PHONY: demo test test-all test-slow lint bench compiled test-compiled interop interop-tshark interop-rxe live bench-rxe bench-inject bench-fuzz bench-fabric pages docs wheel fuzz-readers soak test-pythons lock audit release clean
+.PHONY: demo test test-all test-slow lint bench compiled test-compiled compiled-wheel test-installed interop interop-tshark interop-rxe live bench-rxe bench-inject bench-fuzz bench-fabric pages docs wheel fuzz-readers soak test-pythons lock audit release clean
 
 # What `make demo` proposes to try next; tests/test_demo.py runs them.
 NEXT = 'flows captures/rnr-multi-packet.pcap           the connections of a capture, worst first' \
@@ -65,10 +65,16 @@ compiled: $(VENV)/test.stamp
 # from a compiled class, or replaces one of its methods, cannot and is skipped; so are mutants.
 COMPILED_TESTS ?= tests/base/test_compiled.py $(addprefix tests/,rc fabric cm replay scenario drill verbs tap \
   connections rules diagnosis impair fuzz strategies traffic lab sm cli)
-test-compiled: $(VENV)/test.stamp
+test-compiled: compiled-wheel
+	$(MAKE) test-installed
+
+# The two halves of it: compiling takes minutes of one processor, the tests take all of them.
+compiled-wheel: $(VENV)/test.stamp
 	rm -rf build/compiled-wheel build/installed
 	IBWIRE_COMPILE=1 IBWIRE_COMPILE_LEVEL=0 $(BIN)/pip wheel -q --no-deps -w build/compiled-wheel .
 	$(BIN)/pip install -q --no-deps --target build/installed build/compiled-wheel/*.whl
+
+test-installed: $(VENV)/test.stamp
 	PYTHONPATH=$(CURDIR)/build/installed $(BIN)/python -P -m ibwire --version | grep compiled
 	PYTHONPATH=$(CURDIR)/build/installed $(BIN)/pytest -q $(PARALLEL) -m 'not slow' \
 	  --hypothesis-profile=quick --override-ini 'pythonpath=tests' $(COMPILED_TESTS)
