@@ -3,10 +3,11 @@
 import gc
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -68,6 +69,17 @@ def pytest_collection_finish() -> None:
     ignore_existing_objects()
     set_collector()
     gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable(
+    report: pytest.CollectReport | pytest.TestReport,
+) -> Generator[None, dict[str, Any], dict[str, Any]]:
+    """Leave out what nobody reads of a passed test: a worker sends three reports for each."""
+    data = yield
+    if isinstance(report, pytest.TestReport) and report.passed:
+        data["keywords"] = {}
+    return data
 
 
 @pytest.fixture(scope="session", autouse=True)

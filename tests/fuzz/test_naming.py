@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,11 +42,16 @@ UC_FIRST = Packet(int(OpCode.UC_RDMA_WRITE_FIRST), length=256, at=7)
 USUAL = Connection()
 
 
+@lru_cache(maxsize=2)  # one test asks for the same several times
+def faulty(fault: str) -> Any:
+    """The class of a device with a planted fault."""
+    return copied(PLANTED[fault])[Emulation.__module__].Emulation
+
+
 def named(fault: str, *steps: Step, connection: Connection = USUAL) -> Name:
     """The name of what a case shows on a device with a planted fault."""
-    device = copied(PLANTED[fault])[Emulation.__module__].Emulation
     case = Case(connection, steps)
-    difference = EmulatorTestbed(device).replay(case, SPEC)
+    difference = EmulatorTestbed(faulty(fault)).replay(case, SPEC)
     assert difference is not None
     assert difference.step == len(steps) - 1
     return name_of(case, difference, SPEC)

@@ -77,17 +77,21 @@ def test_failing_copy_leaves_every_module_and_package_as_it_was(
     assert (dict(sys.modules), attributes(), list(sys.meta_path)) == before
 
 
-def test_copy_is_wrong_and_original_is_right() -> None:
-    packet = copied(CRASH)["ibwire.rc.packet"]
+@pytest.fixture(scope="module")
+def modules() -> dict[str, ModuleType]:
+    """A copy of the modules that crashes."""
+    return copied(CRASH)
+
+
+def test_copy_is_wrong_and_original_is_right(modules: dict[str, ModuleType]) -> None:
+    packet = modules["ibwire.rc.packet"]
 
     with pytest.raises(IndexError):
         packet.decode(UNKNOWN_OPCODE, 0, 12)
     assert decode(UNKNOWN_OPCODE, 0, 12) is not None
 
 
-def test_copied_modules_use_each_other_and_share_the_rest() -> None:
-    modules = copied(CRASH)
-
+def test_copied_modules_use_each_other_and_share_the_rest(modules: dict[str, ModuleType]) -> None:
     below = {
         name
         for name in sys.modules
@@ -102,9 +106,7 @@ def test_copied_modules_use_each_other_and_share_the_rest() -> None:
     assert modules["ibwire.rc.qp"].VerbsError is VerbsError
 
 
-def test_no_copied_module_reaches_an_original_one() -> None:
-    modules = copied(CRASH)
-
+def test_no_copied_module_reaches_an_original_one(modules: dict[str, ModuleType]) -> None:
     originals = {
         f"{name}.{attribute}"
         for name, module in modules.items()
@@ -117,8 +119,8 @@ def test_no_copied_module_reaches_an_original_one() -> None:
     assert not originals
 
 
-def test_two_copies_have_nothing_in_common() -> None:
-    one, other = copied(CRASH), copied(CRASH)
+def test_two_copies_have_nothing_in_common(modules: dict[str, ModuleType]) -> None:
+    one, other = modules, copied(CRASH)
 
     assert (
         one["ibwire.fuzz.targets.emulated_device"].Emulation
