@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fuzz.test_naming import ACK, PLANTED, SEND, wrong
+from fuzz.test_naming import ACK, PLANTED, SEND, SWAP, wrong
 from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import Case, Connection, Packet, Post, Role, Step, Wait
 from ibwire.fuzz.judge.naming import Name
@@ -58,10 +58,6 @@ FAULTS = {
         "        if wqe.fence and sends.reads:\n",
         "        if sends.una != self.qp.attr.sq_psn or wqe.fence and sends.reads:\n",
     ),
-    **{
-        name: PLANTED[name].patches[0]
-        for name in ("psn-compared-without-wrap", "cut-header-read", "unknown-opcode-crashes")
-    },
 }
 
 UD = Connection(service="UD")
@@ -77,7 +73,11 @@ def groups(faults: str | Sequence[str], *cases: tuple[Connection, Sequence[Step]
 
 def names(faults: str | Sequence[str], *cases: tuple[Connection, Sequence[Step]]) -> list[Name]:
     planted = [faults] if isinstance(faults, str) else faults
-    patches = tuple(FAULTS[each] for each in planted)
+    patches = tuple(
+        patch
+        for each in planted
+        for patch in (PLANTED[each].patches if each in PLANTED else [FAULTS[each]])
+    )
     device = copied(Mutant(" + ".join(planted), patches))[Emulation.__module__].Emulation
     vocabulary = vocabulary_for(Role.BOTH)
     testbed = EmulatorTestbed(device)
@@ -204,3 +204,50 @@ def test_a_crash_at_an_opcode_that_no_service_has_is_one_finding() -> None:
     assert {each.rule for each in found} == {
         "IBA 9.7.4.1.2; docs/reference/transport.md#reserved-opcode"
     }
+
+
+OTHER_VERSION = wrong(SEND, bth__tver=1)
+
+
+def test_what_comes_of_a_packet_that_is_to_be_ignored_has_one_cause() -> None:
+    at_once, later, other = groups(
+        ("transport-version-ignored", "stranger-taken-for-peer"),
+        (USUAL, [OTHER_VERSION]),
+        (USUAL, [wrong(OTHER_VERSION, bth__ack_req=0), SWAP]),
+        (USUAL, [wrong(SEND, ip__src=0x0A000009)]),
+    )
+
+    assert at_once == later != other
+
+
+def test_an_answer_to_what_was_never_sent_has_one_cause_whatever_it_says() -> None:
+    post = Post(int(WROpcode.RDMA_WRITE), 513)
+    found = names(
+        "ack-one-beyond-what-was-sent",
+        (USUAL, [LONG_SEND, Packet(ACK, ("next", 0))]),
+        (USUAL, [LONG_SEND, wrong(Packet(ACK, ("next", 0)), aeth__syndrome=0x60)]),
+        (USUAL, [post, Packet(ACK, ("next", 0)), post]),
+    )
+
+    assert len({each.group for each in found}) == 1
+
+
+def test_own_requests_after_a_fatal_nak_are_about_that() -> None:
+    (found,) = names(
+        "goes-on-after-a-fatal-nak",
+        (USUAL, [LONG_SEND, wrong(SEND, bth__opcode=0x02)]),
+    )
+
+    assert found.rule == "IBA 9.9.3; docs/reference/transport.md#after-fatal-nak"
+
+
+def test_a_nak_of_a_later_check_shows_that_the_opcode_was_passed_over() -> None:
+    write_first = Packet(int(OpCode.RC_RDMA_WRITE_FIRST), length=256, fields={"reth.dma_len": 512})
+    add = Packet(int(OpCode.RC_FETCH_ADD))
+    executed, refused = names(
+        "atomic-inside-a-write",
+        (USUAL, [write_first, add]),
+        (USUAL, [write_first, wrong(add, atomiceth__rkey=0)]),
+    )
+
+    assert refused.wider == executed.group

@@ -127,11 +127,14 @@ def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
         return Name(f"{text}: {effect.text}", rule, ERROR)
     if _lacks_retry(scene, effect):
         return Name(f"{text}: {effect.text}", RETRY_COUNT, f"{about.what}: retries")
+    if about.is_wrong and scene.sends_after_its_end:
+        return Name(f"{text}: {effect.text}", AFTER_ERROR.rule, ERROR)
     ignored = scene.ignored
     if about.is_wrong and (ignored is None or about.is_ignored):
         return _of_wrong(text, about, effect, scene)
     if ignored is not None:
-        group = f"after {ignored.what}: {effect.group}"
+        # A right device does nothing because of it: whatever comes of it has one cause.
+        group = ignored.group or f"after {ignored.what}: {effect.group}"
         return Name(f"{text} after {ignored.what}: {effect.text}", ignored.rule, group)
     if effect.group == OF_ANOTHER:
         return Name(f"{text}: {effect.text}", effect.rule, effect.group)
@@ -276,6 +279,15 @@ class _Scene:
         return ignores_credits_of_data(self._case, self.difference, self._profile)
 
     @property
+    def sends_after_its_end(self) -> bool:
+        """Whether the device goes on with its own requests, where that packet has ended all."""
+        frame = extra_frame(self.difference)
+        if frame is None or not self.reference.qp.responder.failed:
+            return False
+        info = INFO.get(WholePacket.parse(frame).bth.opcode)
+        return info is not None and not info.is_response
+
+    @property
     def has_wrong(self) -> bool:
         """Whether the case has anything of which the specification allows one treatment alone."""
         return any(about.is_wrong for _, about in self.subjects)
@@ -406,7 +418,9 @@ def _of_wrong(text: str, about: About, effect: Effect, scene: _Scene) -> Name:
         if before is not None and before.is_wrong and before.rule != about.rule:
             # It has no FIRST because that one was dropped, which UC does not report.
             text, rule = f"{text} after {before.what}", before.rule
-    return Name(f"{text}: {effect.text}", rule, about.group or f"{about.what}: {group}")
+    is_late = about.rule.endswith("#opcode-sequence") and effect.text.startswith(_LATER_NAKS)
+    wider = f"{about.what}: executed" if is_late else ""
+    return Name(f"{text}: {effect.text}", rule, about.group or f"{about.what}: {group}", wider)
 
 
 def _of_right(text: str, about: About, effect: Effect, scene: _Scene) -> Name:
@@ -802,6 +816,9 @@ _PSN_COUNT = f"IBA 9.7.2; {_TRANSPORT}psn-count"
 _ACK_DUE = f"IBA 9.7.5.1.2; {_TRANSPORT}ack-due"
 _WRITE_LENGTH = f"C9-93; {_TRANSPORT}write-length"
 _GAP_NAK = "NAK PSN_SEQUENCE_ERROR"
+_LATER_NAKS = ("RNR NAK", "NAK REMOTE_ACCESS")
+"""Of checks that come after that of the opcode: who sends them has passed over that one."""
+
 _DUPLICATE_RULES = (
     DUPLICATE_WRITE,
     DUPLICATE_ATOMIC,

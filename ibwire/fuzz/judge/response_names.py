@@ -6,6 +6,8 @@ A response is classified as a right requester does, in the order in which it che
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ibwire.fuzz.case import GOOD, Packet
 from ibwire.fuzz.judge.subject import About
 from ibwire.fuzz.targets.emulated_device import Emulation
@@ -146,12 +148,9 @@ _UNSENT = About(
     "a response to a PSN that was never sent",
     "IBA 9.7.6; docs/reference/transport.md#response-unsent",
     is_ignored=True,
+    group="a PSN that was never sent",
 )
-_UNSENT_NAK = About(
-    "a NAK of a PSN that was never sent",
-    "IBA 9.7.6; docs/reference/transport.md#response-unsent",
-    is_ignored=True,
-)
+_UNSENT_NAK = replace(_UNSENT, what="a NAK of a PSN that was never sent")
 _GIVEN_BEFORE = About(
     "a response that comes again",
     "IBA 9.7.6; docs/reference/transport.md#response-duplicate",
