@@ -89,6 +89,11 @@ _ENOUGH = MAXIMUM_RECORDS + 1
 """Records that show that there are too many."""
 _SERVICE_KEY = 1 << 5
 """Component of ServiceRecord."""
+_PORT_OF_TABLE: dict[int, int] = {
+    SAAttribute.P_KEY_TABLE_RECORD: 1 << 2,
+    SAAttribute.VL_ARBITRATION_TABLE_RECORD: 1 << 1,
+}
+"""Bit of the port in the component mask of a record, whose bit 0 is the LID."""
 _SM_INFO: Layout = (SMInfoRecordID, SMInfo)
 _SUBSCRIPTION: Layout = (InformInfoRecordID, InformInfo)
 
@@ -286,6 +291,7 @@ class Administration:
         if attribute in RECORDS:
             layout, source = RECORDS[attribute]
             records = source(self.view)
+            mask = self._without_port(attribute, mask, asked)
         elif attribute == SAAttribute.SM_INFO_RECORD:
             layout, records = _SM_INFO, self._managers()
         elif attribute == SAAttribute.MC_MEMBER_RECORD:
@@ -305,6 +311,15 @@ class Administration:
             records = _with_capabilities(asked, records)
             mask &= ~(1 << _CAPABILITY_MASK)
         return 0, size, list(islice(selected(layout, mask, asked, records), _ENOUGH))
+
+    def _without_port(self, attribute: int, mask: int, asked: bytes) -> int:
+        """The component mask without the port, where the LID is that of a port of an adapter.
+
+        It names the port already; osmtest asks for port 0 there, and opensm does not look at it.
+        """
+        bit = _PORT_OF_TABLE.get(attribute, 0)
+        port = self._by_lid.get(int.from_bytes(asked[:2], "big")) if mask & 1 else None
+        return mask & ~bit if port is not None and not port.node.is_switch else mask
 
     def _paths(self, datagram: Datagram, mask: int, asked: bytes) -> Answer:
         request = PathRecord.unpack(asked)

@@ -149,9 +149,7 @@ def _arbitration(view: View) -> Iterator[bytes]:
     for port in _all_ports(view):
         for part, data in sorted(port.arbitration.items()):
             head = VLArbitrationTableRecordID(
-                lid=_lid(port),
-                output_port_num=port.number if port.node.is_switch else 0,
-                block_num=part,
+                lid=_lid(port), output_port_num=port.number, block_num=part
             )
             yield head.pack() + data
 
@@ -159,8 +157,7 @@ def _arbitration(view: View) -> Iterator[bytes]:
 def _pkeys(view: View) -> Iterator[bytes]:
     for port in _all_ports(view):
         for block, start in enumerate(range(0, len(port.pkeys), 64)):
-            number = port.number if port.node.is_switch else 0
-            head = PKeyTableRecordID(lid=_lid(port), block_num=block, port_num=number)
+            head = PKeyTableRecordID(lid=_lid(port), block_num=block, port_num=port.number)
             yield head.pack() + bytes(port.pkeys[start : start + 64]).ljust(64, b"\0")
 
 

@@ -223,6 +223,22 @@ def test_only_who_has_the_key_sees_partitions_and_members() -> None:
     assert len(client.ask(0x33, method=GET_TABLE, key=1)[1]) == (18 + 12) * 72
 
 
+def test_records_of_tables_have_the_port_of_an_adapter() -> None:
+    """As with opensm, which does not look at the port in a request with the LID of one."""
+    client = Client("star2", lanes=2)
+    lid = client.port.lid.to_bytes(2, "big")
+
+    # LID, then the block and the port, or the port and the block.
+    for number in (0, 1):
+        status, data = client.ask(0x33, lid + bytes((0, 0, number)), mask=0b111, key=1)
+        assert (status, data[4]) == (0, 1)
+        status, data = client.ask(0x36, lid + bytes((number, 1)), mask=0b111)
+        assert (status, data[2]) == (0, 1)
+    switch = client.fabric.subnet.nodes["sw0"].ports[0].lid.to_bytes(2, "big")
+    assert client.ask(0x36, switch + bytes((9, 1)), mask=0b111)[0] == 0x0300
+    assert client.ask(0x13, lid + bytes((0, 0)), mask=0b111)[0] == 0
+
+
 def test_joining_the_broadcast_group_makes_a_tree() -> None:
     client = Client()
     join = MCMemberRecord(mgid=BROADCAST, port_gid=client.gid, join_state=1, pkey=0xFFFF)
