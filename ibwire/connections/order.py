@@ -10,6 +10,10 @@ from ibwire.connections.retransmissions import count_late
 from ibwire.connections.states import PacketStatus
 from ibwire.connections.tracked_requests import TrackedRequests
 
+SHORTEST_RNR_NS = 10_000
+"""No requester retransmits its newest packet sooner: the shortest wait after an RNR NAK (IBA table
+45), and nothing shows a responder that this packet was lost."""
+
 
 def note_order(
     requests: TrackedRequests,
@@ -116,7 +120,9 @@ def _is_copy(
         return is_next and packet.opcode in PARTS - STARTS
     if first is None or not requests.connection.is_reliable:
         return True
+    after_ns = packet.time_ns - first.time_ns
+    if not requests.connection.is_paired:  # a NAK may have asked for it
+        return is_next and after_ns < SHORTEST_RNR_NS
     answer = requests.recent_responses.last_added
     is_quiet = answer is None or answer.place < first.place
-    is_soon = packet.time_ns - first.time_ns < COPY_NS
-    return is_soon and (is_next or is_quiet) and not requests.disturbed_end
+    return after_ns < COPY_NS and (is_next or is_quiet) and not requests.disturbed_end

@@ -163,7 +163,7 @@ class _Describer:
             what = " arrives late: reordered, or lost before this point and retransmitted."
             many = "late"
         if not event.cause_number and self.facts.is_retransmitted(event.psn):
-            what = " arrives twice: one of the two is late, or a duplicate."
+            what = " arrives twice: one of the two is late, a duplicate, or retransmitted."
         self._step(
             event,
             f"{self._owner(event)}'s {opcode(event.opcode)} with PSN {event.psn}{what}",
@@ -693,6 +693,8 @@ class _Describer:
             began, since = last.time_ns, f"the response before it (#{last.number})"
         elif any(each.number == incident.first.number for each in self.facts.naks):
             since = f"the NAK (#{incident.first.number})"
+        elif any(each.number == incident.first.number for each in self.facts.rnrs):
+            since = f"the RNR NAK (#{incident.first.number})"
         elif incident.first.number in incident.clues:
             since = f"it was retransmitted (#{incident.first.number})"
         result.stall_ns = place.time_ns - began

@@ -93,14 +93,14 @@ class Repeated(ConnectionCheck):
         self._run = False
         """Whether the previous request was a retransmission."""
         self._owes = False
-        """Whether it goes back from what was answered here: if that response was lost, all
-        requests after it are due as well."""
+        """Whether it goes back for a NAK, or from what was answered here: if that response was
+        lost, all requests after it are due as well."""
         self._asks = -1
         """The highest PSN, unwrapped, of a request that asks for a response."""
         self._early: _Early | None = None
         """Requests retransmitted without a visible reason, while responses may be on the way."""
-        self._refused = False
-        """Whether a NAK came since the last new request."""
+        self._refused = -1
+        """The PSN, unwrapped, of a NAK, until it was acknowledged before a new request; or -1."""
         self._known: tuple[int, int] | None = None
         """A PSN, unwrapped, to which the requester went back for certain, and the packet number:
         it knows that everything before is acknowledged."""
@@ -115,7 +115,8 @@ class Repeated(ConnectionCheck):
         before, self._before = self._before, packet
         runs, self._run = self._run, status is PacketStatus.RETRANSMITTED
         if status is not PacketStatus.RETRANSMITTED:
-            self._refused = self._refused and status not in FRESH
+            if status in FRESH and self._refused <= (self.history.acked or 0):
+                self._refused = -1
             if packet.ack_req or packet.opcode in READ_REQUESTS:
                 self._asks = max(self._asks, psn)
             return
@@ -136,11 +137,10 @@ class Repeated(ConnectionCheck):
         if not runs and follows:
             self._known = psn, packet.number
         is_settled = self._is_settled(psn)
-        self._owes = is_settled or (runs and self._owes)
+        self._owes = is_settled or self._refused >= 0 or (runs and self._owes)
         if is_settled:
             return
-        may_be_needless = not (self._refused or self._owes)
-        if may_be_needless and packet.ack_req and (early is None or not runs):
+        if not self._owes and packet.ack_req and (early is None or not runs):
             self._early = _Early(psn, packet)
         if not runs and follows and self._waits_for_nothing():
             words = f"{_retransmitted(packet)}, although nothing asks for an ACK"
@@ -157,7 +157,7 @@ class Repeated(ConnectionCheck):
         """Whether a requester goes back although none of its timers should run."""
         acked = self.history.acked
         return not (
-            self._refused or acked is None or self._asks > acked or self.history.tracker.reads
+            self._refused >= 0 or acked is None or self._asks > acked or self.history.tracker.reads
         )
 
     def response(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
@@ -165,7 +165,8 @@ class Repeated(ConnectionCheck):
         what = kind(packet.syndrome) if packet.syndrome >= 0 else AckKind.ACK
         early = self._early
         if what is not AckKind.ACK:
-            self._early, self._refused = None, True
+            psn = self.history.unwrapped(packet.psn)
+            self._early, self._refused = None, psn or 0
         elif early is not None and packet.opcode in ACKNOWLEDGES:
             psn = self.history.unwrapped(packet.psn)
             if psn is None or psn < early.psn or status is PacketStatus.DUPLICATE:
@@ -187,7 +188,7 @@ class Repeated(ConnectionCheck):
         for place, check in enumerate(checks):
             request = run.last_requests[place]
             if request is not None:
-                check._before, check._run, check._refused = request, False, False
+                check._before, check._run, check._refused = request, False, -1
                 if asks[place] >= 0:
                     check._asks = max(check._asks, int(run.psn[asks[place]]))
             if check._early is not None:

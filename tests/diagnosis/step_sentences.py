@@ -54,6 +54,7 @@ def twice(judge: Judge, match: re.Match[str], step: Step, incident: IncidentText
     must(len(alike) > 1 or len(one.captured) > 1, "it does not")
     must(
         any(number in judge.truth.was_copied for each in alike for number in each.captured)
+        or sum(each.is_again for each in alike) > 1
         or any(
             other.sender == one.sender
             and other.time > each.time
@@ -541,6 +542,8 @@ def recovered(judge: Judge, match: re.Match[str], step: Step, incident: Incident
         must(not begin.is_response, f"it is a response: {begin}")
     elif what == "the lost response" or what == "the response before it":
         must(begin.is_response and begin.sender != requester, f"it is none: {begin}")
+    elif what == "the RNR NAK":
+        must(begin.syndrome is not None and begin.syndrome >> 5 == 1, f"it is none: {begin}")
     elif what == "the NAK":
         must(begin.syndrome is not None and begin.syndrome >= 0x60, f"it is none: {begin}")
     elif what == "it was retransmitted":
@@ -603,9 +606,8 @@ STEPS = table(
         r"arrived here before it\.": reordered,
         r"[AB]'s [A-Z ]+ with PSN \d+ arrives late: reordered, or lost before this point and "
         r"retransmitted\.": late,
-        r"[AB]'s [A-Z ]+ with PSN \d+ arrives twice: one of the two is late, or a duplicate\.": (
-            twice
-        ),
+        r"[AB]'s [A-Z ]+ with PSN \d+ arrives twice: one of the two is late, a duplicate, or "
+        r"retransmitted\.": (twice),
         r"A duplicate of (?:#(?P<first>\d+)|an earlier packet) \([AB]'s [A-Z ]+, PSN \d+\), made "
         r"by the network or by the capture\.": duplicate,
         r"[AB]'s [A-Z ]+ with PSN \d+ arrives again(?: \(first as #\d+\))?: a duplicate made by "

@@ -238,3 +238,37 @@ def test_a_lost_read_is_one_packet_where_the_path_mtu_is_not_known_yet() -> None
     asking, answering = story_of(talk).connection.directions
 
     assert (asking.lost, asking.retransmitted, answering.retransmitted) == (1, 2, 0)
+
+
+def test_what_an_unseen_nak_asks_for_is_no_copy_in_a_capture_of_one_direction() -> None:
+    """B has no receive buffer for PSN 2, and its RNR NAK for 10 us takes another path."""
+    talk = Talk(counts_ids=False)
+    send(talk, 0, 1, 2, 3, 4)
+    talk.wait(10)
+    send(talk, 2, 3, 4, 5)
+    story = story_of(talk)
+
+    counts = story.connection.directions[0]
+    assert (counts.duplicates, counts.repeated) == (0, 3)
+    assert "made by the network or by the capture; B drops" not in text_of(story)
+
+
+def test_two_equal_packets_at_once_are_copies_in_a_capture_of_one_direction() -> None:
+    talk = Talk(counts_ids=False)
+    send(talk, 0, 1, 2)
+    talk.frames.append((talk.frames[-1][0] + 500, talk.frames[-1][1]))
+    send(talk, 3)
+
+    assert story_of(talk).connection.directions[0].duplicates == 1
+
+
+def test_a_capture_that_begins_with_an_rnr_nak_counts_the_stall_from_that() -> None:
+    talk = Talk(counts_ids=False)
+    for _ in range(2):
+        talk.answer(2, 2, RNR_10_US)
+        talk.wait(10)
+        send(talk, 2, 3)
+    talk.answer(3, 4)
+    talk.sends(4, 2, msn=5)
+
+    assert "Recovered 80.0 us after the RNR NAK (#1)." in text_of(story_of(talk))

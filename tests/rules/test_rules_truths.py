@@ -100,3 +100,19 @@ def test_a_message_that_a_read_of_unknown_length_seemed_to_cover_counts() -> Non
         talk.answer(psn, psn - 2)
 
     assert "psn_acks.msn" not in ids(judge(talk.frames))
+
+
+def test_what_a_nak_asks_for_is_not_needless_behind_a_request_that_was_under_way() -> None:
+    """PSN 2 is late behind this point: B refuses PSN 3, then acknowledges PSN 2 twice."""
+    talk = Talk()
+    talk.sends(0, 2)
+    send(talk, 2, 3)
+    talk.answer(2, 2, SEQUENCE)
+    send(talk, 4)
+    for psn in (2, 3, 4):
+        send(talk, psn)
+        talk.answer(psn, psn + 1)
+    talk.answer(4, 5)
+    talk.sends(5, 2, msn=6)
+
+    assert "repeat.needless" not in ids(judge(talk.frames))
