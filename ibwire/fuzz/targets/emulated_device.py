@@ -412,6 +412,9 @@ class Emulation:
 
     def answers(self) -> list[Frame]:
         """What it sends now; raises `RunsAway` when that does not end."""
+        return self._sent_now()
+
+    def _sent_now(self) -> list[Frame]:
         poll, now, act = self.node.poll_transmit, self.now, self.application.act
         found: list[Frame] = []
         while True:
@@ -426,10 +429,10 @@ class Emulation:
     def wait(self, time: Time) -> list[tuple[Time, Frame]]:
         """Let time pass, in ps: what it sends meanwhile, and when."""
         until = self.now + time
-        found = [(self.now, frame) for frame in self.answers()]  # to a packet that was held
+        found = [(self.now, frame) for frame in self._sent_now()]  # to a packet that was held
         for handled, now in enumerate(timeouts_until(self.node, self.now, until), 1):
             self.now = now
-            found += [(now, frame) for frame in self.answers()]
+            found += [(now, frame) for frame in self._sent_now()]
             if handled == MAXIMUM_TIMEOUTS:
                 limit = f"more than {MAXIMUM_TIMEOUTS} timeouts within {time / 1e9:g} ms"
                 raise RunsAway(limit)
