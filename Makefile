@@ -118,13 +118,14 @@ live: $(VENV)/test.stamp
 
 # The peer of ibwire is Linux's Soft-RoCE in QEMU, built from Debian packages once and kept in
 # ~/.cache/ibwire. Its time is the machine's: a guest that has to wait for a processor may be late, so
-# that what fails is tried once more.
+# that what fails is tried once more, without another guest beside it. Guests wait for each other most
+# of the time, so two files of tests run side by side, each with guests of its own.
 RXE = $(BIN)/pytest -q -rs -o addopts=--import-mode=importlib -o cache_dir=.pytest_cache/rxe tests/interop/rxe
 interop-rxe: $(VENV)/test.stamp
 	@command -v qemu-system-x86_64 >/dev/null || { \
 	  echo 'make interop-rxe needs QEMU (Debian: apt-get install --no-install-recommends qemu-system-x86)'; exit 1; }
 	$(BIN)/python tests/interop/rxe/build.py
-	$(RXE) || { test $$? = 1 && echo '::: what failed, once more' && $(RXE) --last-failed; }
+	$(RXE) -n 2 --dist loadfile --no-loadscope-reorder || { test $$? = 1 && echo '::: what failed, once more' && $(RXE) --last-failed; }
 
 # Beside two Soft-RoCE guests, which are what it takes to compare.
 bench-rxe: $(VENV)/test.stamp
