@@ -187,7 +187,7 @@ class Direction:
         shared = gcd(8 * S, rate_bps)
         self.numerator = 8 * S // shared
         self.denominator = rate_bps // shared
-        self.give_with(head)
+        self.give_after(head)
         self.alone = (self,)
         self.grant: Grant = OPEN
         """What may be sent now."""
@@ -201,7 +201,7 @@ class Direction:
         if hasattr(near, "extend_run") and hasattr(far, "receive_run"):
             self.sends_runs, self.takes_runs = near, far
 
-    def give_with(self, head: int) -> None:
+    def give_after(self, head: int) -> None:
         """Give frames to the far end when so many bytes have arrived; 0 for whole frames."""
         self.head = head
         self.head_time = self.time_of(head)

@@ -363,7 +363,7 @@ class Simulator:
                     stage = line.stage
                     if isinstance(frame, UnbuiltFrame):
                         size = frame.size + line.overhead
-                        if stage is line.plain_stage:
+                        if stage is line.plain_stage:  # which does nothing
                             stage = None
                         if (
                             frame.continues
@@ -453,14 +453,11 @@ class Simulator:
         """Send a frame through the stage of a direction, if it has one."""
         stage = line.stage
         if (stage is None or stage is line.plain_stage) and isinstance(given, UnbuiltFrame):
+            # One of the link itself: `_loop` has scheduled any other.
             arrival = line.free_at
             if 0 < line.head < given.size + line.overhead:
                 arrival = now + line.head_time
-            if given.size <= line.control_size:
-                self._plan(line, given, arrival + line.delay, now)
-            else:
-                arrival += line.delay + line.latency
-                self._events.schedule(arrival, now, line.far, line, given)
+            self._plan(line, given, arrival + line.delay, now)
             return
         unbuilt = given if isinstance(given, UnbuiltFrame) else None
         frame = given.build() if isinstance(given, UnbuiltFrame) else given

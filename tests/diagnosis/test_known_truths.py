@@ -22,6 +22,13 @@ def damage(talk: Talk) -> None:
     talk.frames[-1] = time_ns, frame[:-1] + bytes([frame[-1] ^ 1])
 
 
+def answer_read(talk: Talk) -> None:
+    """The three responses to a READ of 600 bytes at PSN 1."""
+    talk.answer(1, 2, opcode=FIRST, size=256)
+    talk.answer(2, 2, opcode=MIDDLE, size=256)
+    talk.answer(3, 2, opcode=LAST, size=88)
+
+
 def send(talk: Talk, *psns: int, size: int = 64) -> None:
     for psn in psns:
         talk.ask(OpCode.RC_SEND_ONLY, psn, size, ack_req=1)
@@ -83,9 +90,7 @@ def test_a_read_whose_last_response_was_damaged_had_a_response_due() -> None:
     talk = Talk()
     talk.sends(0, 1)
     talk.ask(READ, 1, length=600)
-    talk.answer(1, 2, opcode=FIRST, size=256)
-    talk.answer(2, 2, opcode=MIDDLE, size=256)
-    talk.answer(3, 2, opcode=LAST, size=88)
+    answer_read(talk)
     damage(talk)
     talk.wait(260)
     talk.ask(READ, 3, length=88, va=0x10000 + 512)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from connections.talk import Talk
-from diagnosis.test_known_truths import damage, send
+from diagnosis.test_known_truths import answer_read, damage, send
 from ibwire_layers.opcodes import OpCode
 from rules.check_frames import ids, judge
 
@@ -53,15 +53,11 @@ def test_responses_go_on_to_the_read_before_the_one_that_asks_again() -> None:
     talk = Talk()
     talk.sends(0, 1)
     talk.ask(READ, 1, length=600)
-    talk.answer(1, 2, opcode=FIRST, size=256)
-    talk.answer(2, 2, opcode=MIDDLE, size=256)
-    talk.answer(3, 2, opcode=LAST, size=88)
+    answer_read(talk)
     talk.wait(2000)
     talk.ask(READ, 1, length=600)
     talk.ask(READ, 2, length=344, va=0x10000 + 256)
-    talk.answer(1, 2, opcode=FIRST, size=256)
-    talk.answer(2, 2, opcode=MIDDLE, size=256)
-    talk.answer(3, 2, opcode=LAST, size=88)
+    answer_read(talk)
     talk.sends(4, 2, msn=3)
 
     assert "reads.replay" not in ids(judge(talk.frames))

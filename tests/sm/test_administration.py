@@ -26,6 +26,10 @@ from sm.managed import Managed, Program
 GET, SET, GET_TABLE, DELETE, REPORT = 1, 2, 0x12, 0x15, 6
 NODE, PORT_INFO, LINK, SERVICE, PATH, MEMBER = 0x11, 0x12, 0x20, 0x31, 0x35, 0x38
 CREATE = 0b1_0011_0000_1100_0111 | 1 << 6  # MGID, PortGID, Q_Key, TClass, P_Key, SL, label, state
+SUBSCRIBE = InformInfo(
+    lid_range_begin=0xFFFF, is_generic=1, subscribe=1, type=3, trap_number=0xFFFF, producer_type=4
+)
+"""To every notice of subnet managers."""
 
 
 class Client:
@@ -498,14 +502,7 @@ def test_a_port_deletes_its_own_services_without_their_keys() -> None:
 
 def test_traps_are_reported_to_who_has_subscribed() -> None:
     client = Client()
-    wanted = InformInfo(
-        lid_range_begin=0xFFFF,
-        is_generic=1,
-        subscribe=1,
-        type=0xFFFF,
-        trap_number=128,
-        producer_type=0xFFFFFF,
-    )
+    wanted = SUBSCRIBE.altered(type=0xFFFF, trap_number=128, producer_type=0xFFFFFF)
     assert client.ask(3, wanted.altered(subscribe=0).pack(), method=SET)[0] == 0x0200
     assert client.ask(3, wanted.pack(), method=SET)[0] == 0
     client.program.received.clear()
@@ -523,15 +520,7 @@ def test_traps_are_reported_to_who_has_subscribed() -> None:
 def test_ports_that_come_and_go_are_reported_to_who_has_subscribed() -> None:
     """Traps 64 and 65 of the manager, once for each port (IBA 13.4.8, 14.2.5.1)."""
     client = Client()
-    wanted = InformInfo(
-        lid_range_begin=0xFFFF,
-        is_generic=1,
-        subscribe=1,
-        type=3,
-        trap_number=0xFFFF,
-        producer_type=4,
-    )
-    assert client.ask(3, wanted.pack(), method=SET)[0] == 0
+    assert client.ask(3, SUBSCRIBE.pack(), method=SET)[0] == 0
     gone = client.fabric.adapters[2]
     peer = gone.peer
     assert peer is not None

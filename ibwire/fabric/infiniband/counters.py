@@ -99,8 +99,8 @@ class Counters:
 
     def reject(self, reason: str) -> None:
         """Count a packet that is taken no further; `reason` is one of `RCV_ERRORS`."""
-        if reason in (NO_ROUTE, NO_LANE, LOOPING):
-            self.port_rcv_switch_relay_errors += 1
-        else:
+        if reason in RCV_ERRORS[:3]:
             self.port_rcv_errors += 1
+        else:
+            self.port_rcv_switch_relay_errors += 1
         setattr(self, reason, getattr(self, reason) + 1)

@@ -543,12 +543,7 @@ class CutThroughSwitch:
         elif now < output.lanes[vl].stalled_until:
             link.counters.discard(TOO_OLD_IN_QUEUE)
         else:
-            ready = transit.arrived
-            if source is not None:
-                ready += source.link.lead
-                if link.line.rate_bps > source.link.incoming.rate_bps:
-                    ready = self._ready(transit, link)
-            transit.ready = ready
+            ready = transit.ready = self._ready(transit, link)
             output.lanes[vl].add(transit)
             output.waiting |= 1 << vl
             if ready <= now or ready <= link.line.free_at:

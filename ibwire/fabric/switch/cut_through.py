@@ -40,7 +40,7 @@ class CutThrough:
         self._leaving = leaving
         self._later = later
         for line in arriving.values():
-            line.give_with(HEADER_BYTES)
+            line.give_after(HEADER_BYTES)
             line.receive = self.receive
             line.takes_unbuilt = False  # one that waits for its end has to come here too
 
