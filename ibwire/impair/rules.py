@@ -133,7 +133,7 @@ class Rules(Pipe):
         return rows
 
     def _through(self, first: int, frame: Frame, now: Time) -> list[tuple[Time, Frame]]:
-        for number in self._concern(frame):
+        for number in self._concern(frame, first):
             if number < first:
                 continue
             stage = self.stages[number]
@@ -152,8 +152,11 @@ class Rules(Pipe):
             ]
         return [(0, frame)]
 
-    def _concern(self, frame: Frame) -> Sequence[int]:
-        """Numbers of the rules to call for a frame, in order."""
+    def _concern(self, frame: Frame, first: int) -> Sequence[int]:
+        """Numbers of the rules to call for a frame, in order.
+
+        first: the first rule it can come to; above 0 it comes out of a rule.
+        """
         if len(self._everything) == len(self.stages):
             return self._everything
         at = locate(frame, self._link_type).bth
@@ -164,6 +167,8 @@ class Rules(Pipe):
             psn = int.from_bytes(frame[at + 9 : at + 12])
             interest = self._interests.get(key)
             if interest is None:
+                if first:  # what a rule has written is no connection that was seen
+                    return range(first, len(self.stages))
                 interest = self._learn(key, psn)
             numbers = interest.by_psn.get(psn, interest.always)
         if self.holding:

@@ -106,6 +106,17 @@ def test_looking_rules_up_changes_nothing(written: Any, traffic: Any) -> None:
     assert [each.hits for each in looked_up.stages] == [each.hits for each in asked.stages]  # type: ignore[attr-defined]
 
 
+def test_a_queue_pair_that_a_rule_has_written_is_not_counted_as_a_connection() -> None:
+    """Queue pair 1 is that of the connection manager; 0x11 is the first connection."""
+    pipe = build_pipe(
+        [{"drop": {"connection": 1}}, {"rewrite": {"set": {"bth.dest_qp": 0x13}}}], seed=1
+    )
+
+    passed = [pipe(frame_of(qp=qp), now) for now, qp in enumerate([1, 0x11])]
+
+    assert [len(each) for each in passed] == [1, 0]
+
+
 def concerned(pipe: Any, traffic: Any) -> Any:
     data = np.frombuffer(b"".join(traffic) + bytes(WINDOW), np.uint8)
     lengths = np.array([len(each) for each in traffic], np.int64)
