@@ -116,9 +116,6 @@ def _is_usable(tracker: ConnectionTracker) -> bool:
             return False
         if requests.next is None and requests.unrequested_next is not None:
             return False
-        last = requests.messages[-1] if requests.messages else None
-        if last is not None and not connection.mtu and last.dma_len > MTUS[0]:
-            return False  # once the path MTU is known, it takes more PSNs
     return not any(connection.damaged_answers)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from ibwire.connections.connection import MTUS
 from ibwire.connections.ending import Trouble
 from ibwire.connections.events import FlowEvent
 from ibwire.connections.identity import KEEP, Recent
@@ -202,10 +203,20 @@ class TrackedRequests:
             and not self.unseen.requests
             and not self.unseen.responses
             and not any(message.is_doubtful for message in self.messages)
+            and not self.needs_mtu
             and (self.next is None or not self.early)
             and self.failed is None
             and not self.is_waiting
         )
+
+    @property
+    def needs_mtu(self) -> bool:
+        """Whether the newest request is a READ that takes an unknown number of PSNs, because the
+        path MTU is not known."""
+        if self.connection.mtu or not self.messages:
+            return False
+        newest = self.messages[-1]
+        return newest.is_read and newest.dma_len > MTUS[0] and newest.last + 1 == self.next
 
     @property
     def has_broken_message(self) -> bool:

@@ -136,7 +136,7 @@ class RequestTracker(TrackedRequests):
             self.restart(packet)
             step = 0
         psn = self.next + step
-        if step > 0 and not self.connection.mtu and not self.was_damaged(self.next & MASK):
+        if step >= 0 and self.needs_mtu and not self.was_damaged(self.next & MASK):
             self._infer_mtu(psn, packet)
             step = psn - self.next
         if not step and self.was_damaged(packet.psn):
@@ -271,20 +271,23 @@ class RequestTracker(TrackedRequests):
         address on. If neither shows the MTU, the READ has at least reached that PSN.
         """
         assert self.next is not None
-        message = self.messages[-1] if self.messages else None
-        if message is None or not message.is_read or message.last + 1 != self.next:
-            return
+        message = self.messages[-1]
         far = psn - message.first
         first = self.recent_requests.get(message.first)
-        is_retry = packet.opcode in READ and first is not None and first.rkey == packet.rkey
+        begins = packet.va - first.va if first is not None and self._is_rest(first, packet) else 0
+        is_ahead = psn > self.next
         for mtu in MTUS:
-            if far == -(-message.dma_len // mtu) or (
-                is_retry and first is not None and packet.va - first.va == far * mtu
-            ):
+            if begins == far * mtu or (is_ahead and far == -(-message.dma_len // mtu)):
                 self._learn_mtu(mtu)
                 return
         if far <= -(-message.dma_len // MTUS[0]):
             message.last, self.next = psn - 1, psn
+
+    @staticmethod
+    def _is_rest(first: TransportPacket, packet: TransportPacket) -> bool:
+        """Whether this reads the rest of what `first` reads, or all of it."""
+        ends_alike = packet.va + packet.dma_len == first.va + first.dma_len
+        return packet.opcode in READ and packet.rkey == first.rkey and ends_alike
 
     def apply_mtu(self) -> None:
         """Correct the spans of READs, now that the path MTU is known."""

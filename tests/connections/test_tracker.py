@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connections.talk import Talk
+from connections.talk import RKEY, VA, Talk
 from each_case import each_case
 from emulated_traffic import Stamped, analysed, feed
 from ibwire.connections.analysis import Analysis
@@ -376,6 +376,31 @@ def test_the_psn_behind_a_read_tells_the_path_mtu(mtu: int) -> None:
     connection, watcher = heard(talk)
 
     assert connection.mtu == mtu
+    assert watcher.verdicts == ["new", "new"]
+
+
+@each_case("mtu", [256, 512, 1024, 2048])
+def test_the_rest_of_a_read_tells_the_path_mtu(mtu: int) -> None:
+    """Its first response is not in the capture, so the retransmission has the very next PSN."""
+    talk = Talk()
+    talk.ask(READ, 10, length=mtu + 1, ack_req=1)
+    talk.ask(READ, 11, length=1, va=VA + mtu, ack_req=1)
+
+    connection, watcher = heard(talk)
+
+    assert connection.mtu == mtu
+    assert watcher.verdicts == ["new", "retransmitted"]
+
+
+@each_case("change", [{"va": VA + MTU + 8}, {"va": VA + MTU, "length": 8}, {"rkey": RKEY + 1}])
+def test_a_read_of_something_else_does_not_tell_the_path_mtu(change: dict[str, int]) -> None:
+    talk = Talk()
+    talk.ask(READ, 10, length=MTU + 1, ack_req=1)
+    talk.ask(READ, 11, **{"va": VA + MTU, "length": 1, "ack_req": 1, **change})
+
+    connection, watcher = heard(talk)
+
+    assert connection.mtu is None
     assert watcher.verdicts == ["new", "new"]
 
 
