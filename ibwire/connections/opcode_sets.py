@@ -29,5 +29,7 @@ ANSWERED = READ | _opcodes(
     Operation.COMPARE_SWAP, Operation.FETCH_ADD, Operation.FLUSH, Operation.ATOMIC_WRITE
 )
 """Requests that only a READ or atomic response answers, and no ACK."""
+ATOMIC = _opcodes(Operation.COMPARE_SWAP, Operation.FETCH_ADD, Operation.ATOMIC_ACKNOWLEDGE)
+"""Atomics and their responses."""
 RESPONSES = _opcodes(Operation.READ_RESPONSE, Operation.ATOMIC_ACKNOWLEDGE, Operation.ACKNOWLEDGE)
 ACKNOWLEDGE = _opcodes(Operation.ACKNOWLEDGE)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ibwire.connections.flow import FlowKey
-from ibwire.connections.opcode_sets import ACKNOWLEDGE, ANSWERED, RESPONSES
+from ibwire.connections.opcode_sets import ACKNOWLEDGE, ANSWERED, ATOMIC, RESPONSES
 from ibwire.connections.packets import Rows
 from ibwire_layers.opcodes import OpCode, Service
 from ibwire_layers.psn import HALF, MASK
@@ -127,12 +127,12 @@ class _Answers:
         self._rows = rows
         self._flow, self._psn = rows.flow.astype(np.int64), rows.psn.astype(np.int64)
         self._size = int(self._flow.max()) + 1
-        numbers: dict[tuple[str, str], int] = {}
-        ends = [keys[flow][:2] for flow in flows]
+        numbers: dict[tuple[str, str, Service], int] = {}
+        ends = [(keys[flow].src, keys[flow].dst, keys[flow].service) for flow in flows]
         self._there, self._back = (np.full(self._size, -1, np.int64) for _ in range(2))
-        """(flows,) numbers of their two ends, in this and in the other direction."""
+        """(flows,) numbers of two ends and a service, in this and in the other direction."""
         self._there[flows] = [numbers.setdefault(each, len(numbers)) for each in ends]
-        self._back[flows] = [numbers.get((dst, src), -1) for src, dst in ends]
+        self._back[flows] = [numbers.get((dst, src, how), -1) for src, dst, how in ends]
         at = np.flatnonzero(
             (self._there[self._flow] >= 0) & ~rows.damaged & (rows.opcode != OpCode.CNP)
         )
@@ -155,16 +155,19 @@ class _Answers:
         """The best pairs, each flow in one of them."""
         requests, responses = self._requests, self._responses
         opcode, flow = self._rows.opcode, self._flow
-        asked = self._there[flow[requests]] << 25 | _IS_ANSWERED[opcode[requests]] << 24
+        asked = self._there[flow[requests]] << 26 | _KIND_OF_REQUEST[opcode[requests]] << 24
         asked |= self._psn[requests]
-        wanted = self._back[flow[responses]] << 25 | ~_IS_ACKNOWLEDGE[opcode[responses]] << 24
+        wanted = self._back[flow[responses]] << 26 | _KIND_OF_ANSWER[opcode[responses]] << 24
         wanted |= self._psn[responses]
         of_any = self._scores(asked, wanted)
+        odd = self._contradicted(of_any, asked, wanted)
+        of_any = of_any.take(~_are_among(self._pairs_of(of_any), odd))
         fits = np.bincount(of_any.one, minlength=self._size)
         """(flows,) how many others fit; so is the next."""
         several = fits[flow[responses]] > 1
         wanted = np.where(several, wanted << 16 | self._port[flow[responses]], -1)
         of_port = self._scores(asked << 16 | self._rows.port[requests], wanted)
+        of_port = of_port.take(~_are_among(self._pairs_of(of_port), odd))
         fits_port = np.bincount(of_port.one, minlength=self._size)
         is_guess = (fits > 1) & (fits_port == 0)
         return _best(
@@ -178,6 +181,29 @@ class _Answers:
                 ],
             }
         )
+
+    def _contradicted(self, scores: _Scores, asked: Index, wanted: Index) -> Index:
+        """Which of these pairs of flows have responses of another kind than was asked for.
+
+        Only such with more of them than of the right kind, if no other flow fits. An ACK says
+        nothing, as a NAK may have the PSN of any request.
+        """
+        kind = _KIND_OF_ANSWER[self._rows.opcode[self._responses]]
+        pairs, answered = self._pairs_of(scores), scores.answered
+        for other in (np.zeros_like(kind), 3 - kind):
+            odd = self._scores(asked, np.where(kind > 0, wanted ^ (kind ^ other) << 24, -1))
+            pairs = np.concatenate([pairs, self._pairs_of(odd)])
+            answered = np.concatenate([answered, -odd.answered])
+        distinct, place = np.unique(pairs, return_inverse=True)
+        is_odd = np.bincount(place, answered < 0, len(distinct)) > 0
+        fits = np.bincount(distinct[~is_odd] // self._size, minlength=self._size)
+        is_odd &= (np.bincount(place, answered, len(distinct)) < 0) | (
+            fits[distinct // self._size] > 0
+        )
+        return distinct[is_odd]
+
+    def _pairs_of(self, scores: _Scores) -> Index:
+        return scores.one * self._size + scores.other
 
     def _scores(self, asked: Index, wanted: Index) -> _Scores:
         """The newest requests before each response that have what it names.
@@ -273,6 +299,10 @@ def _rank(flow: Index) -> Index:
     return np.arange(len(flow)) - np.searchsorted(flow, flow)
 
 
-_IS_RESPONSE, _IS_ACKNOWLEDGE, _IS_ANSWERED = (
-    np.isin(np.arange(256), list(opcodes)) for opcodes in (RESPONSES, ACKNOWLEDGE, ANSWERED)
+_IS_RESPONSE, _IS_ACKNOWLEDGE, _IS_ANSWERED, _IS_ATOMIC = (
+    np.isin(np.arange(256), list(opcodes)) for opcodes in (RESPONSES, ACKNOWLEDGE, ANSWERED, ATOMIC)
 )
+_KIND_OF_REQUEST = np.where(_IS_ATOMIC, 2, _IS_ANSWERED).astype(np.int64)
+"""By opcode: 0 for requests that ACKs answer, 1 READ responses, 2 ATOMIC ACKNOWLEDGE."""
+_KIND_OF_ANSWER = np.where(_IS_ATOMIC, 2, ~_IS_ACKNOWLEDGE).astype(np.int64)
+"""The same by opcode of a response."""

@@ -249,11 +249,12 @@ class Conformance:
     ) -> None:
         """Check a response."""
         checked = self._checked(tracker)
-        checked.history.learn(packet)
-        for check in checked.all:
-            for violation in check.response(packet, status):
-                self._note(tracker, violation)
-        checked.history.note_response(packet)
+        if checked.is_answered:  # else they may be those of another connection
+            checked.history.learn(packet)
+            for check in checked.all:
+                for violation in check.response(packet, status):
+                    self._note(tracker, violation)
+            checked.history.note_response(packet)
         self._note_packet(tracker.connection, 1 - tracker.end, packet)
 
     def other(self, connection: Connection, direction: int, packet: TransportPacket) -> None:
@@ -364,12 +365,12 @@ class Conformance:
 class _Checked:
     """A history, and the checks that receive its packets."""
 
-    __slots__ = ("all", "history")
+    __slots__ = ("all", "history", "is_answered")
 
     def __init__(self, history: RequestHistory) -> None:
         self.history = history
-        is_answered = _has_responses(history.tracker.connection)
-        self.all = (catalogue.checks if is_answered else catalogue.unreliable_checks)(history)
+        self.is_answered = _has_responses(history.tracker.connection)
+        self.all = (catalogue.checks if self.is_answered else catalogue.unreliable_checks)(history)
 
 
 def _by_kind(checked: list[_Checked]) -> list[list[ConnectionCheck]]:

@@ -147,12 +147,14 @@ class _Near(NamedTuple):
 class Acknowledged(ConnectionCheck):
     """Which PSNs responses name."""
 
-    __slots__ = ("_early", "_far", "_far_words", "_near", "ahead")
+    __slots__ = ("_ahead_ns", "_early", "_far", "_far_words", "_near", "ahead")
 
     def __init__(self, history: RequestHistory) -> None:
         super().__init__(history)
         self.ahead: int | None = None
         """An unwrapped PSN that was acknowledged and has not been seen as a request."""
+        self._ahead_ns = 0
+        """When it was."""
         self._far: TransportPacket | None = None
         """The newest response with a PSN far beyond the newest request, until it is explained."""
         self._far_words = ""
@@ -167,8 +169,8 @@ class Acknowledged(ConnectionCheck):
             self._far = None  # the capture lacks requests, or the requester goes back
         if status not in (PacketStatus.NEW, PacketStatus.DUPLICATE):
             self._near = None
-        if ahead is None or status is PacketStatus.DUPLICATE:
-            return
+        if ahead is None or status is PacketStatus.DUPLICATE or packet.time_ns < self._ahead_ns:
+            return  # also where it is older than its ACK, and only recorded behind it
         psn = self.history.unwrapped(packet.psn)
         newest = self.history.newest
         if status is not PacketStatus.NEW or psn is None or psn > ahead or newest is None:
@@ -274,7 +276,7 @@ class Acknowledged(ConnectionCheck):
             self._near = _Near(words, packet, 0)
         self.history.is_disordered = True
         if is_ack:
-            self.ahead = psn
+            self.ahead, self._ahead_ns = psn, packet.time_ns
 
 
 _ANSWERS = {
@@ -305,18 +307,22 @@ class Kind(ConnectionCheck):
     the response to it, which the capture may lack.
     """
 
-    __slots__ = ("_before", "_plain")
+    __slots__ = ("_before", "_plain", "_since")
 
     def __init__(self, history: RequestHistory) -> None:
         super().__init__(history)
         self._before: TransportPacket | None = None
         """The response before."""
+        self._since: TransportPacket | None = None
+        """The response after which none is missing, for certain."""
         self._plain = 0
         """READs and atomics in a row of which an ACK was the first response."""
 
     def response(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Compare it with the request that has its PSN, if that was seen."""
         before, self._before = self._before, packet
+        if before is None or not self.history.answer_ids.is_next(before, packet):
+            self._since = packet
         info = INFO[packet.opcode]
         request = self.history.requests.get(packet.psn)
         if request is None:
@@ -325,7 +331,7 @@ class Kind(ConnectionCheck):
         expected = _EXPECTED[request.opcode]
         if info.operation is Operation.ACKNOWLEDGE:
             is_new = status is PacketStatus.NEW and kind(packet.syndrome) is AckKind.ACK
-            if is_new and expected is not info.operation and self._is_first(before, packet):
+            if is_new and expected is not info.operation and self._is_first(request):
                 yield KIND, _other_kind(packet, request), packet
             return
         self._plain = 0
@@ -355,13 +361,13 @@ class Kind(ConnectionCheck):
         """Remember the last responses."""
         for check, response in zip(checks, run.last_responses, strict=True):
             if response is not None:
-                check._before = response
+                check._before = check._since = response
 
-    def _is_first(self, before: TransportPacket | None, packet: TransportPacket) -> bool:
+    def _is_first(self, request: TransportPacket) -> bool:
         """Whether it is the first response to its request for certain."""
         self._plain += 1
-        ids = self.history.answer_ids
-        return self._plain >= MIN_PLAIN or (before is not None and ids.is_next(before, packet))
+        is_whole = self._since is not None and self._since.place < request.place
+        return self._plain >= MIN_PLAIN or is_whole
 
 
 def _other_kind(packet: TransportPacket, request: TransportPacket) -> str:

@@ -74,6 +74,46 @@ def test_where_several_fit_the_source_port_decides() -> None:
     assert sorted(pair(flows, {})) == [Pair(2, 1, "port"), Pair(3, 0, "port")]
 
 
+def test_responses_of_another_service_belong_to_no_request() -> None:
+    """XRC responses, whose requests are not in the capture, have the PSNs of RC requests."""
+    one = asking(0, 10, 11, 12)
+    other = asking(1, 10, 11, src=B, number=100, opcode=OpCode.XRC_ACKNOWLEDGE)
+    other = other._replace(key=other.key._replace(service=Service.XRC))
+
+    assert pair([one, other], {}) == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "answered"),
+    [
+        (OpCode.RC_RDMA_READ_REQUEST, OpCode.RC_ATOMIC_ACKNOWLEDGE),
+        (OpCode.RC_FETCH_ADD, OpCode.RC_RDMA_READ_RESPONSE_ONLY),
+        (OpCode.RC_SEND_ONLY, OpCode.RC_ATOMIC_ACKNOWLEDGE),
+        (OpCode.RC_SEND_ONLY, OpCode.RC_RDMA_READ_RESPONSE_ONLY),
+    ],
+)
+def test_responses_of_another_kind_than_was_asked_for_are_no_evidence(
+    asked: OpCode, answered: OpCode
+) -> None:
+    """Of the responses, whose PSNs fit, only the first is one (IBA 9.7.5.1)."""
+    requests, responses = asking(0, 10, 11, 12), answering(1, 10, 11, 12)
+    for each in (1, 2):
+        requests.packets[each] = requests.packets[each]._replace(opcode=asked)
+        responses.packets[each] = responses.packets[each]._replace(opcode=answered)
+
+    assert [each.how for each in pair([requests, responses], {})] == ["guess"]
+
+
+def test_of_several_flows_that_fit_the_one_with_an_odd_response_is_out() -> None:
+    """Two connections that begin at the same PSN: the second READs where the first SENDs."""
+    one, other = asking(0, 10, 11, 12), asking(1, 10, 11, 12)
+    other.packets[2] = other.packets[2]._replace(opcode=OpCode.RC_RDMA_READ_REQUEST)
+    answer = answering(2, 10, 11, 12)
+    answer.packets[2] = answer.packets[2]._replace(opcode=OpCode.RC_RDMA_READ_RESPONSE_ONLY)
+
+    assert pair([one, other, answer], {}) == [Pair(2, 1, "responses")]
+
+
 def test_where_nothing_decides_it_is_a_guess_and_each_has_one_partner() -> None:
     flows = [asking(0, 10), asking(1, 10), answering(2, 10), answering(3, 10)]
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from connections.talk import Talk
+from connections.talk import Talk, with_bth
 from diagnosis.test_known_truths import answer_read, damage, send
 from ibwire_layers.opcodes import OpCode
-from rules.check_frames import ids, judge
+from rules.check_frames import grave, ids, judge
 
 READ = OpCode.RC_RDMA_READ_REQUEST
 FIRST, MIDDLE, LAST = (
@@ -112,3 +112,53 @@ def test_what_a_nak_asks_for_is_not_needless_behind_a_request_that_was_under_way
     talk.sends(5, 2, msn=6)
 
     assert "repeat.needless" not in ids(judge(talk.frames))
+
+
+def test_an_ack_with_the_psn_of_a_read_may_be_that_of_a_duplicate() -> None:
+    """The response to the READ is lost before this point. The ACK of PSN 2, which comes again, has
+    the newest PSN (IBA 9.7.5.1.4, C9-105; qib_rc.c qib_rc_rcv_error)."""
+    talk = Talk()
+    talk.sends(0, 1)
+    for is_again in (False, True):
+        talk.ask(OpCode.RC_FETCH_ADD, 1)
+        send(talk, 2)
+        talk.ask(READ, 3, length=4)
+        talk.answer(1, 4 if is_again else 2, opcode=OpCode.RC_ATOMIC_ACKNOWLEDGE)
+        talk.answer(3 if is_again else 2, 4 if is_again else 3)
+        talk.answer(3, 4, opcode=OpCode.RC_RDMA_READ_RESPONSE_ONLY, size=4)
+        if not is_again:
+            talk.frames.pop()
+            talk.wait(2000)
+
+    assert grave(judge(talk.frames)) == []
+
+
+def test_a_request_that_is_older_than_its_ack_was_not_acknowledged_early() -> None:
+    """A port whose packets are recorded late: the times show in which order they passed."""
+    talk = Talk()
+    talk.sends(0, 4)
+    send(talk, 4)
+    talk.answer(4, 5)
+    request, answer = talk.frames[-2:]
+    talk.frames[-2:] = answer, request
+    talk.sends(5, 3, msn=6)
+
+    assert "psn_acks.early" not in ids(judge(talk.frames))
+
+
+def test_responses_whose_connection_is_a_guess_have_any_path_mtu() -> None:
+    """Two connections with the same PSNs, of MTU 512 and 256, answered in the same order."""
+    talk = Talk(counts_ids=False)
+    for psn in (0, 1):
+        for there in (0x22, 0x23):
+            for offset, opcode in enumerate((OpCode.RC_SEND_FIRST, OpCode.RC_SEND_LAST)):
+                size = 512 if there == 0x22 else 256
+                talk.ask(opcode, 2 * psn + offset, size, change=with_bth(dest_qp=there))
+        for here in (0x11, 0x12):
+            talk.answer(2 * psn + 1, psn + 1, change=with_bth(dest_qp=here))
+    for there in (0x22, 0x23):
+        talk.ask(READ, 4, length=600, change=with_bth(dest_qp=there))
+    for here, size in ((0x11, 512), (0x12, 256)):
+        talk.answer(4, 3, opcode=FIRST, size=size, change=with_bth(dest_qp=here))
+
+    assert grave(judge(talk.frames)) == []
