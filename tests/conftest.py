@@ -31,7 +31,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # No test fails because a machine is busy: no example has a deadline, and drawing the first ones may
 # take 30 s, which is what the health check `too_slow` allows then.
 settings.register_profile("ibwire", deadline=None)
-# For `make test`: fewer examples than the usual 100, which `make test-all` draws; the same each time.
+# For `make test`: fewer examples than the usual 100, which `make test-all` draws; always the same.
 settings.register_profile("quick", deadline=None, max_examples=12, derandomize=True)
 # For `.ci/run`: the same examples each time, so that it judges a change and not its luck.
 settings.register_profile("fixed", deadline=None, derandomize=True)
