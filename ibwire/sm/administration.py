@@ -6,13 +6,13 @@ sees P_Key tables and the members of multicast groups.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice, product
 
 from ibwire.base.units import S, Time
 from ibwire.fabric.infiniband.multicast import Group
-from ibwire.fabric.infiniband.subnet import Port
+from ibwire.fabric.infiniband.subnet import Node, Port
 from ibwire.sm import rmpp
 from ibwire.sm.configuration import Settings
 from ibwire.sm.discovery import View
@@ -28,6 +28,7 @@ from ibwire.sm.path_records import (
     paths,
     read_multi_path,
 )
+from ibwire.sm.port_tables import Table, unread_tables
 from ibwire.sm.records import RECORDS, Layout, selected
 from ibwire_layers.attributes import PortInfo, SMInfo
 from ibwire_layers.mad import (
@@ -94,6 +95,11 @@ _PORT_OF_TABLE: dict[int, int] = {
     SAAttribute.VL_ARBITRATION_TABLE_RECORD: 1 << 1,
 }
 """Bit of the port in the component mask of a record, whose bit 0 is the LID."""
+_LIDS: dict[int, tuple[tuple[int, int], ...]] = {
+    **dict.fromkeys((*RECORDS, SAAttribute.SM_INFO_RECORD), ((0, 0),)),
+    SAAttribute.LINK_RECORD: ((0, 0), (3, 4)),
+}
+"""LIDs in a record: bit of the component mask, and offset."""
 _SM_INFO: Layout = (SMInfoRecordID, SMInfo)
 _SUBSCRIPTION: Layout = (InformInfoRecordID, InformInfo)
 
@@ -202,6 +208,26 @@ class Administration:
         self._tell_of_groups(now)
         return True
 
+    def unread(self, datagram: Datagram) -> list[Table]:
+        """The tables that a request asks for, and that nobody has read yet.
+
+        None if they are too many: such a request is refused.
+        """
+        mad = datagram.mad
+        if mad[METHOD] not in (Method.GET, Method.GET_TABLE) or rmpp.is_active(mad):
+            return []
+        if attribute_of(mad) == SAAttribute.P_KEY_TABLE_RECORD and not any(mad[SM_KEY]):
+            return []
+        found = list(islice(self._unread(mad), _ENOUGH))
+        return found if len(found) < _ENOUGH else []
+
+    def _unread(self, mad: bytearray) -> Iterator[Table]:
+        nodes: Iterable[Node] = self.view.subnet.nodes.values()
+        if mad[COMPONENT_MASK][-1] & 1:
+            port = self._by_lid.get(int.from_bytes(mad[DATA : DATA + 2], "big"))
+            nodes = [] if port is None else [port.node]
+        return unread_tables(nodes, attribute_of(mad))
+
     def poll_timeout(self) -> Time | None:
         """When `handle_timeout` is due."""
         dues = [sending.due for sending, _ in self._sending.values()]
@@ -289,6 +315,8 @@ class Administration:
         if attribute == SAAttribute.PATH_RECORD:
             return self._paths(datagram, mask, asked)
         if attribute in RECORDS:
+            if any(True for _ in self._unread(datagram.mad)):
+                return SAStatus.NO_RESOURCES, 0, []
             layout, source = RECORDS[attribute]
             records = source(self.view)
             mask = self._without_port(attribute, mask, asked)
@@ -305,12 +333,21 @@ class Administration:
             layout, records = _SUBSCRIPTION, self._subscribed()
         else:
             return int(Status.METHOD_ATTRIBUTE_NOT_SUPPORTED), 0, []
+        asked = self._with_base_lids(attribute, mask, asked)
         size = sum(header.SIZE for header in layout)
         by_bits = bool(datagram.mad[MODIFIER][0] & 0x80)
         if attribute == SAAttribute.PORT_INFO_RECORD and by_bits and mask >> _CAPABILITY_MASK & 1:
             records = _with_capabilities(asked, records)
             mask &= ~(1 << _CAPABILITY_MASK)
         return 0, size, list(islice(selected(layout, mask, asked, records), _ENOUGH))
+
+    def _with_base_lids(self, attribute: int, mask: int, asked: bytes) -> bytes:
+        """The record asked for, with the first LID of a port where any of its LIDs is given."""
+        for bit, at in _LIDS.get(attribute, ()):
+            port = self._by_lid.get(int.from_bytes(asked[at : at + 2], "big"))
+            if mask >> bit & 1 and port is not None:
+                asked = asked[:at] + port.lid.to_bytes(2, "big") + asked[at + 2 :]
+        return asked
 
     def _without_port(self, attribute: int, mask: int, asked: bytes) -> int:
         """The component mask without the port, where the LID is that of a port of an adapter.

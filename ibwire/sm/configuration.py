@@ -26,6 +26,8 @@ HOQ_LIFE, HOQ_LIFE_TO_ADAPTERS = 18, 16
 STALL_COUNT = 7
 LFT_BLOCK = 64
 PKEYS_OF_A_BLOCK = 32
+LOW, HIGH = 1, 3
+"""First parts of the arbitration tables of low and of high priority."""
 DEFAULT_PKEY = 0x7FFF
 UNKNOWN = b""
 """Content of a block that a switch has or has not taken."""
@@ -138,6 +140,9 @@ class Written:
     lfts: dict[int, bytes] = field(default_factory=dict)
     mfts: dict[int, dict[tuple[int, int], bytes]] = field(default_factory=dict)
     lanes: dict[LaneTable, bytes] = field(default_factory=dict)
+    cleared: set[tuple[int, int]] = field(default_factory=set)
+    """Ports, by the GUID of the node and their number, whose P_Key tables have no other blocks
+    than those that were written."""
     ready: set[int] = field(default_factory=set)
     """Ports of adapters whose clients have been told to register again."""
 
@@ -146,6 +151,7 @@ class Written:
         known = {node.guid for node in nodes}
         self.lfts = {guid: each for guid, each in self.lfts.items() if guid in known}
         self.mfts = {guid: each for guid, each in self.mfts.items() if guid in known}
+        self.cleared = {each for each in self.cleared if each[0] in known}
         self.ready &= {port.guid for node in nodes for port in node.ports}
 
 
@@ -155,7 +161,7 @@ def configure(
     """Bring a subnet up."""
     written.keep(view.subnet.nodes.values())
     yield from _clear_changes(view)
-    yield from _partitions(view, settings)
+    yield from _partitions(view, settings, written)
     yield from _lids(view, settings, written)
     yield from _lanes(view, settings, written)
     yield from _forwarding(view, settings, written)
@@ -240,41 +246,72 @@ def _key_fields(settings: Settings) -> dict[str, int]:
     }
 
 
-def _partitions(view: View, settings: Settings) -> Steps:
-    asks: dict[Port, Ask] = {}
+def _partitions(view: View, settings: Settings, written: Written) -> Steps:
+    """Write P_Key tables, and clear blocks that an earlier manager has written."""
+    asks: dict[tuple[Port, int], Ask] = {}
     for port in view.end_ports():
         keys = pkeys_of(port, settings)[:PKEYS_OF_A_BLOCK]
         if port is view.own:
             keys[0] |= FULL  # limited members reach the subnet administration, as in opensm
         block = b"".join(key.to_bytes(2, "big") for key in keys).ljust(64, b"\0")
-        asks[port] = _pkey_block(view, port, block)
+        _pkey_blocks(view, port, block, written, asks)
         # A switch checks at the port to an adapter what the adapter may send and receive.
         if not port.node.is_switch and (peer := port.peer) is not None and peer.node.is_switch:
-            asks[peer] = _pkey_block(view, peer, block)
-    reads = {port: Ask(ask.path, ask.attribute, ask.modifier) for port, ask in asks.items()}
-    for port, answer in zip(reads, (yield list(reads.values())), strict=True):
-        if answer is None or answer == asks[port].data:
-            port.pkeys = bytearray(answer or b"")
-            del asks[port]
-    for port, answer in zip(asks, (yield list(asks.values())), strict=True):
+            _pkey_blocks(view, peer, block, written, asks)
+    reads = [Ask(ask.path, ask.attribute, ask.modifier) for ask in asks.values()]
+    for key, answer in zip(list(asks), (yield reads), strict=True):
+        store_pkeys(*key, answer)
+        if answer is None or answer == asks[key].data:
+            del asks[key]
+        if answer is None:
+            written.cleared.discard((key[0].node.guid, key[0].number))
+    for key, answer in zip(asks, (yield list(asks.values())), strict=True):
         if answer is not None:
-            port.pkeys = bytearray(answer)
+            store_pkeys(*key, answer)
+        else:
+            written.cleared.discard((key[0].node.guid, key[0].number))
+
+
+def _pkey_blocks(
+    view: View, port: Port, first: bytes, written: Written, asks: dict[tuple[Port, int], Ask]
+) -> None:
+    """Add what the P_Key table of a port must be: its first block, and nothing behind it."""
+    asks[port, 0] = pkey_ask(view, port, 0, first)
+    place = port.node.guid, port.number
+    if place in written.cleared and port.state != PortState.INIT:
+        return
+    written.cleared.add(place)
+    for block in range(1, pkey_blocks_of(port)):
+        asks[port, block] = pkey_ask(view, port, block, bytes(64))
+
+
+def pkey_blocks_of(port: Port) -> int:
+    """Blocks of the P_Key table of a port."""
+    return max(1, -(-port.node.pkey_capacity_of(port) // PKEYS_OF_A_BLOCK))
+
+
+def pkey_ask(view: View, port: Port, block: int, data: bytes | None = None) -> Ask:
+    """A Get of a block of a P_Key table, or with `data` a Set."""
+    modifier = (port.number << 16 if port.node.is_switch else 0) | block
+    return Ask(view.path(port), SMAttribute.P_KEY_TABLE, modifier, data)
+
+
+def store_pkeys(port: Port, block: int, data: bytes | None) -> None:
+    """Remember a block of the P_Key table of a port; `None` if it could not be read."""
+    start = block * 2 * PKEYS_OF_A_BLOCK
+    if data is None:
+        del port.pkeys[start:]
+    elif len(port.pkeys) >= start:  # not behind a block that is not known
+        port.pkeys[start : start + len(data)] = data
 
 
 def pkeys_of(port: Port, settings: Settings) -> list[int]:
-    """The P_Keys of a port: that of the default partition first."""
-    if port.node.is_switch:
-        return [DEFAULT_PKEY | FULL]
+    """The P_Keys of an end port: that of the default partition first."""
     keys = [partition.membership(port.node, port) for partition in settings.partitions]
     keys = sorted({key for key in keys if key}, key=lambda key: key & 0x7FFF != DEFAULT_PKEY)
     if not any(key & 0x7FFF == DEFAULT_PKEY for key in keys):
         keys.insert(0, DEFAULT_PKEY)  # limited: it reaches the subnet administration
     return keys
-
-
-def _pkey_block(view: View, port: Port, block: bytes) -> Ask:
-    modifier = port.number << 16 if port.node.is_switch else 0
-    return Ask(view.path(port), SMAttribute.P_KEY_TABLE, modifier, block)
 
 
 def _lanes(view: View, settings: Settings, written: Written) -> Steps:
@@ -287,7 +324,7 @@ def _lanes(view: View, settings: Settings, written: Written) -> Steps:
         ports = [port for port in node.external_ports() if port.peer is not None]
         for port in ports:
             port.sl2vl, port.arbitration = {}, {}
-            for table, ask in _lane_tables(view, port, ports, settings.lanes):
+            for table, ask in _lane_tables(view, port, settings.lanes):
                 # The tables of a port that has just come up may be those of before.
                 if before.get(table) != ask.data or port.state == PortState.INIT:
                     asks[table] = ask
@@ -308,24 +345,31 @@ def _keep_lanes(view: View, written: Written, table: LaneTable, ask: Ask) -> Non
     (port.sl2vl if is_mapping else port.arbitration)[place] = data
 
 
-def _lane_tables(
-    view: View, port: Port, inputs: list[Port], most: int
-) -> Iterator[tuple[LaneTable, Ask]]:
+def _lane_tables(view: View, port: Port, most: int) -> Iterator[tuple[LaneTable, Ask]]:
     """The tables of a port for service levels that are spread over its lanes."""
     name, number, is_switch = port.node.name, port.number, port.node.is_switch
     lanes = min(most, _lanes_of(port))
     mapping = [level % lanes for level in range(16)]
     packed = bytes(a << 4 | b for a, b in zip(mapping[::2], mapping[1::2], strict=True))
-    for came in [0, *(each.number for each in inputs)] if is_switch else [0]:
+    for came in range(len(port.node.ports)) if is_switch else [0]:
         attribute = SMAttribute.SL_TO_VL_MAPPING_TABLE
         modifier = came << 8 | number if is_switch else 0
         ask = Ask(view.path(port), attribute, modifier, packed)
         yield (name, number, attribute, came), ask
     table = b"".join(bytes((lane, 64)) for lane in range(lanes)).ljust(64, b"\0")
-    for part, block in ((1, table), (3, bytes(64))):
+    for part in arbitration_parts(port):
+        block = table if part == LOW else bytes(64)
         attribute = SMAttribute.VL_ARBITRATION_TABLE
         modifier = part << 16 | (number if is_switch else 0)
         yield (name, number, attribute, part), Ask(view.path(port), attribute, modifier, block)
+
+
+def arbitration_parts(port: Port) -> list[int]:
+    """The parts of the VL arbitration of a port: each has 32 entries (IBA 14.2.5.9)."""
+    info = PortInfo.unpack(port.info)
+    low, high = info.vl_arbitration_low_cap, info.vl_arbitration_high_cap
+    parts = [(LOW, low > 0), (LOW + 1, low > 32), (HIGH, high > 0), (HIGH + 1, high > 32)]
+    return [part for part, is_there in parts if is_there]
 
 
 def _lanes_of(port: Port) -> int:

@@ -104,6 +104,7 @@ def _take(view: View, probe: _Probe, info: NodeInfo) -> Port | None:
             system_guid=info.system_image_guid,
             vendor_id=info.vendor_id,
             device_id=info.device_id,
+            pkey_cap=info.partition_cap,
         )
         view.subnet.add(node)
         for each in node.ports:

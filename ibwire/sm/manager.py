@@ -28,9 +28,11 @@ from ibwire.sm.mads import (
     MODIFIER,
     SMP_CLASSES,
     SMP_DATA,
+    TID,
     Datagram,
     attribute_of,
 )
+from ibwire.sm.port_tables import read_tables
 from ibwire_layers.attributes import PortInfo, PortState, SMAttribute, SMInfo, SMState
 from ibwire_layers.mad import MAD, MAD_SIZE, Method, MgmtClass, Notice, Status, Trap
 
@@ -40,6 +42,9 @@ POLLS = 5
 """Questions without an answer until the master is taken to be gone."""
 SETTLE: Time = S // 100
 """From a sign of a change to the sweep: signs often come together."""
+
+MAXIMUM_HELD = 1000
+"""Requests that wait until tables are read; more are not answered."""
 
 HANDOVER, ACKNOWLEDGE, DISABLE, STANDBY, DISCOVER = 1, 2, 3, 4, 5
 """Modifiers of a Set of SMInfo."""
@@ -75,7 +80,8 @@ class SubnetManager:
         self._is_changed = True
         """Whether the next sweep is a heavy one."""
         self._unanswered = 0
-        self._lost_sweeps = 0
+        self._held: dict[tuple[int, bytes], Datagram] = {}
+        """Requests that wait until tables are read, by LID and transaction."""
 
     @property
     def is_up(self) -> bool:
@@ -93,6 +99,8 @@ class SubnetManager:
         if mad[MGMT_CLASS] == MgmtClass.SUBN_ADM:
             if self.state is not SMState.MASTER:
                 return False
+            if self._reads_first(datagram, now):
+                return True
             taken = self.administration.deliver(datagram, now)
             if self.administration.has_changed_groups and self._steps is None:
                 self._write_groups(now)
@@ -213,8 +221,11 @@ class SubnetManager:
                 continue
             node.lft[:] = before.lft
             for port, old in zip(node.ports, before.ports, strict=False):
-                port.sl2vl, port.arbitration = old.sl2vl, old.arbitration
-                port.pkeys[:] = old.pkeys
+                # The tables of a port that has just come up may be those after power-on.
+                if port.state != PortState.INIT:
+                    port.sl2vl, port.arbitration = old.sl2vl, old.arbitration
+                if port.state != PortState.INIT or port.management is port:
+                    port.pkeys[:] = old.pkeys
 
     def _agree(self, found: dict[Port, SMInfo]) -> Steps:
         """Become master or standby, from what other managers say of themselves."""
@@ -259,11 +270,33 @@ class SubnetManager:
         if self.state is SMState.STANDBY:
             self._tell_master(now)
 
+    def _reads_first(self, datagram: Datagram, now: Time) -> bool:
+        """Hold a request for tables that have to be read first; `False` if all are there."""
+        if not self.administration.unread(datagram):
+            return False
+        key = datagram.slid, bytes(datagram.mad[TID])
+        if key not in self._held and len(self._held) >= MAXIMUM_HELD:
+            return True  # asked again later
+        self._held[key] = datagram
+        if self._steps is None:
+            self._rest(now)
+        return True
+
     def _rest(self, now: Time) -> None:
-        """Write the groups that have changed in the meantime, then wait."""
+        """Answer what was held and write the groups that have changed, then wait."""
+        if self.state is not SMState.MASTER:
+            self._held.clear()
+        while self._held:
+            datagram = next(iter(self._held.values()))
+            unread = self.administration.unread(datagram)
+            if unread:
+                self._run(read_tables(self.view, unread), self._rest, now)
+                return
+            self._held.pop((datagram.slid, bytes(datagram.mad[TID])))
+            self.administration.deliver(datagram, now)
         if self.state is SMState.MASTER and self.administration.has_changed_groups:
             self._write_groups(now)
-        else:
+        elif self._wake is None or self._is_changed:
             self._schedule(now)
 
     def _schedule(self, now: Time) -> None:

@@ -16,8 +16,10 @@ LIFE_TIME = 18
 EXACTLY = 2
 """Selector of MTU, rate and lifetime in an answer."""
 MAXIMUM_HOPS = 64
-NO_LIMIT = 128
-"""Paths between two ports: one for each LID."""
+NO_LIMIT = 1 << 14
+"""Paths between two ports: one for each pair of their LIDs, 128 at most."""
+PARTIAL = 2
+"""Preference of a path that shares an end with others."""
 
 DGID, SGID, DLID, SLID, NUMB_PATH, PKEY, SL = 2, 3, 4, 5, 12, 13, 15
 MTU_SELECTOR, MTU, RATE_SELECTOR, RATE, LIFE_SELECTOR, LIFE = 16, 17, 18, 19, 20, 21
@@ -93,18 +95,32 @@ def paths(
             )
             if pkey is None:
                 continue
-            for place, dlid in enumerate(end_lids[:limit]):
-                # Paths between ports with several LIDs pair them off.
-                slid = source_lids[min(place, len(source_lids) - 1)]
+            found = 0
+            for at, to, preference in _pairs(len(source_lids), len(end_lids)):
+                if found == limit:
+                    break
+                slid, dlid = source_lids[at], end_lids[to]
                 if source is end:
                     way: _Way | None = _Way(source.neighbor_mtu, 0, 0)
                 else:
                     way = _limited(_way(source, end, dlid, ways), source, end)
                 if way is None:
                     continue
-                record = _record(source, end, slid, dlid, pkey, way)
+                record = _record(source, end, slid, dlid, pkey, way, preference)
                 if _fits(record, asked, mask):
+                    found += 1
                     yield record
+
+
+@lru_cache
+def _pairs(sources: int, ends: int) -> tuple[tuple[int, int, int], ...]:
+    """Pairs of the LIDs of two ports, with the Preference of their path.
+
+    First those that share no end, then all others, as in opensm.
+    """
+    together = [(place, place, 0) for place in range(min(sources, ends))]
+    others = [(at, to, PARTIAL) for at in range(sources) for to in range(ends) if at != to]
+    return (*together, *others)
 
 
 @dataclass(slots=True, frozen=True)
@@ -232,7 +248,9 @@ def _from_switch(node: Node, end: Port, lid: int) -> _Way | None:
     return None
 
 
-def _record(source: Port, end: Port, slid: int, dlid: int, pkey: int, way: _Way) -> PathRecord:
+def _record(
+    source: Port, end: Port, slid: int, dlid: int, pkey: int, way: _Way, preference: int
+) -> PathRecord:
     return PathRecord(
         dgid=gid_of(end),
         sgid=gid_of(source),
@@ -247,6 +265,7 @@ def _record(source: Port, end: Port, slid: int, dlid: int, pkey: int, way: _Way)
         rate=way.rate or rate_code(source),
         packet_life_time_selector=EXACTLY,
         packet_life_time=LIFE_TIME if way.links else 0,
+        preference=preference,
     )
 
 

@@ -28,6 +28,7 @@ pytestmark = [
 ]
 __all__ = ["place"]
 FIRST, *_, LAST = hosts("ring6")
+NEAR, *_ = hosts("star2")
 NO_LOOPS, LOOPS = "no credit loops found", "credit loops in routing"
 
 
@@ -63,6 +64,49 @@ def test_osmtest_passes_its_multicast_flow(ring: Fabric) -> None:
     text = ring.on(LAST, "osmtest", "-t", "20000", "-f", "m", "-M", "2")
 
     assert 'TEST "Multicast" PASS' in text
+
+
+@pytest.mark.parametrize("options", [(), ("--lanes", "4"), ("--lanes", "4", "--lmc", "2")])
+def test_osmtest_passes_its_qos_flow(options: tuple[str, ...], place: Path, tmp_path: Path) -> None:
+    """It asks for the tables of all ports, also of those that are down."""
+    fabric = Fabric("ring6", place, "--sm", "own", *options)
+    try:
+        until(lambda: is_up(fabric))
+        found = str(tmp_path / "osmtest.dat")
+        fabric.on(LAST, "osmtest", "-f", "c", "-i", found)
+
+        text = fabric.on(LAST, "osmtest", "-t", "20000", "-f", "q", "-i", found)
+
+        assert 'TEST "QoS: VLArb and SLtoVL" PASS' in text
+    finally:
+        fabric.close()
+
+
+@pytest.mark.parametrize("lmc", [0, 2])
+def test_saquery_lists_as_many_tables_and_paths_as_with_opensm(
+    lmc: int, place: Path, tmp_path: Path
+) -> None:
+    kinds = "SL2VL", "VLAR", "PKTR", "PIR", "LR", "PR"
+    counts = []
+    for own in (True, False):
+        options = ("--sm", "own", "--lmc", str(lmc)) if own else ()
+        fabric = Fabric("star2", place.with_name("own" if own else "opensm"), *options)
+        opensm = None
+        try:
+            if not own:
+                opensm = fabric.start(NEAR, "opensm", "-l", str(lmc), "-f", str(tmp_path / "log"))
+            until(lambda: is_up(fabric))  # noqa: B023
+            asked = "; ".join(
+                f"saquery -t 20000 --smkey 1 {kind} | grep -c 'Record dump'" for kind in kinds
+            )
+            counts.append(fabric.on(NEAR, "sh", "-c", f"PATH=$PATH:/usr/sbin; {asked}"))
+        finally:
+            if opensm is not None:
+                opensm.terminate()
+                opensm.wait(20)
+            fabric.close()
+
+    assert counts[0].split() == counts[1].split()
 
 
 def test_saquery_lists_every_record(ring: Fabric) -> None:

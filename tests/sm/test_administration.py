@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from each_case import each_case
+from ibwire.base.units import S
 from ibwire.fabric.infiniband.subnet import Port, rate_name
 from ibwire.sm import administration, path_records
 from ibwire.sm.configuration import Partition, Settings, with_default
@@ -216,15 +217,102 @@ def test_ports_with_several_lids_have_several_paths() -> None:
 
     _, data = client.ask(PATH, request.pack(), mask=0b1100, method=GET_TABLE)
 
-    pairs = [(each.slid, each.dlid) for each in map(PathRecord.unpack, (data[:64], data[64:]))]
-    assert pairs == [(a.lid, b.lid), (a.lid + 1, b.lid + 1)]
+    found = [PathRecord.unpack(data[start : start + 64]) for start in range(0, len(data), 64)]
+    assert [(each.slid - a.lid, each.dlid - b.lid, each.preference) for each in found] == [
+        (0, 0, 0),
+        (1, 1, 0),
+        (0, 1, 2),
+        (1, 0, 2),
+    ]  # order and Preference of opensm 3.3.23
+    request = request.altered(numb_path=3)
+    _, data = client.ask(PATH, request.pack(), mask=0b1100 | 1 << 12, method=GET_TABLE)
+    assert len(data) == 3 * 64
+
+
+@pytest.mark.parametrize(
+    ("attribute", "size"),
+    [(NODE, 112), (PORT_INFO, 80), (0x13, 16), (0x30, 72), (0x33, 72), (0x36, 72), (LINK, 8)],
+)
+def test_any_lid_of_a_port_finds_its_records(attribute: int, size: int) -> None:
+    """The records have the first of them, as with opensm."""
+    client = Client("star2", lmc=2)
+    lid = (client.port.lid + 3).to_bytes(2, "big")
+
+    status, data = client.ask(attribute, lid, mask=1, method=GET_TABLE)
+    if attribute == 0x33:
+        status, data = client.ask(attribute, lid, mask=1, method=GET_TABLE, key=1)
+
+    assert status == 0
+    lids = {int.from_bytes(data[at : at + 2], "big") for at in range(0, len(data), size)}
+    assert lids == {client.port.lid}
+
+
+def test_links_are_found_by_any_lid_of_their_second_port() -> None:
+    client = Client("star2", lmc=2)
+    wanted = LinkRecord(from_lid=0, from_port=0, to_port=0, to_lid=client.port.lid + 1)
+
+    _, data = client.ask(LINK, wanted.pack(), mask=0b1000, method=GET_TABLE)
+
+    assert [LinkRecord.unpack(data).to_lid] == [client.port.lid]
+
+
+@pytest.mark.parametrize("lanes", [0, 4])
+def test_tables_of_all_ports_have_records(lanes: int) -> None:
+    """As many as with opensm on this fabric; those that nobody wrote are read from the ports."""
+    client = Client("ring6", lanes=lanes)
+    switch = client.fabric.subnet.nodes["sw0"]
+    down = next(port for port in switch.external_ports() if port.peer is None)
+    down.sl2vl[3], down.arbitration[2] = bytes(range(8)), bytes(range(64))
+    lid = switch.ports[0].lid.to_bytes(2, "big")
+
+    _, mappings = client.ask(0x13, method=GET_TABLE)
+    _, arbitration = client.ask(0x36, method=GET_TABLE)
+
+    assert len(mappings) == 498 * 16
+    assert len(arbitration) == 264 * 72
+    _, data = client.ask(0x13, lid + bytes((3, down.number)), mask=0b111)
+    assert data[8:16] == bytes(range(8))
+    _, data = client.ask(0x36, lid + bytes((down.number, 2)), mask=0b111)
+    assert data[8:72] == bytes(range(64))
+
+
+def test_a_request_for_tables_that_are_not_read_waits_for_the_end_of_a_sweep() -> None:
+    client = Client("ring6")
+    header = MAD(mgmt_class=3, class_version=2, method=GET, transaction_id=77, attribute_id=0x13)
+    lid = client.fabric.subnet.nodes["sw0"].ports[0].lid
+    mad = header.pack() + bytes(12) + SA(component_mask=0b111).pack() + lid.to_bytes(2, "big")
+    request = Datagram(
+        bytearray(mad.ljust(256, b"\0")), client.port.lid, client.port.master_sm_lid, 1, 1
+    )
+    client.manager._change(client.fabric.now)
+    client.manager.handle_timeout(client.fabric.now + S)
+    assert client.manager.is_asking
+    client.program.received.clear()
+
+    for _ in range(2):  # an impatient client
+        assert client.manager.deliver(request, client.fabric.now)
+    client.fabric.run(1)
+
+    (answer,) = client.program.received
+    assert answer.mad[24 + 32 + 8 :][:8].hex() == "0123456701234567"
+
+
+def test_a_request_for_too_many_tables_reads_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(administration, "MAXIMUM_RECORDS", 497)
+    monkeypatch.setattr(administration, "_ENOUGH", 498)
+    client = Client("ring6")
+    sent = client.manager._info().act_count
+
+    assert client.ask(0x13, method=GET_TABLE)[0] == 0x0100
+    assert client.manager._info().act_count == sent
 
 
 def test_only_who_has_the_key_sees_partitions_and_members() -> None:
     client = Client()
 
     assert client.ask(0x33, method=GET_TABLE)[0] == 0x0200
-    assert len(client.ask(0x33, method=GET_TABLE, key=1)[1]) == (18 + 12) * 72
+    # Two blocks of 12 adapters, 6 ports 0 and the 24 ports of switches that have links: as opensm.
+    assert len(client.ask(0x33, method=GET_TABLE, key=1)[1]) == 84 * 72
 
 
 def test_records_of_tables_have_the_port_of_an_adapter() -> None:

@@ -534,3 +534,38 @@ def test_a_manager_with_a_lease_sweeps_when_somebody_tries_a_wrong_m_key() -> No
     assert manager.sweeps == 2
     fabric.run(10)
     assert port.mkey_protect_bits == 2
+
+
+def test_pkeys_that_an_earlier_manager_left_behind_are_cleared() -> None:
+    """They would let the port into partitions that this manager does not know."""
+    fabric = Managed("star2")
+    port = fabric.adapters[1]
+    peer = port.peer
+    assert peer is not None
+    for each in (port, peer):
+        each.pkeys = bytearray(b"\xff\xff" + bytes(62) + b"\x80\x99" + bytes(62))
+
+    manager = fabric.start(Settings())
+    fabric.run(1)
+
+    assert bytes(port.pkeys) == bytes(peer.pkeys) == b"\xff\xff" + bytes(126)
+    before = manager._info().act_count
+    manager._change(fabric.now)
+    fabric.run(1)
+    assert manager._info().act_count - before < before
+
+
+def test_port_0_of_a_switch_is_a_member_of_partitions_of_all() -> None:
+    """As with opensm 3.3.23, whose `ALL` are all ports with LIDs."""
+    fabric = Managed("star2")
+    switch = fabric.subnet.nodes["sw0"]
+    partitions = (
+        Partition("Default", 0x7FFF, (f"0x{fabric.adapters[0].guid:x}",)),
+        Partition("web", 0x20, (f"0x{switch.guid:x}",), ("ALL",)),
+    )
+
+    fabric.start(Settings(partitions=partitions))
+    fabric.run(1)
+
+    assert switch.ports[0].pkeys[:6].hex() == "7fff80200000"
+    assert fabric.adapters[1].pkeys[:6].hex() == "7fff00200000"

@@ -224,6 +224,7 @@ class Node:
         "lft",
         "mft",
         "name",
+        "pkey_cap",
         "ports",
         "system_guid",
         "vendor_id",
@@ -241,6 +242,7 @@ class Node:
         system_guid: int | None = None,
         vendor_id: int = 0,
         device_id: int = 0,
+        pkey_cap: int = _PKEYS,
     ) -> None:
         if not 1 <= num_ports <= 254:
             raise EncodeError(f"number of ports of {name}", num_ports, "1 to 254")
@@ -251,6 +253,8 @@ class Node:
         self.description = name if description is None else description
         self.vendor_id = vendor_id
         self.device_id = device_id
+        self.pkey_cap = pkey_cap
+        """PartitionCap."""
         self.info = bytearray(ATTRIBUTE_SIZE)
         """SwitchInfo; zeros on a channel adapter."""
         self.lft = bytearray()
@@ -286,6 +290,7 @@ class Node:
     port_state_change = Stored(SwitchInfo, "port_state_change")
     life_time = Stored(SwitchInfo, "life_time_value")
     enhanced_port_0 = Stored(SwitchInfo, "enhanced_port0")
+    partition_enforcement_cap = Stored(SwitchInfo, "partition_enforcement_cap")
     multicast_primary_port = Stored(SwitchInfo, "default_multicast_primary_port")
 
     @property
@@ -295,7 +300,9 @@ class Node:
 
     def pkey_capacity_of(self, port: Port) -> int:
         """Entries of the P_Key table of a port."""
-        return _SWITCH_PORT_PKEYS if self.is_switch and port.number else _PKEYS
+        if self.is_switch and port.number:
+            return self.partition_enforcement_cap
+        return self.pkey_cap
 
     def external_ports(self) -> list[Port]:
         """Ports 1 and up."""
@@ -328,7 +335,7 @@ class Node:
             system_image_guid=self.system_guid,
             node_guid=self.guid,
             port_guid=port.guid,
-            partition_cap=_PKEYS,
+            partition_cap=self.pkey_cap,
             device_id=self.device_id,
             revision=1,
             local_port_num=arrived,
