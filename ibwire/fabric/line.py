@@ -151,7 +151,6 @@ class Direction:
         if near is not far and near.ready is not None and not head:
             self._connect_runs(near.node, far.node)
         self.far_port = far_port
-        self.rate_bps = rate_bps
         self.delay = delay
         self.overhead = overhead
         self.latency: Time = 0
@@ -183,11 +182,12 @@ class Direction:
         """Frames of the MAC itself, which precede those of the node."""
         self.lost = 0
         """Frames that were on their way when the wire was cut."""
-        # Picoseconds per byte as a fraction in lowest terms: small numbers are fast.
-        shared = gcd(8 * S, rate_bps)
-        self.numerator = 8 * S // shared
-        self.denominator = rate_bps // shared
-        self.give_after(head)
+        self.rate_bps: int
+        self.numerator: int
+        self.denominator: int
+        """The time of a byte in picoseconds, as a fraction."""
+        self.head = head
+        self.set_rate(rate_bps)
         self.alone = (self,)
         self.grant: Grant = OPEN
         """What may be sent now."""
@@ -200,6 +200,15 @@ class Direction:
         """Let runs of frames pass between two nodes that have them."""
         if hasattr(near, "extend_run") and hasattr(far, "receive_run"):
             self.sends_runs, self.takes_runs = near, far
+
+    def set_rate(self, rate_bps: int) -> None:
+        """Send at a rate from now on; frames that have begun to leave keep theirs."""
+        self.rate_bps = rate_bps
+        # In lowest terms: small numbers are fast.
+        shared = gcd(8 * S, rate_bps)
+        self.numerator = 8 * S // shared
+        self.denominator = rate_bps // shared
+        self.give_after(self.head)
 
     def give_after(self, head: int) -> None:
         """Give frames to the far end when so many bytes have arrived; 0 for whole frames."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from ibwire.base.units import S, Time
 from ibwire.fabric.infiniband.lrh import DELIMITERS, VCRC_SIZE
 from ibwire.fabric.infiniband.settings import FabricSettings
-from ibwire.fabric.infiniband.subnet import Port, rate_of
+from ibwire.fabric.infiniband.subnet import Port, data_rate
 
 Way = Sequence[tuple[Port, Time]]
 """The ports by which a packet leaves, and when it is whole at the other end of each link."""
@@ -45,12 +45,10 @@ class LinkTimes:
 
     def passes(self, leaving: Port, words: int) -> None:
         """The packet goes over a link; words: its PktLen."""
-        found = rate_of(leaving)
-        if found is None:
+        rate = data_rate(leaving)
+        if rate is None:
             return
-        speed, width = found
         bits = 8 * (4 * words + VCRC_SIZE + DELIMITERS)
-        rate = int(speed.lane_bps * speed.encoding * width.lanes)
         settings, peer = self._settings, leaving.peer
         self.now = max(self.now, self._free.get(leaving, 0)) + bits * S // rate
         self._free[leaving] = self.now

@@ -277,7 +277,32 @@ def test_a_port_that_is_disabled_takes_its_link_down_until_it_is_set_to_polling(
     assert transfer.arrived
 
 
+def test_data_have_the_rate_that_a_link_was_reset_to() -> None:
+    """As `ibportstate` does with `width 1` and `reset`: at one lane EDR 4140 bytes take 1,324.8 ns.
+
+    So 64 of them take 84.8 us; at four lanes they took 21.2.
+    """
+    brought = Brought("star2")
+    traffic = brought.traffic
+
+    set_port(brought, PortInfo(link_width_enabled=1))
+    set_port(brought, PortInfo(port_state=PortState.DOWN))
+    brought.run(50 * MS)
+    start = traffic.simulator.now
+    transfer = traffic.add(brought.adapters[0], brought.adapters[1], 64 * 4096)
+    traffic.run(start + 1 * S)
+
+    assert transfer.arrived
+    assert transfer.end is not None
+    assert transfer.end - start == pytest.approx(64 * 4124 * 320, rel=0.02)
+
+
 def set_physical_state(brought: Brought, state: PortPhysicalState) -> None:
+    """Let port 2 of the switch train, or disable it."""
+    set_port(brought, PortInfo(port_physical_state=state))
+
+
+def set_port(brought: Brought, info: PortInfo) -> None:
     """Send Set(PortInfo) for port 2 of the switch from the first host."""
     head = MAD(
         mgmt_class=MgmtClass.SUBN_DIRECTED_ROUTE, class_version=1, method=Method.SET,
@@ -286,8 +311,7 @@ def set_physical_state(brought: Brought, state: PortPhysicalState) -> None:
     mad = bytearray(head.ljust(256, b"\0"))
     mad[7] = 1
     mad[32:36] = b"\xff" * 4
-    info = PortInfo(port_physical_state=state).pack()
-    mad[64 : 64 + len(info)] = info
+    mad[64 : 64 + PortInfo.SIZE] = info.pack()
     mad[129] = 1
     brought.management.send(Datagram(mad, 0xFFFF, 0xFFFF, 0, 0), brought.adapters[0])
     brought.management.run(brought.traffic.simulator.now)

@@ -53,6 +53,7 @@ class LinkEnd:
     __slots__ = (
         "_last",
         "_latency",
+        "_update_symbols",
         "arbiter",
         "buffer",
         "coming",
@@ -126,8 +127,10 @@ class LinkEnd:
         """Periods in a row in which a lane got none."""
         self.wait_since: Time | None = None
         """Since when packets wait here and none may leave."""
-        self.period: Time = settings.update_symbols
-        """Between flow-control packets that say nothing new; symbol times until `connect`."""
+        self.period: Time = 0
+        """Between flow-control packets that say nothing new; 0 for none."""
+        self._update_symbols = settings.update_symbols
+        """The same in symbol times."""
         self.next_update: Time | None = None
         self.tick: Time = 1
         """Of PortXmitWait: the time of 4 bytes."""
@@ -154,15 +157,21 @@ class LinkEnd:
     def connect(self, line: Direction, incoming: Direction) -> None:
         """Take its two lines; the link comes up with `start`."""
         self.line, self.incoming = line, incoming
-        self.tick = line.time_of(WORD)
+        self.read_rate()
+
+    def read_rate(self) -> None:
+        """Take over the rate at which the link was trained, and its lines have already."""
+        self.tick = self.line.time_of(WORD)
         if self.port.node.is_switch:
-            self.lead = max(0, self._latency - incoming.head_time)
+            self.lead = max(0, self._latency - self.incoming.head_time)
+        if self.incoming.plan_arrival is not None:
+            self.pipe = self.incoming.latency = self.lead
         found = rate_of(self.port)
-        if found is not None and self.period:
+        if found is not None:
             speed, _ = found
             lane = speed.lane_bps * speed.encoding
             # A symbol carries 8 bits of data on one lane, whatever the encoding.
-            self.period = int(self.period * 8 * S / lane)
+            self.period = int(self._update_symbols * 8 * S / lane)
 
     def plan_arrivals(self) -> None:
         """Have what arrives announced when it leaves the other end."""

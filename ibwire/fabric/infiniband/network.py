@@ -19,7 +19,7 @@ from ibwire.fabric.infiniband.errors import DamagedFrame, SymbolErrors
 from ibwire.fabric.infiniband.link import LANES_OF_CODE, LinkEnd
 from ibwire.fabric.infiniband.lrh import DELIMITERS, LRH_SIZE
 from ibwire.fabric.infiniband.settings import FabricSettings
-from ibwire.fabric.infiniband.subnet import Port, Subnet, rate_of
+from ibwire.fabric.infiniband.subnet import Port, Subnet, data_rate
 from ibwire.fabric.infiniband.switch import CutThroughSwitch
 from ibwire.fabric.line import Direction
 from ibwire.fabric.llr import RetryLink
@@ -83,10 +83,9 @@ class PacketFabric:
         simulator.kick(self.timetable)
 
     def _connect(self, a: Port, b: Port, devices: Mapping[Port, NetworkNode]) -> None:
-        found = rate_of(a)
-        if found is None:
+        rate_bps = data_rate(a)
+        if rate_bps is None:
             raise EncodeError("link", f"{a.node.name}[{a.number}]", "one with a width and a speed")
-        speed, width = found
         nodes: list[NetworkNode] = []
         for port in (a, b):
             node = port.node
@@ -107,7 +106,7 @@ class PacketFabric:
             nodes[1],
             a.number,
             b.number,
-            rate_bps=int(speed.lane_bps * speed.encoding * width.lanes),
+            rate_bps=rate_bps,
             delay=self.settings.delay,
             overhead=DELIMITERS,
             # What may have to be repeated is not sent on before it is there whole.
@@ -140,6 +139,17 @@ class PacketFabric:
                 self.switches[port.node.name].link_up(port.number, self.simulator.now)
             else:
                 self.adapters[key_of(port)].link.start(self.simulator.now)
+
+    def _trained(self, port: Port) -> None:
+        """Let the lines of a link have the rate at which it was trained."""
+        rate_bps = data_rate(port)
+        if rate_bps is None or rate_bps == self.line(port).rate_bps:
+            return
+        ends = [self.link(end) for end in self._ends(port)]
+        for link in ends:
+            link.line.set_rate(rate_bps)
+        for link in ends:
+            link.read_rate()
 
     def link(self, port: Port) -> LinkEnd:
         """The end of the link at a port."""
@@ -209,6 +219,7 @@ class PacketFabric:
             return
         self._stop(port)
         if all(end.is_up for end in self._ends(port)):
+            self._trained(port)
             self._start(*self._ends(port))
             self._mend(port, keeps=False)
 
@@ -241,6 +252,7 @@ class PacketFabric:
             return
         if activate:
             port.state = peer.state = PortState.ACTIVE
+        self._trained(port)
         self._start(port, peer)
         self._changed()
         self._mend(port, keeps=False)

@@ -652,6 +652,15 @@ def rate_of(port: Port) -> tuple[Speed, Width] | None:
     return found
 
 
+def data_rate(port: Port) -> int | None:
+    """Bits a second of data on a port's link, without its encoding; `None` if it has had none."""
+    found = rate_of(port)
+    if found is None:
+        return None
+    speed, width = found
+    return int(speed.lane_bps * speed.encoding * width.lanes)
+
+
 def rate_name(port: Port) -> str:
     """The same as text, like `4xEDR`."""
     found = rate_of(port)

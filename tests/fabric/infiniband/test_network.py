@@ -10,12 +10,13 @@ import pytest
 from ibwire.base.errors import EncodeError
 from ibwire.base.units import MS, NS, US
 from ibwire.fabric.infiniband.generated import generate
-from ibwire.fabric.infiniband.lrh import words_of
+from ibwire.fabric.infiniband.lrh import dlid_of, words_of
 from ibwire.fabric.infiniband.network import set_limits
 from ibwire.fabric.infiniband.routing import Engine, bring_up
 from ibwire.fabric.infiniband.settings import FabricSettings
 from ibwire.fabric.infiniband.subnet import Port, Subnet
 from ibwire.fabric.infiniband.tap import tap
+from ibwire.fabric.llr import LLR
 from ibwire.rc.work import WCStatus
 from ibwire.scenario.infiniband import FabricTraffic, Operation
 from ibwire.sm.mads import Datagram
@@ -133,6 +134,54 @@ def test_a_faster_output_waits_until_the_end_of_a_packet_is_near() -> None:
     traffic.run(1 * MS)
 
     assert there == [left[0] + 331_200 + 2 * 10 * NS + 130 * NS]
+
+
+@pytest.mark.parametrize("retry", [None, LLR(pcs_lost_timeout=1 * MS)])
+@pytest.mark.parametrize("comes_back", ["restored", "interrupted"])
+def test_a_link_that_was_trained_again_has_its_new_rate(comes_back: str, retry: LLR | None) -> None:
+    """At one lane EDR a packet of 4140 bytes takes 4140 x 320 ps = 1,324.8 ns, at four 331.2 ns.
+
+    Cables 10 ns, switch 130 ns. With retry a switch has a packet whole before it sends it on.
+    """
+    traffic = fabric_of("star:hosts=2", settings=FabricSettings(retry=retry))
+    a, b = hosts_of(traffic.subnet)
+    simulator, fabric = traffic.simulator, traffic.fabric
+    b.width_enabled = 1
+    if comes_back == "restored":
+        fabric.fail(b)
+        fabric.restore(b)
+    else:
+        fabric.interrupt(b, 20 * MS)  # beyond the limit: the link goes down
+        simulator.run(21 * MS)
+    times: dict[tuple[Port, int], int] = {}
+    for port in (a, b):
+
+        def note(frame: bytes, now: int, port: Port = port) -> None:
+            if len(frame) > 4000:
+                times[port, dlid_of(frame)] = now
+
+        tap(fabric, port, note)
+    for source, destination in ((a, b), (b, a)):
+        traffic.add(source, destination, 4096)
+        simulator.run(simulator.now + MS)
+
+    to_b, to_a = (times[b, b.lid] - times[a, b.lid], times[a, a.lid] - times[b, a.lid])
+    assert to_b == 1_324_800 + 2 * 10 * NS + 130 * NS + (331_200 if retry else 0)
+    # Into the switch at one lane: cut through, the last byte leaves when it has passed.
+    assert to_a == 1_324_800 + 2 * 10 * NS + 130 * NS + (331_200 if retry else 0)
+
+
+def test_flow_control_packets_and_ticks_follow_the_new_rate() -> None:
+    """One lane SDR carries 2 Gb/s of data: 16 ns are 4 bytes, and 65,536 symbols 262.144 us."""
+    traffic = fabric_of("star:hosts=2")
+    _, b = hosts_of(traffic.subnet)
+    b.width_enabled, b.speed_ext_enabled, b.speed_enabled = 1, 0, 1
+
+    traffic.fabric.fail(b)
+    traffic.fabric.restore(b)
+
+    for link in (traffic.fabric.link(b), traffic.fabric.link(port_at(b))):
+        assert (link.tick, link.period) == (16 * NS, 262_144 * NS)
 
 
 def test_goodput_is_that_of_the_link() -> None:
