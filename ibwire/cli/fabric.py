@@ -133,9 +133,10 @@ _PROTECTION = (
     click.option(
         "--partition",
         "partitions",
-        metavar="NAME=PKEY:HOST,...",
+        metavar="NAME=PKEY[,ipoib]:HOST,...",
         multiple=True,
-        help="A partition and its members, such as storage=0x10:node-0,node-1=limited. Repeatable.",
+        help="A partition and its members, such as storage=0x10:node-0,node-1=limited, or with a "
+        "broadcast group of IP over InfiniBand storage=0x10,ipoib:ALL. Repeatable.",
     ),
 )
 """Options of a subnet manager that say who may do what."""

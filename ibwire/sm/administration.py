@@ -14,7 +14,7 @@ from ibwire.base.units import S, Time
 from ibwire.fabric.infiniband.multicast import Group
 from ibwire.fabric.infiniband.subnet import Node, Port
 from ibwire.sm import rmpp
-from ibwire.sm.configuration import Settings
+from ibwire.sm.configuration import Settings, broadcast_pkeys
 from ibwire.sm.discovery import View
 from ibwire.sm.groups import Groups, gids
 from ibwire.sm.mads import METHOD, MODIFIER, RESPONSE, TID, Datagram, attribute_of
@@ -129,7 +129,7 @@ class Administration:
         self.settings = settings
         self.view = View()
         self._send = send
-        self._groups = Groups()
+        self._groups = Groups(broadcast_pkeys(settings.partitions))
         self._by_lid: dict[int, Port] = {}
         self._by_gid: dict[int, Port] = {}
         self._known: set[int] = set()

@@ -39,13 +39,15 @@ FULL = 0x8000
 class Partition:
     """A partition. full, limited: names or GUIDs of adapters; `ALL` is everybody.
 
-    pkey: 15 bits.
+    pkey: 15 bits. ipoib: whether it has a broadcast group of IP over InfiniBand; the default
+    partition always has.
     """
 
     name: str
     pkey: int
     full: tuple[str, ...] = ("ALL",)
     limited: tuple[str, ...] = ()
+    ipoib: bool = False
 
     def membership(self, node: Node, port: Port) -> int:
         """The P_Key of a port in it, or 0."""
@@ -56,12 +58,13 @@ class Partition:
 
 
 def read_partition(text: str) -> Partition:
-    """A partition such as `storage=0x10:node-0,node-1=limited`; raises `EncodeError`.
+    """A partition such as `storage=0x10,ipoib:node-0,node-1=limited`; raises `EncodeError`.
 
     A member is the name or the GUID of an adapter, or ALL.
     """
     name, equals, rest = text.partition("=")
     number, colon, members = rest.partition(":")
+    number, comma, flag = number.partition(",")
     full: list[str] = []
     limited: list[str] = []
     for each in members.split(","):
@@ -73,13 +76,17 @@ def read_partition(text: str) -> Partition:
         pkey = int(number, 0)
     except ValueError:
         pkey = 0
+    if comma and flag.strip() != _IPOIB:
+        raise EncodeError("partition", text, _PARTITION)
     if not (name and equals and colon) or not 1 <= pkey & 0x7FFF == pkey & ~FULL:
         raise EncodeError("partition", text, _PARTITION)
-    return Partition(name, pkey & 0x7FFF, tuple(full), tuple(limited))
+    return Partition(name, pkey & 0x7FFF, tuple(full), tuple(limited), bool(comma))
 
 
+_IPOIB = "ipoib"
 _PARTITION = (
-    "NAME=PKEY:HOST,... with a P_Key of 0x1 to 0x7fff, such as storage=0x10:node-0,node-1=limited"
+    "NAME=PKEY:HOST,... or NAME=PKEY,ipoib:HOST,... with a P_Key of 0x1 to 0x7fff, "
+    "such as storage=0x10:node-0,node-1=limited"
 )
 
 
@@ -88,6 +95,12 @@ def with_default(partitions: Sequence[Partition]) -> tuple[Partition, ...]:
     if any(each.pkey == DEFAULT_PKEY for each in partitions):
         return tuple(partitions)
     return (Partition("Default", DEFAULT_PKEY), *partitions)
+
+
+def broadcast_pkeys(partitions: Sequence[Partition]) -> list[int]:
+    """P_Keys of the partitions with a broadcast group of IP over InfiniBand: the default first."""
+    others = (each.pkey for each in partitions if each.ipoib and each.pkey != DEFAULT_PKEY)
+    return [DEFAULT_PKEY, *dict.fromkeys(others)]
 
 
 @dataclass(frozen=True, slots=True)

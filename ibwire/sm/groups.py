@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ibwire.fabric.infiniband.multicast import FIRST_MLID, Group
@@ -23,6 +23,9 @@ JOINING = 1 << MGID | 1 << PORT_GID | 1 << JOIN_STATE
 CREATING = JOINING | 1 << QKEY | 1 << TCLASS | 1 << PKEY | 1 << FLOW_LABEL | 1 << SL
 BROADCAST = 0xFF12_401B_FFFF_0000_0000_0000_FFFF_FFFF
 """The IPv4 broadcast group of IP over InfiniBand in the default partition (RFC 4391, 4)."""
+_PKEY_AT = 80
+"""Bits of an MGID of IP over InfiniBand behind the P_Key."""
+_FULL_MEMBER = 0x8000
 LAST_MLID = FIRST_MLID + 0x3FF
 LIFE_TIME = 18
 LINK_LOCAL = 2
@@ -48,29 +51,40 @@ class _Group:
     stays: bool = False
 
 
-class Groups:
-    """The groups of a subnet."""
+def broadcast_group(pkey: int) -> int:
+    """The MGID of the IPv4 broadcast group of a partition: with the P_Key of a full member."""
+    return BROADCAST & ~(0xFFFF << _PKEY_AT) | (pkey | _FULL_MEMBER) << _PKEY_AT
 
-    def __init__(self) -> None:
+
+class Groups:
+    """The groups of a subnet.
+
+    broadcast: P_Keys of the partitions with a broadcast group of IP over InfiniBand, the default
+    one first.
+    """
+
+    def __init__(self, broadcast: Sequence[int]) -> None:
         self.has_changed = True
         """Whether somebody has joined or left since `trees`."""
         self.created: list[int] = []
         self.deleted: list[int] = []
         """MGIDs since they were last looked at."""
-        broadcast = MCMemberRecord(
-            mgid=BROADCAST,
-            qkey=0xB1B,
-            mlid=FIRST_MLID,
-            mtu_selector=EXACTLY,
-            mtu=4,
-            pkey=0xFFFF,
-            rate_selector=EXACTLY,
-            rate=3,
-            packet_life_time_selector=EXACTLY,
-            packet_life_time=LIFE_TIME,
-            scope=2,
-        )
-        self._groups = {BROADCAST: _Group(broadcast, stays=True)}
+        self._groups: dict[int, _Group] = {}
+        for mlid, pkey in enumerate(broadcast, FIRST_MLID):
+            record = MCMemberRecord(
+                mgid=broadcast_group(pkey),
+                qkey=0xB1B,
+                mlid=mlid,
+                mtu_selector=EXACTLY,
+                mtu=4,
+                pkey=pkey | _FULL_MEMBER,
+                rate_selector=EXACTLY,
+                rate=3,
+                packet_life_time_selector=EXACTLY,
+                packet_life_time=LIFE_TIME,
+                scope=2,
+            )
+            self._groups[record.mgid] = _Group(record, stays=True)
 
     def trees(self, by_gid: dict[int, Port]) -> dict[int, Group]:
         """Members and senders by MLID."""
@@ -98,7 +112,7 @@ class Groups:
         for group in self._groups.values():
             if asker is None or not asker.passes_pkey(group.record.pkey):
                 continue
-            if not is_trusted or not group.members:
+            if not is_trusted:
                 yield group.record.pack()
                 continue
             for gid, state in group.members.items():

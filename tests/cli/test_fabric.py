@@ -358,6 +358,8 @@ def test_a_wrong_value_of_a_key_is_an_error() -> None:
         ("storage=0x8000:node-0", "NAME=PKEY:HOST"),
         ("storage=0x10010:node-0", "NAME=PKEY:HOST"),
         ("storage=0x10:node-0=half", "NAME=PKEY:HOST"),
+        ("storage=0x10,ipob:node-0", "NAME=PKEY,ipoib:HOST"),
+        ("storage=0x10,:node-0", "NAME=PKEY,ipoib:HOST"),
         ("storage=0x10:node-7", "'node-7' is not a host of this fabric, or ALL"),
     ],
 )

@@ -10,7 +10,7 @@ from each_case import each_case
 from ibwire.base.units import S
 from ibwire.fabric.infiniband.subnet import Port, rate_name
 from ibwire.sm import administration, path_records
-from ibwire.sm.configuration import Partition, Settings, with_default
+from ibwire.sm.configuration import Partition, Settings, read_partition, with_default
 from ibwire.sm.groups import BROADCAST
 from ibwire.sm.mads import Datagram
 from ibwire_layers.attributes import SMInfo, SMState
@@ -329,6 +329,43 @@ def test_records_of_tables_have_the_port_of_an_adapter() -> None:
     switch = client.fabric.subnet.nodes["sw0"].ports[0].lid.to_bytes(2, "big")
     assert client.ask(0x36, switch + bytes((9, 1)), mask=0b111)[0] == 0x0300
     assert client.ask(0x13, lid + bytes((0, 0)), mask=0b111)[0] == 0
+
+
+def test_a_partition_with_ipoib_has_a_broadcast_group() -> None:
+    """Its fields are those that opensm 3.3.23 has for `storage=0x10, ipoib` (saquery MCMR)."""
+    partitions = with_default([read_partition("storage=0x10,ipoib:ALL"), read_partition("a=2:ALL")])
+    client = Client("star2", partitions=partitions)
+
+    _, data = client.ask(MEMBER, method=GET_TABLE)
+    records = [MCMemberRecord.unpack(data[at : at + 56]) for at in range(0, len(data), 56)]
+
+    mgids = [0xFF12_401B_FFFF << 80 | 0xFFFF_FFFF, 0xFF12_401B_8010 << 80 | 0xFFFF_FFFF]
+    assert [each.mgid for each in records] == mgids
+    assert records[1] == MCMemberRecord(
+        mgid=mgids[1], qkey=0xB1B, mlid=0xC001, mtu_selector=2, mtu=4, pkey=0x8010, rate_selector=2,
+        rate=3, packet_life_time_selector=2, packet_life_time=18, scope=2,
+    )  # fmt: skip
+
+
+def test_only_members_of_a_partition_join_its_broadcast_group() -> None:
+    client = Client("star2")
+    name = f"0x{client.port.guid:x}"
+    partitions = with_default([read_partition(f"storage=0x10,ipoib:{name}")])
+    client = Client("star2", partitions=partitions)
+    mgid = 0xFF12_401B_8010 << 80 | 0xFFFF_FFFF
+    other = 0xFE80 << 112 | client.fabric.adapters[0].guid
+
+    for gid, status in ((client.gid, 0), (other, 0x0200)):
+        join = MCMemberRecord(mgid=mgid, port_gid=gid, join_state=1, pkey=0x8010)
+        assert client.ask(MEMBER, join.pack(), mask=0x10083, method=SET)[0] == status
+
+
+def test_who_gives_the_key_sees_members_and_no_group_without() -> None:
+    """As with opensm 3.3.23: `saquery --smkey 1 MCMR` lists members, `saquery MCMR` groups."""
+    client = Client("star2")
+
+    assert len(client.ask(MEMBER, method=GET_TABLE)[1]) == 56
+    assert client.ask(MEMBER, method=GET_TABLE, key=1)[1] == b""
 
 
 def test_joining_the_broadcast_group_makes_a_tree() -> None:
