@@ -67,13 +67,12 @@ def minimise(
     counted = _Counted(shows, trials, is_over)
     case = _on_usual_connection(_fewer_connections(case, counted), counted)
     case = _last_steps(case, counted)
-    case = _on_plainer_connection(case, counted)
-    if is_enough(case):
-        return case
+    for shorten in (_on_plainer_connection, _needed_steps, _fewer_steps, _plain):
+        before = case
+        case = shorten(case, counted)
+        if (shorten is _on_plainer_connection or case != before) and is_enough(case):
+            return case
     case = _fewer_steps(case, counted)
-    if is_enough(case):
-        return case
-    case = _fewer_steps(_plain(case, counted), counted)
     for other in _elsewhere(case) if elsewhere and case.packets > 1 else ():
         if counted(other):
             shorter = _fewer_steps(_last_steps(other, counted), counted)
@@ -204,17 +203,38 @@ def _kind(step: Step) -> object:
 
 def _on_usual_connection(case: Case, shows: Shows) -> Case:
     """On a connection with nothing odd about it at all, which is enough for most."""
-    usual = Connection(service=case.connection.service, version=case.connection.version)
+    usual = _usual(case.connection)
     if case.connection == usual:
         return case
-    steps = tuple(_of_pair(step, usual.pairs) for step in case.steps)
-    plain = replace(case, connection=usual, steps=steps)
+    plain = _on(case, usual)
     return plain if shows(plain) else case
+
+
+def _usual(connection: Connection) -> Connection:
+    """The usual connection of that service."""
+    return Connection(service=connection.service, version=connection.version)
+
+
+def _on(case: Case, connection: Connection) -> Case:
+    """The case on another connection."""
+    steps = case.steps
+    if connection.pairs < case.connection.pairs:
+        steps = tuple(_of_pair(step, connection.pairs) for step in steps)
+    return replace(case, connection=connection, steps=steps)
 
 
 def _on_plainer_connection(case: Case, shows: Shows) -> Case:
     """On a connection with nothing odd about it that the case does not need."""
-    for name in [entry.name for entry in fields(Connection)]:
+    odd, usual = case.connection, _usual(case.connection)
+    names = [each.name for each in fields(Connection)]
+
+    def with_odd(kept: Sequence[str]) -> Case:
+        changes: dict[str, Any] = {name: getattr(odd, name) for name in kept}
+        return _on(case, replace(usual, **changes))
+
+    differing = [name for name in names if getattr(odd, name) != getattr(usual, name)]
+    case = with_odd(_needed(differing, lambda kept: shows(with_odd(kept))))
+    for name in names:
         case = next(filter(shows, _with_plainer(case, name)), case)
     return case
 
@@ -227,6 +247,46 @@ def _last_steps(case: Case, shows: Shows) -> Case:
             break
         case = half
     return case
+
+
+def _needed_steps(case: Case, shows: _Counted) -> Case:
+    """With the last step, and those before it that it takes."""
+    steps = case.steps
+    last = len(steps) - 1
+
+    def with_numbers(kept: Sequence[int]) -> Case:
+        return case.with_steps([steps[number] for number in (*sorted(kept), last)])
+
+    if last < FEW:
+        return case  # few trials are needed anyway
+    return with_numbers(_needed(range(last), lambda kept: shows(with_numbers(kept))))
+
+
+def _needed(things: Sequence[Thing], holds: Callable[[Sequence[Thing]], bool]) -> Sequence[Thing]:
+    """Those that it takes, of which each is found by bisection.
+
+    Some are left that are not needed where more of them do not always show as much as fewer, where
+    `FEW` are not enough, or where the first one is needed and others are, too.
+    """
+    needed: list[Thing] = []
+    is_first = False
+    while things and not holds(needed):
+        if len(needed) == FEW or is_first:
+            return [*needed, *things]
+        first, end = (
+            0,
+            len(things),
+        )  # from the first on they are enough, from the end on they are not
+        while end - first > 1:
+            middle = (first + end) // 2
+            if holds([*needed, *things[middle:]]):
+                first = middle
+            else:
+                end = middle
+        is_first = not first
+        needed.append(things[first])
+        things = things[first + 1 :]
+    return needed
 
 
 def _fewer_steps(case: Case, shows: _Counted) -> Case:

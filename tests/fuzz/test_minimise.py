@@ -276,3 +276,29 @@ def test_a_case_that_is_enough_is_made_no_shorter() -> None:
 
     assert short == Case(steps=(ODD, *noise))
     assert looked == [9]
+
+
+def test_the_few_steps_that_are_needed_are_found_by_bisection() -> None:
+    """Two of 60 before the last: not each group of those that are left is tried."""
+
+    def needs_both(case: Case) -> bool:
+        opcodes = [step.opcode for step in case.steps if isinstance(step, Packet)]
+        return 1 in opcodes and 2 in opcodes[opcodes.index(1) :] and has_odd_pkey(case)
+
+    noise = [Packet(0), Packet(READ, length=8), Packet(6), Packet(7)] * 5
+    shows, tried = counting(needs_both)
+    case = Case(steps=(*noise, Packet(1), *noise, Packet(2), *noise, FOUND))
+    short = minimise(case, shows, elsewhere=False)
+
+    assert short.steps == (Packet(1), Packet(2), FOUND)
+    assert len(tried) < 30
+
+
+def test_the_odd_attribute_that_is_needed_is_found_by_bisection() -> None:
+    """One of 11: the usual value of the others is not tried for each by itself."""
+    odd = Connection(1024, 7, 9, 1, 2, 3, 4, 5, 6, 3, 2)
+    shows, tried = counting(lambda case: case.connection.timeout == odd.timeout)
+    short = minimise(Case(odd, (Packet(READ),)), shows, elsewhere=False)
+
+    assert short.connection == Connection(timeout=odd.timeout)
+    assert len(tried) < 10

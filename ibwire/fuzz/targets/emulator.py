@@ -74,6 +74,8 @@ class EmulatorTestbed(Testbed):
         self._comparison: ExactComparison | None = None
         self._replays = Replays(self.comparison)
         self._ack_timer = AckTimer(self.comparison, open_device)
+        self._named: tuple[Case, Difference, Profile, Name] | None = None
+        """The last name, and what has it."""
         self._examined: tuple[str, str] | None = None
         """Kind and bucket of the difference of this case, if it is examined."""
 
@@ -162,6 +164,11 @@ class EmulatorTestbed(Testbed):
 
     def name_of(self, state: RunState, case: Case, left: Difference, bucket: str) -> Name:
         """The name of a difference in a minimised case."""
+        if self._named is None or self._named[:3] != (case, left, state.profile):
+            self._named = case, left, state.profile, self._new_name(state, case, left)
+        return self._named[3]
+
+    def _new_name(self, state: RunState, case: Case, left: Difference) -> Name:
         self.explained += TWO_DEVICES // 2 + len(case.steps)
         if self.vocabulary is CONNECTION_MANAGER:
             reference = self.vocabulary.reference(case.connection, state.profile)
