@@ -348,7 +348,7 @@ class Connection:
             reasons |= dict.fromkeys(("lost_packets", "retransmitted_packets"), _RETRIED)
         if sent.unseen_ids:
             reasons |= dict.fromkeys(("lost_packets", "retransmitted_packets"), _UNSEEN_IDS)
-        if sent.late_after_nak or (sent.reordered and self.is_reliable and not self.is_paired):
+        if sent.perhaps_resent or (sent.reordered and self.is_reliable and not self.is_paired):
             reasons |= dict.fromkeys(("lost_packets", "retransmitted_packets"), _LATE)
         if sent.repeated:
             reasons |= dict.fromkeys(("retransmitted_packets", "duplicate_packets"), _REPEATED)

@@ -31,8 +31,9 @@ class DirectionCounts:
     """Packets that arrived again, as duplicates, late or retransmitted: nothing shows which. They
     are in no other count."""
     reordered: int = 0
-    late_after_nak: int = 0
-    """Of the reordered packets, those that a NAK had asked for: perhaps retransmitted."""
+    perhaps_resent: int = 0
+    """Of the reordered packets, those that a NAK had asked for, or that were so late that an ACK
+    timer may have expired: perhaps retransmitted."""
     naks: dict[str, int] = field(default_factory=dict)
     """By kind: NAKs of this direction's requests."""
     rnr_naks: int = 0
@@ -134,7 +135,7 @@ _SUMS = (
     "duplicates",
     "repeated",
     "reordered",
-    "late_after_nak",
+    "perhaps_resent",
     "rnr_naks",
     "timeouts",
     "unexplained",

@@ -17,7 +17,8 @@ class FlowEventKind(StrEnum):
     is `not_captured` if the network has not lost them, and `unknown` if that is open."""
     REORDERED = "reordered"
     """A packet arrived after others that were sent later; `cause_number` is the first of those,
-    where IP identifications show it. `cause` says why it was retransmitted, if it was, and no
+    where IP identifications show it; elsewhere `delay_ns` is the time since the packet that arrived
+    in its place. `cause` says why it was retransmitted, if it was, and no
     event about retransmitted requests counts it."""
     DUPLICATE = "duplicate"
     """The same packet again, not retransmitted; `cause_number` is the first."""
@@ -104,6 +105,7 @@ class FlowEvent:
         direction: int,
         cause_number: int = 0,
         cause: Cause | None = None,
+        delay_ns: int | None = None,
     ) -> FlowEvent:
         """An event that one packet shows by itself."""
         return cls(
@@ -117,6 +119,7 @@ class FlowEvent:
             opcode=packet.opcode,
             cause=cause,
             cause_number=cause_number,
+            delay_ns=delay_ns,
         )
 
 

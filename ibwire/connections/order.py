@@ -41,6 +41,10 @@ def note_order(
         requests.unseen.unsettled.ip_ids.discard(packet.ip_id)
     counts = requests.connection.directions[direction]
     counts.reordered += 1
+    gap = None if identity.decides(packet) else requests.unseen.gap_of(direction, psn)
+    late_ns = None if gap is None else packet.time_ns - gap.time_ns
+    if late_ns is not None and late_ns > COPY_NS and direction == requests.end:
+        counts.perhaps_resent += requests.connection.is_reliable
     cause = None
     was_sent_before = _was_sent_before(requests, direction, psn, packet)
     if is_late and packet.opcode not in ACKNOWLEDGE and was_sent_before:
@@ -52,6 +56,7 @@ def note_order(
         packet,
         cause=cause,
         cause_number=_first_overtaking(requests, direction, packet),
+        delay_ns=late_ns,
     )
 
 
@@ -98,6 +103,8 @@ def note_duplicate(
     decides = requests.connection.identities[direction].decides(packet)
     if not decides and not _is_copy(requests, direction, packet, first):
         counts.repeated += 1
+        if direction == requests.end:
+            requests.repeated_place = packet.place
         requests.reports.packet(FlowEventKind.REPEATED, direction, packet, cause_number=number)
         return
     counts.duplicates += 1
@@ -125,4 +132,6 @@ def _is_copy(
         return is_next and after_ns < SHORTEST_RNR_NS
     answer = requests.recent_responses.last_added
     is_quiet = answer is None or answer.place < first.place
+    if requests.repeated_place == requests.last_place:
+        return False  # all of them may be one retransmission
     return after_ns < COPY_NS and (is_next or is_quiet) and not requests.disturbed_end

@@ -31,6 +31,7 @@ class Reporter:
         *,
         cause_number: int = 0,
         cause: Cause | None = None,
+        delay_ns: int | None = None,
     ) -> None:
         """Report an event that one packet shows by itself."""
         if self.observer is not None:
@@ -42,6 +43,7 @@ class Reporter:
                     direction=direction,
                     cause_number=cause_number,
                     cause=cause,
+                    delay_ns=delay_ns,
                 )
             )
 

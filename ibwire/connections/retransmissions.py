@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ibwire.connections.events import Cause, FlowEvent, FlowEventKind
-from ibwire.connections.gaps import within
+from ibwire.connections.gaps import cut, within
 from ibwire.connections.identity import DUPLICATE_NS
 from ibwire.connections.opcode_sets import ANSWERED
 from ibwire.connections.packets import TransportPacket
@@ -35,13 +35,21 @@ def retransmit(requests: TrackedRequests, psn: int, packet: TransportPacket) -> 
     run = requests.run
     refusal = requests.refusals.of(psn)
     is_paused = packet.time_ns - requests.last_ns > PAUSE_NS
+    if run is not None and run.interrupted is not None:
+        run = _after_interruption(requests, run, psn)
     if run is None or psn < run.end or is_paused or (refusal and refusal.place > run.place):
-        end_run(requests)
+        interrupted = None
+        if run is not None and psn < run.end and _may_go_on(requests, psn, packet):
+            interrupted = run
+        else:
+            end_run(requests)
         run = _go_back(requests, psn, packet)
+        run.interrupted = interrupted
     else:
         note_skipped(requests, run, psn, packet)
     assert requests.next is not None
     span = requests.span(packet)
+    _find_late(requests, run, psn, psn + span, packet)
     if run.event.count or run.repeats is None or requests.acked < psn + span - 1:
         requests.disturb(requests.next, packet)
         requests.answered_end = 0
@@ -63,6 +71,49 @@ def retransmit(requests: TrackedRequests, psn: int, packet: TransportPacket) -> 
             message.retransmitted += 1
             message.is_doubtful |= run.event.cause not in (Cause.NAK, Cause.RNR)
             break
+
+
+def _may_go_on(requests: TrackedRequests, psn: int, packet: TransportPacket) -> bool:
+    """Whether a retransmission may go on behind this packet, which was sent before its newest."""
+    decides = requests.connection.identities[requests.end].decides(packet)
+    is_soon = packet.time_ns - requests.last_ns < SILENCE_NS
+    return is_soon and not decides and requests.refusals.of(psn) is None
+
+
+def _after_interruption(
+    requests: TrackedRequests, run: Retransmission, psn: int
+) -> Retransmission | None:
+    """The retransmission that goes on with this PSN: one of two, of which the other is reported."""
+    assert run.interrupted is not None
+    if psn == run.end:
+        requests.reports.event(run.interrupted.event)
+        run.resumes_at, run.interrupted = run.interrupted.end, None
+        return run
+    return resume(requests, run)
+
+
+def _find_late(
+    requests: TrackedRequests, run: Retransmission, psn: int, end: int, packet: TransportPacket
+) -> None:
+    """A request that was left out before may not be lost but late, if nothing asks for it."""
+    skipped = requests.unseen.unsettled.skipped
+    gap = within(skipped, psn)
+    if gap is None or requests.connection.identities[requests.end].decides(packet):
+        return
+    was_asked = any(each.psn == psn and each.time_ns > gap.time_ns for each in run.obeyed)
+    if not was_asked and packet.time_ns - gap.time_ns < SILENCE_NS:
+        cut(skipped, gap, first=psn, end=end)
+        requests.connection.directions[requests.end].perhaps_resent += 1
+
+
+def resume(requests: TrackedRequests, run: Retransmission) -> Retransmission | None:
+    """The only packet of a retransmission was late: the one before goes on."""
+    before, run.interrupted = run.interrupted, None
+    _take_for_repeated(requests, run, run.repeats)
+    requests.attempts -= 1
+    requests.refusals.restore(run.obeyed)
+    requests.retransmission = before
+    return before
 
 
 def _go_back(requests: TrackedRequests, psn: int, packet: TransportPacket) -> Retransmission:
@@ -200,7 +251,7 @@ def take_back(requests: TrackedRequests, run: Retransmission) -> None:
     counts = requests.connection.directions[requests.end]
     counts.retransmitted -= 1
     counts.reordered += 1
-    counts.late_after_nak += 1
+    counts.perhaps_resent += 1
     counts.timeouts -= run.event.is_timeout
     requests.attempts -= 1
     requests.refusals.restore(run.obeyed)
@@ -228,7 +279,7 @@ def note_skipped(
     before = requests.recent_requests.get(run.psn)
     identity = requests.connection.identities[requests.end]
     assert requests.next is not None
-    if before is None:
+    if before is None or psn == run.resumes_at:
         return
     end = min(psn, requests.next)  # beyond, they are missing for the first time
     if not identity.counts_up:
@@ -283,6 +334,9 @@ def _note_unseen_ids(
 def end_run(requests: TrackedRequests) -> None:
     """Report the retransmission that was going on."""
     run = requests.run
+    if run is not None and run.interrupted is not None:
+        requests.reports.event(run.interrupted.event)
+        run.interrupted = None
     if run is not None and run.event.count == 1 and run.repeats is not None:
         _take_for_repeated(requests, run, run.repeats)
     elif run is not None:
@@ -290,7 +344,7 @@ def end_run(requests: TrackedRequests) -> None:
 
 
 def _take_for_repeated(
-    requests: TrackedRequests, run: Retransmission, first: TransportPacket
+    requests: TrackedRequests, run: Retransmission, first: TransportPacket | None
 ) -> None:
     """The only packet of a retransmission may be a duplicate, or late, as well."""
     counts = requests.connection.directions[requests.end]
@@ -303,7 +357,7 @@ def _take_for_repeated(
             run.event,
             kind=FlowEventKind.REPEATED,
             cause=None,
-            cause_number=first.number,
+            cause_number=0 if first is None else first.number,
             delay_ns=None,
             is_timeout=False,
         )

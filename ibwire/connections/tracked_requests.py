@@ -62,6 +62,10 @@ class Retransmission:
     """The counts of the direction that it has increased."""
     is_needless: bool = False
     """Both transmissions of its only packet were acknowledged."""
+    interrupted: Retransmission | None = None
+    """The one that goes on if its only packet was late; not reported yet."""
+    resumes_at: int = -1
+    """PSN with which the one before would go on, if its packets were late; -1 without one."""
 
 
 class TrackedRequests:
@@ -92,6 +96,7 @@ class TrackedRequests:
         "recent_requests",
         "recent_responses",
         "refusals",
+        "repeated_place",
         "repeated_reads",
         "replay_end",
         "reports",
@@ -137,6 +142,8 @@ class TrackedRequests:
         self.repeated_reads: Sequence[tuple[int, int]] = ()
         """First PSN, and PSN after the last, of READs and atomics that were retransmitted; the
         newest."""
+        self.repeated_place = (-1, 0)
+        """File and number of the last request that was repeated."""
         self.damaged_next: dict[int, None] = {}
         """PSNs of damaged requests that were the next ones."""
         self.damaged_end = -1

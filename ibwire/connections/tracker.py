@@ -50,6 +50,7 @@ from ibwire.connections.retransmissions import (
     end_run,
     may_be_late,
     note_skipped,
+    resume,
     retransmit,
     take_back,
 )
@@ -232,6 +233,8 @@ class RequestTracker(TrackedRequests):
         else:
             self.note_new_request()
         run = self.run
+        if run is not None and run.interrupted is not None and run.end < self.next:
+            run = resume(self, run)
         if run is not None and run.end < self.next:
             if may_be_late(self, run):
                 take_back(self, run)

@@ -59,6 +59,16 @@ class Unseen:
             return any(within(each, psn) for each in (self.unsettled.requests, self.requests))
         return any(within(each, psn) for each in (self.unsettled.responses, self.responses))
 
+    def gap_of(self, direction: int, psn: int) -> Gap | None:
+        """What a packet that arrives late was missing in."""
+        unsettled = self.unsettled
+        gaps = (
+            (unsettled.skipped, unsettled.requests, self.requests)
+            if direction == self._end
+            else (unsettled.responses, self.responses)
+        )
+        return next((gap for each in gaps if (gap := within(each, psn))), None)
+
     def was_left_out(self, psn: int) -> bool:
         """Whether the newest packet of this PSN that was sent, as far as known, was not seen."""
         return any(within(each, psn) for each in (self.unsettled.skipped, self.requests))

@@ -177,7 +177,8 @@ class _Describer:
         was_asked = any(
             each.psn == event.psn and each.number < event.number for each in self.facts.naks
         )
-        return was_asked or not self.context.is_paired
+        is_late = event.delay_ns is not None and event.delay_ns > COPY_NS
+        return was_asked or is_late or not self.context.is_paired
 
     def copy(self, event: FlowEvent) -> None:
         """A duplicate made by the network, or by the capture."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from connections.talk import Talk
 from diagnosis.test_conversations import story_of, text_of
 from ibwire_layers.opcodes import OpCode
@@ -277,3 +279,70 @@ def test_a_capture_that_begins_with_an_rnr_nak_counts_the_stall_from_that() -> N
     talk.sends(4, 2, msn=5)
 
     assert "Recovered 80.0 us after the RNR NAK (#1)." in text_of(story_of(talk))
+
+
+@pytest.mark.parametrize(
+    "again", [(2, 4, 5, 3, 6), (2, 5, 3, 4, 6), (2, 3, 6, 4, 5, 7), (2, 4, 3, 5, 6)]
+)
+def test_packets_that_are_late_in_a_retransmission_are_not_lost(again: tuple[int, ...]) -> None:
+    """PSN 2 is lost before this point; all of its retransmission arrives, in another order."""
+    talk = Talk(counts_ids=False)
+    talk.sends(0, 2)
+    send(talk, 3, 4, 5, 6)
+    talk.answer(2, 2, SEQUENCE)
+    send(talk, *again)
+    talk.answer(max(again), max(again) + 1)
+    talk.sends(max(again) + 1, 2, msn=max(again) + 2)
+    story = story_of(talk)
+
+    assert [each.lost for each in story.connection.directions] == [1, 0]
+    assert [each.timeouts for each in story.connection.directions] == [0, 0]
+    assert "The network lost at least 1 packet from A to B between A" in story.verdict
+
+
+def test_a_gap_in_a_retransmission_that_stays_is_a_loss() -> None:
+    """The same, but PSN 4 is lost another time: B asks for it."""
+    talk = Talk(counts_ids=False)
+    talk.sends(0, 2)
+    send(talk, 3, 4, 5)
+    talk.answer(2, 2, SEQUENCE)
+    send(talk, 2, 3, 5)
+    talk.answer(4, 4, SEQUENCE)
+    send(talk, 4, 5)
+    talk.answer(5, 6)
+    story = story_of(talk)
+
+    assert [each.lost for each in story.connection.directions] == [2, 0]
+
+
+@pytest.mark.parametrize(("us", "is_sure"), [(30, True), (300, False)])
+def test_a_missing_packet_that_comes_late_may_be_that_of_a_timer(us: int, is_sure: bool) -> None:
+    """The shortest ACK timer lasts 131 us (IBA 9.7.6.1.3)."""
+    talk = Talk(counts_ids=False)
+    talk.sends(0, 2)
+    send(talk, 3, 4)
+    talk.wait(us)
+    send(talk, 2)
+    talk.answer(2, 3)
+    send(talk, 3, 4)
+    talk.answer(4, 5)
+    story = story_of(talk)
+
+    assert ("lost before this point and retransmitted" in text_of(story)) is not is_sure
+    assert ("lost_packets" in story.connection.not_observable(0)) is not is_sure
+
+
+def test_the_last_packets_of_what_a_timer_repeats_are_no_duplicates_for_certain() -> None:
+    """A timer of 0.2 ms; the responses are behind this point. PSNs 4-5 were sent just before."""
+    talk = Talk(counts_ids=False)
+    talk.sends(0, 2)
+    send(talk, 2, 3)
+    talk.wait(180)
+    send(talk, 4, 5)
+    send(talk, 2, 3, 4, 5)
+    talk.answer(5, 6)
+    talk.answer(5, 6)
+    story = story_of(talk)
+
+    assert "made by the network or by the capture; " not in text_of(story)
+    assert sum(each.duplicates for each in story.connection.directions) == 0
