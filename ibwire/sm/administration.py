@@ -263,13 +263,16 @@ class Administration:
                 del self._services[place]
 
     def report(self, notice: bytes, now: Time) -> None:
-        """Send a notice to everybody who has subscribed to it."""
+        """Send a notice, without IssuerGID, to everybody who has subscribed to it."""
         own = self.view.own
         if own is None:
             return
         fields = Notice.unpack(notice)
+        port = own if fields.issuer_lid == own.lid else self._by_lid.get(fields.issuer_lid)
+        issuer = 0 if port is None else gid_of(port)
+        notice += issuer.to_bytes(16, "big")
         for lid, wanted in list(self._subscriptions.values()):
-            if not _wants(wanted, fields):
+            if not _wants(wanted, fields, issuer):
                 continue
             self._tid += 1
             header = MAD(
@@ -488,6 +491,9 @@ class Administration:
         wanted = wanted.altered(qpn=datagram.sqp)
         key = datagram.slid, wanted.altered(subscribe=0, qpn=0, resp_time_value=0).pack()
         if wanted.subscribe:
+            if wanted.gid and wanted.gid not in self._by_gid:
+                refused = wanted.altered(subscribe=0)
+                return SAStatus.REQUEST_INVALID, InformInfo.SIZE, [refused.pack()]
             if len(self._subscriptions) >= MAXIMUM_KEPT:
                 return SAStatus.NO_RESOURCES, 0, []
             self._subscriptions[key] = datagram.slid, wanted
@@ -606,16 +612,19 @@ def _with_capabilities(asked: bytes, records: Iterable[bytes]) -> Iterable[bytes
             yield record
 
 
-def _wants(wanted: InformInfo, notice: Notice) -> bool:
-    """Whether a subscription is for a notice (IBA 13.4.8.3)."""
-    if wanted.lid_range_begin != ALL_LIDS and not (
-        wanted.lid_range_begin
-        <= notice.issuer_lid
-        <= max(wanted.lid_range_begin, wanted.lid_range_end)
-    ):
-        return False
+def _wants(wanted: InformInfo, notice: Notice, issuer: int) -> bool:
+    """Whether a subscription is for a notice (IBA 13.4.8.3).
+
+    issuer: its GID. Where a subscription has one, its range of LIDs does not count.
+    """
+    lids = wanted.lid_range_begin, wanted.lid_range_end
+    if wanted.gid:
+        comes_from = wanted.gid == issuer
+    else:
+        comes_from = lids[0] == ALL_LIDS or lids[0] <= notice.issuer_lid <= lids[1]
     return (
-        wanted.is_generic == notice.is_generic
+        comes_from
+        and wanted.is_generic == notice.is_generic
         and wanted.type in (ALL_TYPES, notice.type)
         and wanted.trap_number in (ALL_TRAPS, notice.trap_number)
         and wanted.producer_type in (0xFFFFFF, notice.producer_type)

@@ -13,6 +13,7 @@ from ibwire.sm import administration, path_records
 from ibwire.sm.configuration import Partition, Settings, read_partition, with_default
 from ibwire.sm.groups import BROADCAST
 from ibwire.sm.mads import Datagram
+from ibwire.sm.path_records import gid_of
 from ibwire_layers.attributes import SMInfo, SMState
 from ibwire_layers.mad import MAD, SA, Notice, Trap
 from ibwire_layers.records import (
@@ -640,6 +641,65 @@ def test_traps_are_reported_to_who_has_subscribed() -> None:
         Trap.LINK_STATE_CHANGE
     }
     assert client.ask(3, wanted.altered(subscribe=0).pack(), method=SET)[0] == 0
+
+
+SWITCH, MANAGER, OTHER = "switch", "manager", "other"
+
+
+@pytest.mark.parametrize(
+    ("gid", "lids", "traps"),
+    [
+        (None, (0xFFFF, 0), {128, 64, 65}),
+        (SWITCH, (0xFFFF, 0), {128}),
+        (MANAGER, (0xFFFF, 0), {64, 65}),
+        (OTHER, (0xFFFF, 0), set()),
+        (SWITCH, (0, 0), {128}),
+        (None, (SWITCH, SWITCH), {128}),
+        (None, (MANAGER, MANAGER), {64, 65}),
+        (None, (SWITCH, 0), set()),
+    ],
+)
+def test_a_subscription_is_for_notices_of_a_gid_or_of_a_range_of_lids(
+    gid: str | None, lids: tuple[str | int, str | int], traps: set[int]
+) -> None:
+    """The GID is that of the port that sends the notice, and goes before LIDs (IBA 13.4.8.3).
+
+    Each case as with opensm 3.3.23, and so is IssuerGID of the reports.
+    """
+    client = Client()
+    gone = client.fabric.adapters[2]
+    peer = gone.peer
+    assert peer is not None
+    ports = {SWITCH: peer.management, MANAGER: client.fabric.adapters[0], OTHER: gone}
+    begin, end = (each if isinstance(each, int) else ports[each].lid for each in lids)
+    wanted = SUBSCRIBE.altered(
+        gid=0 if gid is None else gid_of(ports[gid]), lid_range_begin=begin, lid_range_end=end,
+        type=0xFFFF, producer_type=0xFFFFFF,
+    )  # fmt: skip
+    assert client.ask(3, wanted.pack(), method=SET)[0] == 0
+    client.program.received.clear()
+
+    client.fabric.subnet.disconnect(gone)
+    client.fabric.run(3)
+    client.fabric.subnet.reconnect(gone, peer)
+    client.fabric.run(3)
+
+    found = [bytes(each.mad[56:136]) for each in client.program.received if each.mad[3] == REPORT]
+    issuers = {
+        (Notice.unpack(each).trap_number, int.from_bytes(each[64:80], "big")) for each in found
+    }
+    switch, manager = gid_of(ports[SWITCH]), gid_of(ports[MANAGER])
+    assert issuers == {(trap, switch if trap == 128 else manager) for trap in traps}
+
+
+def test_a_subscription_for_a_gid_that_is_not_there_is_refused() -> None:
+    """As by opensm 3.3.23, whose answer has Subscribe 0."""
+    client = Client()
+
+    status, data = client.ask(3, SUBSCRIBE.altered(gid=client.gid + 99).pack(), method=SET)
+
+    assert (status, InformInfo.unpack(data).subscribe) == (0x0200, 0)
+    assert client.ask(0xF3, method=GET_TABLE)[1] == b""
 
 
 def test_ports_that_come_and_go_are_reported_to_who_has_subscribed() -> None:
