@@ -26,7 +26,7 @@ frames, with the same results.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from enum import StrEnum
 from typing import Final
 
@@ -246,7 +246,7 @@ class Simulator:
     def step(self) -> bool:
         """Process the next event; `False` without one. Kicks no node."""
         try:
-            return self._loop(None, _always, None) is Outcome.STOPPED
+            return self._loop(None, _always, None, None) is Outcome.STOPPED
         finally:
             self._settle(self.now, self._since)
 
@@ -255,12 +255,15 @@ class Simulator:
         until: Time | None = None,
         stop: Callable[[], bool] | None = None,
         max_frames: int | None = None,
+        *,
+        stop_if: Sized | None = None,
     ) -> Outcome:
         """Process all events up to and including the time `until`; first kicks nodes with work.
 
         stop: called before the first and after each event; ends the run when true. Frames that
         travel together are one event, so what it looks at may change by more than one frame.
         max_frames: ends the run when this many more frames have arrived.
+        stop_if: `stop` is called after those events only that leave something in it.
 
         Afterwards `now` is the time of the last event; it is `until` if the run got
         that far. Raises `Livelock`, `TooManyFrames`, and whatever a node, stage or `stop`
@@ -274,7 +277,7 @@ class Simulator:
             if not station.is_idle(self.now):
                 self._wake(station, self.now)
         try:
-            outcome = self._loop(until, stop, max_frames)
+            outcome = self._loop(until, stop, max_frames, stop_if)
             if until is not None and outcome in (Outcome.IDLE, Outcome.UNTIL):
                 self.now = max(self.now, until)
                 self._since = NEVER
@@ -290,7 +293,11 @@ class Simulator:
         self.flights.interrupted = None
 
     def _loop(  # long: it runs for every frame  # noqa: C901 - nothing is a function of its own
-        self, until: Time | None, stop: Callable[[], bool] | None, max_frames: int | None
+        self,
+        until: Time | None,
+        stop: Callable[[], bool] | None,
+        max_frames: int | None,
+        stop_if: Sized | None,
     ) -> Outcome:
         events, tie = self._events, self._tie
         flights = self.flights
@@ -308,7 +315,7 @@ class Simulator:
                 return Outcome.UNTIL
             now, since, order, station, line, frame = event
             flight: Flight | None = None
-            if isinstance(frame, Flight):
+            if frame is not None and isinstance(frame, Flight):
                 if frame.is_stale(order):
                     continue
                 if order == frame.order:
@@ -343,7 +350,7 @@ class Simulator:
             while True:
                 for line in lines:
                     if line.free_at > free_by:
-                        if not (line.polls_always or line.is_awaited or line.is_cut):
+                        if not (line.polls_always or line.is_awaited or line.free_at == NEVER):
                             line.is_awaited = True
                             order, since_then = line.free_order, line.free_since
                             line.free_order = 0
@@ -381,13 +388,18 @@ class Simulator:
                     took = (size * line.numerator + line.denominator - 1) // line.denominator
                     free = now + (took or 1)
                     line.free_at = free
-                    if stage is None and size > line.control_size + line.overhead:
-                        arrival = free + line.delay + line.latency
+                    if stage is None:
+                        arrival = free + line.delay
                         if 0 < line.head < size:
-                            arrival = now + line.head_time + line.delay + line.latency
-                        events.schedule(arrival, now, line.far, line, frame)
+                            arrival = now + line.head_time + line.delay
+                        if size > line.control_size + line.overhead:
+                            arrival += line.latency
+                        elif line.plan_arrival is not None:
+                            arrival = line.plan_arrival(frame, arrival)
+                        if arrival != NOT_GIVEN:
+                            events.schedule(arrival, now, line.far, line, frame)
                     else:
-                        self._pass(line, frame, now)
+                        self._pass(line, stage, frame, now)
                     if line.polls_always:
                         events.schedule(free, now, station, line)
                     else:
@@ -407,7 +419,7 @@ class Simulator:
             due = station.poll_timeout()
             if due is not None and not (station.wakes and due >= station.armed):
                 self._wake(station, due)
-            if stop is not None and stop():
+            if stop is not None and (stop_if is None or stop_if) and stop():
                 return Outcome.STOPPED
             if max_frames is not None:
                 arrived = self._singles + flights.delivered
@@ -449,16 +461,8 @@ class Simulator:
             self._events.schedule(end, self.now, line.near, line)
         return line.alone
 
-    def _pass(self, line: Direction, given: Frame | UnbuiltFrame, now: Time) -> None:
-        """Send a frame through the stage of a direction, if it has one."""
-        stage = line.stage
-        if (stage is None or stage is line.plain_stage) and isinstance(given, UnbuiltFrame):
-            # One of the link itself: `_loop` has scheduled any other.
-            arrival = line.free_at
-            if 0 < line.head < given.size + line.overhead:
-                arrival = now + line.head_time
-            self._plan(line, given, arrival + line.delay, now)
-            return
+    def _pass(self, line: Direction, stage: Stage, given: Frame | UnbuiltFrame, now: Time) -> None:
+        """Send a frame through the stage of a direction."""
         unbuilt = given if isinstance(given, UnbuiltFrame) else None
         frame = given.build() if isinstance(given, UnbuiltFrame) else given
         arrival = line.free_at + line.delay
@@ -467,7 +471,7 @@ class Simulator:
                 arrival = now + line.head_time + line.delay
             if len(frame) > line.control_size:
                 arrival += line.latency
-        if stage is None or stage is line.plain_stage:
+        if stage is line.plain_stage:
             self._plan(line, frame, arrival, now)
             return
         if isinstance(stage, FrameWatcher):

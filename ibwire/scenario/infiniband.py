@@ -220,10 +220,7 @@ class FabricTraffic:
         events = self._channel.events
         if self._has_ended():
             return Outcome.STOPPED
-        # It is called after each event, so it first looks whether something has happened.
-        return self.simulator.run(
-            until, stop=lambda: bool(events or self.has_stopped) and self._has_ended()
-        )
+        return self.simulator.run(until, stop=self._has_ended, stop_if=events)
 
     def waiting_ports(self) -> list[Port]:
         """The ports at which packets wait that may not leave now, adapters first."""
@@ -252,7 +249,9 @@ class FabricTraffic:
             )
         )
         self._is_looking = not self.has_stopped
-        if self._is_looking:
+        if self.has_stopped:  # which a run looks at when a queue has an event
+            self._channel.events += [each.completions for each in self.transfers[:1]]
+        else:
             self.fabric.timetable.add(self.simulator.now + CHECK, self._look)
 
     def _is_silent(self) -> bool:

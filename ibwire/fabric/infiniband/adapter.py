@@ -156,7 +156,7 @@ class AdapterPort:
 
     def _next(self, link: LinkEnd, now: Time) -> LinkPacket | None:
         """The next packet of the lanes, if one has credits."""
-        if link.coming is not None:
+        if now >= link.settles_at:
             link.settle(now)
         sendable = 0
         waits = False

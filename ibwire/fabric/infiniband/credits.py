@@ -26,7 +26,7 @@ NORMAL: Final = 0
 INITIALIZING: Final = 1
 """Operation codes of a flow-control packet."""
 
-_MASK: Final = 4095  # MODULUS - 1
+COUNT_MASK: Final = 4095  # MODULUS - 1
 
 
 def blocks_of(size: int) -> int:
@@ -48,16 +48,16 @@ class SendCredits:
     def allows(self, vl: int, cost: int) -> bool:
         """Whether a packet of so many blocks may leave: all of it has credits."""
         limit = self.limits[vl]
-        return limit is not None and (limit - self.sent[vl] - cost) & _MASK <= LARGEST_GRANT
+        return limit is not None and (limit - self.sent[vl] - cost) & COUNT_MASK <= LARGEST_GRANT
 
     def left(self, vl: int) -> int:
         """Blocks that may still be sent."""
         limit = self.limits[vl]
-        return 0 if limit is None else (limit - self.sent[vl]) & _MASK
+        return 0 if limit is None else (limit - self.sent[vl]) & COUNT_MASK
 
     def spend(self, vl: int, cost: int) -> None:
         """Count a packet that leaves."""
-        self.sent[vl] = self.sent[vl] + cost & _MASK
+        self.sent[vl] = self.sent[vl] + cost & COUNT_MASK
 
 
 class ReceiveBuffer:
@@ -91,25 +91,25 @@ class ReceiveBuffer:
         self.held[vl] = held
         if held > self.most:
             self.most = held
-        self.accepted[vl] = self.accepted[vl] + cost & _MASK
+        self.accepted[vl] = self.accepted[vl] + cost & COUNT_MASK
         return True
 
     def free(self, vl: int, cost: int) -> bool:
         """Take a packet out; whether the sender should be given the new limit."""
         held = self.held[vl] = self.held[vl] - cost
         limit = self.accepted[vl] + self.size - held
-        return (limit - self.announced[vl]) & _MASK >= self.step
+        return (limit - self.announced[vl]) & COUNT_MASK >= self.step
 
     def begin_to_free(self, vl: int, cost: int) -> bool:
         """Let a packet begin to leave; whether the sender should be given a new limit when it and
         the others that are leaving have left."""
         leaving = self.leaving[vl] = self.leaving[vl] + cost
         limit = self.accepted[vl] + self.size - self.held[vl]
-        return (limit + leaving - self.announced[vl]) & _MASK >= self.step
+        return (limit + leaving - self.announced[vl]) & COUNT_MASK >= self.step
 
     def limit(self, vl: int) -> int:
         """FCCL: up to which count the other end may send now."""
-        return self.accepted[vl] + self.size - self.held[vl] & _MASK
+        return self.accepted[vl] + self.size - self.held[vl] & COUNT_MASK
 
     def restart(self) -> None:
         """Begin to count from 0, as the link has come up again; packets stay."""
@@ -127,7 +127,7 @@ def read_flow_control(frame: Frame) -> tuple[int, int, int, int] | None:
     word = int.from_bytes(frame[:4])
     if _packed(word) != frame:
         return None
-    return word >> 28, word >> 12 & 15, word >> 16 & _MASK, word & _MASK
+    return word >> 28, word >> 12 & 15, word >> 16 & COUNT_MASK, word & COUNT_MASK
 
 
 @lru_cache(maxsize=1 << 14)

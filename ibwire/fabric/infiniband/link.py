@@ -16,6 +16,7 @@ from ibwire.base.units import S, Time
 from ibwire.fabric.infiniband.arbitration import Arbiter, read_table
 from ibwire.fabric.infiniband.counters import DAMAGED, MALFORMED, OVERRUN
 from ibwire.fabric.infiniband.credits import (
+    COUNT_MASK,
     FCP_SIZE,
     INITIALIZING,
     NORMAL,
@@ -36,6 +37,9 @@ from ibwire_layers.mad import Trap
 
 LANES: Final = 15
 """Data lanes: VL0 to VL14."""
+SERVICE_LEVELS = 16
+NEVER: Final = 1 << 61
+"""Later than the end of every run: 27 days. Compiled, a larger number is slow."""
 
 LANES_OF_CODE = {1: 1, 2: 2, 3: 4, 4: 8, 5: 15}
 """Data lanes by code of OperationalVLs (IBA 14.2.5.6)."""
@@ -78,6 +82,8 @@ class LinkEnd:
         "period",
         "pipe",
         "port",
+        "settles_at",
+        "shared_lanes",
         "silence",
         "sl2vl",
         "state",
@@ -106,6 +112,8 @@ class LinkEnd:
         """The first one whose count was not yet compared with the packets that came before it."""
         self._last: FlowControl | None = None
         """The last one."""
+        self.settles_at: Time = NEVER
+        """From when `settle` has something to take over."""
         self.lead: Time = 0
         """From when a packet arrives to when a switch may send it."""
         self.pipe: Time = 0
@@ -146,7 +154,10 @@ class LinkEnd:
             self.due |= (1 << self.lanes) - 1  # the new lanes have no limit yet
         parts = [port.arbitration.get(part, DEFAULT_ARBITRATION[part]) for part in (1, 2, 3, 4)]
         self.arbiter = Arbiter(read_table(*parts[2:]), read_table(*parts[:2]), port.vl_high_limit)
-        self.sl2vl = {came: _nibbles(table) for came, table in port.sl2vl.items()}
+        self.sl2vl = {came: self._lanes_of(table) for came, table in port.sl2vl.items()}
+        """The lane of each service level, by the port by which a packet came; 15 for none."""
+        self.shared_lanes = [sl % self.lanes for sl in range(SERVICE_LEVELS)]
+        """The same for ports without a table: after power-on the service levels share the lanes."""
         self.own_lids = (port.lid, port.lid + (1 << port.lmc)) if port.lid else (0, 0)
         """The first LID of the port, and that after the last one."""
         self.largest = port.largest_packet + VCRC_SIZE
@@ -215,11 +226,12 @@ class LinkEnd:
 
         came: the port of the switch by which they came in; 0 on an adapter.
         """
-        table = self.sl2vl.get(came)
-        if table is None:  # after power-on the service levels share the lanes that there are
-            return sl % self.lanes
-        vl = table[sl]
-        return vl if vl < self.lanes else MANAGEMENT_VL
+        return self.sl2vl.get(came, self.shared_lanes)[sl]
+
+    def _lanes_of(self, table: bytes) -> list[int]:
+        """The lane of each service level by SLtoVLMappingTable; 15 for one that there is not."""
+        lanes = [nibble for byte in table[:8] for nibble in (byte >> 4, byte & 15)]
+        return [vl if vl < self.lanes else MANAGEMENT_VL for vl in lanes]
 
     def choose(self, sendable: int, size_of: list[int]) -> int:
         """The lane whose packet leaves; -1 if none may.
@@ -276,10 +288,11 @@ class LinkEnd:
 
     def poll_flow_control(self, now: Time) -> FlowControl:
         """The next flow-control packet; one is due."""
-        if self.counts is not None:
+        if now >= self.settles_at:
             self.settle(now)
-        vl = (self.due & -self.due).bit_length() - 1
-        self.due &= self.due - 1
+        due = self.due
+        vl = 0 if due & 1 else (due & -due).bit_length() - 1
+        self.due = due & due - 1
         limit = self.buffer.announced[vl] = self.buffer.limit(vl)
         operation = INITIALIZING if self.state < ARMED else NORMAL
         return FlowControl(vl, sent=self.credits.sent[vl], limit=limit, operation=operation)
@@ -287,7 +300,8 @@ class LinkEnd:
     def sent(self, packet: LinkPacket, now: Time) -> None:
         """Count a packet that leaves, and its credits."""
         if packet.vl != MANAGEMENT_VL:
-            self.credits.spend(packet.vl, packet.cost)
+            sent = self.credits.sent  # `spend`, inlined
+            sent[packet.vl] = sent[packet.vl] + packet.cost & COUNT_MASK
         counters = self.counters
         counters.port_xmit_pkts += 1
         counters.port_xmit_data += packet.words
@@ -334,10 +348,13 @@ class LinkEnd:
         if self.coming is None:
             self.coming = packet
         self._last = packet
+        if arrival < self.settles_at:
+            self.settles_at = arrival
 
     def forget_coming(self) -> None:
         """Flow-control packets that are on their way here are lost."""
         self.coming = self.counts = self._last = None
+        self.settles_at = NEVER
 
     def settle(self, now: Time) -> None:
         """Take over what the flow-control packets say that have arrived by now."""
@@ -353,6 +370,9 @@ class LinkEnd:
                 self.buffer.accepted[packet.vl] = packet.sent
             packet = packet.next
         self.counts = packet
+        self.settles_at = NEVER if packet is None else packet.arrival + self.pipe
+        if self.coming is not None and self.coming.arrival < self.settles_at:
+            self.settles_at = self.coming.arrival
 
     def take_flow_control(self, given: Frame | FlowControl, now: Time) -> None:
         """Take a flow-control packet that arrives, unless `plan_arrival` has it already."""
@@ -377,7 +397,7 @@ class LinkEnd:
 
         The packet is then in the buffer until `free`, unless it is on VL15.
         """
-        if self.counts is not None:
+        if now >= self.settles_at:
             self.settle(now)
         counters = self.counters
         counters.port_rcv_pkts += 1
@@ -436,8 +456,3 @@ class LinkEnd:
 
     def __repr__(self) -> str:
         return f"<end of the link at {self.port.node.name}[{self.port.number}]>"
-
-
-def _nibbles(table: bytes) -> list[int]:
-    """A lane for each of 16 service levels."""
-    return [nibble for byte in table[:8] for nibble in (byte >> 4, byte & 15)]

@@ -26,7 +26,7 @@ from ibwire.fabric.infiniband.counters import (
     TOO_OLD_IN_QUEUE,
     TOO_OLD_IN_SWITCH,
 )
-from ibwire.fabric.infiniband.credits import FCP_SIZE
+from ibwire.fabric.infiniband.credits import COUNT_MASK, FCP_SIZE, LARGEST_GRANT
 from ibwire.fabric.infiniband.link import LANES, LinkEnd
 from ibwire.fabric.infiniband.lrh import MANAGEMENT_VL, aborted, pkey_of
 from ibwire.fabric.infiniband.packets import FlowControl, LinkPacket, read_packet
@@ -34,6 +34,7 @@ from ibwire.fabric.infiniband.settings import FabricSettings
 from ibwire.fabric.infiniband.states import ACTIVE, ACTIVE_DEFER, INIT
 from ibwire.fabric.infiniband.subnet import FIRST_MULTICAST, PERMISSIVE_LID, Node, Port
 from ibwire.fabric.infiniband.tables import NO_PORT, TOP_AT
+from ibwire.fabric.line import Direction
 
 LIFE_UNIT: Time = 4096 * US // 1000
 """Of HOQLife and LifeTimeValue: 4.096 us times a power of two."""
@@ -87,7 +88,7 @@ class Transit:
         self.arrived = arrived
         self.tail = tail
         """When its last byte is there."""
-        self.ready = arrived
+        self.ready = arrived if source is None else arrived + source.link.lead
         """From when it may leave."""
         self.copies = copies
         """What it has in common with its copies, which leave by other ports."""
@@ -532,7 +533,7 @@ class CutThroughSwitch:
     def _enqueue(self, transit: Transit, output: SwitchPort, now: Time) -> None:
         """Put a packet into the queue of a port, unless it is discarded."""
         link, packet, source = output.link, transit.packet, transit.source
-        vl = link.vl_for(transit.came, packet.sl)
+        vl = link.sl2vl.get(transit.came, link.shared_lanes)[packet.sl]  # `vl_for`, inlined
         if link.state < ACTIVE or packet.size > link.largest:
             link.counters.discard(INACTIVE if link.state < ACTIVE else TOO_LARGE)
         elif vl == MANAGEMENT_VL:
@@ -543,26 +544,23 @@ class CutThroughSwitch:
         elif now < output.lanes[vl].stalled_until:
             link.counters.discard(TOO_OLD_IN_QUEUE)
         else:
-            ready = transit.ready = self._ready(transit, link)
+            line = link.line
+            if source is not None and line.rate_bps > source.link.incoming.rate_bps:
+                self._delay(transit, line)
             output.lanes[vl].add(transit)
             output.waiting |= 1 << vl
-            if ready <= now or ready <= link.line.free_at:
+            ready = transit.ready
+            if ready <= now or ready <= line.free_at:
                 self.ready_ports.append(output.number)
             else:
                 heappush(self._due, (ready, output.number))
             return
         self._release(transit)
 
-    def _ready(self, transit: Transit, link: LinkEnd) -> Time:
-        """From when a packet may leave: its last byte must be there when it is sent."""
-        if transit.source is None:
-            return transit.arrived
-        came = transit.source.link
-        ready = transit.arrived + came.lead
-        if link.line.rate_bps > came.incoming.rate_bps:
-            took = link.line.time_of(transit.packet.size + link.line.overhead)
-            ready = max(ready, transit.tail + self.latency - took)
-        return ready
+    def _delay(self, transit: Transit, line: Direction) -> None:
+        """Let a packet leave by a faster line so late that its last byte is there in time."""
+        took = line.time_of(transit.packet.size + line.overhead)
+        transit.ready = max(transit.ready, transit.tail + self.latency - took)
 
     def _forward_management(self, transit: Transit, now: Time) -> None:
         """Forward a packet on VL15: by its LID, or as the management says by directed route."""
@@ -581,7 +579,9 @@ class CutThroughSwitch:
             elif out > 0:
                 copy = Transit(transit.packet, transit.source, transit.arrived, transit.tail)
                 copy.is_bad = transit.is_bad
-                copy.ready = self._ready(copy, self.links[out])
+                line = self.links[out].line
+                if copy.source is not None and line.rate_bps > copy.source.link.incoming.rate_bps:
+                    self._delay(copy, line)
                 self._send_smp(copy, self.ports[out], now)
 
     def _take_own(self, transit: Transit) -> None:
@@ -593,8 +593,9 @@ class CutThroughSwitch:
     def _choose(self, output: SwitchPort, now: Time) -> int:
         """The lane that sends now; -1 if none may."""
         link = output.link
-        if link.coming is not None:
+        if now >= link.settles_at:
             link.settle(now)
+        credits = link.credits
         sendable = vl = 0
         waits = False
         left = output.waiting
@@ -602,7 +603,11 @@ class CutThroughSwitch:
             if left & 1:
                 transit = self._first(output, vl, now)
                 if transit is not None:
-                    if link.credits.allows(vl, transit.cost):
+                    limit = credits.limits[vl]  # `allows`, inlined
+                    if (
+                        limit is not None
+                        and (limit - credits.sent[vl] - transit.cost) & COUNT_MASK <= LARGEST_GRANT
+                    ):
                         if output.waiting == 1 and link.lanes == 1:
                             return 0 if link.arbiter.lanes & 1 else -1
                         sendable |= 1 << vl
