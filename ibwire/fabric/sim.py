@@ -403,7 +403,9 @@ class Simulator:
                     if line.polls_always:
                         events.schedule(free, now, station, line)
                     else:
-                        line.free_order, line.free_since = events.next_order(), now
+                        # `next_order`, inlined.
+                        line.free_order = events.order = events.order + 1
+                        line.free_since = now
                 ready = station.ready
                 if not ready:
                     break

@@ -445,7 +445,7 @@ class Device:
     def _poll_packet(self, now: Time, grant: Grant) -> TransportPacket | None:
         """The packet of the next frame, with what `build` needs."""
         if self._cnps and (cnp := self._next_cnp(grant)) is not None:
-            if self._has_more:
+            if self.has_more:
                 self._note_ready()
             return cnp
         turns = self._turns
@@ -487,7 +487,7 @@ class Device:
                     rate.sent(size + ETHERNET_OVERHEAD, now)
                     if len(active) == 1 and qp.scheduled and rate.next_send > now:
                         self._hold_back(qp, active, rate.next_send)
-                if active or self._has_more:
+                if active or self.has_more:
                     self._note_ready()
                 return packet
         return None
@@ -504,7 +504,7 @@ class Device:
             self._pace(qp, until)
 
     @property
-    def _has_more(self) -> bool:
+    def has_more(self) -> bool:
         """Whether a CNP or a queue pair waits for its turn."""
         if self._cnps:
             return True

@@ -123,7 +123,10 @@ class PacketManagement(Management):
             fabric.simulator.kick(switch)
             return
         adapter = fabric.adapters[key_of(port)]
-        (adapter.vl15 if is_smp else adapter.mads).append(packet)
+        if is_smp:
+            adapter.send_smp(packet)
+        else:
+            adapter.send_mad(packet)
         fabric.simulator.kick(adapter)
 
     # What arrives at a node.

@@ -237,6 +237,20 @@ def test_stop_ends_the_run_after_the_event_that_made_it_true() -> None:
     assert len(b.got) == 10
 
 
+def test_stop_is_called_only_after_events_that_leave_something_to_look_at() -> None:
+    a, b = Host(*[bytes(76)] * 10), Host()
+    sim = pair(a, b, delay=0)
+    looked: list[int] = []
+
+    def stop() -> bool:
+        looked.append(len(b.got))
+        return len(b.got) == 3
+
+    assert sim.run(stop=stop, stop_if=b.got) is Outcome.STOPPED
+    assert looked[0] == 0, "before the first event"
+    assert (looked[1], looked[-1]) == (1, 3)
+
+
 def test_stop_that_is_true_already_lets_nothing_happen() -> None:
     a = Host(bytes(76))
     sim = pair(a, Host())

@@ -52,6 +52,11 @@ class AdapterPort:
     def __init__(self, port: Port, device: Node | None, settings: FabricSettings) -> None:
         self.name = f"{port.node.name}[{port.number}]"
         self.link = LinkEnd(port, settings)
+        self._ready: list[int] = getattr(device, "ready_ports", [])
+        """Holds 0 where there may be a packet to send: also the list of the device."""
+        named = device is None or hasattr(device, "ready_ports")
+        self.ready_ports: list[int] | None = self._ready if named else None
+        """The same; `None` if the device does not say when it has a packet, so is asked always."""
         self._device: Node | None = None
         self._poll_device: _Poll | None = None
         self._give: Callable[[UnbuiltFrame, Time], None] | None = None
@@ -79,9 +84,32 @@ class AdapterPort:
 
     @device.setter
     def device(self, device: Node | None) -> None:
+        if device is not None and self.ready_ports is not None:
+            device.ready_ports = self._ready  # type: ignore[attr-defined]  # not of every node
+            self._note_ready()
         self._device = device
         self._poll_device = getattr(device, "poll_unbuilt", getattr(device, "poll_transmit", None))
         self._give = getattr(device, "receive_unbuilt", None)
+
+    def send_smp(self, frame: Frame) -> None:
+        """Send a packet on VL15."""
+        self.vl15.append(frame)
+        self._note_ready()
+
+    def send_mad(self, frame: Frame) -> None:
+        """Send another packet with a MAD."""
+        self.mads.append(frame)
+        self._note_ready()
+
+    def read_tables(self) -> None:
+        """Take over what a subnet manager has written."""
+        self.link.read_tables()
+        self._note_ready()
+
+    def _note_ready(self) -> None:
+        """There may be a packet to send."""
+        if not self._ready:
+            self._ready.append(0)
 
     # As a node.
 
@@ -89,24 +117,33 @@ class AdapterPort:
         """Take a packet that has arrived whole, as bytes."""
         if len(frame) == FCP_SIZE:
             self.link.take_flow_control(frame, now)
+            self._note_ready()
         else:
             self._take(read_packet(frame), now)
 
     def receive_unbuilt(self, frame: UnbuiltFrame, now: Time, port: int = 0) -> None:
         """Take a packet that has arrived whole."""
-        if isinstance(frame, FlowControl):
-            self.link.take_flow_control(frame, now)
-        else:
-            assert isinstance(frame, LinkPacket)
+        if isinstance(frame, LinkPacket):
             self._take(frame, now)
+        else:
+            assert isinstance(frame, FlowControl)
+            self.link.take_flow_control(frame, now)
+            self._note_ready()
 
     def _take(self, packet: LinkPacket, now: Time) -> None:
         """Give a packet to the management or to the device."""
         link = self.link
+        line, state = link.line, link.state
+        # What waits for a limit or for the end of a packet may leave, if that is at this instant.
+        if link.wait_since is not None or (
+            line.free_at <= now and (line.is_awaited or line.polls_always)
+        ):
+            self._note_ready()
         if not link.take(packet, now):
             return
-        if packet.vl != MANAGEMENT_VL:
-            link.free(packet.vl, packet.cost)
+        is_due = packet.vl != MANAGEMENT_VL and link.free(packet.vl, packet.cost)
+        if is_due or link.state != state:
+            self._note_ready()
         if (packet.transport is None or link.verifies) and link.is_bad(packet):
             return
         if self.to_management is not None and packet.is_management:
@@ -143,37 +180,54 @@ class AdapterPort:
         if self.vl15 and INIT <= link.state <= ACTIVE:
             smp = read_packet(self.vl15.popleft())
             link.sent(smp, now)
+            self._note_ready()
             return smp
         if link.due:
-            return link.poll_flow_control(now)
+            limit = link.poll_flow_control(now)
+            if link.due or self._may_send():
+                self._note_ready()
+            return limit
         if link.state != ACTIVE:
             return None
         while self.mads and self._put(read_packet(self.mads[0])):
             self.mads.popleft()
-        if self._device is not None:
-            self._stage(self._device, now)
-        return self._next(link, now)
+        was_asked = self._device is not None and self._stage(self._device, now)
+        packet = self._next(link, now)
+        # A device that was asked has said itself whether it has more for the only lane.
+        if packet is not None and not (was_asked and link.lanes == 1 and not self.mads):
+            self._note_ready()
+        return packet
+
+    def _may_send(self) -> bool:
+        """Whether there may be a packet to send, besides those of flow control."""
+        if self.vl15 or self.mads or any(self.staged):
+            return True
+        return self._device is not None and getattr(self._device, "has_more", True)
 
     def _next(self, link: LinkEnd, now: Time) -> LinkPacket | None:
         """The next packet of the lanes, if one has credits."""
         if now >= link.settles_at:
             link.settle(now)
+        staged = self.staged
         sendable = 0
         waits = False
-        for vl in range(link.lanes):
-            packet = self.staged[vl]
+        vl = 0
+        while vl < link.lanes:
+            packet = staged[vl]
             if packet is not None:
                 waits = True
                 if link.credits.allows(vl, packet.cost):
                     sendable |= 1 << vl
                     self._sizes[vl] = packet.size
-        vl = link.choose(sendable, self._sizes)
+            vl += 1
+        vl = link.choose(sendable, self._sizes) if sendable else -1
         if vl < 0:
             if waits:
                 link.begin_wait(now)
             return None
-        packet, self.staged[vl] = self.staged[vl], None
+        packet = staged[vl]
         assert packet is not None
+        staged[vl] = None
         link.sent(packet, now)
         return packet
 
@@ -185,14 +239,13 @@ class AdapterPort:
             limit = link.coming.arrival
             own = limit if own is None or limit < own else own
         given = self._device.poll_timeout() if self._device is not None else None
-        if own is None or given is None:
-            return own if given is None else given
-        return min(own, given)
+        return given if own is None or (given is not None and given < own) else own
 
     def handle_timeout(self, now: Time) -> None:
         """Take limits over, send them again; let the device do what is due."""
         self.link.settle(now)
         self.link.update(now)
+        self._note_ready()
         if self._device is not None:
             due = self._device.poll_timeout()
             if due is not None and due <= now:
@@ -210,16 +263,18 @@ class AdapterPort:
     def _lane_of(self, sl: int) -> int:
         return self.link.vl_for(0, sl)
 
-    def _stage(self, device: Node, now: Time) -> None:
-        """Take the next packet of each lane that has none."""
+    def _stage(self, device: Node, now: Time) -> bool:
+        """Take the next packet of each lane that has none; whether there was such a lane."""
         poll = self._poll_device
         assert poll is not None
         link = self.link
         grant = OPEN if link.lanes == 1 else self._grant
-        while self._has_room(link):
+        was_asked = False
+        while self.staged[0] is None or (link.lanes > 1 and self._has_room(link)):
+            was_asked = True
             frame = poll(now, 0, grant)
             if frame is None:
-                return
+                break
             if isinstance(frame, UnbuiltFrame):
                 packet = unbuilt_packet(frame)
             else:
@@ -230,11 +285,10 @@ class AdapterPort:
                 device.receive(packet.build(), now)
             elif not self._put(packet):
                 link.counters.port_xmit_discards += 1
+        return was_asked
 
     def _has_room(self, link: LinkEnd) -> bool:
         """Whether a lane has no packet."""
-        if link.lanes == 1:
-            return self.staged[0] is None
         for vl in range(link.lanes):  # noqa: SIM110 - a generator would cost more
             if self.staged[vl] is None:
                 return True
@@ -245,7 +299,7 @@ class AdapterPort:
 
         A packet that no lane is for, or that is too long, is discarded.
         """
-        vl = self._lane_of(packet.sl)
+        vl = self.link.vl_for(0, packet.sl)
         if vl == MANAGEMENT_VL:
             self.link.counters.port_xmit_discards += 1
             return True
@@ -254,7 +308,8 @@ class AdapterPort:
             return True
         if self.staged[vl] is not None:
             return False
-        packet.put_on(vl)
+        if packet.vl != vl:
+            packet.put_on(vl)
         self.staged[vl] = packet
         return True
 

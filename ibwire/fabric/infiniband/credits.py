@@ -55,10 +55,6 @@ class SendCredits:
         limit = self.limits[vl]
         return 0 if limit is None else (limit - self.sent[vl]) & COUNT_MASK
 
-    def spend(self, vl: int, cost: int) -> None:
-        """Count a packet that leaves."""
-        self.sent[vl] = self.sent[vl] + cost & COUNT_MASK
-
 
 class ReceiveBuffer:
     """The buffer of a receiver, by virtual lane.

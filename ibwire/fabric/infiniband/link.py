@@ -300,7 +300,7 @@ class LinkEnd:
     def sent(self, packet: LinkPacket, now: Time) -> None:
         """Count a packet that leaves, and its credits."""
         if packet.vl != MANAGEMENT_VL:
-            sent = self.credits.sent  # `spend`, inlined
+            sent = self.credits.sent
             sent[packet.vl] = sent[packet.vl] + packet.cost & COUNT_MASK
         counters = self.counters
         counters.port_xmit_pkts += 1
@@ -445,6 +445,12 @@ class LinkEnd:
 
     def free(self, vl: int, cost: int) -> bool:
         """Take a packet out of the buffer; whether a flow-control packet has become due."""
+        return self.buffer.free(vl, cost) and self.give(vl)
+
+    def end_free(self, vl: int, cost: int) -> bool:
+        """The same of a packet that has begun to leave (`ReceiveBuffer.begin_to_free`)."""
+        leaving = self.buffer.leaving
+        leaving[vl] = leaving[vl] - cost
         return self.buffer.free(vl, cost) and self.give(vl)
 
     def give(self, vl: int) -> bool:

@@ -104,8 +104,9 @@ class PacketFabric:
         wire = self.simulator.connect(
             nodes[0],
             nodes[1],
-            a.number,
-            b.number,
+            # Each port of an adapter is a node of its own.
+            a.number if a.node.is_switch else 0,
+            b.number if b.node.is_switch else 0,
             rate_bps=rate_bps,
             delay=self.settings.delay,
             overhead=DELIMITERS,
@@ -178,7 +179,7 @@ class PacketFabric:
         for switch in self.switches.values():
             switch.read_tables()
         for adapter in self.adapters.values():
-            adapter.link.read_tables()
+            adapter.read_tables()
 
     def tables_changed(self, port: Port) -> None:
         """Take over what a subnet manager has just written into the tables of a port."""
@@ -190,7 +191,7 @@ class PacketFabric:
                 self.switches[end.node.name].read_port(end.number)
                 self.simulator.kick(self.switches[end.node.name])
             else:
-                self.adapters[key_of(end)].link.read_tables()
+                self.adapters[key_of(end)].read_tables()
                 self.simulator.kick(self.adapters[key_of(end)])
         if node.is_switch:
             self.switches[node.name].read_life_time()

@@ -107,8 +107,8 @@ class Lane:
         """The only packet, if it came while there was none: most do, and need no queue."""
         self.queues: dict[int, deque[Transit]] = {}
         """The packets otherwise, by port of origin."""
-        self.turns: deque[int] = deque()
-        """Ports of origin that have packets there, the next one first."""
+        self.turns: deque[deque[Transit]] = deque()
+        """The queues that have packets, the next one first."""
         self.count = 0
         self.since: Time = 0
         """Since when its first packet is the first."""
@@ -135,14 +135,14 @@ class Lane:
         if queue is None:
             queue = self.queues[transit.came] = deque()
         if not queue:
-            self.turns.append(transit.came)
+            self.turns.append(queue)
         queue.append(transit)
 
     def first(self, now: Time) -> Transit | None:
         """The packet whose turn it is, of those that may leave by now; not one that is alone."""
         turns = self.turns
         for _ in range(len(turns)):
-            transit = self.queues[turns[0]][0]
+            transit = turns[0][0]
             if transit.ready <= now:
                 return transit
             turns.rotate(-1)
@@ -156,11 +156,10 @@ class Lane:
         if transit is not None:
             self.alone = None
             return transit
-        came = self.turns.popleft()
-        queue = self.queues[came]
+        queue = self.turns.popleft()
         transit = queue.popleft()
         if queue:
-            self.turns.append(came)
+            self.turns.append(queue)
         return transit
 
     def packets(self) -> list[Transit]:
@@ -596,12 +595,17 @@ class CutThroughSwitch:
         if now >= link.settles_at:
             link.settle(now)
         credits = link.credits
+        have_lifetimes = output.hoq is not None or self._life is not None
         sendable = vl = 0
         waits = False
         left = output.waiting
         while left:
             if left & 1:
-                transit = self._first(output, vl, now)
+                transit = output.lanes[vl].alone
+                if transit is None or have_lifetimes or transit.is_bad:
+                    transit = self._first(output, vl, now)
+                elif transit.ready > now:
+                    transit = None
                 if transit is not None:
                     limit = credits.limits[vl]  # `allows`, inlined
                     if (
@@ -700,12 +704,14 @@ class CutThroughSwitch:
         transit, output.sending = output.sending, None
         if transit is None:
             return
-        if transit.drains:
-            source = transit.source
-            assert source is not None
-            source.draining.remove(output)
-            source.link.buffer.leaving[transit.vl] -= transit.cost
-        self._release(transit)
+        if not transit.drains:
+            self._release(transit)
+            return
+        source = transit.source
+        assert source is not None
+        source.draining.remove(output)
+        if source.link.end_free(transit.vl, transit.cost):
+            self.ready_ports.append(source.number)
 
     def _release(self, transit: Transit) -> None:
         """Free the buffer of a packet, if this was its last copy."""
@@ -714,10 +720,8 @@ class CutThroughSwitch:
             copies.left -= 1
             if copies.left:
                 return
-        if source is not None:
-            link = source.link
-            if link.buffer.free(transit.vl, transit.cost) and link.give(transit.vl):
-                self.ready_ports.append(source.number)
+        if source is not None and source.link.free(transit.vl, transit.cost):
+            self.ready_ports.append(source.number)
 
 
 def _end_of(lane: Lane, transit: Transit, hoq: Time | None, life: Time | None) -> Time:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import pytest
 
 from ibwire.base.errors import EncodeError
-from ibwire.base.units import MS, NS, US
+from ibwire.base.node import OPEN, Frame, Grant
+from ibwire.base.unbuilt import UnbuiltFrame
+from ibwire.base.units import MS, NS, US, Time
 from ibwire.fabric.infiniband.generated import generate
 from ibwire.fabric.infiniband.lrh import dlid_of, words_of
-from ibwire.fabric.infiniband.network import set_limits
+from ibwire.fabric.infiniband.network import PacketFabric, set_limits
 from ibwire.fabric.infiniband.routing import Engine, bring_up
 from ibwire.fabric.infiniband.settings import FabricSettings
 from ibwire.fabric.infiniband.subnet import Port, Subnet
 from ibwire.fabric.infiniband.tap import tap
 from ibwire.fabric.llr import LLR
+from ibwire.fabric.sim import Outcome, Simulator
+from ibwire.rc.device import Device
 from ibwire.rc.work import WCStatus
 from ibwire.scenario.infiniband import FabricTraffic, Operation
 from ibwire.sm.mads import Datagram
@@ -350,3 +354,63 @@ def test_what_leaves_is_a_packet_with_good_checksums() -> None:
     for frame in frames:
         if len(frame) > 6:
             assert frame[-2:] == crc.vcrc(frame[:-2])
+
+
+class Plain:
+    """A device that does not say when it has a packet."""
+
+    def __init__(self, device: Device) -> None:
+        self.receive = device.receive
+        self.poll_transmit = device.poll_transmit
+        self.poll_timeout = device.poll_timeout
+        self.handle_timeout = device.handle_timeout
+
+
+def shifted(operation: Operation) -> FabricTraffic:
+    """The end of a transfer from each host of a star to the next one."""
+    traffic = fabric_of("star:hosts=4")
+    hosts = hosts_of(traffic.subnet)
+    for source, destination in pairwise([*hosts, hosts[0]]):
+        traffic.add(source, destination, 65536, mtu=1024, operation=operation)
+    assert traffic.run() is Outcome.STOPPED
+    return traffic
+
+
+@pytest.mark.parametrize("operation", Operation)
+def test_devices_that_name_no_ports_send_at_the_same_times(
+    operation: Operation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def plain(
+        simulator: Simulator,
+        subnet: Subnet,
+        devices: Mapping[Port, Device],
+        settings: FabricSettings | None,
+    ) -> PacketFabric:
+        found = {port: Plain(device) for port, device in devices.items()}
+        return PacketFabric(simulator, subnet, found, settings)
+
+    named = shifted(operation)
+    monkeypatch.setattr("ibwire.scenario.infiniband.PacketFabric", plain)
+    unnamed = shifted(operation)
+
+    assert [each.end for each in named.transfers] == [each.end for each in unnamed.transfers]
+
+
+def test_a_receiver_is_asked_only_when_it_may_have_a_packet() -> None:
+    """64 packets of 17 blocks over steps of 64 blocks are 16 or 17 limits, and one is an ACK."""
+    traffic = fabric_of("star:hosts=2")
+    source, destination = hosts_of(traffic.subnet)
+    line = traffic.fabric.line(destination)
+    poll, asked = line.poll_transmit, 0
+
+    def count(now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | UnbuiltFrame | None:
+        nonlocal asked
+        asked += 1
+        return poll(now, port, grant)
+
+    line.poll_transmit = count
+    traffic.add(source, destination, 65536, mtu=1024)
+    traffic.run()
+
+    assert destination.counters.port_rcv_pkts == 64
+    assert 17 < asked < 48
