@@ -181,7 +181,7 @@ def _pairs(run: Run, there: Sequence[Mapping[str, Any]]) -> list[tuple[Flow, Map
             for each in left
             if (each["src"], each["dst"]) == ends
             and each.get("pkts", flow.packets) == flow.packets
-            and each.get("start_ns", flow.start // NS) == flow.start // NS
+            and abs(each.get("start_ns", flow.start // NS) - flow.start // NS) <= _START
         ]
         if not fitting:
             raise ValueError(
@@ -437,6 +437,8 @@ def _percentile(ordered: Sequence[float], percent: int) -> float:
 
 
 _PAYLOAD = 1058
+_START = 1
+"""Nanoseconds by which a start may differ: seconds there are binary fractions, cut to whole."""
 
 
 def headroom_rows(document: Mapping[str, Any]) -> Iterator[Row]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from fractions import Fraction
 from functools import partial
+from itertools import groupby
 from typing import Any, Self
 
 from ibwire.base import telemetry
@@ -54,8 +55,8 @@ from ibwire.rc.work import SGE, RecvWR, SendWR, WROpcode
 MTU = 1024
 PACKET = 1106
 """Bytes of line time of a data packet."""
-_ACK, _CNP, _PAUSE = 86, 98, 84
-"""Bytes of line time of an ACK, a CNP and a pause frame here."""
+_PAUSE = 43
+"""Bytes of line time of a pause frame there."""
 PRIORITY = 3
 PROFILE = replace(SPEC, name="truth", ack_request_interval=1, live_credits=False)
 DEFAULT_BUFFER = 32
@@ -89,7 +90,8 @@ class WholeNanoseconds:
     def sent(self, size: int, now: Time) -> None:
         """A packet begins to leave."""
         self._dcqcn.sent(size, now)
-        self.next_send = now + (self._dcqcn.next_send - now) // NS * NS
+        is_held = self._dcqcn.next_send > now
+        self.next_send = now + _whole(size, self._dcqcn.rate) if is_held else now
 
     def notified(self, now: Time) -> None:
         """A CNP has arrived."""
@@ -111,7 +113,7 @@ class _Model:
 
     def gap(self, size: int) -> Time:
         """How long bytes take at the rate, rounded down."""
-        return int(size * 8 * S / self.rate) // NS * NS
+        return _whole(size, self.rate)
 
     def limit(self, bdp: float, line_bps: int, *, varies: bool) -> Self:
         """Take a window of this many bytes, in proportion to the rate if it `varies`."""
@@ -252,8 +254,7 @@ class Run:
                     line.stage = Loss(Chance(loss, seed=seed, name=line.name))
 
     def _shorten_back(self, flows: Sequence[tuple[str, str, int, Time]], mode: Mode) -> None:
-        """Give the lines that carry no data the line time that frames on them have there."""
-        here, there = mode.back
+        """Give frames on lines that carry no data the whole nanoseconds that they take there."""
         tables = self.topology.next_hops()
         lines = set()
         for source, target in {flow[:2] for flow in flows}:
@@ -268,10 +269,13 @@ class Run:
         for wire in self.simulator.wires:
             for line in (wire.a_to_b, wire.b_to_a):
                 if id(line) not in lines:
-                    line.overhead -= here - there
-                    bits = there * 8
-                    whole = bits * S // self._nominal[line.rate_bps] // NS * NS
-                    line.delay += whole - -(-bits * S // line.rate_bps)
+                    # An empty line takes a picosecond.
+                    line.numerator, line.denominator = 0, 1
+                    nominal = self._nominal[line.rate_bps]
+                    first, later = _whole(_PAUSE, nominal), _whole(mode.back, nominal)
+                    line.delay += first - 1
+                    if later > first:
+                        line.stage = partial(_delayed, later - first)
 
     def _rules(self, ramps: Mapping[int, Ramp], link: Link) -> Mapping[int, PriorityRules]:
         """A port as the other simulator sets it up (third.cc there): three times of headroom what
@@ -305,13 +309,13 @@ class Run:
         if not ends:
             raise ValueError(f"{node} has no port {port}")
         (line,) = ends
+        passed = line.stage
 
         def note(frame: bytes, now: Time) -> list[tuple[Time, bytes]]:
             if is_mac_control(frame):
-                bits = (len(frame) + line.overhead) * 8
-                arrival = now + bits * S // line.rate_bps + line.delay
+                arrival = now + line.time_of(len(frame) + line.overhead) + line.delay
                 self.first_pauses.setdefault((node, port), arrival)
-            return [(0, frame)]
+            return [(0, frame)] if passed is None else list(passed(frame, now))
 
         line.stage = note
 
@@ -321,11 +325,17 @@ class Run:
         self.advance(limit, until_ended=True)
 
     def run_until(self, time: Time) -> None:
-        """Run to a time, and post the messages that begin until then."""
-        for flow in sorted(self.flows, key=lambda flow: flow.start):
-            if not flow.is_posted and flow.start <= time:
-                self.advance(flow.start)
+        """Run to a time, and post the messages that begin until then.
+
+        A host takes turns from the first packet on between those that begin at the same time.
+        """
+        waiting = [flow for flow in self.flows if not flow.is_posted and flow.start <= time]
+        for start, flows in groupby(sorted(waiting, key=_start), key=_start):
+            self.advance(start)
+            begun = list(flows)
+            for flow in begun:
                 flow.post()
+            for flow in begun:
                 self.simulator.kick(flow.qp.device)
         self.advance(time)
 
@@ -436,6 +446,15 @@ class Run:
         return flow
 
 
+def _delayed(time: Time, frame: bytes, now: Time) -> list[tuple[Time, bytes]]:
+    """Delay a frame, unless it is a pause frame."""
+    return [(0 if is_mac_control(frame) else time, frame)]
+
+
+def _start(flow: Flow) -> Time:
+    return flow.start
+
+
 def flows_of(setup: Mapping[str, Any]) -> list[tuple[str, str, int, Time]]:
     """Source, target, packets and start of each flow of a set."""
     if "packets_each" in setup:
@@ -479,21 +498,9 @@ class Mode(Enum):
         return 8 if self is Mode.TIMELY else 0
 
     @property
-    def back(self) -> tuple[int, int]:
-        """Bytes of line time of the frame on its way back that counts, here and there.
-
-        Without a control that is the pause frame, with DCQCN the CNP, which is a flag of an ACK
-        there, and else the ACK. The others are then up to 2 ns early or late on each line.
-        """
-        match self:
-            case Mode.NONE:
-                return _PAUSE, 43
-            case Mode.DCQCN:
-                return _CNP, 60
-            case Mode.HPCC:
-                return _ACK + telemetry.SIZE, 88
-            case _:
-                return _ACK + self.stamp, 60
+    def back(self) -> int:
+        """Bytes of line time of an ACK there; a CNP is a flag of it."""
+        return 88 if self is Mode.HPCC else 60
 
     @property
     def packet(self) -> int:
@@ -588,10 +595,14 @@ _RATE = re.compile(r"([0-9.]+) ?([KMGTkmgt]?)(?:b/s|bps|bit/s)")
 
 def _rate(nominal: int, packet: int) -> int:
     """Bits a second of a line on which a packet takes whole nanoseconds, rounded down."""
-    bits = packet * 8
-    duration = bits * S // nominal // NS * NS
-    # One picosecond more in the sets that are exact with it.
-    return bits * S // duration if packet == PACKET else -(-bits * S // duration)
+    return -(-packet * 8 * S // _whole(packet, nominal))
+
+
+def _whole(size: int, rate: float) -> Time:
+    """How long bytes take in whole nanoseconds, as ns-3 rounds: a floating-point number of seconds
+    becomes one with 64 binary places (int64x64-128.h), and that is cut to nanoseconds."""
+    seconds = size * 8 / int(rate)
+    return (int(seconds * 2**64) * 10**9 >> 64) * NS
 
 
 def _number(name: str) -> int:
