@@ -41,12 +41,11 @@ from ibwire.sm.mads import (
 )
 from ibwire.sm.pma import PMA
 from ibwire.sm.routes import (
-    BY_LID,
     DELIVER,
     DISCARD,
-    by_lid,
     directed,
     is_directed_throughout,
+    next_port,
 )
 from ibwire.sm.sma import SMA
 from ibwire.sm.traps import TrapSender
@@ -54,6 +53,7 @@ from ibwire_layers.attributes import PortState, SMAttribute
 from ibwire_layers.mad import GSI_QKEY, Method, MgmtClass, Status, Trap
 
 _GET, _SET, _TRAP_REPRESS = int(Method.GET), int(Method.SET), int(Method.TRAP_REPRESS)
+_DIRECTED_ROUTE = int(MgmtClass.SUBN_DIRECTED_ROUTE)
 _SM_INFO, _PERFORMANCE = int(SMAttribute.SM_INFO), int(MgmtClass.PERF)
 # Plain numbers: a member of an enumeration takes as long to look up as a MAD to cross a link.
 _QKEY_OF_SENDER = 1 << 31
@@ -258,26 +258,21 @@ class Management:
         if is_directed_throughout(datagram):
             return self._walk(datagram, start)
         node, arrived = start.node, None
-        by_path = mad[MGMT_CLASS] == MgmtClass.SUBN_DIRECTED_ROUTE and (
-            datagram.dlid == PERMISSIVE_LID
-        )
         is_data = mad[MGMT_CLASS] not in SMP_CLASSES
         least = PortState.ACTIVE if is_data else PortState.INIT
         taken_from = min(least, PortState.ARMED)
         for _ in range(MAXIMUM_LID_HOPS):
-            if by_path:
-                out = directed(mad, node, None if arrived is None else arrived.number)
-                if out == BY_LID:
-                    by_path = False
-                    out = by_lid(datagram, node, arrived)
-                elif arrived is None and out != DELIVER and not node.is_switch:
+            if arrived is None and not node.is_switch:
+                if mad[MGMT_CLASS] == _DIRECTED_ROUTE and datagram.dlid == PERMISSIVE_LID:
                     # A channel adapter sends by the port that the program has opened.
-                    out = out if out == start.number else DISCARD
-            elif arrived is None and not node.is_switch:
-                out = DELIVER if start.has_lid(datagram.dlid) else start.number
+                    out = directed(mad, node, None)
+                    out = out if out in (DELIVER, start.number) else DISCARD
+                else:
+                    out = DELIVER if start.has_lid(datagram.dlid) else start.number
             else:
-                out = by_lid(datagram, node, arrived)
-                if out == DISCARD and arrived is not None and node.is_switch:
+                out = next_port(datagram, node, arrived)
+                is_by_lid = datagram.dlid != PERMISSIVE_LID
+                if out == DISCARD and is_by_lid and arrived is not None and node.is_switch:
                     arrived.counters.reject(NO_ROUTE)
             if is_data and arrived is not None and not self._admits(datagram, arrived):
                 return None

@@ -25,7 +25,7 @@ from ibwire.sm.mads import (
 )
 from ibwire.sm.management import Management
 from ibwire.sm.recording import GLOBAL, packet_of
-from ibwire.sm.routes import BY_LID, DELIVER, DISCARD, by_lid, directed
+from ibwire.sm.routes import DELIVER, DISCARD, directed, next_port
 from ibwire_layers.attributes import SMAttribute
 from ibwire_layers.headers import BTH, DETH, GRH, LRH
 from ibwire_layers.mad import MAD_SIZE, Method, Trap
@@ -85,15 +85,12 @@ class PacketManagement(Management):
     def _leave(self, datagram: Datagram, port: Port, now: Time) -> None:
         """Send a MAD from the port of an adapter, or from port 0 of a switch."""
         node = port.node
-        if _is_by_path(datagram):
+        if node.is_switch:
+            out = next_port(datagram, node, None)
+        elif _is_by_path(datagram):
+            # A channel adapter sends by the port that the program has opened.
             out = directed(datagram.mad, node, None)
-            if out == BY_LID:
-                out = by_lid(datagram, node, None) if node.is_switch else port.number
-            elif out != DELIVER and not node.is_switch:
-                # A channel adapter sends by the port that the program has opened.
-                out = out if out == port.number else DISCARD
-        elif node.is_switch:
-            out = by_lid(datagram, node, None)
+            out = out if out in (DELIVER, port.number) else DISCARD
         else:
             out = DELIVER if port.has_lid(datagram.dlid) else port.number
         if out == DELIVER or (out == 0 and node.is_switch):
@@ -150,12 +147,8 @@ class PacketManagement(Management):
             return
         port, settings = node.ports[came], self.fabric.settings
         out = DELIVER
-        if _is_by_path(datagram):
-            out = directed(datagram.mad, node, came)
-            if out == BY_LID:
-                out = by_lid(datagram, node, port)
-        elif not node.is_switch:
-            out = by_lid(datagram, node, port)
+        if datagram.is_directed or not node.is_switch:
+            out = next_port(datagram, node, port)
         if out == DELIVER or (out == 0 and node.is_switch):
             delay = 0 if datagram.is_response else settings.agent_delay
             self._later(whole + delay, partial(self._hand_over, datagram, port))

@@ -62,6 +62,30 @@ def directed(mad: bytearray, node: Node, arrived: int | None) -> int:
     return _outbound(mad, node, arrived)
 
 
+def next_port(datagram: Datagram, node: Node, arrived: Port | None) -> int:
+    """The output port of a MAD at a node, or what else becomes of it.
+
+    arrived: the port it came in by; `None` for the node that sends it. At both ends of the directed
+    part of a path its LIDs change.
+    """
+    mad = datagram.mad
+    if mad[MGMT_CLASS] == _DIRECTED_ROUTE and datagram.dlid == PERMISSIVE_LID:
+        out = directed(mad, node, None if arrived is None else arrived.number)
+        if out == BY_LID:
+            to = mad[DR_SLID] if mad[STATUS_BYTE] & DIRECTION else mad[DR_DLID]
+            datagram.slid, datagram.dlid = node.ports[0].lid, int.from_bytes(to, "big")
+            out = by_lid(datagram, node, arrived)
+        return out
+    out = by_lid(datagram, node, arrived)
+    if mad[MGMT_CLASS] == _DIRECTED_ROUTE and (out == DELIVER or (out == 0 and node.is_switch)):
+        hops = mad[HOP_COUNT]
+        if hops and mad[HOP_POINTER] == (hops + 1 if mad[STATUS_BYTE] & DIRECTION else 0):
+            # What has come by LID to where the directed part begins.
+            datagram.slid = datagram.dlid = PERMISSIVE_LID
+            return directed(mad, node, None) if node.is_switch else DISCARD
+    return out
+
+
 def _outbound(mad: bytearray, node: Node, arrived: int | None) -> int:
     pointer, hops = mad[HOP_POINTER], mad[HOP_COUNT]
     if arrived is None:

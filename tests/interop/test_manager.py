@@ -28,7 +28,7 @@ pytestmark = [
 ]
 __all__ = ["place"]
 FIRST, *_, LAST = hosts("ring6")
-NEAR, *_ = hosts("star2")
+NEAR, FAR, *_ = hosts("star2")
 NO_LOOPS, LOOPS = "no credit loops found", "credit loops in routing"
 
 
@@ -109,6 +109,26 @@ def test_saquery_lists_as_many_tables_and_paths_as_with_opensm(
             fabric.close()
 
     assert counts[0].split() == counts[1].split()
+
+
+def test_ibportstate_shows_the_port_at_the_other_end(place: Path, tmp_path: Path) -> None:
+    """By an SMP whose path begins by LID and goes on by ports."""
+    file = tmp_path / "uneven.toml"
+    file.write_text(
+        f'topology = "star2"\n[[link]]\nbetween = ["sw0[2]", "{FAR}[1]"]\nrate = "1xSDR"\n'
+    )
+    fabric = Fabric(str(file), place, "--sm", "own")
+    try:
+        until(lambda: is_up(fabric))
+        lid = fabric.on(NEAR, "saquery", "-L", "sw0").split()[-1]
+
+        text = fabric.on(NEAR, "ibportstate", lid, "2", "query")
+
+        _, _, peer = text.partition("Peer PortInfo:")
+        assert re.search(r"LinkWidthActive:\.+1X$", peer, re.MULTILINE)
+        assert re.search(r"LinkSpeedActive:\.+2.5 Gbps$", peer, re.MULTILINE)
+    finally:
+        fabric.close()
 
 
 def test_saquery_lists_every_record(ring: Fabric) -> None:

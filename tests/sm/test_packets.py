@@ -18,10 +18,11 @@ from ibwire.fabric.infiniband.subnet import Port, Subnet
 from ibwire.fabric.infiniband.tap import tap
 from ibwire.rc.attributes import QPAttr, QPAttrMask, QPType
 from ibwire.scenario.infiniband import FabricTraffic, Operation
+from ibwire.sm.asking import Ask, packed
 from ibwire.sm.configuration import Settings, read_partition, with_default
 from ibwire.sm.mads import Datagram
 from ibwire.sm.recording import packet_of
-from ibwire_layers.attributes import PortInfo, PortPhysicalState, PortState, SMAttribute
+from ibwire_layers.attributes import NodeInfo, PortInfo, PortPhysicalState, PortState, SMAttribute
 from ibwire_layers.mad import MAD, Method, MgmtClass, Notice
 from ibwire_layers.performance import PerfAttribute, PortCounters
 from sm.managed import Managed
@@ -401,6 +402,21 @@ def test_smps_by_lid_are_answered_too() -> None:
     # NodeInfo: node type 2 is a switch; it was asked by its port 2.
     assert (answer.mad[66], answer.mad[64 + 36]) == (2, 2)
     assert own.mad[66] == 1
+
+
+def test_a_directed_route_begins_where_an_smp_has_come_by_lid() -> None:
+    """As with `ibportstate LID PORT`, which asks for the port at the other end (IBA 14.2.2.2)."""
+    brought = Brought("ring6")
+    asker, far = brought.adapters[3], brought.adapters[-1]
+    assert far.peer is not None
+    switch = far.peer.node
+    mad = packed(Ask((far.peer.number,), SMAttribute.NODE_INFO), 5)
+    mad[32:34] = asker.lid.to_bytes(2, "big")
+
+    (answer,) = brought.ask(asker, switch.ports[0].lid, bytes(mad), 0)
+
+    assert NodeInfo.unpack(bytes(answer.mad[64:])).node_guid == far.node.guid
+    assert (answer.slid, answer.dlid) == (switch.ports[0].lid, asker.lid)
 
 
 def keys_of(notice: Notice) -> tuple[int, ...]:
