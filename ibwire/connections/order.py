@@ -43,8 +43,9 @@ def note_order(
     counts.reordered += 1
     gap = None if identity.decides(packet) else requests.unseen.gap_of(direction, psn)
     late_ns = None if gap is None else packet.time_ns - gap.time_ns
-    if late_ns is not None and late_ns > COPY_NS and direction == requests.end:
-        counts.perhaps_resent += requests.connection.is_reliable
+    if late_ns is not None and direction == requests.end and requests.connection.is_reliable:
+        is_asked = any(each.psn <= psn for each in requests.refusals)
+        counts.perhaps_resent += is_asked or late_ns > COPY_NS
     cause = None
     was_sent_before = _was_sent_before(requests, direction, psn, packet)
     if is_late and packet.opcode not in ACKNOWLEDGE and was_sent_before:

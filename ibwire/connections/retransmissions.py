@@ -39,7 +39,8 @@ def retransmit(requests: TrackedRequests, psn: int, packet: TransportPacket) -> 
         run = _after_interruption(requests, run, psn)
     if run is None or psn < run.end or is_paused or (refusal and refusal.place > run.place):
         interrupted = None
-        if run is not None and psn < run.end and _may_go_on(requests, psn, packet):
+        is_begun = run is not None and run.event.count > 1
+        if run is not None and is_begun and psn < run.end and _may_go_on(requests, psn, packet):
             interrupted = run
         else:
             end_run(requests)

@@ -75,6 +75,20 @@ class Facts:
             if event.direction == self._incident.end and (before is None or event.number < before)
         )
 
+    def came_again(self, loss: FlowEvent) -> bool:
+        """Whether requests that were not seen here arrived after the packet that showed that."""
+        kinds = (
+            FlowEventKind.RETRANSMISSION,
+            FlowEventKind.REORDERED,
+            FlowEventKind.REPEATED,
+            FlowEventKind.ICRC_BAD,
+        )
+        return any(
+            (_covers(each, loss.psn) or _covers(loss, each.psn)) and each.number > loss.number
+            for each in self._incident.events
+            if each.kind in kinds and each.direction == loss.direction
+        )
+
     def lacks_something(self, before: int) -> bool:
         """Whether a request that was missing here had not passed as a whole before a packet."""
         again = [each for each in self.retransmissions if each.number < before]

@@ -31,7 +31,7 @@ from ibwire.diagnosis.wording import (
     opcode,
     psns,
 )
-from ibwire_layers.psn import MASK
+from ibwire_layers.psn import HALF, MASK
 from ibwire_layers.syndrome import NakCode, code
 
 
@@ -103,7 +103,9 @@ class _Describer:
         if is_over and not self.facts.retransmissions and not self.facts.naks:
             self._because(Reason.NOT_CAPTURED, event.count)
             where = "It is acknowledged nevertheless: the capture missed it."
-        elif event.cause is Cause.UNKNOWN and not self.facts.is_refused(event):
+        elif (
+            event.cause is Cause.UNKNOWN or (is_over and not self.facts.came_again(event))
+        ) and not self.facts.is_refused(event):
             self._because(Reason.NOT_SEEN, event.count)
             where = f"{_lost(event)} before this point, or the capture missed {_it(event)}."
         else:
@@ -174,8 +176,12 @@ class _Describer:
         """Whether a request that was taken for a reordered one may have been retransmitted."""
         if event.cause is not None or event.cause_number or event.opcode in RESPONSES:
             return False
+        missing_since = event.time_ns - (event.delay_ns or 0)
         was_asked = any(
-            each.psn == event.psn and each.number < event.number for each in self.facts.naks
+            each.number < event.number
+            and (each.psn == event.psn or each.time_ns > missing_since)
+            and event.psn - each.psn & MASK < HALF
+            for each in self.facts.naks
         )
         is_late = event.delay_ns is not None and event.delay_ns > COPY_NS
         return was_asked or is_late or not self.context.is_paired
@@ -260,7 +266,8 @@ class _Describer:
         if self.facts.was_damaged(event.psn, before=event.number):
             return "That packet was damaged, see above."
         late = self.facts.late(event)
-        if late is not None and (late.cause_number or late.number < event.number):
+        is_sure = late is not None and not self._may_be_resent(late)
+        if late is not None and (late.cause_number or (late.number < event.number and is_sure)):
             return f"That packet was reordered before this point (#{late.number})."
         if late is not None:
             return _WAS_LATE.format(number=late.number)
@@ -280,7 +287,7 @@ class _Describer:
         if was_lost or (clue is not None and clue.was_missing):
             if clue is not None and clue.sent is not None:
                 if not self.facts.is_lost(event.psn):
-                    self._because(Reason.REORDERED_BEFORE)
+                    self._because(Reason.LATE)
                     return (
                         f"It had passed here before (#{clue.sent.number}), but its retransmission "
                         "had not arrived here: late or lost before this point."

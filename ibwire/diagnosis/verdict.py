@@ -206,7 +206,7 @@ def _causes(case: Case) -> Iterator[str]:
                     total[cause.name] += cause.count
         for why, number in sorted(total.items(), key=lambda item: list(Reason).index(item[0])):
             sender = 1 - end if why in OF_RESPONSES else end
-            is_least = case.connection.may_miss_losses(sender)
+            is_least = case.connection.may_miss_losses(sender) or bool(total[Reason.NOT_SEEN])
             text = phrase(
                 why,
                 number,

@@ -154,7 +154,7 @@ RANDOM: dict[int, Causes] = {
     },
     84: {Reason.RESPONSE_LOST_BEFORE: 1},
     99: {Reason.RESPONSE_REORDERED: 1, Reason.EITHER_LOST_AFTER: 1},
-    102: {Reason.LOST_AFTER: 1, Reason.REORDERED_BEFORE: 1},
+    102: {Reason.LOST_AFTER: 1, Reason.LATE: 1},
     103: {Reason.AFTERMATH: 1, Reason.RESPONSE_REORDERED: 2},
     283: {
         Reason.REORDERED_BEFORE: 1,

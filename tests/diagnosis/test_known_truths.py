@@ -346,3 +346,17 @@ def test_the_last_packets_of_what_a_timer_repeats_are_no_duplicates_for_certain(
 
     assert "made by the network or by the capture; " not in text_of(story)
     assert sum(each.duplicates for each in story.connection.directions) == 0
+
+
+def test_what_is_acknowledged_and_never_retransmitted_may_have_been_missed() -> None:
+    """The capture lacks one packet of a retransmission; go-back-N had B drop its first one."""
+    talk = Talk(counts_ids=False)
+    talk.sends(0, 2)
+    send(talk, 2, 3, 4, 5)
+    talk.answer(2, 2, SEQUENCE)
+    send(talk, 2, 3, 5)
+    talk.answer(5, 6)
+    story = story_of(talk)
+
+    assert "or the capture missed it" in text_of(story)
+    assert "The network lost" not in story.verdict

@@ -222,11 +222,14 @@ def test_no_sentence_is_wrong(first: int) -> None:
     assert wrong_in(range(first, first + 20)) == {}
 
 
-@pytest.mark.parametrize("seed", [112, 283, 293, 355, 1086, 1101, 1142, 1194, 1227, 1366, 1776])
+@pytest.mark.parametrize(
+    "seed", [112, 283, 293, 344, 355, 1086, 1101, 1142, 1194, 1213, 1227, 1366, 1776]
+)
 def test_no_sentence_is_wrong_of_scenarios_that_had_one(seed: int) -> None:
     """112 and 293: retransmitted packets that are late. 283 and 355: the first packets are late.
     1142: damaged twice. 1101: lost after the retransmission. 1366: damaged, not late. 1194, 1227
-    and 1776: late or discarded, without IP identifications. 1086: a duplicate of a first packet."""
+    and 1776: late or discarded, without IP identifications. 1086: a duplicate of a first packet.
+    344: a duplicate before a retransmission. 1213: a loss that the capture may have missed."""
     assert wrong(seed) == []
 
 
