@@ -119,19 +119,16 @@ class AdapterPort:
             self.link.take_flow_control(frame, now)
             self._note_ready()
         else:
-            self._take(read_packet(frame), now)
+            self.receive_unbuilt(read_packet(frame), now)
 
     def receive_unbuilt(self, frame: UnbuiltFrame, now: Time, port: int = 0) -> None:
-        """Take a packet that has arrived whole."""
-        if isinstance(frame, LinkPacket):
-            self._take(frame, now)
-        else:
+        """Take a packet that has arrived whole, and give it to the management or to the device."""
+        if not isinstance(frame, LinkPacket):
             assert isinstance(frame, FlowControl)
             self.link.take_flow_control(frame, now)
             self._note_ready()
-
-    def _take(self, packet: LinkPacket, now: Time) -> None:
-        """Give a packet to the management or to the device."""
+            return
+        packet = frame
         link = self.link
         line, state = link.line, link.state
         # What waits for a limit or for the end of a packet may leave, if that is at this instant.
@@ -141,8 +138,10 @@ class AdapterPort:
             self._note_ready()
         if not link.take(packet, now):
             return
-        is_due = packet.vl != MANAGEMENT_VL and link.free(packet.vl, packet.cost)
-        if is_due or link.state != state:
+        vl = packet.vl
+        if vl != MANAGEMENT_VL and link.buffer.free(vl, packet.cost) and link.give(vl):
+            self._note_ready()
+        if link.state != state:
             self._note_ready()
         if (packet.transport is None or link.verifies) and link.is_bad(packet):
             return

@@ -24,7 +24,7 @@ FCP_SIZE: Final = 6
 """Bytes of a flow-control packet; every other packet is longer."""
 NORMAL: Final = 0
 INITIALIZING: Final = 1
-"""Operation codes of a flow-control packet."""
+"""Operation codes of a flow-control packet; those above are reserved."""
 
 COUNT_MASK: Final = 4095  # MODULUS - 1
 
@@ -90,8 +90,13 @@ class ReceiveBuffer:
         self.accepted[vl] = self.accepted[vl] + cost & COUNT_MASK
         return True
 
-    def free(self, vl: int, cost: int) -> bool:
-        """Take a packet out; whether the sender should be given the new limit."""
+    def free(self, vl: int, cost: int, *, has_begun: bool = False) -> bool:
+        """Take a packet out; whether the sender should be given the new limit.
+
+        has_begun: whether `begin_to_free` was called for it.
+        """
+        if has_begun:
+            self.leaving[vl] = self.leaving[vl] - cost
         held = self.held[vl] = self.held[vl] - cost
         limit = self.accepted[vl] + self.size - held
         return (limit - self.announced[vl]) & COUNT_MASK >= self.step

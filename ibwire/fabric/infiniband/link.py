@@ -360,13 +360,17 @@ class LinkEnd:
         """Take over what the flow-control packets say that have arrived by now."""
         packet = self.coming
         while packet is not None and packet.arrival <= now:
-            self._take_limit(packet)
+            if self.local_errors.more:
+                self.local_errors.more -= 1
+            if packet.operation <= INITIALIZING and packet.vl < self.lanes:
+                self.updated |= 1 << packet.vl
+                self.credits.limits[packet.vl] = packet.limit
             packet = packet.next
         self.coming = packet
         before = now - self.pipe  # the packets that arrived by then were taken
         packet = self.counts
         while packet is not None and packet.arrival <= before:
-            if packet.operation in (NORMAL, INITIALIZING) and packet.vl < self.lanes:
+            if packet.operation <= INITIALIZING and packet.vl < self.lanes:
                 self.buffer.accepted[packet.vl] = packet.sent
             packet = packet.next
         self.counts = packet
@@ -384,18 +388,10 @@ class LinkEnd:
         elif self.incoming.plan_arrival is None:
             self.expect(packet, now)
 
-    def _take_limit(self, packet: FlowControl) -> None:
-        """Take over the limit of a flow-control packet."""
-        if self.local_errors.more:
-            self.local_errors.more -= 1
-        if packet.operation in (NORMAL, INITIALIZING) and packet.vl < self.lanes:
-            self.updated |= 1 << packet.vl
-            self.credits.limits[packet.vl] = packet.limit
-
     def take(self, packet: LinkPacket, now: Time) -> bool:
         """Count a packet that arrives; `False` if it is dropped here.
 
-        The packet is then in the buffer until `free`, unless it is on VL15.
+        The packet is then in the buffer until it is taken out of it, unless it is on VL15.
         """
         if now >= self.settles_at:
             self.settle(now)
@@ -442,16 +438,6 @@ class LinkEnd:
             self.counters.reject(DAMAGED)
             return True
         return False
-
-    def free(self, vl: int, cost: int) -> bool:
-        """Take a packet out of the buffer; whether a flow-control packet has become due."""
-        return self.buffer.free(vl, cost) and self.give(vl)
-
-    def end_free(self, vl: int, cost: int) -> bool:
-        """The same of a packet that has begun to leave (`ReceiveBuffer.begin_to_free`)."""
-        leaving = self.buffer.leaving
-        leaving[vl] = leaving[vl] - cost
-        return self.buffer.free(vl, cost) and self.give(vl)
 
     def give(self, vl: int) -> bool:
         """Have the limit of a lane sent, which has grown; whether it is."""

@@ -710,7 +710,9 @@ class CutThroughSwitch:
         source = transit.source
         assert source is not None
         source.draining.remove(output)
-        if source.link.end_free(transit.vl, transit.cost):
+        link = source.link
+        vl = transit.vl
+        if link.buffer.free(vl, transit.cost, has_begun=True) and link.give(vl):
             self.ready_ports.append(source.number)
 
     def _release(self, transit: Transit) -> None:
@@ -720,8 +722,10 @@ class CutThroughSwitch:
             copies.left -= 1
             if copies.left:
                 return
-        if source is not None and source.link.free(transit.vl, transit.cost):
-            self.ready_ports.append(source.number)
+        if source is not None:
+            link = source.link
+            if link.buffer.free(transit.vl, transit.cost) and link.give(transit.vl):
+                self.ready_ports.append(source.number)
 
 
 def _end_of(lane: Lane, transit: Transit, hoq: Time | None, life: Time | None) -> Time:
