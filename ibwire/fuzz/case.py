@@ -39,6 +39,9 @@ MAXIMUM_PAIRS = 8
 MAXIMUM_SGES = 16
 """SGEs of a work request."""
 
+MAXIMUM_SHARED = 4096
+"""Receive requests in a shared receive queue."""
+
 MAXIMUM_TIME = 10**16
 """Picoseconds of a wait: longer than the longest ACK timeout."""
 
@@ -104,14 +107,18 @@ class Connection:
     """Of the P_Key in the table of the device's port."""
     rearmed: int = 0
     """1 for an alternate path, for which the queue pair waits to be armed."""
+    srq: int = 0
+    """1 for one receive queue that all queue pairs share."""
+    srq_limit: int = 0
+    """Its limit: fewer receive requests raise an event."""
     version: int = 4
     """Of IP, 4 or 6."""
 
     @property
     def is_plain(self) -> bool:
         """Whether it is one queue pair of a reliable connection with nothing unusual beside."""
-        usual = (1, 1, 0, 0, 0)
-        given = (self.pairs, self.sges, self.wrong_lkey, self.pkey_index, self.rearmed)
+        usual = (1, 1, 0, 0, 0, 0)
+        given = (self.pairs, self.sges, self.wrong_lkey, self.pkey_index, self.rearmed, self.srq)
         return self.service == "RC" and given == usual
 
 
@@ -495,7 +502,10 @@ def _connection_to_json(connection: Connection) -> dict[str, Any]:
     }
 
 
-_UNUSUAL = ("service", "pairs", "sges", "wrong_lkey", "pkey_index", "rearmed", "version")
+_UNUSUAL = (
+    *("service", "pairs", "sges", "wrong_lkey", "pkey_index", "rearmed", "srq", "srq_limit"),
+    "version",
+)
 
 
 def _step_from_json(document: Any, where: str) -> Step:
@@ -678,5 +688,7 @@ _LIMITS = {
     "wrong_lkey": (0, MAXIMUM_SGES),
     "pkey_index": (0, 3),
     "rearmed": (0, 1),
+    "srq": (0, 1),
+    "srq_limit": (0, MAXIMUM_SHARED),
     "version": (4, 6),
 }

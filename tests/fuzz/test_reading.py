@@ -150,10 +150,32 @@ def test_connections_have_other_queue_pairs_types_keys_and_receive_requests() ->
     assert case.steps[-1] == Packet(WRITE, length=8, pair=2)
 
 
+def test_queue_pairs_share_a_receive_queue_with_a_limit() -> None:
+    """Whichever of them posts a request; the limit is there before any is taken."""
+    case = read(
+        """
+        qp srq=1
+        qp b rq_psn=100 sq_psn=500
+        srq_limit limit=2
+        post_recv len=8
+        b post_recv len=8
+        b < SEND_ONLY psn len=8 ack
+        """
+    )
+
+    assert case.connection == Connection(
+        timeout=18, receives=1, room=8, pairs=2, srq=1, srq_limit=2
+    )
+    assert case.steps == (Packet(int(OpCode.RC_SEND_ONLY), length=8, pair=1),)
+
+
 ERRORS = {
     '< SEND_ONLY psn data="00"': "1: the payload of a case is the test pattern",
     "qp type=XRC_RECV\n< WRITE_ONLY psn": "1: type is not one of RC, UC, UD",
-    "qp srq=1\n< WRITE_ONLY psn": "1: qp srq= is not for cases of the fuzzer",
+    "qp srq=1\n< WRITE_ONLY psn\nreconnect": "3: a shared receive queue is that of one connection",
+    "srq_limit limit=1": "1: srq_limit of a case comes right after the queue pairs with srq=1",
+    "qp srq=1\n< WRITE_ONLY psn\nsrq_limit limit=1": "3: srq_limit of a case comes right after ",
+    "qp b srq=1 rq_psn=100 sq_psn=500": "1: srq is not that of the first queue pair",
     "qp b rq_psn=1 sq_psn=500": "1: rq_psn is not that of the first queue pair",
     "mr other": "1: a case of the fuzzer has the regions readable, foreign, ",
     "mr readable len=64": "1: readable of a case has len=512 access=LOCAL_WRITE+REMOTE_READ",

@@ -16,6 +16,9 @@ INTERACTIONS = Path(__file__).with_name("interactions.toml")
 EDGES = Path(__file__).with_name("edges.toml")
 """More of them, which were written before what the fuzzer generates was read."""
 
+SHARED = Path(__file__).with_name("shared.toml")
+"""Mutants of shared receive queues."""
+
 ROLES = ("responder", "requester", "cm")
 """The side of a device that a mutant of the fuzzer is in."""
 

@@ -261,9 +261,17 @@ def _event(difference: Difference) -> Effect:
         for things in (difference.expected, difference.got)
     )
     missing = [each for each in expected if each not in got]
+    is_of_limit = (expected + got).count(_LIMIT_REACHED) > 2 * min(
+        expected.count(_LIMIT_REACHED), got.count(_LIMIT_REACHED)
+    )
+    rule = _LIMIT if is_of_limit else _EVENTS
+    if missing == [_LAST_REACHED]:
+        return Effect(f"no event {_LAST_REACHED}", LAST_WQE, _FLUSHED)
     if missing:
-        return Effect(f"no event {', '.join(missing)}", f"no event {missing[0]}", _EVENTS)
-    return Effect(f"event {', '.join(got)} for no reason", "an event", _EVENTS)
+        group = SRQ_LIMIT if is_of_limit else f"no event {missing[0]}"
+        return Effect(f"no event {', '.join(missing)}", group, rule)
+    group = SRQ_LIMIT if is_of_limit else "an event"
+    return Effect(f"event {', '.join(got)} for no reason", group, rule)
 
 
 _TRANSPORT = "docs/reference/transport.md#"
@@ -273,6 +281,11 @@ FLUSH_ORDER = "order of flushing"
 _FLUSHED = f"IBA 10.3.1.7; {_TRANSPORT}flush"
 STATUS = f"IBA 11.6.2; {_TRANSPORT}completion-status"
 _EVENTS = f"IBA 11.6.3; {_TRANSPORT}completion-status"
+_LIMIT_REACHED = EventType.SRQ_LIMIT_REACHED.name
+_LAST_REACHED = EventType.QP_LAST_WQE_REACHED.name
+LAST_WQE = f"no event {_LAST_REACHED}"
+SRQ_LIMIT = "the limit of a shared receive queue"
+_LIMIT = f"IBA 10.2.9; {_TRANSPORT}srq-limit"
 COMPLETION_FIELDS = f"IBA 11.4.2.1; {_TRANSPORT}completion-fields"
 RNR_RETRY = f"IBA 9.7.5.2.8; {_TRANSPORT}rnr-retry"
 RETRY_COUNT = f"IBA 9.7.6.1.3; {_TRANSPORT}retry-count"

@@ -27,9 +27,11 @@ from ibwire.fuzz.judge.comparison import Difference, Kind, apply
 from ibwire.fuzz.judge.effects import (
     FLUSH,
     FLUSH_ORDER,
+    LAST_WQE,
     OF_FIELD,
     RETRY_COUNT,
     RNR_RETRY,
+    SRQ_LIMIT,
     STATUS,
     Effect,
     effect_of,
@@ -120,7 +122,9 @@ def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
         elif about.is_ignored:  # where it fails in a malformed packet depends on its opcode
             group = f"{group.partition(' in ')[0]} at {about.group or about.what}"
         return Name(f"{text}: {effect.text}", rule, f"crash: {group}")
-    if effect.group == FLUSH_ORDER:
+    if about is _SHARED:
+        return Name(f"{text}: {effect.text}", about.rule, about.group)
+    if effect.group in (FLUSH_ORDER, SRQ_LIMIT, LAST_WQE):
         return Name(f"{text}: {effect.text}", effect.rule, effect.group)
     if effect.group == FLUSH:
         rule = AFTER_ERROR.rule if reference.qp.responder.failed else effect.rule
@@ -560,7 +564,11 @@ def _setting(scene: _Scene, effect: Effect) -> About | None:
         return replace(_PKEY, what=f"with P_Key index {connection.pkey_index}")
     if connection.rearmed:
         return _REARMED
-    if not isinstance(step, Packet) or effect.rule not in ("", STATUS) or scene.about.is_wrong:
+    if not isinstance(step, Packet):
+        return None
+    if connection.srq and (effect.rule in ("", STATUS) or "wr_id" in effect.group.split()):
+        return _SHARED
+    if effect.rule not in ("", STATUS) or scene.about.is_wrong:
         return None
     info = INFO.get(step.opcode)
     if connection.sges > 1 and info is not None and info.operation is Operation.SEND:
@@ -899,6 +907,9 @@ _OWN_REQUESTS = About(
 )
 _SGES = About("into a receive of several SGEs", f"IBA 9.7.2; {_TRANSPORT}segmentation")
 _SGES_REFUSED = replace(_SGES, rule=f"IBA 9.7.4.1.6; {_TRANSPORT}receive-too-short")
+_SHARED = About(
+    "with a shared receive queue", f"IBA 10.2.9; {_TRANSPORT}srq", group="a shared receive queue"
+)
 _REARMED = About(
     "with an alternate path", f"IBA 17.2.8; {_TRANSPORT}migration", group="an alternate path"
 )

@@ -183,7 +183,7 @@ def _state(said: _Said, info: OpCodeInfo) -> About | None:
 def _has_receive(reference: Emulation) -> bool:
     """Whether a receive request waits, or is being filled."""
     receives = reference.qp.receives
-    return bool(receives.waiting) or receives.current is not None
+    return receives.has_next() or receives.current is not None
 
 
 def _has_slot(reference: Emulation) -> bool:

@@ -17,6 +17,7 @@ from ibwire.base.units import Time
 from ibwire.drill.packets import pattern
 from ibwire.fuzz.case import (
     MAXIMUM_SGES,
+    MAXIMUM_SHARED,
     CaseError,
     Command,
     Connection,
@@ -43,6 +44,7 @@ from ibwire.rc.memory import Access, MemoryRegion, WindowState
 from ibwire.rc.path import Arrivals
 from ibwire.rc.profile import Profile
 from ibwire.rc.qp import QPInit, QueuePair
+from ibwire.rc.srq import SharedReceiveQueue
 from ibwire.rc.work import SGE, WC, MWBindInfo, RecvWR, SendFlags, SendWR, WCStatus, WROpcode
 from ibwire_layers.opcodes import Operation
 
@@ -262,6 +264,8 @@ class Emulation:
         """Those of the connection."""
         self._made = {("RC", 0): end.qp}
         """All that were made, by service and number; those of other cases are in RESET."""
+        self._shared: SharedReceiveQueue | None = None
+        """The receive queue of all queue pairs, if they have none of their own."""
         self.node: Node = end.device
         """What is on the wire."""
         self._queues = end.send_cq, end.recv_cq
@@ -289,6 +293,8 @@ class Emulation:
         self.application.end()
         for qp in self.pairs:
             move(qp, QPState.RESET)
+        if self._shared is not None:
+            self._unshare(self._shared)
         self.completions()
         self.events()
         self._polled.clear()
@@ -303,6 +309,8 @@ class Emulation:
             raise CaseError(f"a connection over IPv{connection.version} after one over another")
         service, index = connection.service, connection.pkey_index
         self.device.pkeys[:] = PKEYS if index else PKEYS[:1]
+        if connection.srq:
+            self._shared = self._share(connection)
         self.pairs = [self._pair(service, number) for number in range(connection.pairs)]
         for number, qp in enumerate(self.pairs):
             bring_up(
@@ -345,8 +353,11 @@ class Emulation:
             self.post_recv(connection.receives, number)
 
     def _pair(self, service: str, number: int) -> QueuePair:
-        """A queue pair that is in RESET: one made for an earlier case, or a new one."""
-        made = self._made.get((service, number))
+        """A queue pair that is in RESET: one made for an earlier case, or a new one.
+
+        One with a shared receive queue is always new, as that is.
+        """
+        made = None if self._shared is not None else self._made.get((service, number))
         if made is None:
             end = self.end
             init = QPInit(
@@ -354,10 +365,28 @@ class Emulation:
                 pd=end.pd,
                 send_cq=end.send_cq,
                 recv_cq=end.recv_cq,
+                srq=self._shared,
                 cap=_CAP,
             )
-            made = self._made[service, number] = self.device.create_qp(init)
+            made = self.device.create_qp(init)
+            if self._shared is None:
+                self._made[service, number] = made
         return made
+
+    def _share(self, connection: Connection) -> SharedReceiveQueue:
+        """A receive queue for all queue pairs of a connection."""
+        if self._given is not None:
+            raise CaseError("a device that is elsewhere has no shared receive queue in a case")
+        return self.device.create_srq(
+            self.end.pd, max_wr=MAXIMUM_SHARED, max_sge=MAXIMUM_SGES, limit=connection.srq_limit
+        )
+
+    def _unshare(self, shared: SharedReceiveQueue) -> None:
+        """Destroy the receive queue of all queue pairs, with these."""
+        for qp in self.pairs:
+            qp.close()
+        shared.close()
+        self._shared = None
 
     def focus(self, pair: int) -> None:
         """Let `qp` and the symbols be those of a queue pair, counted modulo how many there are."""
@@ -446,12 +475,12 @@ class Emulation:
         connection, inbox = self.connection, self._inbox
         room = min(connection.room, INBOX)
         slots = INBOX // room if room else 1
-        qp = self.pairs[pair % len(self.pairs)]
+        queue = self.pairs[pair % len(self.pairs)] if self._shared is None else self._shared
         for _ in range(count):
             start = inbox.iova + self._received % slots * room
             sges = pieces(start, room, inbox.lkey, connection.sges, connection.wrong_lkey)
             try:
-                qp.post_recv(RecvWR(sges, self._received))
+                queue.post_recv(RecvWR(sges, self._received))
             except VerbsError:
                 return
             self._received += 1
@@ -572,6 +601,12 @@ def connection_state(qp: QueuePair) -> str:
         return "RNR WAIT" if sends.timers.rnr is not None else "WAITING"
     message = qp.responder.under_way
     return "IDLE" if message is None else message.name
+
+
+def waiting_receives(qp: QueuePair) -> int:
+    """How many receive requests wait for a queue pair, in its own queue or a shared one."""
+    receives = qp.receives
+    return len(receives.waiting if receives.srq is None else receives.srq)
 
 
 def psn_of(qp: QueuePair, base: str) -> int:

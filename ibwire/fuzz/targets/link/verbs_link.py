@@ -105,7 +105,8 @@ class VerbsLink(DeviceLink):
         connection that it cannot have.
         """
         if not connection.is_plain:
-            raise CaseError("a case on a link has one RC queue pair and one SGE a request")
+            kind = "one RC queue pair with a receive queue"
+            raise CaseError(f"a case on a link has {kind} and one SGE a request")
         self.disconnect()
         device, stack = self.endpoint.device, self._connection
         # It only holds the number: its packets are diverted.

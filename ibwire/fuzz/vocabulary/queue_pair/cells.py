@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ibwire.fuzz.case import Packet, Role, opcode_text
 from ibwire.fuzz.coverage import Cell
-from ibwire.fuzz.targets.emulated_device import Emulation, connection_state
+from ibwire.fuzz.targets.emulated_device import Emulation, connection_state, waiting_receives
 from ibwire.fuzz.vocabulary.queue_pair.coverage import STATES
 from ibwire_layers.opcodes import INFO, OpCode, OpCodeInfo, Service
 from ibwire_layers.psn import HALF, MASK
@@ -66,7 +66,7 @@ def cell_of(reference: Emulation, packet: Packet) -> Cell:
         credits = 3 if sends.credits.limited else 4
     else:
         position = _request_psn(psn, qp.responder.epsn)
-        credits = min(len(qp.receives.waiting), 2)
+        credits = min(waiting_receives(qp), 2)
     length, mtu = packet.length, qp.mtu
     size = (length > 0) + (length > 3) + (length >= mtu) + (length > mtu)
     message = qp.responder.under_way

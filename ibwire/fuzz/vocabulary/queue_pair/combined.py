@@ -256,8 +256,21 @@ def _combined(rng: Random, plain: Connection, role: Role) -> Connection:
         room=room,
         pkey_index=rng.choice((0, 0, 0, 0, 0, 1, 1, 2, 3, 3)),
         rearmed=int(rng.random() < 0.12),
+        **_sharing(plain, pairs),
         **retries,
     )
+
+
+def _sharing(plain: Connection, pairs: int) -> dict[str, int]:
+    """Whether the queue pairs share a receive queue, and its limit.
+
+    Drawn from the attributes, which are random, so that all other cases are what they were before.
+    """
+    rng = Random(repr(plain))
+    if rng.random() >= SHARED:
+        return {}
+    waiting = plain.receives * pairs
+    return {"srq": 1, "srq_limit": rng.choice((0, 1, 2, waiting, max(waiting - 1, 0), waiting + 2))}
 
 
 def _roles(rng: Random, role: Role, connection: Connection) -> Sequence[Role]:
@@ -302,6 +315,9 @@ UNRELIABLE = 60
 
 ALONE = 12
 """Steps with one of several queue pairs that is left."""
+
+SHARED = 0.2
+"""How likely the queue pairs of a combined case share a receive queue."""
 
 WHOLE = 0.3
 """How likely a packet begins where an SGE begins, if there are several."""

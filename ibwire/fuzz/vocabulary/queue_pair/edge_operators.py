@@ -10,7 +10,7 @@ from random import Random
 
 from ibwire.base.units import ACK_TIMEOUT_UNIT, US, Time
 from ibwire.fuzz.case import GOOD, SWAPPED, Packet, Step, Value, Wait
-from ibwire.fuzz.targets.emulated_device import Emulation
+from ibwire.fuzz.targets.emulated_device import Emulation, waiting_receives
 from ibwire.fuzz.vocabulary.queue_pair.messages import ATOMICS, FORMS, READ, message, read
 from ibwire.fuzz.vocabulary.queue_pair.request_operators import changed, repeated
 from ibwire.fuzz.vocabulary.queue_pair.traffic import KINDS, Traffic, following
@@ -94,7 +94,7 @@ def rest_of_a_read(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
 def lost_answers(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """A READ or atomic, requests until there is no receive, and the first one again."""
     rng, mtu = traffic.rng, traffic.mtu
-    waiting = len(reference.qp.receives.waiting)
+    waiting = waiting_receives(reference.qp)
     if waiting > FEW or reference.under_way is not None:
         return []
     kind = rng.choice(("SEND", "SEND_IMM", "WRITE_IMM"))

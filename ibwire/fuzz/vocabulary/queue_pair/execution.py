@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from ibwire.base.node import Frame
 from ibwire.base.units import Time
@@ -28,6 +28,8 @@ class Moment:
     """What it sends, and how long after the step."""
     completions: Sequence[Completion]
     events: Sequence[int]
+    takers: Mapping[tuple[int, int], int] = field(default_factory=dict, kw_only=True)
+    """The queue pair of each completion, by queue and number of the request."""
 
 
 class Execution:
@@ -62,8 +64,18 @@ class Execution:
             return Moment(psn, dict(device.symbols), accepted, (), (), ())
         if not isinstance(step, Wait):
             answers = [(0, frame) for frame in device.answers()]
-        found = device.completions(), device.events()
-        return Moment(psn, dict(device.symbols), accepted, answers, *found)
+        completions = device.completions()
+        numbers = {qp.number: place for place, qp in enumerate(device.pairs)}
+        takers = {(each[0], each[1]): numbers.get(each[9], 0) for each in device.details()}
+        return Moment(
+            psn,
+            dict(device.symbols),
+            accepted,
+            answers,
+            completions,
+            device.events(),
+            takers=takers,
+        )
 
 
 def moments(case: Case, profile: Profile) -> Iterator[Moment]:

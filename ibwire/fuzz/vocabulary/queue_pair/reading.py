@@ -124,7 +124,7 @@ def _selected(script: drill.Script, wanted: str | None) -> drill.Case:
 class Reader:
     """Follows a script on the reference, one step after the other."""
 
-    ACTIONS = frozenset({"qp", "reconnect", "modify", "post_recv", "post_send", "pfc"})
+    ACTIONS = frozenset({"qp", "reconnect", "modify", "post_recv", "post_send", "pfc", "srq_limit"})
     """Verbs that do something."""
 
     CHECKS = frozenset({"poll", "event", "cq_event", "memory", "state"})
@@ -317,6 +317,8 @@ class Reader:
             self._describe(step)
         elif name == "modify":
             self._leave_out(step)
+        elif name == "srq_limit":
+            self._limit(step)
         elif name == "post_recv":
             self._receive(step)
         elif name == "pfc":
@@ -333,6 +335,8 @@ class Reader:
             self._check_alike(step, own)
             return
         if step.token.text == "reconnect":
+            if self._connection.srq:
+                self._refuse(step.line, "a shared receive queue is that of one connection")
             self._connect()
             self._is_connecting = True
             self._receives = [0] * len(self._names)
@@ -390,6 +394,15 @@ class Reader:
             self._refuse(step.line, reason)
         self._left.discard(step.owner)
         self._out.add(step.owner)
+
+    def _limit(self, step: drill.Verb) -> None:
+        """The limit of the shared receive queue, before the device receives or does anything."""
+        if not (self._is_connecting and self._connection.srq):
+            self._refuse(
+                step.line, "srq_limit of a case comes right after the queue pairs with srq=1"
+            )
+        limit = self._number(step, "limit", 0)
+        self._connection = replace(self._connection, srq_limit=limit)
 
     def _receive(self, step: drill.Verb) -> None:
         connection, pair = self._connection, self._pair(step)

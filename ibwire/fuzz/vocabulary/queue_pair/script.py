@@ -104,6 +104,8 @@ def _head(case: Case, body: Sequence[str]) -> Iterator[str]:
     yield f"  qp {' '.join([*words, *attributes(connection, Connection())])}"
     for number in range(1, connection.pairs):
         yield f"  qp {_name(number)} rq_psn={connection.rq_psn} sq_psn={connection.sq_psn}"
+    if connection.srq_limit:
+        yield f"  srq_limit limit={connection.srq_limit}"
     # Keys count up as regions are registered: one that is made from another needs them all.
     every = any(
         name.endswith("rkey") and (isinstance(value, int) or value[1])
@@ -197,6 +199,8 @@ class Writer:
         """Another connection of the same device, whose memory is as at the beginning."""
         if connection.version != self._connection.version:
             raise CannotSay("its connections go over other versions of IP")
+        if connection.srq or self._connection.srq:
+            raise CannotSay("a shared receive queue is that of one connection")
         before, self._connection = self._connection.pairs, connection
         self.lines.append("")
         for number in range(connection.pairs):
@@ -387,7 +391,9 @@ class Writer:
             if one[:2] != other[:2] or len(one) != len(other):
                 raise CannotSay("what completes depends on a choice of the device")
             queue, number = ("send", "recv")[one[0]], one[1]
-            pair = self._posters.get((one[0], number), 0)
+            request = one[0], number
+            is_shared = self._connection.srq and one[0] == RECEIVES
+            pair = (usual.takers if is_shared else self._posters).get(request, 0)
             words = [f"  {self._owner(pair)}poll {queue} wr_id={number}"]
             for name, first, second in zip(_COMPLETION, one[2:], other[2:], strict=False):
                 if name == "status" and first == second == WCStatus.SUCCESS:
@@ -490,7 +496,7 @@ _OUTER: Mapping[int, Mapping[str, type[Header]]] = {
     for version, header in ((4, IPv4), (6, IPv6))
 }
 """Headers before the BTH, by version of IP."""
-NOT_OF_A_PAIR = frozenset({"receives", "room", "pairs", "sges", "wrong_lkey"})
+NOT_OF_A_PAIR = frozenset({"receives", "room", "pairs", "sges", "wrong_lkey", "srq_limit"})
 """What a script says of a connection elsewhere than in `qp` and `reconnect`."""
 
 _COUNTS = frozenset(
