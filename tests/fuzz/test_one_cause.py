@@ -19,6 +19,7 @@ from mutants.table import Mutant, Patch
 
 RECEIVED_IMMEDIATE = "            imm, flags = packet.imm_data, flags | WCFlags.WITH_IMM\n"
 ACK_TIMER = "    return max(nominal // profile.timer_granularity, 1) * profile.timer_granularity\n"
+RNR_TIMER = "    table = profile.rnr_timer_us[code] * US * profile.rnr_timer_percent // 100\n"
 
 FAULTS = {
     "immediate data in the order of the host": Patch(
@@ -39,6 +40,9 @@ FAULTS = {
     ),
     "an ACK timer eight times too long": Patch(
         "rc/timers.py", ACK_TIMER, ACK_TIMER.replace("return ", "return 8 * ")
+    ),
+    "an RNR timer eight times too long": Patch(
+        "rc/timers.py", RNR_TIMER, RNR_TIMER.replace("100\n", "100 * 8\n")
     ),
     "no ACK timer for READs": Patch(
         "rc/requester.py",
@@ -140,6 +144,45 @@ def test_a_timer_that_does_not_run_is_not_one_that_is_too_long() -> None:
 
     assert set(of_writes) == {"the ACK timer: time"}
     assert of_read == "the ACK timer: no answer"
+
+
+BOTH_TIMERS = "an ACK timer eight times too long", "an RNR timer eight times too long"
+NOT_READY = wrong(Packet(ACK, ("una", 0)), aeth__syndrome=42)
+AFTER_RNR = Wait(100_000_000_000)
+
+
+def test_what_comes_of_two_timers_of_wrong_length_is_no_third_cause() -> None:
+    """0.32 ms after the RNR NAK it is sent again, which is late, and 67 ms later, which is not."""
+    found = groups(
+        BOTH_TIMERS,
+        FOR_A_WRITE[0],
+        (USUAL, [Post(int(WROpcode.RDMA_WRITE), 513), NOT_READY, AFTER_RNR]),
+        (USUAL, [Post(int(WROpcode.RDMA_READ), 8), NOT_READY, AFTER_RNR]),
+    )
+
+    assert found == ["the ACK timer: time"] * 3
+
+
+def test_an_rnr_timer_of_wrong_length_is_a_cause_of_its_own() -> None:
+    """Within 20 ms no ACK timer runs out, whatever its length."""
+    of_ack, of_rnr = groups(
+        BOTH_TIMERS,
+        FOR_A_WRITE[0],
+        (USUAL, [Post(int(WROpcode.RDMA_WRITE), 257), NOT_READY, Wait(20_000_000_000)]),
+    )
+
+    assert of_ack == "the ACK timer: time"
+    assert of_rnr == "the wait after an RNR NAK: time"
+
+
+def test_a_timer_that_does_not_run_is_a_third_cause_beside_two_of_wrong_length() -> None:
+    of_length, of_read = groups(
+        (*BOTH_TIMERS, "no ACK timer for READs"),
+        FOR_A_WRITE[0],
+        (USUAL, [Post(int(WROpcode.RDMA_READ), 8), NOT_READY, AFTER_RNR]),
+    )
+
+    assert of_length == "the ACK timer: time" != of_read
 
 
 CREDITS = (
