@@ -401,9 +401,21 @@ class _Describer:
             is_nak = any(nak.psn == rnr.psn for nak in naks) and waited < SILENCE_NS
             who = "the RNR NAK, or the NAK after it, asks" if is_nak else "the RNR NAK asks"
             return f"{self._retransmits(event)} after {duration(waited)}, as {who}."
+        if self._goes_on(event, rnr):
+            return (
+                f"{self._retransmits(event)}, {duration(waited)} after the RNR NAK, which asks to "
+                f"wait {asked / 1e6:g} ms: {self.r} was retransmitting when it passed here."
+            )
         return (
             f"{self._retransmits(event)} after only {duration(waited)}, although the RNR NAK asks "
             f"to wait {asked / 1e6:g} ms."
+        )
+
+    def _goes_on(self, event: FlowEvent, rnr: FlowEvent) -> bool:
+        """Whether a retransmission had begun before an RNR NAK."""
+        return any(
+            each.number < rnr.number and (event.psn - each.last_psn & MASK) == 1
+            for each in self.facts.retransmissions
         )
 
     def after_nak(self, event: FlowEvent) -> str:
@@ -412,6 +424,10 @@ class _Describer:
         text = f"{self._retransmits(event)}, {duration(event.delay_ns or 0)} after the NAK"
         if event.is_timeout:
             text += ", which had no effect until the ACK timer expired"
+        elif self._was_obeyed(event):
+            text += (
+                f", for which it had retransmitted before: {self.r}'s ACK timer may have expired"
+            )
         if event.count == needed or event.count == 1:
             return f"{text}."
         if needed:
@@ -420,6 +436,13 @@ class _Describer:
             lost = f"{needed:,} lost or damaged before this point"
             return f"{text}: {lost}, {behind} after {it} (go-back-N)."
         return f"{text}: all from there on (go-back-N)."
+
+    def _was_obeyed(self, event: FlowEvent) -> bool:
+        """Whether the NAK before a retransmission had caused another one, and a timer may this."""
+        return (event.delay_ns or 0) > COPY_NS and any(
+            each.cause_number == event.cause_number and each.number < event.number
+            for each in self.facts.retransmissions
+        )
 
     def after_gap(self, event: FlowEvent) -> str:
         """READ responses were missing."""

@@ -71,6 +71,8 @@ RULES: tuple[Rule, ...] = (SAME, NEEDLESS, UNASKED, SELECTIVE, RETRIES)
 
 MOST_RETRIES = 7
 """The retry count has 3 bits."""
+NO_ACCIDENT = 3
+"""So many ACKs more than were asked for are not made by the network."""
 MIN_SKIPS = 3
 """From this count on, skipped packets are not taken for packets lost before the capture point."""
 
@@ -320,9 +322,13 @@ def _compare(first: TransportPacket, packet: TransportPacket) -> Iterable[Violat
 
 
 class Duplicates(ConnectionCheck):
-    """Acknowledgements of duplicates, counted against those that were requested."""
+    """Acknowledgements of duplicates, counted against those that were requested.
 
-    __slots__ = ("_asked", "_duplicates", "_given")
+    The network may have duplicated a request behind this point, or an ACK before it, and the first
+    ACK of a request may come late: one ACK too many is nothing, and so are two.
+    """
+
+    __slots__ = ("_asked", "_duplicates", "_given", "_spare")
 
     def __init__(self, history: RequestHistory) -> None:
         super().__init__(history)
@@ -330,6 +336,8 @@ class Duplicates(ConnectionCheck):
 
     def _forget(self) -> None:
         self._duplicates = self._asked = self._given = 0
+        self._spare: list[Violation] = []
+        """ACKs too many, until there are enough of them."""
 
     def request(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Count a duplicate."""
@@ -348,12 +356,14 @@ class Duplicates(ConnectionCheck):
             return
         self._given += 1
         if self._asked < self._given <= self._duplicates:
-            yield (
-                UNASKED,
+            words = (
                 f"ACK of PSN {packet.psn} for a duplicate: {self._given} such ACKs, "
-                f"{self._duplicates} duplicates so far, of which {self._asked} asked for one",
-                packet,
+                f"{self._duplicates} duplicates so far, of which {self._asked} asked for one"
             )
+            self._spare.append((UNASKED, words, packet))
+            if self._given - self._asked >= NO_ACCIDENT:
+                yield from self._spare
+                self._spare.clear()
 
     @classmethod
     def mark_alone(cls, checks: Sequence[Self], run: Regular) -> None:

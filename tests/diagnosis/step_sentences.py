@@ -340,7 +340,11 @@ def _why_again(
             "nothing had arrived damaged",
         )
     elif (
-        re.fullmatch(rf", {TIME} after the RNR NAK, which asks to wait [\d.e-]+ ms\.", why)
+        re.fullmatch(
+            rf", {TIME} after the RNR NAK, which asks to wait [\d.e-]+ ms"
+            r"(: [AB] was retransmitting when it passed here)?\.",
+            why,
+        )
         or re.fullmatch(
             rf" after {TIME}, much later than the [\d.e-]+ ms that the RNR NAK asks for\.", why
         )
@@ -350,8 +354,9 @@ def _why_again(
     ):
         pass
     elif found := re.fullmatch(
-        rf", {TIME} after the NAK(?P<late>, which had no effect until the ACK timer expired)?"
-        rf"(?P<more>.*)\.",
+        rf", {TIME} after the NAK((?P<late>, which had no effect until the ACK timer expired)"
+        r"|, for which it had retransmitted before: [AB]'s ACK timer may have expired)?"
+        r"(?P<more>.*)\.",
         why,
     ):
         wanted = ("timer",) if found["late"] else ("nak", "implied_nak", "timer", "rnr")

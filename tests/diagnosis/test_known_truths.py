@@ -360,3 +360,41 @@ def test_what_is_acknowledged_and_never_retransmitted_may_have_been_missed() -> 
 
     assert "or the capture missed it" in text_of(story)
     assert "The network lost" not in story.verdict
+
+
+def test_a_second_retransmission_after_a_nak_may_be_that_of_a_timer() -> None:
+    """What B asks for is lost before this point; a timer of 0.4 ms brings it, and no other NAK."""
+    talk = Talk(counts_ids=False)
+    talk.sends(0, 2)
+    send(talk, 2, 3, 4)
+    talk.answer(2, 2, SEQUENCE)
+    send(talk, 3, 4)
+    talk.wait(400)
+    send(talk, 2, 3, 4)
+    talk.answer(4, 5)
+    text = text_of(story_of(talk))
+
+    assert "430 us after the NAK, for which it had retransmitted before: A's ACK timer may" in text
+    assert "A retransmits PSNs 3-4 (2 packets), 10.0 us after the NAK:" in text
+
+
+def test_a_requester_that_is_retransmitting_has_not_disregarded_an_rnr_nak() -> None:
+    """The RNR NAK for PSN 4 passes while A goes back for the lost response to the atomic."""
+    talk = Talk(counts_ids=False)
+    talk.sends(0, 1)
+    talk.ask(OpCode.RC_FETCH_ADD, 1)
+    send(talk, 2, 3, 4, 5)
+    talk.answer(1, 2, opcode=OpCode.RC_ATOMIC_ACKNOWLEDGE)
+    talk.answer(2, 3)
+    talk.ask(OpCode.RC_FETCH_ADD, 1)
+    send(talk, 2)
+    talk.answer(3, 4)
+    talk.answer(4, 4, RNR_10_US + 9)
+    send(talk, 3)
+    send(talk, 4, 5)
+    talk.answer(1, 4, opcode=OpCode.RC_ATOMIC_ACKNOWLEDGE)
+    talk.answer(5, 6)
+    text = text_of(story_of(talk))
+
+    assert "after only" not in text
+    assert "A was retransmitting when it passed here." in text

@@ -400,13 +400,15 @@ def _needless_unwatched(talk: Talk, broken: bool) -> None:
 
 
 def _unasked(talk: Talk, broken: bool) -> None:
-    for _ in range(2):
+    """Each duplicate is acknowledged, although only the last one asks for an ACK."""
+    for is_again in (False, True):
         talk.ask(Op.RC_SEND_FIRST, 0, 256)
-        talk.ask(Op.RC_SEND_LAST, 1, 64, ack_req=1)
-        talk.answer(1, 1)
+        for psn in (1, 2):
+            talk.ask(Op.RC_SEND_MIDDLE, psn, 256)
+        talk.ask(Op.RC_SEND_LAST, 3, 64, ack_req=1)
+        for _ in range(4 if broken and is_again else 1):
+            talk.answer(3, 1)
         talk.wait(TIMEOUT_US)
-    if broken:
-        talk.answer(1, 1)
 
 
 def _selective(talk: Talk, broken: bool) -> None:

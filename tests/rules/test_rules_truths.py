@@ -162,3 +162,18 @@ def test_responses_whose_connection_is_a_guess_have_any_path_mtu() -> None:
         talk.answer(4, 3, opcode=FIRST, size=size, change=with_bth(dest_qp=here))
 
     assert grave(judge(talk.frames)) == []
+
+
+def test_an_ack_more_than_was_asked_for_may_be_that_of_a_duplicate_of_the_network() -> None:
+    """PSN 3 comes twice behind this point: B acknowledges it twice, and the first ACK is late."""
+    talk = Talk()
+    talk.sends(0, 2)
+    for _ in range(2):
+        talk.ask(OpCode.RC_SEND_FIRST, 2, 256)
+        talk.ask(OpCode.RC_SEND_LAST, 3, 64, ack_req=1)
+        talk.wait(2000)
+    for _ in range(3):
+        talk.answer(3, 3)
+    talk.sends(4, 2, msn=4)
+
+    assert "repeat.unasked-ack" not in ids(judge(talk.frames))
