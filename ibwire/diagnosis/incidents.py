@@ -104,7 +104,7 @@ class _Describer:
             self._because(Reason.NOT_CAPTURED, event.count)
             where = "It is acknowledged nevertheless: the capture missed it."
         elif (
-            event.cause is Cause.UNKNOWN or (is_over and not self.facts.came_again(event))
+            event.cause is Cause.UNKNOWN or (is_over and self._may_be_missed(event))
         ) and not self.facts.is_refused(event):
             self._because(Reason.NOT_SEEN, event.count)
             where = f"{_lost(event)} before this point, or the capture missed {_it(event)}."
@@ -116,6 +116,11 @@ class _Describer:
             f"{self.r}'s request with {what} did not arrive here: #{event.number} arrived instead. "
             f"{where}",
         )
+
+    def _may_be_missed(self, event: FlowEvent) -> bool:
+        """Whether requests that were acknowledged never came again; if headers are cut, that says
+        nothing."""
+        return not (self.context.may_be_cut or self.facts.came_again(event))
 
     def _or_cut(self, event: FlowEvent) -> str:
         """What else may be the reason why packets are missing."""
