@@ -7,6 +7,9 @@ import numpy.typing as npt
 
 from ibwire.connections.packets import Rows, TransportPacket
 
+PARTS = 32
+"""Parts in which the packets may be."""
+
 
 class NewestPackets:
     """The newest packets, one for each PSN.
@@ -14,60 +17,125 @@ class NewestPackets:
     most: how many are kept.
     """
 
-    __slots__ = ("_arrays", "_most", "_packets", "_waiting")
+    __slots__ = ("_count", "_most", "_parts")
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._packets: dict[int, TransportPacket] = {}
-        self._arrays: list[tuple[npt.NDArray[np.int64], Rows]] = []
-        """PSNs and packets newer than those."""
-        self._waiting = 0
-        """How many those are."""
+        self._parts: list[_Array | dict[int, TransportPacket]] = []
+        """Oldest first; a packet takes the place of those with its PSN in older parts. They are
+        looked up where they are, as few are ever needed one by one."""
+        self._count = 0
+        """Packets in all parts, at least: also those whose place others have taken."""
 
     def get(self, psn: int) -> TransportPacket | None:
         """The packet with this PSN."""
-        if self._arrays:
-            self.all()
-        return self._packets.get(psn)
+        newer = 0
+        for part in reversed(self._parts):
+            found = part.get(psn)
+            newer += len(part)
+            if found is not None:
+                # With more packets after it, it may be forgotten.
+                return found if newer <= self._most else self.all().get(psn)
+        return None
 
     def all(self) -> dict[int, TransportPacket]:
         """All by PSN, oldest first."""
-        if self._arrays:
-            for psns, rows in self._arrays:
-                for psn, packet in zip(psns.tolist(), rows.packets(), strict=True):
-                    self._put(psn, packet)
-            self._arrays, self._waiting = [], 0
-        return self._packets
+        parts = self._parts
+        if len(parts) == 1 and isinstance(parts[0], dict):
+            return parts[0]
+        packets: dict[int, TransportPacket] = {}
+        for part in parts:
+            each = part if isinstance(part, dict) else part.packets()
+            for psn in packets.keys() & each.keys():
+                del packets[psn]
+            packets.update(each)
+        for psn in list(packets)[: max(len(packets) - self._most, 0)]:
+            del packets[psn]
+        self._parts, self._count = [packets], len(packets)
+        return packets
 
     def put(self, psn: int, packet: TransportPacket) -> None:
         """Keep a packet in place of the one before with its PSN."""
-        if self._arrays:
-            self.all()
-        self._put(psn, packet)
+        newest = self._parts[-1] if self._parts else None
+        if not isinstance(newest, dict):
+            newest = {}
+            self._add(newest)
+        if newest.pop(psn, None) is None:
+            self._count += 1
+        newest[psn] = packet
+        if len(newest) > self._most:
+            del newest[next(iter(newest))]
+            self._parts, self._count = [newest], len(newest)
 
     def put_first(self, psn: int, packet: TransportPacket) -> None:
         """Keep a packet if there is none with its PSN."""
-        if psn not in self.all():
-            self._put(psn, packet)
+        if self.get(psn) is None:
+            self.put(psn, packet)
 
     def put_many(self, psn: npt.NDArray[np.int64], rows: Rows, at: npt.NDArray[np.int64]) -> None:
-        """Keep the packets at these positions of the rows; their PSNs (n,) are different."""
+        """Keep the packets at these positions of the rows; their PSNs (n,) go up."""
         at = at[-self._most :]
-        if not len(at):
-            return
-        self._arrays.append((psn[-self._most :].copy(), rows.take(at)))
-        self._waiting += len(at)
-        while self._waiting - len(self._arrays[0][0]) >= self._most:
-            self._waiting -= len(self._arrays.pop(0)[0])
-        if self._waiting >= self._most:
-            self._packets = {}
+        if len(at):
+            self._add(_Array(psn[-self._most :].copy(), rows.take(at)))
 
     def clear(self) -> None:
         """Forget all."""
-        self._packets, self._arrays, self._waiting = {}, [], 0
+        self._parts, self._count = [], 0
 
-    def _put(self, psn: int, packet: TransportPacket) -> None:
-        self._packets.pop(psn, None)
-        self._packets[psn] = packet
-        if len(self._packets) > self._most:
-            del self._packets[next(iter(self._packets))]
+    def _add(self, part: _Array | dict[int, TransportPacket]) -> None:
+        """Begin a part, and forget parts that are older than the newest packets."""
+        self._parts.append(part)
+        self._count += len(part)
+        if self._count >= 2 * self._most:
+            self._forget()
+        if len(self._parts) > PARTS:
+            newest = self._parts.pop()
+            kept = self.all()
+            if newest is not kept:
+                self._parts.append(newest)
+                self._count = len(kept) + len(newest)
+
+    def _forget(self) -> None:
+        """Drop the parts in whose place there are enough newer packets."""
+        newer: set[int] = set()
+        for place in reversed(range(len(self._parts))):
+            newer.update(_psns(self._parts[place]))
+            if len(newer) >= self._most:
+                del self._parts[:place]
+                break
+        self._count = sum(map(len, self._parts))
+
+
+class _Array:
+    """Packets with PSNs in ascending order (n,), which may begin again from 0 once."""
+
+    __slots__ = ("_first", "_last", "_size", "psn", "rows")
+
+    def __init__(self, psn: npt.NDArray[np.int64], rows: Rows) -> None:
+        self.psn, self.rows = psn, rows
+        self._first, self._last, self._size = int(psn[0]), int(psn[-1]), len(psn)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def get(self, psn: int) -> TransportPacket | None:
+        """The packet with this PSN."""
+        if self._first <= self._last and not self._first <= psn <= self._last:
+            return None
+        found = (self.psn == psn).nonzero()[0]
+        if not len(found):
+            return None
+        place = int(found[0])
+        return self.rows.take(slice(place, place + 1)).packets()[0]
+
+    def packets(self) -> dict[int, TransportPacket]:
+        """All of them by PSN."""
+        return dict(zip(self.psn.tolist(), self.rows.packets(), strict=True))
+
+
+def _psns(part: _Array | dict[int, TransportPacket]) -> list[int]:
+    """The PSNs of a part."""
+    if isinstance(part, dict):
+        return list(part)
+    psns: list[int] = part.psn.tolist()
+    return psns

@@ -165,6 +165,8 @@ class RequestHistory:
     """The requests of one end and the responses to them, as far as the checks need them."""
 
     __slots__ = (
+        "_covered",
+        "_covered_psn",
         "answer_ids",
         "front",
         "is_disordered",
@@ -198,6 +200,9 @@ class RequestHistory:
         have them later than they passed."""
         self.request_ids = Identifications()
         self.answer_ids = Identifications()
+        self._covered_psn = -1
+        """For which `covering` was asked last, as several checks ask for the same; -1: anew."""
+        self._covered: list[TransportPacket] = []
 
     def unwrapped(self, psn: int) -> int | None:
         """A PSN, unwrapped as in `RequestTracker`; `None` before the first request."""
@@ -219,6 +224,8 @@ class RequestHistory:
 
     def covering(self, psn: int) -> list[TransportPacket] | None:
         """READ requests, newest first, that one of these PSNs answers; `None`: not known."""
+        if psn == self._covered_psn:
+            return self._covered
         found = []
         mtu = self.mtu
         for read in reversed(self.reads):
@@ -229,6 +236,7 @@ class RequestHistory:
                 count = -(-read.dma_len // mtu)
             if (psn - read.psn) & MASK < count:
                 found.append(read)
+        self._covered_psn, self._covered = psn, found
         return found
 
     @property
@@ -271,7 +279,7 @@ class RequestHistory:
 
         done: -1 where nothing was answered.
         """
-        reads = self.reads
+        reads, self._covered_psn = self.reads, -1
         if len(reads) >= 2 * KEEP_READS and done >= 0:
             old = reads[:-KEEP_READS]
             under_way = [r for r in old if distance(done, r.psn + (self.span(r) or 1)) > 0]
