@@ -31,11 +31,11 @@ from ibwire.connections.connection import UNTAGGED, Connection
 from ibwire.connections.ranking import worst_first
 from ibwire.connections.status import Status
 from ibwire.connections.summary import Summary
-from ibwire.connections.where import ConnectionFilter
 from ibwire.report import flows as report
 
 if TYPE_CHECKING:
     from ibwire.compare.comparison import Between
+    from ibwire.connections.where import ConnectionFilter
 
 SHOWN = 40
 """Most lines of the table on a terminal without --all."""
@@ -140,8 +140,12 @@ def _analyse(
 
 
 def _condition(text: str | None) -> ConnectionFilter | None:
+    if text is None:
+        return None
+    from ibwire.connections.where import ConnectionFilter
+
     try:
-        return None if text is None else ConnectionFilter(text)
+        return ConnectionFilter(text)
     except ExpressionError as error:
         raise click.BadParameter(str(error), param_hint="--where") from None
 

@@ -416,7 +416,7 @@ class Handshakes:
                 handshake = self._count(ends, connection, role, segment, part)
                 if handshake is not None:
                     yield handshake
-            if stream.lines == 0 and MTU_LINE.fullmatch(line):
+            if stream.lines == 0 and re.fullmatch(MTU_LINE, line):
                 stream.mtu = _MTUS[int(line[-1:])]
         if hidden >= SHORTEST_LINE:
             stream.broken = True

@@ -32,21 +32,22 @@ VERSION_SIZE = 16
 _NUMBERS = rb"([0-9a-f]{4}):(?:([0-9a-f]{4}):)?([0-9a-f]{6}):([0-9a-f]{6}):"
 """LID, READs that are served (perftest since 2010 or so), QPN, PSN."""
 
-_WHOLE = re.compile(
+# Compiled by the first line that a capture has: that takes longer than most imports.
+_WHOLE = (
     _NUMBERS + rb"(?:([0-9a-f]{32})"  # rdma-core rc_pingpong.c: the GID
     # perftest_communication.h: R_Key, address, GID, SRQ number
     rb"|[0-9a-f]{8}:[0-9a-f]{16}((?::[0-9a-f]{2}){16})?(?::[0-9a-f]{8})?:?)\Z"
 )
-_CUT = re.compile(_NUMBERS + rb"[0-9a-f:]*\Z")
+_CUT = _NUMBERS + rb"[0-9a-f:]*\Z"
 SHORTEST_LINE = 50
 """Bytes that may be missing without a whole line among them."""
 
-MTU_LINE = re.compile(rb"[^.]{0,3}[1-5]", re.DOTALL)
+MTU_LINE = rb"(?s)[^.]{0,3}[1-5]"
 """The code of an MTU on its line, after bytes without a line end (check_mtu)."""
 
-_OBJECT = re.compile(rb"\{[^{}]*\}")
-_QPN, _PSN = re.compile(rb'"qpn"\s*:\s*(\d{1,8})\b'), re.compile(rb'"psn"\s*:\s*(\d{1,8})\b')
-_GID = re.compile(rb'"gid"\s*:\s*"([0-9a-fA-F:.]{2,45})"')
+_OBJECT = rb"\{[^{}]*\}"
+_QPN, _PSN = rb'"qpn"\s*:\s*(\d{1,8})\b', rb'"psn"\s*:\s*(\d{1,8})\b'
+_GID = rb'"gid"\s*:\s*"([0-9a-fA-F:.]{2,45})"'
 
 
 def read_line(line: bytes, cut: bool) -> Iterator[Line]:
@@ -54,7 +55,7 @@ def read_line(line: bytes, cut: bool) -> Iterator[Line]:
 
     cut: the end of the line was not captured.
     """
-    match = (_CUT if cut else _WHOLE).search(line)
+    match = re.search(_CUT if cut else _WHOLE, line)
     if match is None:
         yield from _read_json(line)
         return
@@ -78,8 +79,8 @@ def _address(gid: bytes, lid: int) -> str | None:
 
 
 def _read_json(line: bytes) -> Iterator[Line]:
-    for found in _OBJECT.findall(line) if b'"qpn"' in line else ():
-        qpn, psn, gid = (each.search(found) for each in (_QPN, _PSN, _GID))
+    for found in re.findall(_OBJECT, line) if b'"qpn"' in line else ():
+        qpn, psn, gid = (re.search(each, found) for each in (_QPN, _PSN, _GID))
         if qpn is None or psn is None or max(int(qpn[1]), int(psn[1])) >= 1 << 24:
             continue
         try:
