@@ -352,6 +352,8 @@ class Connection:
             reasons |= dict.fromkeys(("lost_packets", "retransmitted_packets"), _LATE)
         if sent.repeated:
             reasons |= dict.fromkeys(("retransmitted_packets", "duplicate_packets"), _REPEATED)
+            if self.is_reliable:
+                reasons["timeouts"] = _REPEATED
         return reasons
 
 

@@ -247,6 +247,22 @@ def test_a_lost_read_is_one_packet_where_the_path_mtu_is_not_known_yet() -> None
     assert (asking.lost, asking.retransmitted, answering.retransmitted) == (1, 2, 0)
 
 
+def test_a_copy_may_be_what_a_short_timer_has_sent() -> None:
+    """A's timer of 262 us expires while the ACK is on its way."""
+    talk = Talk(counts_ids=False)
+    talk.sends(0, 2)
+    send(talk, 2)
+    talk.wait(262)
+    send(talk, 2)
+    talk.answer(2, 3)
+    story = story_of(talk)
+
+    counts = story.connection.directions[0]
+    assert (counts.repeated, counts.timeouts) == (1, 0)
+    assert "timeouts" in story.connection.not_observable(0)
+    assert "A's retransmitted packets, duplicates and timeouts" in text_of(story)
+
+
 def test_what_an_unseen_nak_asks_for_is_no_copy_in_a_capture_of_one_direction() -> None:
     """B has no receive buffer for PSN 2, and its RNR NAK for 10 us takes another path."""
     talk = Talk(counts_ids=False)
