@@ -236,27 +236,10 @@ class Emulation:
         self.now: Time = 0
         self._given = numbers
         own, other = ADDRESSES[connection.version]
-        address, mac = (numbers.address, numbers.macs[0]) if numbers else (own, None)
         self.memory = bytearray(CONTENT)
         """All that it has registered, region after region."""
         views = _views(self.memory)
-        iova, key = self._address_and_key("mr")
-        self.end = end = End(
-            "target",
-            address,
-            memory=views["mr"],
-            access=REGIONS["mr"][1],
-            iova=iova,
-            key=key,
-            send_cqe=1 << 14,
-            recv_cqe=1 << 14,
-            qpn=numbers.qpn if numbers else None,
-            init={"cap": _CAP},
-            profile=profile,
-            key_start=40,
-            mac=mac,
-            arrivals=_ARRIVALS,
-        )
+        self.end = end = self._new_end(own, views["mr"], profile)
         self.device = end.device
         self.qp = end.qp
         """The queue pair that the current step is about."""
@@ -287,6 +270,27 @@ class Emulation:
         """What the symbols of a case stand for on this connection."""
         self._connect(connection)
         self.application = application(self)
+
+    def _new_end(self, address: str, memory: memoryview, profile: Profile | str) -> End:
+        """The device with its first region and queue pair."""
+        numbers = self._given
+        iova, key = self._address_and_key("mr")
+        return End(
+            "target",
+            numbers.address if numbers else address,
+            memory=memory,
+            access=REGIONS["mr"][1],
+            iova=iova,
+            key=key,
+            send_cqe=1 << 14,
+            recv_cqe=1 << 14,
+            qpn=numbers.qpn if numbers else None,
+            init={"cap": _CAP},
+            profile=profile,
+            key_start=40,
+            mac=numbers.macs[0] if numbers else None,
+            arrivals=_ARRIVALS,
+        )
 
     def reconnect(self, connection: Connection) -> None:
         """End the connection and make another; memory is as at the beginning."""
