@@ -26,6 +26,13 @@ IS_COMPILED: Final = not __file__.endswith(".py")
 SLOT: Final = 16
 """Bits of the picoseconds of a slot: 66 ns, less than a packet of 1 KiB takes at 100 Gb/s."""
 
+FEW: Final = 16
+"""Events in the heap up to which it takes those of further slots too: the few events of a small
+network need no slots."""
+
+NEAR: Final = 1 << SLOT + 6
+"""Picoseconds of the slots that it takes so: 4 us. A timer far ahead would make it take all."""
+
 
 class EventQueue:
     """Events by time, then by when they were scheduled, then by their order."""
@@ -70,7 +77,12 @@ class EventQueue:
     ) -> int:
         """Add an event that is scheduled now, and return its number."""
         order = self.order = self.order + 1
-        self.push((time, since, order, station, line, frame))
+        event = (time, since, order, station, line, frame)
+        if not IS_COMPILED and time < self._start:  # `push`, inlined
+            self._count += 1
+            heappush(self._events, event)
+        else:
+            self.push(event)
         return order
 
     def push(self, event: Event) -> None:
@@ -84,6 +96,19 @@ class EventQueue:
                 heappush(self._events, event)
             return
         slot = time >> SLOT
+        slots = self._slots
+        if (
+            len(self._events) + len(self._entries) < FEW
+            and time - self._start < NEAR
+            and (not slots or slot < slots[0])
+        ):
+            # All events before the end of this slot are in the heap with it.
+            self._start = slot + 1 << SLOT
+            if IS_COMPILED:
+                push_entry(self._entries, Entry(event))
+            else:
+                heappush(self._events, event)
+            return
         held = self._later.get(slot)
         if held is None:
             self._later[slot] = [Entry(event) if IS_COMPILED else event]

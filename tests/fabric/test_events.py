@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ibwire.fabric import events
@@ -14,7 +14,9 @@ STATION = Station(node=type("Idle", (), {"receive": 0, "poll_timeout": 0, "handl
 
 # Inside a slot of time, and around the limits between slots.
 LIMIT = 1 << events.SLOT
-TIMES = st.sampled_from([0, 1, LIMIT - 1, LIMIT, LIMIT, LIMIT + 1, 2 * LIMIT, 5 * LIMIT])
+TIMES = st.sampled_from(
+    [0, 1, LIMIT - 1, LIMIT, LIMIT, LIMIT + 1, 2 * LIMIT, 40 * LIMIT, 100 * LIMIT]
+)
 
 
 def event(time: int, since: int, order: int) -> Event:
@@ -32,6 +34,8 @@ def drained(queue: EventQueue) -> list[Event]:
     return found
 
 
+@example([(time * LIMIT, 1, False) for time in (100, 40, 100)])
+@example([(time * LIMIT, 1, False) for time in (100, 101, 40, 102, 101, 100)])
 @given(st.lists(st.tuples(TIMES, st.integers(0, 3), st.booleans())))
 def test_events_come_in_order_however_they_are_added_and_taken(moves: list[Any]) -> None:
     queue, waiting = EventQueue(), list[Event]()
