@@ -61,7 +61,13 @@ class Bridge:
         """The same for a frame whose bytes were not made; only one port can have it so."""
         addresses = frame.flow_key
         destination, source = addresses[:6], addresses[6:12]
-        is_known = not destination[0] & 1 and destination in self._port_of
+        known = self._port_of
+        target = known.get(destination)
+        if target is not None and known.get(source) == port:  # nothing to learn
+            self.forwarded += 1
+            self._queue(frame, target)
+            return
+        is_known = not destination[0] & 1 and destination in known
         self._forward(frame if is_known else frame.build(), destination, source, port)
 
     def _forward(
@@ -114,7 +120,8 @@ class Bridge:
         queue = self._queues[port]
         if len(queue) < self.queue_frames:
             queue.append(frame)
-            self._note_ready(port)
+            if port not in self.ready_ports:  # `_note_ready`, inlined
+                self.ready_ports.append(port)
         else:
             self.dropped[port] += 1
 

@@ -274,7 +274,7 @@ class Simulator:
         if max_frames is not None and max_frames <= 0:
             return Outcome.FRAMES
         for station in self._stations.values():
-            if not station.is_idle(self.now):
+            if station.ready or not station.is_idle(self.now):
                 self._wake(station, self.now)
         try:
             outcome = self._loop(until, stop, max_frames, stop_if)

@@ -102,7 +102,9 @@ class CompletionQueue:
 
     def discard(self, qp_num: int) -> None:
         """Remove the completions of one queue pair that are not polled yet."""
-        self.entries = deque(wc for wc in self.entries if wc.qp_num != qp_num)
+        kept = [wc for wc in self.entries if wc.qp_num != qp_num]
+        self.entries.clear()  # not replaced: another thread may wait for it to fill
+        self.entries.extend(kept)
 
     def arm(self, solicited_only: bool = False) -> None:
         """Request one event.

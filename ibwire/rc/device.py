@@ -487,7 +487,7 @@ class Device:
                     rate.sent(size + ETHERNET_OVERHEAD, now)
                     if len(active) == 1 and qp.scheduled and rate.next_send > now:
                         self._hold_back(qp, active, rate.next_send)
-                if active or self.has_more:
+                if active or ((len(turns) > 1 or self._cnps) and self.has_more):
                     self._note_ready()
                 return packet
         return None
@@ -549,7 +549,8 @@ class Device:
             active = self._lanes[qp.lane] = deque()
             self._turns.append((qp.lane, active))
         active.append(qp)
-        self._note_ready()
+        if not self.ready_ports:  # `_note_ready`, inlined
+            self.ready_ports.append(0)
 
     def _note_ready(self) -> None:
         if not self.ready_ports:

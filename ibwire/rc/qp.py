@@ -446,8 +446,10 @@ class QueuePair(QPContext):
     @property
     def has_more(self) -> bool:
         """Whether it may have another packet to send."""
+        if self.responder.replies:
+            return True
         sends = self.sends
-        return bool(self.responder.replies) or sends.cursor < len(sends.wqes) or bool(sends.resend)
+        return sends.cursor < len(sends.wqes) or bool(sends.resend)
 
     def poll_timeout(self) -> Time | None:
         """When to call `handle_timeout` next, or `None`."""

@@ -59,6 +59,7 @@ class Responder:
     had lost them. Only duplicates, or small requests behind a large READ, reach it."""
 
     __slots__ = (
+        "_acknowledgement",
         "_advertised",
         "_dma_len",
         "_established",
@@ -95,6 +96,7 @@ class Responder:
         own = qp.profile
         fields = own.naks_reserved_opcode, own.refuses_annex_a19, own.discards_annex_a19
         self._handlers = _handlers(*fields)
+        self._acknowledgement = self._form(OpCode.RC_ACKNOWLEDGE)
         self.resources: list[Resource] = []
         self.replies: deque[Reply] = deque()
         self.reset()
@@ -237,7 +239,7 @@ class Responder:
         msn = self._habits.msn_of(reply, self.msn)
         if resource is None:
             replies.popleft()
-            packet = TransportPacket(self._form(OpCode.RC_ACKNOWLEDGE), reply.psn)
+            packet = TransportPacket(self._acknowledgement, reply.psn)
             if reply.syndrome is None:
                 packet.syndrome = self._credits(msn)
             else:
