@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 
 from ibwire.base.units import S, Time
 from ibwire.programs.endpoint import Endpoint
@@ -32,9 +32,9 @@ class LiveNetwork(Network):
         """Run the device for a duration."""
         self._live.run(seconds=duration / S)
 
-    def poll(self, done: Callable[[], bool]) -> None:
-        """Run the device for `glance` seconds or until `done`."""
-        self._live.run(stop=done, seconds=self._glance)
+    def poll(self, entries: Sized) -> None:
+        """Run the device for `glance` seconds or until `entries` holds something."""
+        self._live.run(stop=lambda: bool(entries), seconds=self._glance)
 
     def wait(self, done: Callable[[], bool]) -> bool:
         """Run the device until `done`, without a limit."""

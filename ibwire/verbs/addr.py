@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ibwire.rc.attributes import AddressVector
-from ibwire.verbs.base import PyverbsCM, PyverbsObject, pyverbs_errors, table
+from ibwire.verbs.base import PyverbsObject, PyverbsResource, pyverbs_errors, table
 from ibwire.verbs.fields import Structure, Unsigned
 from ibwire.verbs.libibverbs_enums import ibv_wc_flags
 from ibwire.verbs.pyverbs_error import PyverbsUserError
@@ -251,7 +251,7 @@ class AHAttr(Structure):
         return table(*local, *(route if self.is_global else ()), indent="  ")
 
 
-class AH(PyverbsCM):
+class AH(PyverbsResource):
     """An address handle, for datagrams.
 
     Made from `attr`, an `AHAttr`, or from `wc`, `grh` and `port_num`: the return path of a

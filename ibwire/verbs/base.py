@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Iterable
+from contextlib import suppress
 from itertools import count
 from threading import RLock
 from types import TracebackType
@@ -31,8 +32,8 @@ def PyverbsRDMAErrno(msg: str) -> PyverbsRDMAError:
 class pyverbs_errors:
     """Raises pyverbs errors in place of a device's, with the failed operation as the message.
 
-    A context manager; lock: held inside. A class, as a generator for each verb takes longer than
-    some verbs.
+    A context manager, which may be entered any number of times; lock: held inside. A class, as a
+    generator for each verb takes longer than some verbs.
     """
 
     __slots__ = ("_lock", "_message")
@@ -90,16 +91,22 @@ class PyverbsCM(PyverbsObject):
     ) -> None:
         self.close()
 
+    def close(self) -> None:
+        """Do nothing: not every object holds a resource of a device."""
+
+
+class PyverbsResource(PyverbsCM):
+    """An object that holds a resource of a device: dropping the last reference closes it.
+
+    Work requests and their elements hold none; they are many, and a finaliser would cost each a
+    call.
+    """
+
     def __del__(self) -> None:
         # The garbage collector finalises a reference cycle in any order, parents before
         # children too; then the parent is busy and is closed with its last child.
-        try:  # noqa: SIM105 - work requests are many, and this costs nothing
+        with suppress(PyverbsError):
             self.close()
-        except PyverbsError:
-            pass
-
-    def close(self) -> None:
-        """Do nothing: not every object holds a resource of a device."""
 
 
 class Children:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from ibwire.base.errors import VerbsError
 from ibwire.rc import work
 from ibwire.rc.cq import CompletionChannel, CompletionQueue
-from ibwire.verbs.base import Children, PyverbsCM, table
+from ibwire.verbs.base import Children, PyverbsCM, PyverbsResource, table
 from ibwire.verbs.device import Context
 from ibwire.verbs.fields import Structure, Unsigned, unsigned
 from ibwire.verbs.libibverbs_enums import (
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ibwire.verbs.pd import PD
 
 
-class CompChannel(PyverbsCM):
+class CompChannel(PyverbsResource):
     """A completion channel, which receives the events that CQs request with `req_notify`."""
 
     closing_rank = 5
@@ -79,7 +79,7 @@ class CompChannel(PyverbsCM):
             self.cc = None
 
 
-class _Queue(PyverbsCM):
+class _Queue(PyverbsResource):
     """Base of both kinds of completion queues."""
 
     closing_rank: ClassVar[int] = 4
@@ -122,7 +122,7 @@ class _Queue(PyverbsCM):
         cq = self.queue()
         network = self.context.network
         if not cq.entries:
-            network.poll(lambda: bool(cq.entries))
+            network.poll(cq.entries)
         with network.lock:
             return [WC.from_device(wc) for wc in cq.poll(count)]
 

@@ -17,7 +17,7 @@ from ibwire.rc.path import V4_MAPPED
 from ibwire.rc.sizes import MAX_MESSAGE
 from ibwire.rc.xrc import XRCDomain
 from ibwire.verbs.addr import GID
-from ibwire.verbs.base import Children, PyverbsCM, PyverbsObject, pyverbs_errors
+from ibwire.verbs.base import Children, PyverbsCM, PyverbsObject, PyverbsResource, pyverbs_errors
 from ibwire.verbs.device_attributes import (
     AsyncEvent,
     CQModerationCaps,
@@ -153,7 +153,7 @@ def rdma_get_devices() -> list[Device]:
     return get_device_list()
 
 
-class Context(PyverbsCM):
+class Context(PyverbsResource):
     """An opened device of the network that is current when it is opened.
 
     name: of the device. Opening by a connection manager's ID, a command descriptor or
@@ -473,7 +473,7 @@ class AllocDmAttr(Structure):
         self.comp_mask = comp_mask
 
 
-class DM(PyverbsCM):
+class DM(PyverbsResource):
     """Device memory; not supported: EOPNOTSUPP."""
 
     def __init__(

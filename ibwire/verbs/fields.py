@@ -15,8 +15,8 @@ from ibwire.verbs.pyverbs_error import PyverbsRangeError, PyverbsUserError
 
 def unsigned(value: SupportsInt, bits: int, name: str) -> int:
     """The number as an integer of `bits` bits; raises `PyverbsRangeError` if it does not fit."""
-    if type(value) is int:
-        number = value
+    if isinstance(value, int):
+        number = int(value)
     else:
         # Fractions are truncated, as in Cython; text is rejected, although int() reads it.
         try:
@@ -50,7 +50,7 @@ class Unsigned:
     def _store(self, instance: object, value: SupportsInt) -> None:
         if type(value) is not int or not 0 <= value < self._limit:
             value = unsigned(value, self.bits, self.name)
-        instance.__dict__[self.slot] = value
+        setattr(instance, self.slot, value)  # `__dict__` would make it a dict
 
     if TYPE_CHECKING:
 

@@ -8,7 +8,7 @@ from typing import NoReturn
 from ibwire.base.errors import VerbsError
 from ibwire.rc import work
 from ibwire.rc.memory import MemoryRegion, MemoryWindow
-from ibwire.verbs.base import PyverbsCM, pyverbs_errors, table
+from ibwire.verbs.base import PyverbsCM, PyverbsResource, pyverbs_errors, table
 from ibwire.verbs.fields import Structure, Unsigned, unsigned
 from ibwire.verbs.libibverbs_enums import ibv_access_flags, ibv_rereg_mr_flags
 from ibwire.verbs.memory import PAGE
@@ -17,7 +17,7 @@ from ibwire.verbs.pyverbs_error import PyverbsRDMAError, PyverbsUserError
 from ibwire.verbs.utils import name_of
 
 
-class MR(PyverbsCM):
+class MR(PyverbsResource):
     """A memory region in its own buffer or at an address from `mem_alloc`.
 
     `buf` is the address of its first byte. Reads and writes may go beyond its end, as in
@@ -246,7 +246,7 @@ class MWBind(PyverbsCM):
         return "MWBind:\n" + table(("WR id", self.wr_id), ("Send flags", self.send_flags))
 
 
-class MW(PyverbsCM):
+class MW(PyverbsResource):
     """A memory window of type 1 or 2."""
 
     closing_rank = 2

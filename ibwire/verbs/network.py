@@ -17,7 +17,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from functools import partial
 from typing import Protocol
@@ -126,10 +126,15 @@ class Network:
         with self.lock:
             self.simulator.run(until=self.now + duration)
 
-    def poll(self, done: Callable[[], bool]) -> None:
-        """Advance time until `done`, but no longer than one poll."""
+    def poll(self, entries: Sized) -> None:
+        """Advance time until `entries` holds something, but no longer than one poll."""
         with self.lock:
-            self.simulator.run(until=self.now + POLL_STEP, stop=done, max_frames=POLL_FRAMES)
+            self.simulator.run(
+                until=self.now + POLL_STEP,
+                stop=lambda: bool(entries),
+                max_frames=POLL_FRAMES,
+                stop_if=entries,
+            )
         if threading.active_count() > 1:
             # A thread that only polls would take the lock again at once.
             time.sleep(0)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from ibwire.rc.memory import ProtectionDomain
-from ibwire.verbs.base import Children, PyverbsCM, PyverbsObject
+from ibwire.verbs.base import Children, PyverbsCM, PyverbsObject, PyverbsResource
 from ibwire.verbs.device import Context
 from ibwire.verbs.pyverbs_error import PyverbsRDMAError, PyverbsUserError
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ibwire.verbs.wr import SGE
 
 
-class PD(PyverbsCM):
+class PD(PyverbsResource):
     """A protection domain; closing it closes its objects."""
 
     closing_rank = 6

@@ -10,7 +10,7 @@ from ibwire.rc import attributes as rc
 from ibwire.rc import work
 from ibwire.rc.qp import QPInit, QueuePair
 from ibwire.rc.xrc import XRCDomain
-from ibwire.verbs.base import Children, PyverbsCM, inc_rkey, table
+from ibwire.verbs.base import Children, PyverbsCM, PyverbsResource, inc_rkey, pyverbs_errors, table
 from ibwire.verbs.device import Context
 from ibwire.verbs.libibverbs_enums import (
     ibv_qp_attr_mask,
@@ -34,7 +34,7 @@ from ibwire.verbs.wr import RecvWR, SendWR
 from ibwire.verbs.xrcd import XRCD
 
 
-class QP(PyverbsCM):
+class QP(PyverbsResource):
     """A queue pair, of a PD with `QPInitAttr` or of a Context with `QPInitAttrEx`.
 
     With a `qp_attr` it goes to the last state that needs no peer: RTS for UD, INIT for the
@@ -59,6 +59,9 @@ class QP(PyverbsCM):
             context.network.subscribe(self.qp, context)
         self._init_attr = init_attr.copy()
         self._children = Children()
+        lock = context.network.lock
+        self._posting_send = pyverbs_errors("Failed to post send", lock)
+        self._posting_recv = pyverbs_errors("Failed to post recv", lock)
         self.handle = context.new_handle()
         self.pd = pd
         self.xrcd = xrcd
@@ -157,7 +160,7 @@ class QP(PyverbsCM):
         next_wr: RecvWR | None = wr
         while next_wr is not None:
             try:
-                with self.context.verb("Failed to post recv"):
+                with self._posting_recv:
                     pair.post_recv(next_wr.request())
             except PyverbsRDMAError:
                 if bad_wr is not None:
@@ -172,7 +175,7 @@ class QP(PyverbsCM):
         next_wr: SendWR | None = wr
         while next_wr is not None:
             try:
-                with self.context.verb("Failed to post send"):
+                with self._posting_send:
                     pair.post_send(next_wr.request(memory))
             except PyverbsRDMAError:
                 if bad_wr is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ibwire.base.errors import VerbsError
 from ibwire.rc.srq import SharedReceiveQueue
-from ibwire.verbs.base import Children, PyverbsCM
+from ibwire.verbs.base import Children, PyverbsCM, PyverbsResource
 from ibwire.verbs.cq import CQ, CQEX
 from ibwire.verbs.device import Context
 from ibwire.verbs.fields import Structure, Unsigned
@@ -87,7 +87,7 @@ class OpsWr(PyverbsCM):
         raise PyverbsRDMAError("Tag matching is not supported", errno.EOPNOTSUPP)
 
 
-class SRQ(PyverbsCM):
+class SRQ(PyverbsResource):
     """A shared receive queue: of a PD with `SrqInitAttr`, of a Context with `SrqInitAttrEx`."""
 
     closing_rank = 3

@@ -8,7 +8,7 @@ from typing import SupportsInt
 
 from ibwire.base.errors import VerbsError
 from ibwire.rc.xrc import XRCDomain
-from ibwire.verbs.base import Children, PyverbsCM
+from ibwire.verbs.base import Children, PyverbsCM, PyverbsResource
 from ibwire.verbs.device import Context
 from ibwire.verbs.fields import Structure, Unsigned
 from ibwire.verbs.libibverbs_enums import ibv_xrcd_init_attr_mask
@@ -27,7 +27,7 @@ class XRCDInitAttr(Structure):
         self.fd = int(fd)
 
 
-class XRCD(PyverbsCM):
+class XRCD(PyverbsResource):
     """An XRC domain: connects XRC queue pairs with shared receive queues."""
 
     closing_rank = 5
