@@ -157,7 +157,7 @@ class CMExchange:
         if self.reason:
             return ConnectionStatus(Status.CM_REJECTED, self.reason)
         is_overdue = end_ns - self.last_ns > self.timeout_ns
-        if self.requests and not self.is_answered:
+        if self.requests and not self.is_answered and not self.is_established:
             is_silent = self.requests > 1 or is_overdue
             return ConnectionStatus(Status.UNANSWERED if is_silent else Status.OK)
         replies = self.counts["REP", PASSIVE]

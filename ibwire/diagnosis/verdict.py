@@ -74,7 +74,7 @@ def _of_exchange(exchange: CMExchange) -> str:
         return f"{asked}{times}. {LETTERS[exchange.rejected_by]} rejected it ({reason}){hint}."
     if not exchange.requests:
         return "The capture begins after the request for this connection."
-    if not exchange.is_answered:
+    if not exchange.is_answered and not exchange.is_established:
         return (
             f"{asked}{times}, and no response is in the capture: no connection manager answers "
             "there, the path is broken, or only one direction was captured."

@@ -145,6 +145,9 @@ def test_every_part_of_a_handshake_belongs_to_one_connection(cut: int) -> None:
     [
         (Managers().asks(), "ok"),
         (Managers().asks().asks(5), "unanswered"),
+        # Only one direction is captured: an RTU is sent for a REP (IBA 12.9.8).
+        (Managers().asks().completes(), "ok"),
+        (Managers().asks().asks(5).completes(), "recovered"),
         (Managers().asks().accepts().completes(), "ok"),
         (Managers().asks().asks(5).accepts().completes(), "recovered"),
         (Managers().asks().accepts().accepts(5), "unresolved"),
