@@ -27,6 +27,7 @@ from ibwire.diagnosis.incidents import Context, describe
 from ibwire.diagnosis.record import Incident, Record, Stretch
 from ibwire.diagnosis.verdict import LETTERS, names, verdict
 from ibwire.diagnosis.wording import (
+    ONLY_OF_UC,
     VERBS,
     amount,
     count,
@@ -177,10 +178,17 @@ class Story:
         else:
             silent = LETTERS[0] if not connection.directions[0].packets else LETTERS[1]
             other = LETTERS[1 - LETTERS.index(silent)]
-            said = f": packets from {silent}, if any, were not captured"
-            if not connection.is_reliable:
-                said = ""
-            yield f"Only packets of {other} are in the capture{said}."
+            said = f"packets of {other} are in the capture"
+            cnps = sum(each.kind is FlowEventKind.CNP for each in self._record.marks)
+            if cnps == connection.directions[LETTERS.index(other)].packets:
+                # A CNP has no source queue pair, and none of its fields names a service.
+                said = (
+                    f"CNPs of {other} are known to belong to this connection: they name a queue "
+                    f"pair of {silent}, whose packets may be in the capture as another connection"
+                )
+            elif connection.is_reliable:
+                said += f": packets from {silent}, if any, were not captured"
+            yield f"Only {said}."
         yield (
             'Times are seconds since the first frame of the capture. "This point" is '
             f"{_POINTS if self._capture.has_copies else _POINT}"
@@ -377,7 +385,11 @@ class Story:
                     what = count(number, f"{one} {'response' if answers else 'packet'}")
                     where = "" if len(found) == 1 else f" ({packets(e.number for e in found)})"
                     if kind is FlowEventKind.REORDERED and self.connection.drops_late_packets:
-                        text = _LATE_OF_UC
+                        single = sum(e.opcode in ONLY_OF_UC for e in found)
+                        text = _LATE_OF_UC if single else _LATE_PARTS_OF_UC
+                    if kind is FlowEventKind.DUPLICATE and self.connection.service is Service.UC:
+                        single = sum(e.opcode in ONLY_OF_UC for e in found)
+                        text = _DUPLICATE_OF_UC if single else text
                     yield Entry(
                         "",
                         found[0].time_ns,
@@ -426,6 +438,13 @@ class Story:
             f"Congestion: {len(marks):,} of {count(total, 'packet')} from {sender} to {reader} "
             f"carry the CE mark of a switch before this point ({packets(e.number for e in marks)})."
         )
+        if not cnps and not self.connection.is_reliable:
+            return (
+                f"{text} CNPs of {reader}, if any, are listed as of a reliable connection: a CNP "
+                f"names a queue pair of {sender}, and no service."
+            )
+        if not cnps and not self.connection.directions[1 - direction].packets:
+            return f"{text} No packet of {reader} was captured, so CNPs of it would not be seen."
         if not cnps:
             return (
                 f"{text} {reader} sends no CNP, so {sender} is not asked to slow down: Linux rxe "
@@ -546,7 +565,16 @@ _COUNTS = {
 }
 """Counts of `Connection.not_observable` in words, where more than the underscores differ."""
 
-_LATE_OF_UC = "{what} of {r}{where}: {s} drops messages whose packets are out of order."
+_LATE_PARTS_OF_UC = "{what} of {r}{where}: {s} drops messages whose packets are out of order."
+_LATE_OF_UC = (
+    "{what} of {r}{where}: {s} drops a message of several packets that are out of order, and takes "
+    "one of a single packet."
+)
+_DUPLICATE_OF_UC = (
+    "{what} of {r}{where}: made by the network or by the capture. This service does not recognise "
+    "duplicates: {s} gets a message of one packet twice, unless the capture made the duplicate."
+)
+"""IBA 9.8.2; rxe_resp.c check_psn: a FIRST or ONLY is taken with whatever PSN it has."""
 
 _SMALL = (
     (

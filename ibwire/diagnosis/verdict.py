@@ -19,7 +19,7 @@ from ibwire.connections.status import ConnectionStatus, Status
 from ibwire.diagnosis.causes import OF_RESPONSES, Reason
 from ibwire.diagnosis.incident_text import IncidentText, phrase
 from ibwire.diagnosis.record import Record
-from ibwire.diagnosis.wording import count, duration, listed, sentence
+from ibwire.diagnosis.wording import ONLY_OF_UC, count, duration, listed, sentence
 from ibwire_layers.opcodes import Service
 
 LETTERS = "A", "B"
@@ -310,10 +310,10 @@ def _fine(case: Case) -> str:
     small = {event.kind for event in record.events}
     both = connection.directions
     if not connection.is_reliable:
-        return _unacknowledged(connection)
+        return _unacknowledged(case)
     if record.marks and not small - {FlowEventKind.ECN_CE, FlowEventKind.CNP}:
         if not any(each.messages for each in both):
-            return "No request is in this capture, so there is nothing to judge."
+            return "No request of this connection is in the capture, so there is nothing to judge."
         return "Nothing was lost or retransmitted."
     damaged = sum(each.damaged for each in both)
     if damaged:
@@ -352,8 +352,9 @@ def _fine(case: Case) -> str:
     return f"Nothing went wrong: {count(completed, 'message')}, {each}acknowledged."
 
 
-def _unacknowledged(connection: Connection) -> str:
+def _unacknowledged(case: Case) -> str:
     """The verdict for a service without acknowledgements."""
+    connection = case.connection
     lost = sum(each.lost for each in connection.directions)
     damaged = sum(each.damaged for each in connection.directions)
     late = sum(each.reordered for each in connection.directions)
@@ -364,28 +365,68 @@ def _unacknowledged(connection: Connection) -> str:
             "Nothing went wrong as far as the capture shows: this service acknowledges "
             "nothing, so a loss after this point leaves no trace."
         )
+    # IBA 9.8.2: a FIRST or ONLY is taken with whatever PSN it has.
+    delivered = sum(
+        each.count
+        for each in case.record.events
+        if late and each.kind is FlowEventKind.REORDERED and each.opcode in ONLY_OF_UC
+    )
+    late -= delivered
     parts = [f"{count(lost, 'packet')} did not arrive here"] if lost else []
     parts += [f"{count(damaged, 'packet')} arrived here damaged (wrong ICRC)"] if damaged else []
     parts += [f"{count(late, 'packet')} arrived here out of order"] if late else []
-    return (
-        f"{listed(parts)}. This service neither acknowledges nor retransmits: the messages they "
-        "belong to are lost."
-    )
+    said = []
+    if parts:
+        said.append(
+            f"{listed(parts)}. This service neither acknowledges nor retransmits: the messages "
+            "they belong to are lost."
+        )
+    if delivered:
+        said.append(
+            f"{count(delivered, 'message')} of one packet arrived here out of order, and this "
+            "service delivers them in that order."
+        )
+    return " ".join(said)
 
 
 def _congested(record: Record) -> Iterator[str]:
-    kinds = [each.kind for each in record.marks]
-    marks, cnps = kinds.count(FlowEventKind.ECN_CE), kinds.count(FlowEventKind.CNP)
-    if marks:
-        answer = f"answered by {count(cnps, 'CNP')}" if cnps else "and no CNP"
-        yield (
-            f"The network before this point is congested: {count(marks, 'packet')} with CE "
-            f"marks, {answer}."
+    connection = record.connection
+    marks, cnps = [0, 0], [0, 0]  # by the direction that is congested
+    for each in record.marks:
+        if each.kind is FlowEventKind.ECN_CE:
+            marks[each.direction] += 1
+        elif each.kind is FlowEventKind.CNP:
+            cnps[1 - each.direction] += 1
+    marked = [end for end in (0, 1) if marks[end]]
+    if len({cnps[end] > 0 for end in marked}) > 1:
+        parts = (
+            f"{count(marks[end], 'packet')} {_WAYS[end]} with CE marks"
+            f"{_answer(connection, end, cnps[end])}"
+            for end in marked
         )
-    elif cnps:
-        report = f"{count(cnps, 'CNP')} {'reports' if cnps == 1 else 'report'} it"
-        slowed = {1 - each.direction for each in record.marks}
-        if all(record.connection.directions[end].packets for end in slowed):
-            yield f"The network after this point is congested: {report}."
+        yield f"The network before this point is congested: {'; '.join(parts)}."
+    elif marked:
+        answer = _answer(connection, marked[0], sum(cnps[end] for end in marked))
+        said = f"{count(sum(marks), 'packet')} with CE marks{answer}"
+        yield f"The network before this point is congested: {said}."
+    for end in (0, 1):
+        if marks[end] or not cnps[end]:
+            continue
+        report = f"{count(cnps[end], 'CNP')} {'reports' if cnps[end] == 1 else 'report'} it"
+        where = f" {_WAYS[end]}" if marked or cnps[1 - end] else ""
+        if connection.directions[end].packets:
+            yield f"The network after this point is congested{where}: {report}."
         else:
-            yield f"The network is congested: {report}; the capture does not show where."
+            yield f"The network is congested{where}: {report}; the capture does not show where."
+
+
+def _answer(connection: Connection, end: int, cnps: int) -> str:
+    """What the receiver did about marks, as far as the capture can show it."""
+    if cnps:
+        return f", answered by {count(cnps, 'CNP')}"
+    # A CNP is taken for one of a reliable connection.
+    is_shown = connection.is_reliable and connection.directions[1 - end].packets
+    return ", and no CNP" if is_shown else ""
+
+
+_WAYS = "from A to B", "from B to A"

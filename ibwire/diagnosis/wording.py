@@ -6,8 +6,18 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from ibwire.diagnosis.causes import Reason
-from ibwire_layers.opcodes import name_of
+from ibwire_layers.opcodes import OpCode, name_of
 from ibwire_layers.syndrome import NakCode
+
+ONLY_OF_UC = frozenset(
+    {
+        OpCode.UC_SEND_ONLY,
+        OpCode.UC_SEND_ONLY_WITH_IMMEDIATE,
+        OpCode.UC_RDMA_WRITE_ONLY,
+        OpCode.UC_RDMA_WRITE_ONLY_WITH_IMMEDIATE,
+    }
+)
+"""Messages of one packet, which UC delivers in any order and as often as they arrive."""
 
 
 class Phrase(NamedTuple):

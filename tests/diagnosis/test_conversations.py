@@ -22,6 +22,16 @@ from rules.check_frames import judge
 from strategies import ROUTE4
 
 
+def stories_of(talk: Talk) -> list[Story]:
+    """The stories of several connections."""
+    recorder = Recorder(Everything())
+    analysis = Analysis(recorder)
+    feed(analysis, talk.frames)
+    analysis.finish()
+    frames = Frames("x", talk.frames[0][0], talk.frames[-1][0])
+    return [Story(record, frames, True) for record in recorder.records()]
+
+
 def record_of(talk: Talk) -> tuple[Record, Frames]:
     """What the story of a conversation is made of."""
     recorder = Recorder(Everything())
@@ -33,7 +43,8 @@ def record_of(talk: Talk) -> tuple[Record, Frames]:
 
 
 def story_of(talk: Talk) -> Story:
-    return Story(*record_of(talk), True)
+    [story] = stories_of(talk)
+    return story
 
 
 def text_of(story: Story) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from connections.talk import Talk
-from diagnosis.test_conversations import story_of, text_of
+from diagnosis.test_conversations import stories_of, story_of, text_of
 from ibwire_layers.opcodes import OpCode
 
 READ = OpCode.RC_RDMA_READ_REQUEST
@@ -414,3 +414,74 @@ def test_a_requester_that_is_retransmitting_has_not_disregarded_an_rnr_nak() -> 
 
     assert "after only" not in text
     assert "A was retransmitting when it passed here." in text
+
+
+def test_a_cnp_about_one_direction_answers_no_mark_of_the_other() -> None:
+    """8 SENDs of A are marked; the only CNP is of A, about the unmarked SENDs of B."""
+    talk = Talk()
+    for step in range(8):
+        talk.ask(OpCode.RC_SEND_ONLY, 2 + step, 64, ack_req=1, ecn=3)
+        talk.answer(2 + step, step + 1, ecn=2)
+        talk.ask(OpCode.RC_SEND_ONLY, 50 + step, 64, ack_req=1, ecn=2, sender=1)
+        talk.answer(50 + step, step + 1, ecn=2, sender=0)
+    talk.put(0, OpCode.CNP, 0, 16)
+
+    verdict = story_of(talk).verdict
+    assert "8 packets with CE marks, and no CNP." in verdict
+    assert "after this point is congested from B to A: 1 CNP reports it" in verdict
+
+
+def test_marks_of_both_directions_have_their_own_cnps() -> None:
+    talk = Talk()
+    for step in range(3):
+        talk.ask(OpCode.RC_SEND_ONLY, 2 + step, 64, ack_req=1, ecn=3)
+        talk.answer(2 + step, step + 1, ecn=3 if step == 0 else 2)
+    talk.put(1, OpCode.CNP, 0, 16)
+
+    assert (
+        "3 packets from A to B with CE marks, answered by 1 CNP; "
+        "1 packet from B to A with CE marks, and no CNP."
+    ) in story_of(talk).verdict
+
+
+def test_no_packet_of_a_receiver_is_no_sign_that_it_sends_no_cnp() -> None:
+    """Only A's direction is captured."""
+    talk = Talk()
+    for psn in range(8):
+        talk.ask(OpCode.RC_SEND_ONLY, psn, 64, ack_req=1, ecn=3)
+    story = story_of(talk)
+
+    assert "sends no CNP" not in text_of(story)
+    assert "no CNP" not in story.verdict
+
+
+@pytest.mark.parametrize("opcode", [OpCode.UD_SEND_ONLY, OpCode.UC_SEND_ONLY])
+def test_a_receiver_of_a_service_without_acks_may_have_sent_cnps(opcode: int) -> None:
+    """B sends one: it names A's queue pair, and not the service."""
+    talk = Talk()
+    for psn in range(8):
+        talk.ask(opcode, psn, 64, ecn=3)
+        talk.ask(opcode, psn, 64, ecn=2, sender=1)
+    talk.put(1, OpCode.CNP, 0, 16)
+    stories = stories_of(talk)
+    [of_cnp] = [each for each in stories if any(e.cnps for e in each.connection.directions)]
+
+    for story in stories:
+        assert "sends no CNP" not in text_of(story)
+        assert "and no CNP" not in story.verdict
+    assert "were not captured" not in text_of(of_cnp)
+    assert "No request is in this capture" not in of_cnp.verdict
+
+
+def test_uc_takes_messages_of_one_packet_in_any_order_and_twice() -> None:
+    """IBA 9.8.2; rxe_resp.c check_psn: a FIRST or ONLY is taken with whatever PSN it has."""
+    talk = Talk(counts_ids=False)
+    for psn in (0, 1, 2, 4, 3, 5):
+        talk.ask(OpCode.UC_SEND_ONLY, psn, 64)
+    talk.frames.append((talk.frames[-1][0] + 1000, talk.frames[-1][1]))
+    story = story_of(talk)
+
+    assert "drops the duplicate" not in text_of(story)
+    assert "gets a message of one packet twice" in text_of(story)
+    assert "the messages they belong to are lost" not in story.verdict
+    assert "1 message of one packet arrived here out of order" in story.verdict
