@@ -240,7 +240,7 @@ def test_packets_without_room_in_the_buffer_are_reported() -> None:
     receiver = fabric.link(switch.ports[2])
     period = receiver.period
     frame = packet_of(Datagram(bytearray(256), host.lid, 1, 1, 1), vl=0)
-    receiver.buffer.held[0] = receiver.buffer.size  # nothing leaves any more
+    receiver.buffers[0].held = receiver.buffers[0].size  # nothing leaves any more
     for count in range(9):
         assert switch.ports[2].counters.excessive_buffer_overrun_errors == 0, count
         assert not receiver.take(read_packet(frame), fabric.simulator.now)
@@ -360,7 +360,7 @@ def test_a_request_for_counters_takes_credits_of_a_lane_of_data() -> None:
     assert [len(each) for each in answers.values()] == [1, 1]
     counted = PortCounters.unpack(bytes(answers[target][0].mad[64:]))
     assert counted.port_xmit_pkts == target.counters.port_xmit_pkts - 1  # the answer itself
-    assert link.credits.sent[0] == 2 * 5  # 290 bytes are 5 blocks of 64
+    assert link.credits[0].sent == 2 * 5  # 290 bytes are 5 blocks of 64
     assert [dlid_of(frame) for frame, _ in brought.seen if len(frame) > FCP] == [
         target.lid, asker.lid, brought.subnet.nodes["sw2"].ports[0].lid, asker.lid,
     ]  # fmt: skip

@@ -139,7 +139,7 @@ class AdapterPort:
         if not link.take(packet, now):
             return
         vl = packet.vl
-        if vl != MANAGEMENT_VL and link.buffer.free(vl, packet.cost) and link.give(vl):
+        if vl != MANAGEMENT_VL and link.buffers[vl].free(packet.cost) and link.give(vl):
             self._note_ready()
         if link.state != state:
             self._note_ready()
@@ -215,7 +215,7 @@ class AdapterPort:
             packet = staged[vl]
             if packet is not None:
                 waits = True
-                if link.credits.allows(vl, packet.cost):
+                if link.credits[vl].allows(packet.cost):
                     sendable |= 1 << vl
                     self._sizes[vl] = packet.size
             vl += 1

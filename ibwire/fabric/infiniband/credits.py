@@ -26,6 +26,8 @@ NORMAL: Final = 0
 INITIALIZING: Final = 1
 """Operation codes of a flow-control packet; those above are reserved."""
 
+NO_LIMIT: Final = -1
+"""FCCL before the first flow-control packet, when nothing may be sent."""
 COUNT_MASK: Final = 4095  # MODULUS - 1
 
 
@@ -35,87 +37,86 @@ def blocks_of(size: int) -> int:
 
 
 class SendCredits:
-    """What the sender of a direction knows, by virtual lane."""
+    """What the sender of a direction knows of a virtual lane."""
 
-    __slots__ = ("limits", "sent")
+    __slots__ = ("limit", "sent")
 
-    def __init__(self, lanes: int) -> None:
-        self.sent = [0] * lanes
+    def __init__(self) -> None:
+        self.sent = 0
         """FCTBS: blocks sent since the link came up."""
-        self.limits: list[int | None] = [None] * lanes
-        """FCCL as received last; `None` before the first, when nothing may be sent."""
+        self.limit = NO_LIMIT
+        """FCCL as received last."""
 
-    def allows(self, vl: int, cost: int) -> bool:
+    def allows(self, cost: int) -> bool:
         """Whether a packet of so many blocks may leave: all of it has credits."""
-        limit = self.limits[vl]
-        return limit is not None and (limit - self.sent[vl] - cost) & COUNT_MASK <= LARGEST_GRANT
+        limit = self.limit
+        return limit != NO_LIMIT and (limit - self.sent - cost) & COUNT_MASK <= LARGEST_GRANT
 
-    def left(self, vl: int) -> int:
+    @property
+    def left(self) -> int:
         """Blocks that may still be sent."""
-        limit = self.limits[vl]
-        return 0 if limit is None else (limit - self.sent[vl]) & COUNT_MASK
+        return 0 if self.limit == NO_LIMIT else (self.limit - self.sent) & COUNT_MASK
 
 
 class ReceiveBuffer:
-    """The buffer of a receiver, by virtual lane.
+    """The buffer of a receiver for a virtual lane.
 
-    size: blocks of each lane, not above `LARGEST_GRANT`. step: a new limit is sent when it is
-    higher than the last one by so many blocks.
+    size: its blocks, not above `LARGEST_GRANT`. step: a new limit is sent when it is higher than
+    the last one by so many blocks.
     """
 
     __slots__ = ("accepted", "announced", "held", "leaving", "most", "size", "step")
 
-    def __init__(self, lanes: int, size: int, step: int) -> None:
+    def __init__(self, size: int, step: int) -> None:
         self.size = size
         self.step = step
-        self.accepted = [0] * lanes
+        self.accepted = 0
         """ABR: blocks received since the link came up."""
-        self.held = [0] * lanes
+        self.held = 0
         """Blocks in the buffer."""
-        self.leaving = [0] * lanes
+        self.leaving = 0
         """Those of them that are just leaving."""
-        self.announced = [0] * lanes
+        self.announced = 0
         """FCCL as sent last."""
         self.most = 0
-        """The largest number of blocks that any lane has held."""
+        """The largest number of blocks that it has held."""
 
-    def take(self, vl: int, cost: int) -> bool:
+    def take(self, cost: int) -> bool:
         """Put a packet in; `False` if it does not fit."""
-        held = self.held[vl] + cost
+        held = self.held + cost
         if held > self.size:
             return False
-        self.held[vl] = held
+        self.held = held
         if held > self.most:
             self.most = held
-        self.accepted[vl] = self.accepted[vl] + cost & COUNT_MASK
+        self.accepted = self.accepted + cost & COUNT_MASK
         return True
 
-    def free(self, vl: int, cost: int, *, has_begun: bool = False) -> bool:
+    def free(self, cost: int, *, has_begun: bool = False) -> bool:
         """Take a packet out; whether the sender should be given the new limit.
 
         has_begun: whether `begin_to_free` was called for it.
         """
         if has_begun:
-            self.leaving[vl] = self.leaving[vl] - cost
-        held = self.held[vl] = self.held[vl] - cost
-        limit = self.accepted[vl] + self.size - held
-        return (limit - self.announced[vl]) & COUNT_MASK >= self.step
+            self.leaving -= cost
+        self.held -= cost
+        return (self.accepted + self.size - self.held - self.announced) & COUNT_MASK >= self.step
 
-    def begin_to_free(self, vl: int, cost: int) -> bool:
+    def begin_to_free(self, cost: int) -> bool:
         """Let a packet begin to leave; whether the sender should be given a new limit when it and
         the others that are leaving have left."""
-        leaving = self.leaving[vl] = self.leaving[vl] + cost
-        limit = self.accepted[vl] + self.size - self.held[vl]
-        return (limit + leaving - self.announced[vl]) & COUNT_MASK >= self.step
+        self.leaving += cost
+        limit = self.accepted + self.size - self.held + self.leaving
+        return (limit - self.announced) & COUNT_MASK >= self.step
 
-    def limit(self, vl: int) -> int:
+    @property
+    def limit(self) -> int:
         """FCCL: up to which count the other end may send now."""
-        return self.accepted[vl] + self.size - self.held[vl] & COUNT_MASK
+        return self.accepted + self.size - self.held & COUNT_MASK
 
     def restart(self) -> None:
         """Begin to count from 0, as the link has come up again; packets stay."""
-        lanes = len(self.accepted)
-        self.accepted, self.announced = [0] * lanes, [0] * lanes
+        self.accepted = self.announced = 0
 
 
 def flow_control_packet(vl: int, *, sent: int, limit: int, operation: int = NORMAL) -> Frame:

@@ -59,7 +59,7 @@ class LinkEnd:
         "_latency",
         "_update_symbols",
         "arbiter",
-        "buffer",
+        "buffers",
         "coming",
         "counters",
         "counts",
@@ -96,8 +96,9 @@ class LinkEnd:
     def __init__(self, port: Port, settings: FabricSettings) -> None:
         self.port = port
         self.counters = port.counters
-        self.credits = SendCredits(LANES)
-        self.buffer = ReceiveBuffer(LANES, settings.buffer, settings.step)
+        self.credits = [SendCredits() for _ in range(LANES)]
+        """By virtual lane, as its buffers."""
+        self.buffers = [ReceiveBuffer(settings.buffer, settings.step) for _ in range(LANES)]
         self.line: Direction
         """To the other end."""
         self.incoming: Direction
@@ -193,8 +194,9 @@ class LinkEnd:
     def start(self, now: Time) -> None:
         """The link has come up: all counts begin at 0, and all limits are sent."""
         self.read_tables()
-        self.credits = SendCredits(LANES)
-        self.buffer.restart()
+        self.credits = [SendCredits() for _ in range(LANES)]
+        for buffer in self.buffers:
+            buffer.restart()
         self.forget_coming()
         self.wait_since = None
         self.local_errors.more = 0
@@ -293,15 +295,16 @@ class LinkEnd:
         due = self.due
         vl = 0 if due & 1 else (due & -due).bit_length() - 1
         self.due = due & due - 1
-        limit = self.buffer.announced[vl] = self.buffer.limit(vl)
+        buffer = self.buffers[vl]
+        limit = buffer.announced = buffer.limit
         operation = INITIALIZING if self.state < ARMED else NORMAL
-        return FlowControl(vl, sent=self.credits.sent[vl], limit=limit, operation=operation)
+        return FlowControl(vl, sent=self.credits[vl].sent, limit=limit, operation=operation)
 
     def sent(self, packet: LinkPacket, now: Time) -> None:
         """Count a packet that leaves, and its credits."""
         if packet.vl != MANAGEMENT_VL:
-            sent = self.credits.sent
-            sent[packet.vl] = sent[packet.vl] + packet.cost & COUNT_MASK
+            credits = self.credits[packet.vl]
+            credits.sent = credits.sent + packet.cost & COUNT_MASK
         counters = self.counters
         counters.port_xmit_pkts += 1
         counters.port_xmit_data += packet.words
@@ -364,14 +367,14 @@ class LinkEnd:
                 self.local_errors.more -= 1
             if packet.operation <= INITIALIZING and packet.vl < self.lanes:
                 self.updated |= 1 << packet.vl
-                self.credits.limits[packet.vl] = packet.limit
+                self.credits[packet.vl].limit = packet.limit
             packet = packet.next
         self.coming = packet
         before = now - self.pipe  # the packets that arrived by then were taken
         packet = self.counts
         while packet is not None and packet.arrival <= before:
             if packet.operation <= INITIALIZING and packet.vl < self.lanes:
-                self.buffer.accepted[packet.vl] = packet.sent
+                self.buffers[packet.vl].accepted = packet.sent
             packet = packet.next
         self.counts = packet
         self.settles_at = NEVER if packet is None else packet.arrival + self.pipe
@@ -417,7 +420,7 @@ class LinkEnd:
         if vl >= self.lanes:
             counters.reject(MALFORMED)
             return False
-        if not self.buffer.take(vl, packet.cost):
+        if not self.buffers[vl].take(packet.cost):
             counters.reject(OVERRUN)
             self.overruns += 1
             return False

@@ -26,7 +26,7 @@ from ibwire.fabric.infiniband.counters import (
     TOO_OLD_IN_QUEUE,
     TOO_OLD_IN_SWITCH,
 )
-from ibwire.fabric.infiniband.credits import COUNT_MASK, FCP_SIZE, LARGEST_GRANT
+from ibwire.fabric.infiniband.credits import COUNT_MASK, FCP_SIZE, LARGEST_GRANT, NO_LIMIT
 from ibwire.fabric.infiniband.link import LANES, LinkEnd
 from ibwire.fabric.infiniband.lrh import MANAGEMENT_VL, aborted, pkey_of
 from ibwire.fabric.infiniband.packets import FlowControl, LinkPacket, read_packet
@@ -513,7 +513,7 @@ class CutThroughSwitch:
             return True, 0, 0
         packets = sum(lane.count for lane in self.ports[number].lanes)
         busy = link.line.free_at > now
-        return False, packets + busy, -link.credits.left(vl)
+        return False, packets + busy, -link.credits[vl].left
 
     def _admits(self, link: LinkEnd, transit: Transit, *, inbound: bool) -> bool:
         """Whether a port that enforces P_Keys lets a packet pass; counts it if not."""
@@ -594,7 +594,6 @@ class CutThroughSwitch:
         link = output.link
         if now >= link.settles_at:
             link.settle(now)
-        credits = link.credits
         have_lifetimes = output.hoq is not None or self._life is not None
         sendable = vl = 0
         waits = False
@@ -607,10 +606,11 @@ class CutThroughSwitch:
                 elif transit.ready > now:
                     transit = None
                 if transit is not None:
-                    limit = credits.limits[vl]  # `allows`, inlined
+                    credits = link.credits[vl]
+                    limit = credits.limit  # `allows`, inlined
                     if (
-                        limit is not None
-                        and (limit - credits.sent[vl] - transit.cost) & COUNT_MASK <= LARGEST_GRANT
+                        limit != NO_LIMIT
+                        and (limit - credits.sent - transit.cost) & COUNT_MASK <= LARGEST_GRANT
                     ):
                         if output.waiting == 1 and link.lanes == 1:
                             return 0 if link.arbiter.lanes & 1 else -1
@@ -693,7 +693,7 @@ class CutThroughSwitch:
         elif source is not None:
             transit.drains = True
             source.draining.append(output)
-            if source.link.buffer.begin_to_free(transit.vl, transit.cost):
+            if source.link.buffers[transit.vl].begin_to_free(transit.cost):
                 # Whichever of them ends last; the end of others may be awaited already.
                 for each in source.draining:
                     if not each.link.line.is_awaited:
@@ -712,7 +712,7 @@ class CutThroughSwitch:
         source.draining.remove(output)
         link = source.link
         vl = transit.vl
-        if link.buffer.free(vl, transit.cost, has_begun=True) and link.give(vl):
+        if link.buffers[vl].free(transit.cost, has_begun=True) and link.give(vl):
             self.ready_ports.append(source.number)
 
     def _release(self, transit: Transit) -> None:
@@ -724,7 +724,7 @@ class CutThroughSwitch:
                 return
         if source is not None:
             link = source.link
-            if link.buffer.free(transit.vl, transit.cost) and link.give(transit.vl):
+            if link.buffers[transit.vl].free(transit.cost) and link.give(transit.vl):
                 self.ready_ports.append(source.number)
 
 

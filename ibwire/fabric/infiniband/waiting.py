@@ -100,8 +100,9 @@ def explain(circle: list[Wait]) -> str:
 
 def _room(near: LinkEnd, far: LinkEnd, vl: int) -> int:
     """Blocks of a receiver that are neither taken nor on their way."""
-    on_the_way = (near.credits.sent[vl] - far.buffer.accepted[vl]) % MODULUS
-    return far.buffer.size - far.buffer.held[vl] - on_the_way
+    buffer = far.buffers[vl]
+    on_the_way = (near.credits[vl].sent - buffer.accepted) % MODULUS
+    return buffer.size - buffer.held - on_the_way
 
 
 def _reasons(switch: CutThroughSwitch, came: int, vl: int) -> tuple[Queue, ...]:

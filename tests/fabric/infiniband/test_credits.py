@@ -26,39 +26,39 @@ def test_a_flow_control_packet_has_the_bytes_of_the_golden_vectors() -> None:
 
 def test_128_blocks_carry_one_packet_of_4_kib_a_round_trip() -> None:
     """LRH to VCRC are 8 + 12 + 4096 + 4 + 2 = 4122 bytes, 65 blocks: two of them need 130."""
-    sender, receiver = SendCredits(1), ReceiveBuffer(1, 128, 16)
+    sender, receiver = SendCredits(), ReceiveBuffer(128, 16)
     cost = blocks_of(4122)
-    before = sender.allows(0, cost)
-    sender.limits[0] = receiver.limit(0)
+    before = sender.allows(cost)
+    sender.limit = receiver.limit
 
     assert (cost, before) == (65, False)
-    assert sender.allows(0, cost)
-    sender.sent[0] += cost
-    assert not sender.allows(0, cost)
-    assert receiver.take(0, cost)
-    assert receiver.limit(0) == 128
-    assert receiver.free(0, cost)
-    sender.limits[0] = receiver.limit(0)
-    assert (sender.limits[0], sender.allows(0, cost)) == (193, True)
+    assert sender.allows(cost)
+    sender.sent += cost
+    assert not sender.allows(cost)
+    assert receiver.take(cost)
+    assert receiver.limit == 128
+    assert receiver.free(cost)
+    sender.limit = receiver.limit
+    assert (sender.limit, sender.allows(cost)) == (193, True)
 
 
 def test_counts_pass_4096() -> None:
-    sender, receiver = SendCredits(1), ReceiveBuffer(1, 100, 1)
+    sender, receiver = SendCredits(), ReceiveBuffer(100, 1)
     for _ in range(200):
-        sender.limits[0] = receiver.limit(0)
-        assert sender.allows(0, 65)
-        sender.sent[0] = (sender.sent[0] + 65) % 4096
-        assert not sender.allows(0, 65)
-        assert receiver.take(0, 65)
-        receiver.free(0, 65)
+        sender.limit = receiver.limit
+        assert sender.allows(65)
+        sender.sent = (sender.sent + 65) % 4096
+        assert not sender.allows(65)
+        assert receiver.take(65)
+        receiver.free(65)
 
-    assert sender.sent[0] == receiver.accepted[0] == 200 * 65 % 4096
+    assert sender.sent == receiver.accepted == 200 * 65 % 4096
 
 
 def test_a_buffer_takes_no_more_than_its_size() -> None:
-    receiver = ReceiveBuffer(1, 100, 1)
+    receiver = ReceiveBuffer(100, 1)
 
-    assert [receiver.take(0, 60), receiver.take(0, 60), receiver.held[0]] == [True, False, 60]
+    assert [receiver.take(60), receiver.take(60), receiver.held] == [True, False, 60]
 
 
 def shares(arbiter: Arbiter, sendable: int, size: int, packets: int) -> Counter[int]:

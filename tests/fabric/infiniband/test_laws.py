@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from fabric.infiniband.test_network import assert_nothing_lost, hosts_of
 from ibwire.base.node import Frame
 from ibwire.base.units import MS, NS, US, S, Time
-from ibwire.fabric.infiniband.credits import LARGEST_GRANT, read_flow_control
+from ibwire.fabric.infiniband.credits import LARGEST_GRANT, NO_LIMIT, read_flow_control
 from ibwire.fabric.infiniband.lrh import words_of
 from ibwire.fabric.infiniband.network import set_limits
 from ibwire.fabric.infiniband.routing import Engine, bring_up
@@ -88,10 +88,10 @@ class Watch:
         self.words += words_of(frame)
         self.packets += 1
         vl = frame[0] >> 4
-        limit = self.link.credits.limits[vl]
-        assert limit is not None
+        credits, buffer = self.link.credits[vl], self.far.buffers[vl]
+        assert credits.limit != NO_LIMIT
         # What is left after this packet: never below 0, which would be a large number here.
-        assert self.link.credits.left(vl) <= min(self.far.buffer.size, LARGEST_GRANT)
+        assert credits.left <= min(buffer.size, LARGEST_GRANT)
 
     def after(self, size: int) -> Time:
         """The time of so many bytes on the line."""
@@ -205,7 +205,8 @@ def check(
     for switch in traffic.fabric.switches.values():
         for number, switch_port in switch.ports.items():
             switch.settle(number, traffic.simulator.now)
-            assert (switch_port.draining, sum(switch_port.link.buffer.leaving)) == ([], 0)
+            assert switch_port.draining == []
+            assert {buffer.leaving for buffer in switch_port.link.buffers} == {0}
 
 
 FLOWS = st.lists(
