@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -47,8 +47,63 @@ class Negotiated(NamedTuple):
     """File and number of the packet that completed the handshake."""
 
 
+class Damaged:
+    """PSNs of packets that were seen with a wrong ICRC, by direction."""
+
+    __slots__ = ("answers", "requests", "responses")
+
+    def __init__(self) -> None:
+        self.requests: tuple[dict[int, int], dict[int, int]] = {}, {}
+        """How often the newest of requests were seen, as far as those packets are not counted as
+        missing."""
+        self.responses: tuple[dict[int, int], dict[int, int]] = {}, {}
+        """The same of responses, which have the PSNs of the other end's requests."""
+        self.answers: tuple[dict[int, None], dict[int, None]] = {}, {}
+        """The newest of responses to READs and atomics."""
+
+    def turned(self) -> Damaged:
+        """The same with the directions swapped."""
+        twin = Damaged()
+        twin.requests = self.requests[1], self.requests[0]
+        twin.responses = self.responses[1], self.responses[0]
+        twin.answers = self.answers[1], self.answers[0]
+        return twin
+
+
+NOTHING_DAMAGED: Final = Damaged()
+"""Of most connections, which need no memory for it; nothing is added to it."""
+
+
 class Connection:
     """Two ends that exchange packets. End 0 sent the first of them."""
+
+    __slots__ = (
+        "_damaged",
+        "cm_rejected",
+        "directions",
+        "early_acks",
+        "early_ns",
+        "endings",
+        "ends",
+        "exchange_status",
+        "exchanges",
+        "first",
+        "flows",
+        "identities",
+        "max_reads",
+        "may_be_cut",
+        "mtu",
+        "mtu_is_seen",
+        "number",
+        "pairing",
+        "priorities",
+        "refused",
+        "seams",
+        "service",
+        "settled",
+        "silences",
+        "unacknowledged",
+    )
 
     def __init__(self, number: int, ends: tuple[End, End], service: Service) -> None:
         self.number = number
@@ -61,18 +116,12 @@ class Connection:
         """Index 0: packets from end 0 to end 1."""
         self.identities = Identity(), Identity()
         """IP identifications of the packets of each direction."""
-        self.damaged_psns: tuple[dict[int, int], dict[int, int]] = {}, {}
-        """How often the newest PSNs of the requests of each direction were seen with a wrong ICRC,
-        as far as those packets are not counted as missing."""
-        self.damaged_responses: tuple[dict[int, int], dict[int, int]] = {}, {}
-        """The same of responses, which have the PSNs of the other end's requests."""
-        self.damaged_answers: tuple[dict[int, None], dict[int, None]] = {}, {}
-        """The newest PSNs of responses to READs and atomics that were seen with a wrong ICRC."""
+        self._damaged: Damaged | None = None
         self.mtu: int | None = None
         """Path MTU in bytes, once a packet has shown it or a handshake has negotiated it."""
         self.mtu_is_seen = False
         """A packet has shown the path MTU."""
-        self.max_reads: list[int | None] = [None, None]
+        self.max_reads: tuple[int | None, int | None] = None, None
         """READs and atomics that each end may have outstanding, where the CM negotiated it."""
         self.flows: list[int] = []
         """Numbers of its flows, by direction."""
@@ -106,6 +155,22 @@ class Connection:
         """How long before it, at most."""
         self.seams = 0
         """Joints between files at which something may have been counted wrongly."""
+
+    @property
+    def damaged(self) -> Damaged:
+        """What was seen with a wrong ICRC."""
+        return self._damaged or NOTHING_DAMAGED
+
+    def damaged_to_add_to(self) -> Damaged:
+        """The same, to add a packet."""
+        if self._damaged is None:
+            self._damaged = Damaged()
+        return self._damaged
+
+    def take_damaged(self, other: Connection, *, is_turned: bool) -> None:
+        """Take what another part of the connection has; is_turned: its ends are swapped."""
+        found = other._damaged
+        self._damaged = found.turned() if found is not None and is_turned else found
 
     @property
     def status(self) -> ConnectionStatus:
@@ -193,7 +258,9 @@ class Connection:
 
     def note_negotiated(self, end: int, negotiated: Negotiated) -> None:
         """A handshake has negotiated the next requests of an end."""
-        self.max_reads[end] = negotiated.max_reads
+        one, other = self.max_reads
+        limit = negotiated.max_reads
+        self.max_reads = (one, limit) if end else (limit, other)
         if not self.mtu_is_seen:
             self.mtu = negotiated.mtu or self.mtu
 
@@ -210,7 +277,8 @@ class Connection:
 
         span: PSNs that they take, if more than one each.
         """
-        damaged = (self.damaged_responses if are_responses else self.damaged_psns)[direction]
+        known = self.damaged
+        damaged = (known.responses if are_responses else known.requests)[direction]
         for each in range(psn, psn + (span or count)) if damaged else ():
             if count and each & MASK in damaged:
                 damaged[each & MASK] -= 1

@@ -181,16 +181,16 @@ class ConnectionTracker:
     def _take_damaged(self, direction: int, packet: TransportPacket) -> None:
         """A packet with a wrong ICRC, which its receiver drops."""
         self.connection.directions[direction].damaged += 1
-        connection, is_response = self.connection, packet.opcode in RESPONSES
-        damaged = connection.damaged_responses if is_response else connection.damaged_psns
-        psns = damaged[direction]
+        is_response = packet.opcode in RESPONSES
+        damaged = self.connection.damaged_to_add_to()
+        psns = (damaged.responses if is_response else damaged.requests)[direction]
         psns[packet.psn] = psns.pop(packet.psn, 0) + 1
         if len(psns) > KEEP:
             del psns[next(iter(psns))]
         if not is_response:
             self.requests[direction].note_damaged(packet)
         elif packet.opcode not in ACKNOWLEDGE:
-            answers = connection.damaged_answers[direction]
+            answers = damaged.answers[direction]
             answers[packet.psn] = None
             if len(answers) > KEEP:
                 del answers[next(iter(answers))]
@@ -277,15 +277,7 @@ class ConnectionTracker:
         for end, tracker in enumerate(self.requests):
             tracker.join(before[end], next_there=first.next[order[end]])
         connection.identities = other.identities[order[0]], other.identities[order[1]]
-        connection.damaged_psns = other.damaged_psns[order[0]], other.damaged_psns[order[1]]
-        connection.damaged_responses = (
-            other.damaged_responses[order[0]],
-            other.damaged_responses[order[1]],
-        )
-        connection.damaged_answers = (
-            other.damaged_answers[order[0]],
-            other.damaged_answers[order[1]],
-        )
+        connection.take_damaged(other, is_turned=is_turned)
         connection.early_acks += other.early_acks
         connection.early_ns = max(connection.early_ns, other.early_ns)
         for end in (0, 1):

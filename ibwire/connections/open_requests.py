@@ -102,8 +102,8 @@ def _is_damaged_at_end(requests: TrackedRequests) -> bool:
     asked, answered = (
         [(psn - after + HALF & MASK) - HALF for psn in psns]
         for psns in (
-            requests.connection.damaged_psns[requests.end],
-            requests.connection.damaged_responses[1 - requests.end],
+            requests.connection.damaged.requests[requests.end],
+            requests.connection.damaged.responses[1 - requests.end],
         )
     )
     return any(0 <= step < DAMAGED_AHEAD for step in asked) or any(

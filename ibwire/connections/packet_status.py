@@ -60,7 +60,7 @@ def status_of_old_request(
 def _may_come_late(requests: TrackedRequests, psn: int) -> bool:
     """Whether the first request of this PSN has not passed here, not even damaged."""
     is_unseen = requests.unseen.is_unseen(requests.end, psn)
-    return is_unseen and psn & MASK not in requests.connection.damaged_psns[requests.end]
+    return is_unseen and psn & MASK not in requests.connection.damaged.requests[requests.end]
 
 
 def _has_cause(

@@ -242,7 +242,7 @@ def may_be_late(requests: TrackedRequests, run: Retransmission) -> bool:
         run.event.count == 1
         and run.event.cause is Cause.NAK
         and not requests.connection.identities[requests.end].counts_up
-        and run.psn & MASK not in requests.connection.damaged_psns[requests.end]
+        and run.psn & MASK not in requests.connection.damaged.requests[requests.end]
         and within(requests.unseen.unsettled.requests, run.psn) is not None
     )
 

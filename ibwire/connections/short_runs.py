@@ -116,7 +116,7 @@ def _is_usable(tracker: ConnectionTracker) -> bool:
             return False
         if requests.next is None and requests.unrequested_next is not None:
             return False
-    return not any(connection.damaged_answers)
+    return not any(connection.damaged.answers)
 
 
 class Packets:

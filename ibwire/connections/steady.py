@@ -238,7 +238,7 @@ def _regular(exchange: Exchange, rows: Rows) -> int:
     odd |= is_answer & (answers != expected)
     # No ACK acknowledges beyond a READ that is not answered in full.
     odd |= np.searchsorted(wanted, answers, side="right") > given
-    damaged = tracker.connection.damaged_answers[1 - tracker.end]
+    damaged = tracker.connection.damaged.answers[1 - tracker.end]
     if damaged:  # it counts as retransmitted
         odd |= is_answer & np.isin(rows.psn[responses], list(damaged))
     # A response after a message that was left unfinished completes that as well.

@@ -463,7 +463,7 @@ class RequestTracker(TrackedRequests):
                     self._miss_responses(message, psn, packet)
                 counts = self.connection.directions[1 - self.end]
                 counts.doubtful += message.is_doubtful
-                was_damaged = packet.psn in self.connection.damaged_answers[1 - self.end]
+                was_damaged = packet.psn in self.connection.damaged.answers[1 - self.end]
                 counts.retransmitted += was_damaged
                 message.next_response = psn + 1
                 self._settle(psn, packet)
