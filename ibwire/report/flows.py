@@ -200,9 +200,13 @@ def between_in_words(between: Between) -> list[str]:
             for each in found:
                 frame = each.received if each.frame is None else each.frame
                 found_lines.append(f"  frame {frame} {what}: {name_of(each.opcode)} PSN {each.psn}")
-    return found_lines or [
-        "between the two captures nothing was lost, damaged, duplicated or reordered"
-    ]
+    if found_lines:
+        return found_lines
+    said = "between the two captures nothing was lost, damaged, duplicated or reordered"
+    # A direction without a frame in both may have been lost as a whole.
+    if not all(direction.matched for direction in between.directions.values()):
+        said += ", of the directions with frames in both"
+    return [said]
 
 
 def pauses_in_words(pauses: Pauses, connections: Sequence[Connection]) -> list[str]:

@@ -154,6 +154,20 @@ def test_other_names_each_lost_frame() -> None:
         assert lost == [(act["op"], act["psn"]) for act in acts]
 
 
+def test_other_says_of_no_unmatched_direction_that_it_lost_nothing(tmp_path: Path) -> None:
+    """All ACKs are lost between the points: nothing shows that they were."""
+    talk = Talk(counts_ids=False)
+    talk.sends(0, 6)
+    requests, acks = talk.frames[::2], talk.frames[1::2]
+    one, other = tmp_path / "a.pcap", tmp_path / "b.pcap"
+    pcap(one, requests)
+    pcap(other, sorted([(time_ns + 3_000, data) for time_ns, data in requests] + acks))
+
+    result = flows(one, "--other", other)
+
+    assert "reordered, of the directions with frames in both" in result.stdout
+
+
 def test_pauses_and_silent_connections_are_listed(tmp_path: Path) -> None:
     """65,535 quanta at 100 Gb/s are 335.5 us; refreshed after 300 us, released 200 us later."""
     ack = 0x1F000001
