@@ -103,7 +103,7 @@ MEANINGS = {
         "acknowledged, and nothing came from its destination afterwards.",
     ),
     Status.CM_REJECTED: Meaning(
-        "The connection manager of the other end rejected the connection.",
+        "A connection manager rejected the connection.",
         "A REJ, or a SIDR_REP with another status than 0; the reason is in parentheses.",
     ),
 }
