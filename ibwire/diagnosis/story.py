@@ -186,6 +186,11 @@ class Story:
                     f"CNPs of {other} are known to belong to this connection: they name a queue "
                     f"pair of {silent}, whose packets may be in the capture as another connection"
                 )
+            elif connection.service is Service.UC:
+                said = (
+                    f"packets of {other} are in this connection: a packet of UC does not name its "
+                    f"sender's queue pair, so those of {silent}, if any, are another connection"
+                )
             elif connection.is_reliable:
                 said += f": packets from {silent}, if any, were not captured"
             yield f"Only {said}."
@@ -388,8 +393,7 @@ class Story:
                         single = sum(e.opcode in ONLY_OF_UC for e in found)
                         text = _LATE_OF_UC if single else _LATE_PARTS_OF_UC
                     if kind is FlowEventKind.DUPLICATE and self.connection.service is Service.UC:
-                        single = sum(e.opcode in ONLY_OF_UC for e in found)
-                        text = _DUPLICATE_OF_UC if single else text
+                        text = _DUPLICATE_OF_UC
                     yield Entry(
                         "",
                         found[0].time_ns,
@@ -450,12 +454,18 @@ class Story:
                 f"{text} {reader} sends no CNP, so {sender} is not asked to slow down: Linux rxe "
                 "never sends CNPs; with a NIC, look at its congestion control settings."
             )
-        after = next((each for each in cnps if each.time_ns >= marks[0].time_ns), None)
-        if after is not None:
-            delay = duration(after.time_ns - marks[0].time_ns)
+        after = [each for each in cnps if each.number > marks[0].number]
+        earlier = [each for each in cnps if each.number < marks[0].number]
+        if after:
+            delay = duration(after[0].time_ns - marks[0].time_ns)
             text += (
-                f" {reader} responds with {count(len(cnps), 'CNP')}, the first (#{after.number}) "
-                f"{delay} after the first mark."
+                f" {reader} responds with {count(len(after), 'CNP')}, the first "
+                f"(#{after[0].number}) {delay} after the first mark."
+            )
+        if earlier:
+            text += (
+                f" {count(len(earlier), 'CNP')} from {reader} "
+                f"({packets(e.number for e in earlier)}) before the first mark."
             )
         return text
 
@@ -572,7 +582,8 @@ _LATE_OF_UC = (
 )
 _DUPLICATE_OF_UC = (
     "{what} of {r}{where}: made by the network or by the capture. This service does not recognise "
-    "duplicates: {s} gets a message of one packet twice, unless the capture made the duplicate."
+    "duplicates: unless the capture made them, {s} gets a message of one packet twice, and may "
+    "drop one of several packets."
 )
 """IBA 9.8.2; rxe_resp.c check_psn: a FIRST or ONLY is taken with whatever PSN it has."""
 

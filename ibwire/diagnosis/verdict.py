@@ -175,7 +175,7 @@ _FAILURES: dict[Status, Callable[[Case, ConnectionStatus], str]] = {
         f"{_ADVICE.get(status.detail, 'Check the addresses and the routes.')}"
     ),
     Status.CM_REJECTED: lambda case, status: (
-        f"The connection manager of the other end rejected the connection: {status.detail}."
+        f"A connection manager rejected the connection: {status.detail}."
     ),
 }
 """Sentences for a failure that no incident describes."""
@@ -360,6 +360,13 @@ def _unacknowledged(case: Case) -> str:
     late = sum(each.reordered for each in connection.directions)
     if not connection.drops_late_packets:
         late = 0
+    duplicates = sum(each.duplicates for each in connection.directions)
+    if duplicates and not lost and not damaged and not late:
+        return (
+            f"{count(duplicates, 'packet')} arrived twice. This service does not recognise "
+            "duplicates: if the network made them, not the capture, messages of one packet are "
+            "delivered twice, and those of several packets may be lost."
+        )
     if not lost and not damaged and not late:
         return (
             "Nothing went wrong as far as the capture shows: this service acknowledges "
@@ -391,12 +398,14 @@ def _unacknowledged(case: Case) -> str:
 
 def _congested(record: Record) -> Iterator[str]:
     connection = record.connection
-    marks, cnps = [0, 0], [0, 0]  # by the direction that is congested
-    for each in record.marks:
+    # By the direction that is congested.
+    marks, cnps, earlier = [0, 0], [0, 0], [0, 0]
+    for each in sorted(record.marks, key=lambda event: event.number):
         if each.kind is FlowEventKind.ECN_CE:
             marks[each.direction] += 1
         elif each.kind is FlowEventKind.CNP:
-            cnps[1 - each.direction] += 1
+            congested = 1 - each.direction
+            (cnps if marks[congested] else earlier)[congested] += 1
     marked = [end for end in (0, 1) if marks[end]]
     if len({cnps[end] > 0 for end in marked}) > 1:
         parts = (
@@ -410,10 +419,10 @@ def _congested(record: Record) -> Iterator[str]:
         said = f"{count(sum(marks), 'packet')} with CE marks{answer}"
         yield f"The network before this point is congested: {said}."
     for end in (0, 1):
-        if marks[end] or not cnps[end]:
+        if not earlier[end]:
             continue
-        report = f"{count(cnps[end], 'CNP')} {'reports' if cnps[end] == 1 else 'report'} it"
-        where = f" {_WAYS[end]}" if marked or cnps[1 - end] else ""
+        report = f"{count(earlier[end], 'CNP')} {'reports' if earlier[end] == 1 else 'report'} it"
+        where = f" {_WAYS[end]}" if marks[1 - end] or earlier[1 - end] else ""
         if connection.directions[end].packets:
             yield f"The network after this point is congested{where}: {report}."
         else:

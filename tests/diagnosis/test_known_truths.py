@@ -485,3 +485,41 @@ def test_uc_takes_messages_of_one_packet_in_any_order_and_twice() -> None:
     assert "gets a message of one packet twice" in text_of(story)
     assert "the messages they belong to are lost" not in story.verdict
     assert "1 message of one packet arrived here out of order" in story.verdict
+
+
+def test_a_cnp_before_the_first_mark_answers_none() -> None:
+    """The CNP is about a mark of a switch after this point; the only mark here comes later."""
+    talk = Talk()
+    talk.sends(0, 2)
+    talk.put(1, OpCode.CNP, 0, 16)
+    talk.ask(OpCode.RC_SEND_ONLY, 2, 64, ack_req=1, ecn=3)
+    talk.answer(2, 3)
+    story = story_of(talk)
+
+    assert "1 packet with CE marks, and no CNP." in story.verdict
+    assert "The network after this point is congested: 1 CNP reports it." in story.verdict
+    assert "1 CNP from B (#5) before the first mark" in text_of(story)
+
+
+def test_a_duplicate_within_a_message_of_uc_may_cost_the_message() -> None:
+    """Its PSN is not the expected one (IBA 9.8.2; rxe_resp.c check_psn drops the message)."""
+    talk = Talk(counts_ids=False)
+    talk.ask(OpCode.UC_SEND_FIRST, 0, 256)
+    talk.ask(OpCode.UC_SEND_MIDDLE, 1, 256)
+    talk.frames.append((talk.frames[-1][0] + 1000, talk.frames[-1][1]))
+    talk.ask(OpCode.UC_SEND_LAST, 2, 64)
+    story = story_of(talk)
+
+    assert "drops the duplicate" not in text_of(story)
+    assert "Nothing went wrong" not in story.verdict
+    assert "those of several packets may be lost" in story.verdict
+
+
+def test_packets_of_uc_in_the_other_direction_are_not_called_uncaptured() -> None:
+    talk = Talk()
+    for psn in range(3):
+        talk.ask(OpCode.UC_SEND_ONLY, psn, 64)
+        talk.ask(OpCode.UC_SEND_ONLY, 90 + psn, 64, sender=1)
+
+    for story in stories_of(talk):
+        assert "Only packets of A are in the capture" not in text_of(story)
