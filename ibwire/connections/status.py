@@ -78,7 +78,7 @@ MEANINGS = {
         "this point, or had no response for longer than a requester waits.",
     ),
     Status.UNANSWERED: Meaning(
-        "Nothing from the other end, although requests were retransmitted.",
+        "No response from the other end to requests that were retransmitted or overdue.",
         "As `unresolved`, and nothing shows a response of the other end; or a connection "
         "manager retransmitted its REQ, or waited longer than the REQ says, without a response.",
     ),
