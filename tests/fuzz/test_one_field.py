@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from functools import cache, partial
 from random import Random
 
@@ -22,6 +22,8 @@ from ibwire.fuzz.vocabulary.queue_pair.one_field import REQUESTS, OneField, deck
 from ibwire.fuzz.vocabulary.vocabularies import OPENING, queue_pair_generators
 from ibwire.rc.profile import PROFILES
 from ibwire_layers.headers import BTH
+from ibwire_layers.opcodes import INFO
+from ibwire_layers.schema import Header
 from mutants.engine import copied
 from mutants.table import EDGES, INTERACTIONS, TABLE, read_mutants
 
@@ -78,6 +80,22 @@ def test_every_field_of_a_request_is_changed_in_the_opening() -> None:
         card.field for card in cards
     }
     assert {card.exchange for card in cards} == set(range(len(REQUESTS)))
+
+
+@pytest.mark.parametrize("seed", sampled((1, 2, 3), 3))
+def test_fields_of_few_requests_and_psns_come_as_often_as_at_random(seed: int) -> None:
+    """Expected at random: any request, then any field of its headers or its payload."""
+    expected: defaultdict[str, float] = defaultdict(float)
+    for opcode in REQUESTS:
+        kinds: tuple[type[Header], ...] = (BTH, *INFO[opcode].headers)
+        names = [f"{kind.KEY}.{entry.name}" for kind in kinds for entry in kind.FIELDS]
+        for name in names:
+            expected[name] += OPENING / len(REQUESTS) / (len(names) + 1)
+
+    counts = Counter(card.field for card in cards_of(seed, Role.RESPONDER))
+
+    rare = [name for name in expected if not name.startswith("bth.")]
+    assert all(counts[name] >= expected[name] for name in [*rare, "bth.psn"])
 
 
 def test_cards_depend_on_seed_and_number_alone() -> None:

@@ -97,9 +97,13 @@ def changed(packet: Packet, card: Card, symbols: Mapping[str, int]) -> Packet:
 
 @cache
 def fields_of(opcode: int) -> Sequence[str]:
-    """What is changed in a packet: the fields of its headers, its payload, what is after it."""
-    kinds: Sequence[type[Header]] = (h.BTH, *INFO[opcode].headers)
-    return [*(f"{kind.KEY}.{entry.name}" for kind in kinds for entry in kind.FIELDS), *_OTHERS]
+    """What is changed in a packet: the fields of its headers, its payload, what is after it.
+
+    Twice as often: the PSN, the payload, and the fields that few packets have.
+    """
+    extended = INFO[opcode].headers
+    own = [f"{kind.KEY}.{entry.name}" for kind in extended for entry in kind.FIELDS]
+    return [*(f"{h.BTH.KEY}.{entry.name}" for entry in h.BTH.FIELDS), *own, *own, *_OTHERS]
 
 
 @cache
@@ -141,7 +145,7 @@ def _answer_to(verb: int, length: int) -> int:
 _READ_FIRST = OpCode.RC_RDMA_READ_RESPONSE_FIRST
 
 PAYLOAD, TAIL = "payload", "tail"
-_OTHERS = (PAYLOAD, PAYLOAD, TAIL, "icrc")
+_OTHERS = ("bth.psn", PAYLOAD, PAYLOAD, TAIL, "icrc")
 
 PROBE = int(OpCode.RC_RDMA_WRITE_ONLY)
 PROBED = 3
