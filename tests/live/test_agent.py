@@ -90,7 +90,7 @@ def test_agent_resolves_the_address_for_its_responses(
 def test_attacks_find_what_a_profile_does_otherwise(start: Start, fuzz: Fuzz) -> None:
     agent(start, "--profile", "rxe")
 
-    status, output, _ = fuzz("--ops", "order", "--stop-after", 2)
+    status, output, _ = fuzz("--ops", "order", "--stop-after", 4)
 
     assert status == 1
     assert "target    live:10.0.0.2" in output
