@@ -273,10 +273,8 @@ def _needed(things: Sequence[Thing], holds: Callable[[Sequence[Thing]], bool]) -
     while things and not holds(needed):
         if len(needed) == FEW or is_first:
             return [*needed, *things]
-        first, end = (
-            0,
-            len(things),
-        )  # from the first on they are enough, from the end on they are not
+        # From the first on they are enough, from the end on they are not.
+        first, end = 0, len(things)
         while end - first > 1:
             middle = (first + end) // 2
             if holds([*needed, *things[middle:]]):

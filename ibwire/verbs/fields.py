@@ -50,7 +50,8 @@ class Unsigned:
     def _store(self, instance: object, value: SupportsInt) -> None:
         if type(value) is not int or not 0 <= value < self._limit:
             value = unsigned(value, self.bits, self.name)
-        setattr(instance, self.slot, value)  # `__dict__` would make it a dict
+        # Not by `__dict__`: asking for that makes a dictionary of its own for each object.
+        setattr(instance, self.slot, value)
 
     if TYPE_CHECKING:
 
