@@ -267,7 +267,11 @@ class Campaign:
         cases = self._witness_cases
         if not cases or not self._choices:
             return
-        found = fingerprint(cases, state.profile, self._choices, testbed.replay)
+        try:
+            found = fingerprint(cases, state.profile, self._choices, testbed.replay)
+        except testbed.failures as error:
+            testbed.lost = str(error)
+            return
         state.profile = found.profile
         self.report.taken = choices_of(found.profile, state.base)
         for choice in self._choices:
