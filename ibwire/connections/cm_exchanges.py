@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from ibwire.base.quantities import duration_text
+from ibwire.base.units import NS
 from ibwire.connections.cm_messages import Message, Received, mads
 from ibwire.connections.status import ConnectionStatus, Status
 from ibwire.dissect import Columns
@@ -127,6 +129,14 @@ class CMExchange:
         return sum(self.counts[name, side] for name in ("DREQ", "DREP") for side in (0, 1))
 
     @property
+    def _is_end_open(self) -> bool:
+        """Whether a side sent its DREQ again, and no DREP came."""
+        return any(
+            self.counts["DREQ", side] > 1 and not self.counts["DREP", 1 - side]
+            for side in (ACTIVE, PASSIVE)
+        )
+
+    @property
     def requests(self) -> int:
         """How often the connection was asked for."""
         return self.counts["REQ", ACTIVE] + self.counts["SIDR_REQ", ACTIVE]
@@ -165,7 +175,7 @@ class CMExchange:
             is_open = not self.is_established and (replies > 1 or is_overdue)
         else:
             is_open = is_overdue and any(name == "MRA" for name, _ in self.counts)
-        if is_open:
+        if is_open or self._is_end_open:
             return ConnectionStatus(Status.UNRESOLVED)
         repeated = any(count > 1 for (name, _), count in self.counts.items() if name != "MRA")
         return ConnectionStatus(Status.RECOVERED if repeated else Status.OK)
@@ -384,8 +394,9 @@ class CMExchanges:
             case "MRA":
                 timeout = message["service_timeout"]
                 if timeout is not None:
-                    exchange.timeout_ns = (4096 << timeout) + TIMEOUT_NS
-                    return f"needs up to {(4096 << timeout) / 1e9:.3g} s"
+                    needed_ns = 4096 << timeout
+                    exchange.timeout_ns = needed_ns + TIMEOUT_NS
+                    return f"needs up to {duration_text(needed_ns * NS)}"
             case "SIDR_REQ":
                 exchange.service_id = message["service_id"]
                 return exchange.target()

@@ -75,7 +75,8 @@ MEANINGS = {
     Status.UNRESOLVED: Meaning(
         "There was trouble when the capture ended, or when the queue pair was reset.",
         "A message is not acknowledged, and it was refused, damaged, retransmitted or missing at "
-        "this point, or had no response for longer than a requester waits.",
+        "this point, or had no response for longer than a requester waits; or a connection manager "
+        "retransmitted its REP or DREQ, and no response to it was captured.",
     ),
     Status.UNANSWERED: Meaning(
         "No response from the other end to requests that were retransmitted or overdue.",

@@ -140,6 +140,11 @@ def test_every_part_of_a_handshake_belongs_to_one_connection(cut: int) -> None:
         assert all(each.status.status is not Status.CM_REJECTED for each in found)
 
 
+def ended() -> Managers:
+    """A connection whose active side sends a DREQ."""
+    return Managers().asks().accepts().completes().send(0, cm.DREQ(ACTIVE_ID, PASSIVE_ID))
+
+
 @each_case(
     ("managers", "status"),
     [
@@ -163,6 +168,15 @@ def test_every_part_of_a_handshake_belongs_to_one_connection(cut: int) -> None:
             "cm-rejected(consumer-defined)",
         ),
         (Managers().asks().send(1, cm.REJ(0, ACTIVE_ID, reason=99)), "cm-rejected(code-99)"),
+        (ended(), "ok"),
+        (ended().send(1, cm.DREP(PASSIVE_ID, ACTIVE_ID)), "ok"),
+        (ended().send(0, cm.DREQ(ACTIVE_ID, PASSIVE_ID)), "unresolved"),
+        (
+            ended()
+            .send(0, cm.DREQ(ACTIVE_ID, PASSIVE_ID))
+            .send(1, cm.DREP(PASSIVE_ID, ACTIVE_ID)),
+            "recovered",
+        ),
         (Managers().send(0, cm.SIDR_REQ(7, service_id=PORT_7174)), "ok"),
         (
             Managers()
@@ -208,6 +222,15 @@ def test_queue_pair_1_counts_its_packets() -> None:
     frames = read_frames("cm-ucmatose.pcap")[2:5]
 
     assert [int.from_bytes(frame[51:54]) for _, frame in frames] == [9, 10, 11]
+
+
+@pytest.mark.parametrize(("code", "text"), [(0, "4.096 us"), (10, "4.1943 ms"), (21, "8.58993 s")])
+def test_an_mra_says_how_long_its_sender_needs(code: int, text: str) -> None:
+    """4.096 us x 2^code, by hand (layers/ibwire_layers/cm.py)."""
+    mra = cm.MRA(PASSIVE_ID, ACTIVE_ID, service_timeout=code)
+    messages = exchanged(Managers().asks().send(1, mra).frames).exchanges[0].messages
+
+    assert messages[-1].about == f"needs up to {text}"
 
 
 def test_a_request_is_unanswered_when_its_time_is_over() -> None:
