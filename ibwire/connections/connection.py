@@ -194,6 +194,16 @@ class Connection:
         return self.service in (Service.RC, Service.XRC, Service.RD)
 
     @property
+    def service_name(self) -> str | None:
+        """`RC`, `UC` and so on; None where all packets are CNPs, which name no service."""
+        if any(
+            0 < one.packets == other.cnps and not other.packets
+            for one, other in (self.directions, self.directions[::-1])
+        ):
+            return None
+        return self.service.name
+
+    @property
     def drops_late_packets(self) -> bool:
         """Whether a packet out of sequence costs its message: UC, which asks for nothing again."""
         return self.service is Service.UC
@@ -300,7 +310,7 @@ class Connection:
             "dst": destination.address,
             "src_qpn": source.qpn,
             "dst_qpn": destination.qpn,
-            "transport": self.service.name,
+            "transport": self.service_name,
             "pairing": self.pairing,
             "path_mtu": self.mtu,
             "packets": counts.packets,

@@ -231,7 +231,7 @@ CONNECTIONS = TableSpec(
         TableColumn("dst", Type.TEXT, "receiver likewise"),
         TableColumn("src_qpn", Type.INTEGER, "sender's queue pair, as far as known"),
         TableColumn("dst_qpn", Type.INTEGER, "receiver's queue pair, as far as known"),
-        TableColumn("transport", Type.TEXT, "`RC`, `UC`, `UD`, `XRC`, `RD`"),
+        TableColumn("transport", Type.TEXT, "`RC`, `UC`, `UD`, `XRC`, `RD`; none for CNPs alone"),
         TableColumn("pairing", Type.TEXT, "how the two directions were paired"),
         TableColumn("path_mtu", Type.INTEGER, "path MTU in bytes, as far as known"),
         TableColumn("packets", Type.BIG, "packets in this direction"),

@@ -108,7 +108,8 @@ def _column(name: str, rows: list[dict[str, Any]]) -> Column:
         return Column(np.array(values, object), valid)
     if kind is Kind.TEXT:
         words = FIELDS[name].words
-        return Column(np.array([words.index(value) for value in values], np.uint8), valid)
+        places = [words.index(value) if value else 0 for value in values]
+        return Column(np.array(places, np.uint8), valid)
     return Column(np.array([value or 0 for value in values], np.uint64), valid)
 
 

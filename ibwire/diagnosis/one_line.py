@@ -24,4 +24,5 @@ def summary(connection: Connection) -> str:
             parts.append(count(number, noun, nouns))
     status = str(connection.status)
     text = ", ".join(parts)
-    return f"{connection.number:>3}  {status:14}  {connection.service.name}  {ends}  {text}"
+    service = connection.service_name or "?"
+    return f"{connection.number:>3}  {status:14}  {service}  {ends}  {text}"

@@ -157,12 +157,15 @@ class Story:
 
     def _head(self) -> Iterator[str]:
         connection = self.connection
+        service = _SERVICES[connection.service]
         mtu = f", path MTU {connection.mtu}" if connection.mtu else ", path MTU not seen"
         if connection.service is Service.UD:
             mtu = ""
+        if connection.service_name is None:
+            service, mtu = "CNPs of an unknown connection", ""
         yield (
             f"{os.path.basename(self._capture.name)}, connection {connection.number}: "
-            f"{_SERVICES[connection.service]}{mtu}"
+            f"{service}{mtu}"
         )
         for letter, end, direction in zip(
             LETTERS, connection.ends, connection.directions, strict=True
@@ -444,7 +447,7 @@ class Story:
         )
         if not cnps and not self.connection.is_reliable:
             return (
-                f"{text} CNPs of {reader}, if any, are listed as of a reliable connection: a CNP "
+                f"{text} CNPs of {reader}, if any, are listed as a connection of their own: a CNP "
                 f"names a queue pair of {sender}, and no service."
             )
         if not cnps and not self.connection.directions[1 - direction].packets:

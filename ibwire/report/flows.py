@@ -346,7 +346,7 @@ class _Column(NamedTuple):
 
 
 def _service(row: Row) -> str:
-    return row.connection.service.name
+    return row.connection.service_name or "?"
 
 
 def _status(row: Row) -> str:

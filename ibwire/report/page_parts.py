@@ -45,7 +45,7 @@ def connection_facts(connection: Connection) -> list[tuple[str, str]]:
     """What is known of a connection besides its counts: name and value."""
     first, last = span_of(connection)
     return [
-        ("Service", connection.service.name),
+        ("Service", connection.service_name or "unknown"),
         ("Path MTU", f"{connection.mtu:,} bytes" if connection.mtu else "not seen"),
         ("Lasts", duration(last - first)),
         ("Directions paired by", PAIRINGS[connection.pairing]),

@@ -90,7 +90,7 @@ def row_of(connection: Connection) -> dict[str, Any]:
         "number": connection.number,
         "a": address_of(connection, 0),
         "b": address_of(connection, 1),
-        "service": connection.service.name,
+        "service": connection.service_name or "?",
         "packets": packets,
         "goodput": 8e9 * carried / (last - first) if last > first else None,
         "retransmitted": troubles["retransmitted"],

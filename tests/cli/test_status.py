@@ -54,7 +54,7 @@ def of_explain(path: Path, numbers: list[int]) -> dict[int, str]:
     """From the verdict of the connection that is described, and the list of the others."""
     text = run("explain", "--all", path).stdout
     worst = re.findall(r", connection (\d+): .*\n(?:.*\n)*?Verdict: (\S+)\. ", text)
-    others = re.findall(r"^ *(\d+)  (\S+) +(?:RC|UC|UD|XRC)  ", text, re.MULTILINE)
+    others = re.findall(r"^ *(\d+)  (\S+) +(?:RC|UC|UD|XRC|\?)  ", text, re.MULTILINE)
     assert len(worst) == 1
     return {int(number): status for number, status in [*worst, *others]}
 

@@ -172,9 +172,7 @@ def ended() -> Managers:
         (ended().send(1, cm.DREP(PASSIVE_ID, ACTIVE_ID)), "ok"),
         (ended().send(0, cm.DREQ(ACTIVE_ID, PASSIVE_ID)), "unresolved"),
         (
-            ended()
-            .send(0, cm.DREQ(ACTIVE_ID, PASSIVE_ID))
-            .send(1, cm.DREP(PASSIVE_ID, ACTIVE_ID)),
+            ended().send(0, cm.DREQ(ACTIVE_ID, PASSIVE_ID)).send(1, cm.DREP(PASSIVE_ID, ACTIVE_ID)),
             "recovered",
         ),
         (Managers().send(0, cm.SIDR_REQ(7, service_id=PORT_7174)), "ok"),

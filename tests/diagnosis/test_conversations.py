@@ -623,3 +623,19 @@ def test_a_responder_that_executes_what_it_has_refused_is_accused() -> None:
     talk.sends(4, 3, msn=5)
 
     assert "naks.silence" in [each.rule.id for each in judge(talk.frames)]
+
+
+@pytest.mark.parametrize("opcode", [OpCode.UC_SEND_ONLY, OpCode.UD_SEND_ONLY])
+def test_cnps_whose_connection_is_unknown_are_not_called_rc(opcode: OpCode) -> None:
+    """A CNP names a queue pair and no service (IBA annex A17.9.3): here the data is of UC or UD."""
+    talk = Talk()
+    for psn in range(6):
+        talk.ask(opcode, psn, 64)
+    talk.put(1, OpCode.CNP, 0, 16)
+
+    data, cnp = sorted(stories_of(talk), key=lambda story: story.connection.number)
+
+    assert data.connection.service_name == opcode.name[:2]
+    assert cnp.connection.to_json(0)["transport"] is None
+    assert "CNPs of an unknown connection" in text_of(cnp)
+    assert "RC" not in text_of(cnp)
