@@ -202,6 +202,10 @@ REFUSALS = {
     ),
 }
 
+AFTER = "lost, damaged or delayed after this point"
+"""What may have happened to a packet that passed here and is missing at its receiver: a capture
+does not show which."""
+
 VERBS = {
     "RDMA_WRITE": "WRITE",
     "RDMA_READ": "READ",

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-import ibwire.diagnosis.incidents as incidents
 from diagnosis import test_each_cause as cases
 from diagnosis.sentence_law import recorded
 from diagnosis.test_agreement import records_of
 from diagnosis.test_conversations import record_of
 from ibwire.base.units import MS
+from ibwire.diagnosis import incidents, retransmission_text
 from ibwire.diagnosis.causes import Reason
 from ibwire.diagnosis.record import Record
 from ibwire.diagnosis.story import Frames, Story
@@ -24,43 +24,41 @@ from mutants.engine import applied
 from mutants.table import Mutant, Patch
 from wire_truth import Scenario, Truth, random_scenario
 
-
-def lines_of(*snippets: str) -> set[int]:
-    """Numbers of the lines with the cause after each of these snippets."""
-    source = Path(incidents.__file__).read_text(encoding="utf-8")
-    return {source.count("\n", 0, source.index(snippet) + len(snippet)) + 1 for snippet in snippets}
-
-
-NEVER_REACHED = lines_of(
+NEVER_REACHED = (
     "if clue is None or clue.answered is None:\n",
     "clue = self.incident.clues.get(event.number)\n        if clue is None:\n",
-    "if self.context.is_paired:\n",
+    "if self.is_paired:\n",
 )
-"""Places that no capture and none of 1000 random scenarios has reached: they say that the capture
-does not show why."""
+"""What stands before places that no capture and none of 1000 random scenarios has reached: they say
+that the capture does not show why."""
 
 pytestmark = pytest.mark.slow
 
-SOURCE = Path(incidents.__file__).read_text(encoding="utf-8")
 NAMED = [
     match
-    for match in re.finditer(r"(?<!if why is )Reason\.([A-Z_]+)", SOURCE)
-    if SOURCE.count("\n", 0, match.start()) + 1 not in NEVER_REACHED
+    for module in (incidents, retransmission_text)
+    for match in re.finditer(
+        r"(?<!if why is )Reason\.([A-Z_]+)", Path(module.__file__).read_text(encoding="utf-8")
+    )
+    if not match.string[: match.string.rindex("\n", 0, match.start()) + 1].endswith(NEVER_REACHED)
 ]
-"""Where `incidents` names a cause."""
+"""Where these modules name a cause; each match has the source of its module."""
 
 
 def mutant(at: int) -> Mutant:
     """The nth of these places with another cause; the snippet is long enough to be unique."""
     match = NAMED[at]
+    source = match.string
     other = Reason.UNCLEAR if match[1] != "UNCLEAR" else Reason.REFUSED
     start, end = match.span()
-    while SOURCE.count(SOURCE[start:end]) > 1:
-        start = SOURCE.rindex("\n", 0, start)
-        end = SOURCE.index("\n", end + 1)
-    new = f"{SOURCE[start : match.start()]}Reason.{other.name}{SOURCE[match.end() : end]}"
-    patch = Patch("diagnosis/incidents.py", SOURCE[start:end], new)
-    return Mutant(f"{match[1]} in line {SOURCE.count(chr(10), 0, start) + 2}", (patch,))
+    while source.count(source[start:end]) > 1:
+        start = source.rindex("\n", 0, start)
+        end = source.index("\n", end + 1)
+    new = f"{source[start : match.start()]}Reason.{other.name}{source[match.end() : end]}"
+    is_first = source == Path(incidents.__file__).read_text(encoding="utf-8")
+    file = "incidents.py" if is_first else "retransmission_text.py"
+    patch = Patch(f"diagnosis/{file}", source[start:end], new)
+    return Mutant(f"{match[1]} in line {source.count(chr(10), 0, start) + 2}", (patch,))
 
 
 @cache
