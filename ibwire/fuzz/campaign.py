@@ -26,7 +26,7 @@ from ibwire.fuzz.judge.explanation import (
 from ibwire.fuzz.judge.findings import Finding, distance, signature, wrong_fields
 from ibwire.fuzz.judge.naming import Name
 from ibwire.fuzz.judge.profiles import choices_of, profile_of
-from ibwire.fuzz.judge.witness import differing, fingerprint, is_shown
+from ibwire.fuzz.judge.witness import Trials, differing, fingerprint, is_shown
 from ibwire.fuzz.minimise import never, without_groups
 from ibwire.fuzz.report import HISTORY, MAXIMUM_BUCKETS, Report, RunState, Search
 from ibwire.fuzz.stepper import Maker
@@ -91,6 +91,8 @@ class Campaign:
         self._guide = make.guide if isinstance(make, Guided) else None
         self._choices: Sequence[Choice] = testbed.choices if explains else ()
         self._has_fingerprint = False
+        self._trials = Trials(testbed.replay, testbed.failures)
+        """Of witnesses, for the fingerprint."""
         self._waiting: deque[tuple[Case, Choice | None]] = deque()
         """Witnesses in which the target differs, with their deviations."""
         self._open: tuple[Profile, Collection[str]] | None = None
@@ -139,7 +141,7 @@ class Campaign:
         `is_interrupted`.
         """
         state, report = self.state, self.report
-        if (found := self.next_shown(is_over=is_over)) is not None:
+        if (found := self.next_shown(is_over=is_over)) is not None or self.lost:
             return found
         before = state.profile, report.taken
         try:
@@ -154,12 +156,19 @@ class Campaign:
     def next_shown(self, *, is_over: Callable[[], bool] = bool) -> Finding | None:
         """The next finding that the witnesses show, before any case; the first call runs them.
 
+        A witness in which the device crashes is a finding, too; the next call goes on after it.
         is_over: as of `one_case`.
         """
         self.state.search.is_over = is_over
-        if not self._has_fingerprint:
-            self._take_fingerprint()
-        return self._from_fingerprint()
+        while not self.lost:
+            try:
+                if not self._has_fingerprint:
+                    self._take_fingerprint()
+                return self._from_fingerprint()
+            except self._testbed.failures as error:
+                if (found := self._crashed(str(error))) is not None:
+                    return found
+        return None
 
     @property
     def begins_history(self) -> bool:
@@ -201,10 +210,7 @@ class Campaign:
 
     def _one_case(self, budget: int) -> Finding | None:
         testbed, state = self._testbed, self.state
-        try:
-            testbed.begin_case(state)
-        except testbed.failures as error:
-            testbed.lost = str(error)
+        if not self._is_ready():
             return None
         found = None
         try:
@@ -222,6 +228,15 @@ class Campaign:
         finally:
             testbed.leave()
         return found
+
+    def _is_ready(self) -> bool:
+        """Whether the device is there for another case; if not, it is given up."""
+        try:
+            self._testbed.begin_case(self.state)
+        except self._testbed.failures as error:
+            self._testbed.lost = str(error)
+            return False
+        return True
 
     def _carried_out(self, budget: int) -> tuple[Case, Difference | None, str]:
         """The next case, its difference, and the state of the connection before that."""
@@ -262,16 +277,14 @@ class Campaign:
 
     def _take_fingerprint(self) -> None:
         """Carry out the witnesses: what they show of the target is known from the start."""
-        self._has_fingerprint = True
-        state, testbed = self.state, self._testbed
-        cases = self._witness_cases
+        state, cases = self.state, self._witness_cases
         if not cases or not self._choices:
+            self._has_fingerprint = True
             return
-        try:
-            found = fingerprint(cases, state.profile, self._choices, testbed.replay)
-        except testbed.failures as error:
-            testbed.lost = str(error)
+        if not self._is_ready():
             return
+        found = fingerprint(cases, state.profile, self._choices, self._trials)
+        self._has_fingerprint = True
         state.profile = found.profile
         self.report.taken = choices_of(found.profile, state.base)
         for choice in self._choices:
@@ -280,9 +293,14 @@ class Campaign:
                 self._waiting.extend((case, choice) for case in own)
         self._waiting.extend((case, None) for case in found.unexplained)
 
-    @cached_property
+    @property
     def _witness_cases(self) -> Sequence[tuple[str, Case]]:
-        """The cases of all witnesses that the target can be given, with their names."""
+        """The cases of all witnesses that the target can be given and survives, with names."""
+        fatal = self._trials.fatal
+        return [(name, case) for name, case in self._placed_witnesses if case not in fatal]
+
+    @cached_property
+    def _placed_witnesses(self) -> Sequence[tuple[str, Case]]:
         testbed, base = self._testbed, self.state.base
         return [(each.name, testbed.placed(each.case(base))) for each in testbed.witnesses]
 

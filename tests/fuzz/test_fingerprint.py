@@ -6,14 +6,17 @@ from collections import Counter
 
 import pytest
 
+from ibwire.base.errors import PeerError
 from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import Case, Connection, NeverConnects
 from ibwire.fuzz.judge.choices import CHOICES
 from ibwire.fuzz.judge.comparison import Difference, Kind
-from ibwire.fuzz.judge.witness import MOST_ENDLESS, WITNESS, fingerprint
+from ibwire.fuzz.judge.witness import MOST_LOST, WITNESS, Trials, fingerprint
 from ibwire.fuzz.judge.witnesses import WITNESSES
+from ibwire.fuzz.report import RunState
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.targets.emulator import EmulatorTestbed
+from ibwire.fuzz.targets.testbed import Crash
 from ibwire.rc.profile import PROFILES, SPEC, Profile
 
 CASES = [(each.name, each.case("spec")) for each in WITNESSES]
@@ -26,9 +29,9 @@ def test_a_target_that_does_not_come_back_is_given_few_witnesses() -> None:
         trials.append(case)
         return Difference(0, Kind.ENDLESS, [], ["does not come back"])
 
-    found = fingerprint(CASES, SPEC, CHOICES, replay)
+    found = fingerprint(CASES, SPEC, CHOICES, Trials(replay))
 
-    assert len(trials) == MOST_ENDLESS
+    assert len(trials) == MOST_LOST
     assert found.unexplained == trials
     assert found.profile == SPEC
 
@@ -40,9 +43,9 @@ def test_a_target_that_never_connects_is_given_few_witnesses() -> None:
         trials.append(case)
         raise NeverConnects("the target makes no connection")
 
-    found = fingerprint(CASES, SPEC, CHOICES, replay)
+    found = fingerprint(CASES, SPEC, CHOICES, Trials(replay))
 
-    assert (len(trials), found.unexplained) == (MOST_ENDLESS, [])
+    assert (len(trials), found.unexplained) == (MOST_LOST, [])
 
 
 def test_a_witness_from_which_a_target_does_not_come_back_keeps_no_other_one_back() -> None:
@@ -54,9 +57,9 @@ def test_a_witness_from_which_a_target_does_not_come_back_keeps_no_other_one_bac
             return Difference(0, Kind.ENDLESS, [], ["does not come back"])
         return differs(case, profile)
 
-    found = fingerprint(CASES, SPEC, CHOICES, replay)
+    found = fingerprint(CASES, SPEC, CHOICES, Trials(replay))
 
-    without = fingerprint(CASES[1:], SPEC, CHOICES, differs)
+    without = fingerprint(CASES[1:], SPEC, CHOICES, Trials(differs))
     assert trials == [CASES[0][1]]
     assert len(without.shown) > 30
     assert found.shown == without.shown
@@ -105,3 +108,82 @@ def test_each_deviation_of_rxe_costs_few_trials() -> None:
     taken = len(campaign.report.taken)
     assert taken > 30
     assert testbed.trials.total() < taken * len(campaign.report.findings) / 2
+
+
+class Mortal(EmulatorTestbed):
+    """A device of profile rxe that crashes in witnesses, as a testbed on a link reports it."""
+
+    failures = (PeerError,)
+
+    def __init__(self, *fatal: str, is_there: bool = True) -> None:
+        super().__init__(lambda connection: opened(connection, "rxe"))
+        self.trials: Counter[str] = Counter()
+        self._fatal = fatal
+        self._is_there = is_there
+        self._reason = ""
+        self._last = Case(Connection(), ())
+
+    @property
+    def lost(self) -> str:
+        return self._reason
+
+    @lost.setter
+    def lost(self, reason: str) -> None:
+        self._reason = reason
+
+    def begin_case(self, state: RunState) -> None:
+        if not self._is_there:
+            raise PeerError("no program listens there")
+
+    def replay(self, case: Case, profile: Profile) -> Difference | None:
+        name = case.origin.removeprefix(WITNESS)
+        self.trials[name] += 1
+        if name in self._fatal:
+            self._last = case
+            raise PeerError("silent")
+        return super().replay(case, profile)
+
+    def diagnose(self, state: RunState, reason: str) -> Crash:
+        return Crash(f"dead after {self._last.origin}", self._last, self._last, crashed, "rule")
+
+
+crashed = Difference(0, Kind.CRASH, [], ["silent"])
+
+
+def findings_of(testbed: Mortal) -> list[str]:
+    campaign = Campaign(testbed, lambda number: pytest.fail("no case is due"), minimises=False)
+    found = []
+    while (finding := campaign.next_shown()) is not None:
+        found.append(finding.bucket)
+    return found
+
+
+def test_a_witness_in_which_the_device_crashes_is_a_finding_and_the_others_are_carried_out() -> (
+    None
+):
+    first, *others = findings_of(Mortal())
+    testbed = Mortal("naks_reserved_opcode")
+
+    found = findings_of(testbed)
+
+    reserved = "a reserved opcode is discarded and not NAKed"
+    assert reserved in (first, *others)
+    assert found[0] == "dead after witness of naks_reserved_opcode"
+    assert {*found[1:]} == {first, *others} - {reserved}
+    assert testbed.trials["naks_reserved_opcode"] == 1
+
+
+def test_a_device_that_crashes_in_every_witness_is_given_few() -> None:
+    testbed = Mortal(*(each.name for each in WITNESSES))
+
+    found = findings_of(testbed)
+
+    assert len(found) == len({*found}) == testbed.trials.total() == MOST_LOST
+
+
+def test_a_device_that_is_not_there_is_given_no_witness() -> None:
+    testbed = Mortal(is_there=False)
+
+    assert findings_of(testbed) == []
+    assert testbed.lost == "no program listens there"
+    assert not testbed.trials

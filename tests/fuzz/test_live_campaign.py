@@ -14,11 +14,12 @@ from ibwire.fuzz.case import Case, CaseError, Connect, Connection, Packet, Role
 from ibwire.fuzz.coverage import Coverage
 from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.exclusions import Exclusions
+from ibwire.fuzz.judge.witnesses import WITNESSES
 from ibwire.fuzz.recording import record
 from ibwire.fuzz.report import Report, RunState, Search
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, REGIONS, Numbers
 from ibwire.fuzz.targets.link import target as live_target
-from ibwire.fuzz.targets.link.causes import SEARCHES
+from ibwire.fuzz.targets.link.causes import SEARCHES, last_sent
 from ibwire.fuzz.targets.link.liveness import ALIVE, Dead, Death
 from ibwire.fuzz.targets.link.queue_pair_testbed import QueuePairTestbed
 from ibwire.fuzz.targets.link.target import LinkTarget
@@ -142,22 +143,14 @@ def test_a_case_is_as_short_as_it_has_become_when_it_is_interrupted(
 ) -> None:
     """The last two steps are tried second: before that nothing is shorter."""
     testbed = Interruptible(trials)
-    state = RunState(
-        report=Report(Coverage(testbed.vocabulary.coverage)),
-        base="spec",
-        profile=SPEC,
-        search=Search(),
-        origin="",
-        next_case=0,
-        minimises=True,
-    )
+    run = state(testbed, minimises=True)
     case = Case(Connection(), (*[WRITE] * 20, READ, WRITE))
 
-    short = testbed.shorten(state, case, Difference(20, Kind.ANSWER, [], [b""]), SPEC)
+    short = testbed.shorten(run, case, Difference(20, Kind.ANSWER, [], [b""]), SPEC)
 
     assert len(short.steps) == length
     assert READ in short.steps
-    assert state.search.is_interrupted == (trials < 100)
+    assert run.search.is_interrupted == (trials < 100)
 
 
 # Crashes by their cause.
@@ -187,10 +180,8 @@ class Mortal(QueuePairTestbed):
 
     def crash(self, case: Case) -> str:
         """The bucket of a crash in a case."""
-        report = Report(Coverage(self.vocabulary.coverage))
         self.history[:] = [case]
-        state = RunState(report, "spec", SPEC, Search(), origin="", next_case=0, minimises=True)
-        found = self.diagnose(state, "silent")
+        found = self.diagnose(state(self, minimises=True), "silent")
         assert found is not None
         return found.bucket
 
@@ -233,3 +224,23 @@ def test_crashes_whose_cause_is_not_found_are_one_finding_and_searched_for_a_few
     assert buckets == {"every connection is dead, cause not found"}
     assert device.searches == SEARCHES
     assert device.exclusions.items == []
+
+
+def test_a_crash_in_a_witness_excludes_what_is_wrong_with_it_and_not_its_operation() -> None:
+    """Packets of witnesses do not say what is wrong with them."""
+    (long,) = (each for each in WITNESSES if each.name == "checks_message_length")
+    device = Mortal(None)
+    device.history[:] = [long.case("spec")]
+
+    found = device.diagnose(state(device), "silent")
+
+    assert found is not None
+    what = "READ_REQUEST (a message beyond 2^31 bytes)"
+    assert found.bucket == f"every connection is dead after {what}"
+    device.exclusions.add(found.difference, last_sent(found.case))
+    assert not device.exclusions.has(READ)
+
+
+def state(testbed: QueuePairTestbed, *, minimises: bool = False) -> RunState:
+    report = Report(Coverage(testbed.vocabulary.coverage))
+    return RunState(report, "spec", SPEC, Search(), origin="", next_case=0, minimises=minimises)

@@ -160,7 +160,7 @@ def test_a_restart_that_fails_ends_the_run_with_what_was_found(device: Device, f
 
 
 def test_device_that_is_dead_at_the_start_is_restarted(device: Device, fuzz: Fuzz) -> None:
-    again = device.start("spec", "opcode", "dies")
+    again = device.start("spec", "zero", "dies")
     device.end()
 
     status, output, errors = fuzz("--ops", "dup", "--budget", "30pkt", "--restart", again)

@@ -145,6 +145,13 @@ def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
     return _of_right(text, about, effect, scene)
 
 
+def fault_in(case: Case, place: int, profile: Profile) -> str:
+    """What is wrong with the packet in this step of a case; empty if it is right."""
+    crash = Difference(place, Kind.CRASH, [], [""])
+    about = _Scene(Emulation(case.connection, profile), case, crash, profile).about
+    return about.what if about.is_wrong else ""
+
+
 class _Scene:
     """The last step of a case and what led to it.
 

@@ -51,19 +51,19 @@ class Fingerprint:
     """Witnesses in which the target does what no choice explains."""
 
 
-MOST_ENDLESS = 3
-"""Witnesses from which a target does not come back, before it is left alone."""
+MOST_LOST = 3
+"""Witnesses that a target does not survive, before it is given no more."""
 
 
 def fingerprint(
-    cases: Sequence[tuple[str, Case]], profile: Profile, choices: Sequence[Choice], replay: Replay
+    cases: Sequence[tuple[str, Case]], profile: Profile, choices: Sequence[Choice], trials: Trials
 ) -> Fingerprint:
     """Carry out the witnesses, each with its field, until nothing new is shown.
 
-    A target that does not come back from `MOST_ENDLESS` of them is given no more.
+    What `trials` know already is not carried out again: after a witness that has crashed the
+    target, the fingerprint is taken from the start.
     """
     found = Fingerprint(profile)
-    trials = _Trials(replay)
     try:
         while _singles(found, cases, choices, trials) or _together(found, cases, choices, trials):
             pass
@@ -74,23 +74,28 @@ def fingerprint(
 
 
 class _GivesUp(Exception):
-    """A target does not come back from its trials."""
+    """A target does not survive its trials."""
 
 
-class _Trials:
+class Trials:
     """Carries the witnesses out, each once against each reference.
 
-    From one of them a target does not come back once, whatever it is compared with.
+    One that a target does not survive is carried out once, whatever it is compared with. failures:
+    what is raised when the target has crashed.
     """
 
-    def __init__(self, replay: Replay) -> None:
+    def __init__(self, replay: Replay, failures: tuple[type[Exception], ...] = ()) -> None:
         self._replay = replay
+        self._failures = failures
         self._known: dict[tuple[int, Profile], _Outcome] = {}
-        self._lost: dict[int, Difference | NeverConnects] = {}
+        self._lost: dict[int, Difference | CaseError] = {}
         self.endless: list[Case] = []
         """Witnesses from which the target did not come back."""
+        self.fatal: list[Case] = []
+        """Witnesses in which the target crashed."""
 
     def __call__(self, case: Case, profile: Profile) -> Difference | None:
+        """How the target differs in a witness; raises as `replay` does, each time again."""
         found = self._outcome(case, profile)
         if isinstance(found, Exception):
             raise found
@@ -102,7 +107,7 @@ class _Trials:
             return self._known[key]
         if id(case) in self._lost:
             return self._lost[id(case)]
-        if len(self._lost) >= MOST_ENDLESS:
+        if len(self._lost) >= MOST_LOST:
             raise _GivesUp
         found = self._known[key] = self._carry_out(case, profile)
         return found
@@ -115,6 +120,10 @@ class _Trials:
             return error
         except (CaseError, RunsAway) as error:
             return error
+        except self._failures:
+            self._lost[id(case)] = CaseError("the target has crashed in it")
+            self.fatal.append(case)
+            raise
         if found is not None and found.kind is Kind.ENDLESS:
             self._lost[id(case)] = found
             self.endless.append(case)

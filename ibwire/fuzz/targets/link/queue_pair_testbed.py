@@ -31,9 +31,14 @@ from ibwire.fuzz.case import (
 )
 from ibwire.fuzz.judge.choices import CHOICES, Choice
 from ibwire.fuzz.judge.comparison import Device, Difference, Kind, crash
-from ibwire.fuzz.judge.exclusions import OPTIONAL, Exclusions, differs_in_flags
+from ibwire.fuzz.judge.exclusions import (
+    OPTIONAL,
+    Exclusions,
+    differs_in_flags,
+    opcode_on_wire,
+)
 from ibwire.fuzz.judge.findings import Finding, bucket_of, signature
-from ibwire.fuzz.judge.naming import Name, name_of
+from ibwire.fuzz.judge.naming import Name, fault_in, name_of
 from ibwire.fuzz.judge.subject import About
 from ibwire.fuzz.judge.witness import WITNESS, Witness
 from ibwire.fuzz.judge.witnesses import WITNESSES
@@ -196,6 +201,9 @@ class QueuePairTestbed(LinkTestbed):
 
     def replay(self, case: Case, profile: Profile) -> Difference | None:
         """Carry a case out on a new connection, or compare with what was done on the last."""
+        is_witness = case.origin.startswith(WITNESS)
+        if is_witness and case not in self.history:
+            self.history.append(case)
         kept = self._kept_for(case)
         if kept is not None:
             reference = Emulation(case.connection, profile, kept.numbers)
@@ -214,8 +222,10 @@ class QueuePairTestbed(LinkTestbed):
         self._about = comparison.about
         done = case.with_steps(case.steps[: comparison.steps])
         self._kept = _Kept(done, target.numbers, comparison.outcomes, comparison.state)
-        if case.origin.startswith(WITNESS):
+        if is_witness:
             self._kept_witnesses.append(self._kept)
+            if difference is not None or len(self.history) >= SUSPECTS:
+                self._look()
         return difference
 
     def _kept_for(self, case: Case) -> _Kept | None:
@@ -287,13 +297,15 @@ class QueuePairTestbed(LinkTestbed):
             return None
 
     def _examined_crash(self, state: RunState, death: Death, suspects: Sequence[Case]) -> Crash:
-        case = original = suspects[-1]
+        original = suspects[-1]
+        case = _with_fault(original, state.profile)
         bucket = self._causes.known(case)
         if not bucket and state.minimises and not self.lost:
             if self._causes.may_search(death, case):
                 search = self._search_crash(state, suspects, death)
-                case, original = search.best or case, search.original or original
+                original = search.original or original
                 if search.best is not None:
+                    case = _with_fault(search.best, state.profile)
                     bucket = self._causes.found(death, case)
                 elif search.is_done:
                     bucket = self._causes.missed(death)
@@ -474,6 +486,23 @@ def fits_device(witness: Witness, role: Role) -> bool:
         if isinstance(step, Post) and step.opcode in UNKNOWN:
             return False
     return True
+
+
+def _with_fault(case: Case, profile: Profile) -> Case:
+    """A case whose last packet says what is wrong with it, as those of operators do.
+
+    Packets of witnesses do not say it, and without a fault all packets like them would be excluded.
+    """
+    last = last_sent(case)
+    if not case.origin.startswith(WITNESS) or not isinstance(last, Packet):
+        return case
+    if opcode_on_wire(last) not in INFO:
+        return case  # they are excluded, whatever else is wrong with them
+    place = max(number for number, step in enumerate(case.steps) if step is last)
+    fault = fault_in(case, place, profile)
+    steps = list(case.steps)
+    steps[place] = last.altered(why=fault)
+    return case.with_steps(steps)
 
 
 def _is_unknown(case: Case, difference: Difference) -> bool:
