@@ -421,6 +421,7 @@ class _Run:
             "role": self._session.settings.role,
             "seed": self._session.settings.seed,
             "packets": report.packets,
+            "sent": self._campaign.sent or None,
             "cases": report.cases,
             "next_case": self._campaign.next_case,
             "seconds": round(self._seconds, 3),
@@ -443,6 +444,9 @@ class _Run:
             f"{counted(sent, 'packet')}{more}, {counted(report.cases, 'case')}, "
             f"{self._seconds:.1f} s{rate}, seed {settings.seed}"
         )
+        others = self._campaign.sent - sent
+        if others > 0:
+            yield f"besides   {counted(others, 'packet')} for the fingerprint and to repeat cases"
         yield f"target    {self._tested.name}"
         yield f"reference profile {settings.profile}"
         again = sum(report.seen.values()) - len(report.seen)

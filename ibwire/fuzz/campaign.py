@@ -114,6 +114,11 @@ class Campaign:
         return self._testbed.explained
 
     @property
+    def sent(self) -> int:
+        """Packets that a device on a link was sent, for whatever reason; 0 for an emulator."""
+        return self._testbed.sent
+
+    @property
     def is_interrupted(self) -> bool:
         """Whether the user has interrupted the search for a shorter case."""
         return self.state.search.is_interrupted

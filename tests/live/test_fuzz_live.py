@@ -111,12 +111,16 @@ def test_device_with_ipv6_gives_the_same_results(serve: Serve, fuzz: Fuzz, tmp_p
 
 
 def test_frames_go_to_the_peer_only(serve: Serve, fuzz: Fuzz, tmp_path: Path) -> None:
-    """Nor more in a second than may be, but for a READ now and then of the control connection."""
+    """Nor more in a second than may be, but for a READ now and then of the control connection.
+
+    What is sent beside the packets of cases is said: on this device the fingerprint alone.
+    """
     serve("drill_agent.py", "spec")
     tap = tmp_path / "tap.pcapng"
 
-    status, output, _ = fuzz("--budget", "200pkt", "--rate", 100, "--tap", tap)
+    status, output, _ = fuzz("--budget", "200pkt", "--rate", 100, "--tap", tap, "--json")
 
+    run = json.loads(output)
     assert status == 0, output
     with open_capture(str(tap)) as capture:
         frames = [(record.time_ns, bytes(record.data)) for record in capture.records()]
@@ -125,8 +129,8 @@ def test_frames_go_to_the_peer_only(serve: Serve, fuzz: Fuzz, tmp_path: Path) ->
     assert {frame[:6] for _, frame in sent} == {frames[0][1][:6]}
     control = sent[0][1][DEST_QP]
     cases = [time for time, frame in sent if frame[DEST_QP] != control]
-    assert len(cases) == 200
-    assert cases[-1] - cases[0] >= 1.9e9
+    assert len(cases) == run["sent"] > run["packets"] == 200
+    assert cases[-1] - cases[0] >= 1e7 * (len(cases) - 10)
     assert {frame[BTH] for _, frame in sent if frame[DEST_QP] == control} == {READ_REQUEST}
 
 

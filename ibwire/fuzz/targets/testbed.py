@@ -101,6 +101,11 @@ class Testbed(ABC):
         """Give the target up."""
 
     @property
+    def sent(self) -> int:
+        """Packets that a device on a link was sent, for whatever reason; 0 for an emulator."""
+        return 0
+
+    @property
     def is_fresh(self) -> bool:
         """Whether the next case is carried out on new devices."""
         return False

@@ -52,6 +52,8 @@ class DeviceLink(Closing):
         self.restart = restart
         self.lost = ""
         """Why the device is abandoned; empty while it can be used."""
+        self.sent = 0
+        """Packets that it was sent, but for those of correct connections and PFC frames."""
         self._stopped: list[Time] = [0] * 8
         """Until when its port may have to wait, by priority."""
         self._pacer = Pacer(rate)
@@ -120,6 +122,7 @@ class DeviceLink(Closing):
                 self._stopped[priority] = endpoint.live.now + time
         else:
             self._leaving.append(frame[:_MACS] + self._tag + frame[_MACS:])
+            self.sent += 1
         endpoint.run(seconds=self._pacer.pause(endpoint.live.now) / S)
 
 

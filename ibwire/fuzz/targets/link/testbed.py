@@ -60,6 +60,11 @@ class LinkTestbed(Testbed):
     def lost(self, reason: str) -> None:
         self._peer.lost = reason
 
+    @property
+    def sent(self) -> int:
+        """Packets that the device was sent, for whatever reason."""
+        return self._peer.sent
+
     def _new_findings(self, report: Report) -> Sequence[Finding]:
         """Those since the last call."""
         new = report.findings[self._known :]
