@@ -288,7 +288,10 @@ class _Run:
         return bool(self._campaign.lost)
 
     def carry_out(self, budget: Budget, stop_after: int | None, jobs: int) -> bool:
-        """Execute cases, with this many processes; returns whether the user interrupted it."""
+        """Execute cases, with this many processes; returns whether the user interrupted it.
+
+        What the fingerprint shows is reported also when time is up.
+        """
         campaign, report = self._campaign, self._campaign.report
         packets = self._before + (budget.packets or ENDLESS)
         start, found, saved = time.monotonic(), 0, 0.0
@@ -297,12 +300,15 @@ class _Run:
             self._seconds = time.monotonic() - start
             return budget.seconds is not None and self._seconds >= budget.seconds
 
+        def is_at_end() -> bool:
+            is_spent = report.packets >= packets or is_over()
+            is_lost = bool(campaign.lost or self.failure)
+            return is_lost or (is_spent and not campaign.has_more_to_show)
+
         with _progress(budget) as bar:
             try:
                 with Prefetcher(self._session.settings, jobs) as ahead:
-                    while report.packets < packets and not (
-                        campaign.lost or self.failure or is_over()
-                    ):
+                    while not is_at_end():
                         finding = ahead.advance(campaign, packets, is_over)
                         bar.tell(report, self._before, self._seconds)
                         if finding is not None:
@@ -548,4 +554,4 @@ def _progress(budget: Budget) -> Iterator[_Bar]:
         transient=True,
         redirect_stdout=False,
     ) as bar:
-        yield _Bar(bar, bar.add_task("", total=1.0), budget)
+        yield _Bar(bar, bar.add_task("fingerprint", total=1.0), budget)

@@ -114,6 +114,11 @@ class Campaign:
         return self._testbed.explained
 
     @property
+    def has_more_to_show(self) -> bool:
+        """Whether the witnesses have shown something that is not reported yet."""
+        return bool(self._waiting)
+
+    @property
     def sent(self) -> int:
         """Packets that a device on a link was sent, for whatever reason; 0 for an emulator."""
         return self._testbed.sent

@@ -22,6 +22,7 @@ from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import Case
 from ibwire.fuzz.judge.choices import CHOICES
 from ibwire.fuzz.judge.findings import Finding
+from ibwire.fuzz.judge.witness import Fingerprint, fingerprint
 from ibwire.fuzz.run_file import load
 from ibwire.fuzz.saved import parse_case
 from ibwire.fuzz.targets.emulator import target
@@ -240,6 +241,26 @@ def test_time_ends_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     result = fuzz("--budget", "5s", "--json")
 
     assert json.loads(result.stdout)["cases"] == 4
+
+
+def test_what_the_fingerprint_shows_is_reported_when_time_is_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A clock that stands still until the fingerprint is taken."""
+    now = [0.0]
+
+    def fingerprint_for_hours(*arguments: object) -> Fingerprint:
+        now[0] = 10_000.0
+        return fingerprint(*arguments)
+
+    monkeypatch.setattr("ibwire.cli.fuzz_run.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("ibwire.fuzz.campaign.fingerprint", fingerprint_for_hours)
+    result = fuzz("--target", "emu:hns", "--budget", "1h", "--json")
+
+    *found, run = map(json.loads, result.stdout.splitlines())
+    assert len(found) > 1
+    assert all(each["origin"].startswith("witness of ") for each in found)
+    assert run["cases"] <= 1
 
 
 def test_time_ends_the_search_for_a_shorter_case_too(monkeypatch: pytest.MonkeyPatch) -> None:
