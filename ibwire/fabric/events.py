@@ -26,9 +26,8 @@ IS_COMPILED: Final = not __file__.endswith(".py")
 SLOT: Final = 16
 """Bits of the picoseconds of a slot: 66 ns, less than a packet of 1 KiB takes at 100 Gb/s."""
 
-FEW: Final = 2
-"""Events in the heap below which it takes those of further slots too: two devices need no slots.
-More cost a network of switches 5 % of its frames."""
+FEW: Final = 64
+"""Events up to which the heap takes those of further slots too: two devices need no slots."""
 
 NEAR: Final = 1 << SLOT + 6
 """Picoseconds of the slots that it takes so: 4 us. A timer far ahead would make it take all."""
@@ -98,7 +97,7 @@ class EventQueue:
         slot = time >> SLOT
         slots = self._slots
         if (
-            len(self._events) + len(self._entries) < FEW
+            self._count <= FEW
             and time - self._start < NEAR
             and (not slots or slot < slots[0])
         ):
