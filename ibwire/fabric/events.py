@@ -96,11 +96,7 @@ class EventQueue:
             return
         slot = time >> SLOT
         slots = self._slots
-        if (
-            self._count <= FEW
-            and time - self._start < NEAR
-            and (not slots or slot < slots[0])
-        ):
+        if self._count <= FEW and time - self._start < NEAR and (not slots or slot < slots[0]):
             # All events before the end of this slot are in the heap with it.
             self._start = slot + 1 << SLOT
             if IS_COMPILED:

@@ -8,6 +8,8 @@ Source: IBA 9.7.5 to 9.7.7; rxe_comp.c, qib_rc.c `do_rc_ack`, `rc_rcv_resp`.
 
 from __future__ import annotations
 
+from typing import Final
+
 from ibwire.base.units import Time
 from ibwire.rc.attributes import QPState
 from ibwire.rc.context import QPContext
@@ -23,9 +25,13 @@ from ibwire_layers.psn import HALF, MASK
 from ibwire_layers.syndrome import AckKind, NakCode
 
 # A member is found faster without its class (measured: ibwire/rc/qp.py).
-_ACKNOWLEDGE, _READ_RESPONSE = Operation.ACKNOWLEDGE, Operation.READ_RESPONSE
-_READ, _ACK = Operation.READ, AckKind.ACK
-_SUCCESS, _PROT_ERR, _ERR = WCStatus.SUCCESS, WCStatus.LOC_PROT_ERR, QPState.ERR
+_ACKNOWLEDGE: Final = Operation.ACKNOWLEDGE
+_READ_RESPONSE: Final = Operation.READ_RESPONSE
+_READ: Final = Operation.READ
+_ACK: Final = AckKind.ACK
+_SUCCESS: Final = WCStatus.SUCCESS
+_PROT_ERR: Final = WCStatus.LOC_PROT_ERR
+_ERR: Final[QPState] = QPState.ERR
 
 
 class Completer:

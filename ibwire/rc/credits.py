@@ -9,6 +9,7 @@ reference/habits#hns-credits, an adapter that sends live credits.
 from __future__ import annotations
 
 from bisect import bisect_right
+from typing import Final
 
 from ibwire_layers import syndrome as aeth
 from ibwire_layers.psn import HALF, MASK
@@ -16,6 +17,8 @@ from ibwire_layers.psn import HALF, MASK
 
 def credit_code(available: int) -> int:
     """The largest code that promises no more than `available` receive work requests."""
+    if available < len(_CODES):
+        return _CODES[available]
     return bisect_right(aeth.CREDITS, available) - 1
 
 
@@ -72,5 +75,8 @@ class SendCredits:
         return ahead if ahead < HALF else 0
 
 
-_GRANTED = tuple(aeth.credits(syndrome) for syndrome in range(256))
+_CODES: Final = tuple(bisect_right(aeth.CREDITS, number) - 1 for number in range(257))
+"""Codes of the usual numbers: one is looked up for each ACK."""
+
+_GRANTED: Final = tuple(aeth.credits(syndrome) for syndrome in range(256))
 """Credits by syndrome: a call for each ACK would cost more than all that is done with it."""

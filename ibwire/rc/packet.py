@@ -21,15 +21,18 @@ if TYPE_CHECKING:
     from ibwire.rc.path import Arrival, Path
 
 _BTH = Struct(">BBHII")
+_PACK_BTH: Final = _BTH.pack
+_UNPACK_BTH: Final = _BTH.unpack_from
 _PACK_BTH_START: Final = Struct(">BBHI").pack
 _RETH = Struct(">QII")
 _ATOMIC = Struct(">QIQQ")
 _WORD = Struct(">I")
 _PACK_WORD: Final = _WORD.pack
+_UNPACK_WORD: Final = _WORD.unpack_from
 _LONG = Struct(">Q")
 _DETH = Struct(">II")
 
-LOW24 = 0xFFFFFF
+LOW24: Final = 0xFFFFFF
 
 _IP_AT: Final = 14
 """Where the IP header of an unbuilt frame is: it has no tags."""
@@ -237,7 +240,7 @@ def encode(packet: TransportPacket) -> bytes:
     form = packet.form
     payload = packet.payload
     pad = -len(payload) & 3
-    bth = _BTH.pack(
+    bth: bytes = _PACK_BTH(
         form.opcode,
         packet.se << 7 | packet.mig_req << 6 | pad << 4,
         packet.pkey,
@@ -261,7 +264,12 @@ def decode(data: bytes, start: int, end: int) -> TransportPacket | None:
     """
     if end - start < 12:
         return None
-    opcode, flags, pkey, destination, psn = _BTH.unpack_from(data, start)
+    # Compiled code computes with numbers only where it is told that they are.
+    opcode: int
+    flags: int
+    destination: int
+    psn: int
+    opcode, flags, pkey, destination, psn = _UNPACK_BTH(data, start)
     form = FORMS[opcode]
     pad = flags >> 4 & 3
     first = start + form.header_size
@@ -302,7 +310,8 @@ def _read_atomic(packet: TransportPacket, data: bytes, offset: int) -> None:
 
 
 def _read_aeth(packet: TransportPacket, data: bytes, offset: int) -> None:
-    (word,) = _WORD.unpack_from(data, offset)
+    word: int
+    (word,) = _UNPACK_WORD(data, offset)
     packet.syndrome = word >> 24
     packet.msn = word & LOW24
 
@@ -337,7 +346,7 @@ def _read_feth(packet: TransportPacket, data: bytes, offset: int) -> None:
 _CODECS: dict[type[Header], tuple[Reader, Writer]] = {
     h.RETH: (_read_reth, lambda p: _RETH.pack(p.va, p.rkey, p.dma_len)),
     h.AtomicETH: (_read_atomic, lambda p: _ATOMIC.pack(p.va, p.rkey, p.swap, p.compare)),
-    h.AETH: (_read_aeth, lambda p: _WORD.pack(p.syndrome << 24 | p.msn)),
+    h.AETH: (_read_aeth, lambda p: _PACK_WORD(p.syndrome << 24 | p.msn)),
     h.AtomicAckETH: (_read_original, lambda p: _LONG.pack(p.original)),
     h.ImmDt: (_read_imm, lambda p: _WORD.pack(p.imm_data)),
     h.IETH: (_read_invalidate, lambda p: _WORD.pack(p.invalidate_rkey)),
@@ -347,7 +356,7 @@ _CODECS: dict[type[Header], tuple[Reader, Writer]] = {
     h.CNPReserved: (lambda p, data, offset: None, lambda p: bytes(16)),
 }
 
-_PADS = (b"", bytes(1), bytes(2), bytes(3))
+_PADS: Final = (b"", bytes(1), bytes(2), bytes(3))
 
-FORMS: tuple[Form, ...] = tuple(Form(opcode) for opcode in range(256))
+FORMS: Final[tuple[Form, ...]] = tuple(Form(opcode) for opcode in range(256))
 """By opcode byte, unknown opcodes included."""

@@ -254,7 +254,7 @@ class Path:
             number = self.next_identification() if identification is None else identification
             before = _identified(before, number)
             register ^= _change_before_bth(number)
-        icrc = crc32(transport, register ^ _MASKING[transport[4]])
+        icrc = _CRC32(transport, register ^ _MASKING[transport[4]])
         frame = b"".join((before, transport, icrc.to_bytes(4, "little")))
         return frame + crc.vcrc(frame) if self._headers.is_native else frame
 
@@ -275,6 +275,8 @@ def _identified(before: bytes, number: int) -> bytes:
 
 
 _CRC32: Final = crc32  # compiled code finds a constant without a lookup by name
+_RESIDUE: Final = crc32(crc32(b"").to_bytes(4, "little"))
+"""The CRC of bytes with their right CRC behind them: the same of all, and here of none."""
 _V4_SIZE = IPv4.SIZE + UDP.SIZE
 _PLAIN_SIZE = Ethernet.SIZE + _V4_SIZE
 _PLAIN_IPV4 = EtherType.IPV4.to_bytes(2) + b"\x45"
@@ -463,9 +465,9 @@ def _constant(frame: Frame, ip: int) -> bytes:
 
 def icrc_fits(frame: Frame, arrival: Arrival) -> bool:
     """Whether the ICRC of a frame is right."""
-    start, end = arrival.size, arrival.end - 4
-    found = crc32(frame[start:end], arrival.register ^ _MASKING[frame[start + 4]])
-    return found == int.from_bytes(frame[end : end + 4], "little")
+    start = arrival.size
+    register = arrival.register ^ _MASKING[frame[start + 4]]
+    return _CRC32(frame[start : arrival.end], register) == _RESIDUE
 
 
 def run_data(frames: Sequence[Frame], arrival: Arrival) -> bytes | None:
@@ -557,7 +559,7 @@ def _masking(value: int) -> int:
 _STEPS = [crc32(bytes((byte,)), 0xFFFFFFFF) ^ 0xFFFFFFFF for byte in range(256)]
 """The register after one byte, starting from zero."""
 _BY_TOP = {step >> 24: byte for byte, step in enumerate(_STEPS)}
-_MASKING = tuple(_masking(value) for value in range(256))
+_MASKING: Final = tuple(_masking(value) for value in range(256))
 
 
 def _changes(after: int) -> tuple[list[int], list[int]]:

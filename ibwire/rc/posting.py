@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from typing import Final
 
 from ibwire.base.errors import VerbsError
 from ibwire.rc.attributes import QPType
@@ -17,13 +18,16 @@ from ibwire.rc.work import SendFlags, SendWR, WCStatus
 from ibwire_layers.opcodes import Operation, Service
 
 # Plain numbers: combining members of an enumeration is slow.
-_SIGNALED = int(SendFlags.SIGNALED)
-_INLINE = int(SendFlags.INLINE)
+_SIGNALED: Final = int(SendFlags.SIGNALED)
+_INLINE: Final = int(SendFlags.INLINE)
 
 # A member is found faster without its class (measured: ibwire/rc/qp.py).
-_XRC_RECV, _UD = QPType.XRC_RECV, Service.UD
-_READ, _FLUSH, _ATOMIC_WRITE = Operation.READ, Operation.FLUSH, Operation.ATOMIC_WRITE
-_ATOMICS = Operation.COMPARE_SWAP, Operation.FETCH_ADD
+_XRC_RECV: Final = QPType.XRC_RECV
+_UD: Final = Service.UD
+_READ: Final = Operation.READ
+_FLUSH: Final = Operation.FLUSH
+_ATOMIC_WRITE: Final = Operation.ATOMIC_WRITE
+_ATOMICS: Final = (Operation.COMPARE_SWAP, Operation.FETCH_ADD)
 
 
 def check_send(qp: QPContext, wr: SendWR, port: PortTables) -> SendWQE:

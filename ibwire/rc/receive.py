@@ -61,7 +61,8 @@ class ReceiveQueue:
         self._cq = srq.cq if srq is not None and srq.cq is not None else self.qp.recv_cq
         self.current = wr
         self.filled = 0
-        self.room = sum([sge.length for sge in wr.sg_list])
+        sges = wr.sg_list
+        self.room = sges[0].length if len(sges) == 1 else sum([sge.length for sge in sges])
         return True
 
     def has_next(self, srq: SharedReceiveQueue | None = None) -> bool:

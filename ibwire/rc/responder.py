@@ -34,7 +34,7 @@ from ibwire.rc.sizes import has_odd_payload, is_too_long
 from ibwire.rc.srq import SharedReceiveQueue
 from ibwire.rc.work import FlushLevel, WCOpcode, WCStatus
 from ibwire_layers.opcodes import OpCode, Operation, Service
-from ibwire_layers.psn import HALF, MASK, distance
+from ibwire_layers.psn import HALF, MASK
 from ibwire_layers.syndrome import CREDITS, INVALID_CREDITS, AckKind, NakCode
 
 _NOTHING = memoryview(b"")
@@ -364,8 +364,10 @@ class Responder:
 
         An acknowledgement that repeats the last PSN carries them (IBA 9.7.7.2.4).
         """
-        if not self._established or self.failed or distance(self.msn, self._advertised) > 0:
+        if not self._established or self.failed:
             return
+        if 0 < (self._advertised - self.msn) & MASK < HALF:
+            return  # there are credits that it has not used
         if self._credit_code() != INVALID_CREDITS:
             self._acknowledge(self.epsn - 1 & MASK)
 

@@ -9,6 +9,8 @@ Source: IBA 9.7.5 to 9.7.8; rxe_req.c `req_retry`, rxe_comp.c, qib_rc.c `qib_res
 
 from __future__ import annotations
 
+from typing import Final
+
 from ibwire.base.units import Time
 from ibwire.rc.attributes import QPState
 from ibwire.rc.congestion.window import SendWindow
@@ -20,7 +22,8 @@ from ibwire.rc.work import WC, WCStatus
 from ibwire_layers.psn import HALF, MASK
 
 # A member is found faster without its class (measured: ibwire/rc/qp.py).
-_SUCCESS, _RTS = WCStatus.SUCCESS, QPState.RTS
+_SUCCESS: Final = WCStatus.SUCCESS
+_RTS: Final = QPState.RTS
 
 
 class SendQueue(SendState):
@@ -220,7 +223,7 @@ class SendQueue(SendState):
             self.cursor -= 1
         if wqe.holds_slot:
             self.reads -= 1
-        if wqe.signaled or status is not WCStatus.SUCCESS:
+        if wqe.signaled or status is not _SUCCESS:
             self._uncompleted_slots = 0
             self.qp.report(
                 self.qp.send_cq,
@@ -230,7 +233,7 @@ class SendQueue(SendState):
                     opcode=wqe.plan.completion,
                     qp_num=self.qp.number,
                     byte_len=wqe.length if wqe.plan.is_answered else 0,
-                    solicited=status is not WCStatus.SUCCESS,
+                    solicited=status is not _SUCCESS,
                 ),
             )
         else:

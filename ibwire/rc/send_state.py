@@ -9,6 +9,7 @@ work request that `psn` belongs to.
 from __future__ import annotations
 
 from collections import deque
+from typing import Final
 
 from ibwire.base.units import Time
 from ibwire.rc.credits import SendCredits
@@ -19,8 +20,8 @@ from ibwire.rc.work import SendFlags, SendWR, WCStatus
 from ibwire_layers.psn import MASK
 
 # Plain numbers: combining members of an enumeration is slow.
-_FENCE = int(SendFlags.FENCE)
-_SOLICITED = int(SendFlags.SOLICITED)
+_FENCE: Final = int(SendFlags.FENCE)
+_SOLICITED: Final = int(SendFlags.SOLICITED)
 
 
 class SendWQE:

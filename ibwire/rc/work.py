@@ -1,8 +1,9 @@
-"""Work requests and completions.
+"""Work requests.
 
 Values of the enumerations are those of rdma-core's `verbs.h`, without the prefix.
 Numbers are host integers; the packet holds `imm_data` as a big-endian number.
-`SGE` and `MWBindInfo` are parts of work requests and can be imported from here too.
+`SGE` and `MWBindInfo` are parts of work requests and can be imported from here too, as can
+completions.
 """
 
 from __future__ import annotations
@@ -12,6 +13,10 @@ from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 
 from ibwire.rc.attributes import AddressVector
+from ibwire.rc.completion import WC as WC
+from ibwire.rc.completion import WCFlags as WCFlags
+from ibwire.rc.completion import WCOpcode as WCOpcode
+from ibwire.rc.completion import WCStatus as WCStatus
 from ibwire.rc.memory import MemoryWindow
 from ibwire.rc.memory import MWBindInfo as MWBindInfo
 from ibwire.rc.sge import SGE as SGE
@@ -41,60 +46,6 @@ class SendFlags(IntFlag):
     SIGNALED = 2
     SOLICITED = 4
     INLINE = 8
-
-
-class WCStatus(IntEnum):
-    """How a work request ended: `ibv_wc_status`."""
-
-    SUCCESS = 0
-    LOC_LEN_ERR = 1
-    LOC_QP_OP_ERR = 2
-    LOC_EEC_OP_ERR = 3
-    LOC_PROT_ERR = 4
-    WR_FLUSH_ERR = 5
-    MW_BIND_ERR = 6
-    BAD_RESP_ERR = 7
-    LOC_ACCESS_ERR = 8
-    REM_INV_REQ_ERR = 9
-    REM_ACCESS_ERR = 10
-    REM_OP_ERR = 11
-    RETRY_EXC_ERR = 12
-    RNR_RETRY_EXC_ERR = 13
-    LOC_RDD_VIOL_ERR = 14
-    REM_INV_RD_REQ_ERR = 15
-    REM_ABORT_ERR = 16
-    INV_EECN_ERR = 17
-    INV_EEC_STATE_ERR = 18
-    FATAL_ERR = 19
-    RESP_TIMEOUT_ERR = 20
-    GENERAL_ERR = 21
-    TM_ERR = 22
-    TM_RNDV_INCOMPLETE = 23
-
-
-class WCOpcode(IntEnum):
-    """Operation of a completion: `ibv_wc_opcode`."""
-
-    SEND = 0
-    RDMA_WRITE = 1
-    RDMA_READ = 2
-    COMP_SWAP = 3
-    FETCH_ADD = 4
-    BIND_MW = 5
-    LOCAL_INV = 6
-    FLUSH = 8
-    ATOMIC_WRITE = 9
-    RECV = 128
-    RECV_RDMA_WITH_IMM = 129
-
-
-class WCFlags(IntFlag):
-    """`ibv_wc_flags`."""
-
-    GRH = 1
-    WITH_IMM = 2
-    IP_CSUM_OK = 4
-    WITH_INV = 8
 
 
 class FlushType(IntFlag):
@@ -149,24 +100,3 @@ class RecvWR:
 
     sg_list: Sequence[SGE] = ()
     wr_id: int = 0
-
-
-@dataclass(slots=True)
-class WC:
-    """A work completion; an error sets only `wr_id`, `status`, `vendor_err` and `qp_num`."""
-
-    wr_id: int
-    status: WCStatus
-    opcode: WCOpcode
-    qp_num: int
-    byte_len: int = 0
-    imm_data: int = 0
-    """Immediate data with the flag WITH_IMM, the invalidated key with WITH_INV."""
-    wc_flags: int = 0
-    src_qp: int = 0
-    vendor_err: int = 0
-    pkey_index: int = 0
-    slid: int = 0
-    sl: int = 0
-    solicited: bool = False
-    """Whether it raises an event in a CQ that is armed for solicited completions only."""

@@ -63,7 +63,7 @@ def test_copying_leaves_every_module_and_package_as_it_was() -> None:
 
 @pytest.mark.parametrize(
     ("new", "error"),
-    [("_PADS = (,", SyntaxError), ("nowhere\n_PADS = (", NameError)],
+    [("_PADS: Final = (,", SyntaxError), ("nowhere\n_PADS: Final = (", NameError)],
     ids=["no Python", "fails when it is imported"],
 )
 def test_failing_copy_leaves_every_module_and_package_as_it_was(
@@ -72,7 +72,7 @@ def test_failing_copy_leaves_every_module_and_package_as_it_was(
     before = dict(sys.modules), attributes(), list(sys.meta_path)
 
     with pytest.raises(error):
-        copied(sample("rc/packet.py", "_PADS = (", new))
+        copied(sample("rc/packet.py", "_PADS: Final = (", new))
 
     assert (dict(sys.modules), attributes(), list(sys.meta_path)) == before
 
