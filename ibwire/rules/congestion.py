@@ -28,6 +28,7 @@ PACE = Rule(
     Severity.NOTE,
     "IBA annex A17.9",
     "docs/reference/congestion.md#rate-cut",
+    is_timed=True,
 )
 UNANSWERED = Rule(
     "congestion.no-cnp",

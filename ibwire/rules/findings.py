@@ -61,6 +61,8 @@ class Rule:
     least: int = 1
     """Packets at one place from which on it is the sender; fewer may be bit errors that no ICRC
     shows, and are a note."""
+    is_timed: bool = False
+    """It compares times: not judged in a capture whose times go back."""
 
     @property
     def reference(self) -> str:

@@ -55,6 +55,7 @@ RNR_WAIT = Rule(
     Severity.ERROR,
     "IBA 9.7.5.2.8",
     "docs/reference/transport.md#rnr-wait; docs/reference/habits.md#psif-rnr",
+    is_timed=True,
 )
 RNR_NEW = Rule(
     "naks.rnr-new",
@@ -63,6 +64,7 @@ RNR_NEW = Rule(
     "IBA 9.7.5.2.8",
     "docs/reference/transport.md#rnr-wait; docs/reference/habits.md#rxe-rnr-wait; rnr-multi-packet",
     ("rxe",),
+    is_timed=True,
 )
 SILENCE = Rule(
     "naks.silence",

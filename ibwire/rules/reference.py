@@ -32,7 +32,8 @@ given, such as `--profile spec`.
 
 Loss, damage and reordering on the way break no rule. A rule is not applied where the capture
 cannot show a breach: if only one direction was captured, if the capture begins in the middle of a
-connection, or if packets are missing.
+connection, or if packets are missing. Rules that compare times ({timed}) are not applied to a
+capture whose times go back by more than 1 ms.
 
 `--only` and `--ignore` take the id of a rule or of a family (the word before the dot).
 
@@ -46,7 +47,8 @@ This page is generated from `ibwire/rules/` by `make docs`.
 
 def page() -> str:
     """The page."""
-    lines = [HEAD]
+    timed = ", ".join(f"`{rule.id}`" for rule in RULES.values() if rule.is_timed)
+    lines = [HEAD.format(timed=timed)]
     for family, about in FAMILIES.items():
         lines += [f"## {about}", "", "| id | severity | rule | habit of | specification | source |"]
         lines.append("|---|---|---|---|---|---|")

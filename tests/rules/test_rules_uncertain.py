@@ -219,6 +219,30 @@ def test_one_rnr_nak_that_is_not_heeded_may_have_been_lost_behind_the_capture() 
     assert grave(judge(talk.frames)) == []
 
 
+@pytest.mark.parametrize("is_other_captured", [True, False])
+def test_waits_are_not_judged_where_the_clock_of_the_capture_goes_back(
+    is_other_captured: bool,
+) -> None:
+    """It is set back by 4 ms during each wait of 5.12 ms, as packets of another connection show."""
+    talk, other = Talk(), Talk(number=1)
+    other.ask(Op.UD_SEND_ONLY, 0, 64)
+    frames = []
+    for psn in range(3):
+        talk.ask(Op.RC_SEND_ONLY, psn, 64, ack_req=1)
+        talk.answer(psn, psn, RNR_5_MS)
+        frames += talk.frames
+        if is_other_captured:
+            frames.append((frames[-1][0] + 5_000_000, other.frames[0][1]))
+        talk.frames.clear()
+        talk.wait(5_200 - 4_000)
+        talk.ask(Op.RC_SEND_ONLY, psn, 64, ack_req=1)
+        talk.answer(psn, psn + 1)
+
+    found = ids(judge(frames + talk.frames))
+
+    assert ("naks.rnr-wait" in found) is not is_other_captured
+
+
 def test_replays_at_the_start_of_a_capture_have_an_msn_that_stands_still() -> None:
     """The responder had executed both before the capture begins."""
     talk = Talk()
