@@ -91,8 +91,17 @@ def _disturbance(requests: TrackedRequests) -> Trouble:
     if run is not None and run.event.time_ns >= requests.disturbed_ns:
         return Trouble.RETRANSMITTED
     if requests.unseen.requests:
-        return Trouble.REQUESTS_MISSING
+        return Trouble.DAMAGED if _are_damaged(requests) else Trouble.REQUESTS_MISSING
     return Trouble.RESPONSES_MISSING if requests.unseen.responses else Trouble.REORDERED
+
+
+def _are_damaged(requests: TrackedRequests) -> bool:
+    """Whether all requests that were not seen arrived damaged."""
+    damaged = requests.connection.damaged.requests[requests.end]
+    gaps = requests.unseen.requests
+    return sum(gap.end - gap.first for gap in gaps) <= len(damaged) and all(
+        psn & MASK in damaged for gap in gaps for psn in range(gap.first, gap.end)
+    )
 
 
 def _is_damaged_at_end(requests: TrackedRequests) -> bool:

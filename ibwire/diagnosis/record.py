@@ -289,7 +289,7 @@ class Recorder:
             if packet.opcode in VERB and packet.opcode not in RESPONSES:
                 key = direction, VERB[packet.opcode]
                 stretch.requests[key] = stretch.requests.get(key, 0) + 1
-                if connection.service is Service.UD:
+                if connection.service is Service.UD and not packet.damaged:
                     stretch.bytes += packet.size
                     stretch.messages[key] = stretch.messages.get(key, 0) + 1
 

@@ -639,3 +639,26 @@ def test_cnps_whose_connection_is_unknown_are_not_called_rc(opcode: OpCode) -> N
     assert cnp.connection.to_json(0)["transport"] is None
     assert "CNPs of an unknown connection" in text_of(cnp)
     assert "RC" not in text_of(cnp)
+
+
+def with_damage(opcode: OpCode, *, ack_req: int) -> Talk:
+    """Ten messages of 64 bytes, of which the fifth has a wrong ICRC."""
+    talk = Talk()
+    for psn in range(10):
+        talk.ask(opcode, psn, 64, ack_req=ack_req)
+    time_ns, frame = talk.frames[4]
+    talk.frames[4] = time_ns, frame[:-1] + bytes([frame[-1] ^ 1])
+    return talk
+
+
+def test_damaged_datagrams_are_no_messages() -> None:
+    assert "9 messages of A (9 SEND), 576 bytes, 10 packets." in text_of(
+        story_of(with_damage(OpCode.UD_SEND_ONLY, ack_req=0))
+    )
+
+
+def test_a_damaged_packet_that_is_not_retransmitted_did_arrive() -> None:
+    verdict = story_of(with_damage(OpCode.RC_SEND_ONLY, ack_req=1)).verdict
+
+    assert "a packet arrived here damaged" in verdict
+    assert "did not arrive here" not in verdict
