@@ -141,6 +141,10 @@ class Identity:
             return 0 < (self.high - packet.ip_id & 0xFFFF) < REORDER_IDS
         return otherwise
 
+    def is_copy(self, packet: TransportPacket) -> bool:
+        """Whether this is the same packet as an earlier one, where the identification decides."""
+        return self.newest.get(packet.ip_id) == packet.icrc
+
     def is_duplicate(
         self, packet: TransportPacket, before: TransportPacket | None, *, has_cause: bool
     ) -> bool:
@@ -149,8 +153,8 @@ class Identity:
         before: the newest of the same PSN. has_cause: something may have made the
         sender retransmit it.
         """
-        if self.counts_up and packet.ip_id >= 0:
-            return self.newest.get(packet.ip_id) == packet.icrc
+        if self.decides(packet):
+            return self.is_copy(packet)
         if before is None or has_cause:
             return False
         same = before.icrc == packet.icrc and before.opcode == packet.opcode

@@ -25,31 +25,34 @@ def status_of_old_request(
     """The status of a request whose PSN is not new."""
     identity = requests.connection.identities[requests.end]
     was_seen = psn >= requests.start and within(requests.unseen.requests, psn) is None
+    if identity.decides(packet):
+        if was_seen and identity.is_copy(packet):
+            return PacketStatus.DUPLICATE
+        if not requests.connection.is_reliable:
+            return PacketStatus.DUPLICATE if was_seen else PacketStatus.REORDERED
+        is_late = identity.is_overtaken(packet, otherwise=False)
+        return PacketStatus.REORDERED if is_late else PacketStatus.RETRANSMITTED
     before = requests.recent_requests.get(psn)
     since = (-1, 0) if before is None else before.place
     run = requests.run
     is_due = any(each.psn <= psn and each.place > since for each in requests.refusals)
     is_due |= run is not None and run.place > since
-    if not identity.decides(packet):
-        # The first of a retransmission may have been a late one, and this the first.
-        is_due |= run is not None and run.event.count == 1 and run.psn == psn
-        is_due |= packet.time_ns - requests.last_ns > SILENCE_NS
-        if packet.opcode in ANSWERED:  # a response may have been lost after this point
-            answer = requests.recent_responses.last_added
-            is_due |= answer is not None and answer.place > since and requests.acked > psn
-        if run is not None and run.psn == psn and may_be_late(requests, run):
-            take_back(requests, run)
-            return PacketStatus.RETRANSMITTED
-        is_due |= any(each.psn == psn for each in requests.refusals)
-        if not is_due and was_seen and _may_come_late(requests, psn):
-            return PacketStatus.REORDERED  # the first, after its retransmission
+    # The first of a retransmission may have been a late one, and this the first.
+    is_due |= run is not None and run.event.count == 1 and run.psn == psn
+    is_due |= packet.time_ns - requests.last_ns > SILENCE_NS
+    if packet.opcode in ANSWERED:  # a response may have been lost after this point
+        answer = requests.recent_responses.last_added
+        is_due |= answer is not None and answer.place > since and requests.acked > psn
+    if run is not None and run.psn == psn and may_be_late(requests, run):
+        take_back(requests, run)
+        return PacketStatus.RETRANSMITTED
+    is_due |= any(each.psn == psn for each in requests.refusals)
+    if not is_due and was_seen and _may_come_late(requests, psn):
+        return PacketStatus.REORDERED  # the first, after its retransmission
     if was_seen and identity.is_duplicate(packet, before, has_cause=is_due):
         return PacketStatus.DUPLICATE
     if not requests.connection.is_reliable:
         return PacketStatus.DUPLICATE if was_seen else PacketStatus.REORDERED
-    if identity.decides(packet):
-        is_late = identity.is_overtaken(packet, otherwise=False)
-        return PacketStatus.REORDERED if is_late else PacketStatus.RETRANSMITTED
     if _has_cause(requests, psn, packet, since):
         return PacketStatus.RETRANSMITTED
     if not was_seen or _may_come_late(requests, psn):
@@ -89,12 +92,17 @@ def status_of_acknowledge(
     assert requests.next is not None
     identity = requests.connection.identities[1 - requests.end]
     is_ack = kind(packet.syndrome) is AckKind.ACK
-    before = requests.recent_responses.get(psn)
-    run = requests.retransmission
-    has_cause = run is not None and before is not None and run.place > before.place
-    if is_ack and not identity.decides(packet):
-        has_cause = not _is_ack_twice(requests, packet, before)
-    if identity.is_duplicate(packet, before, has_cause=has_cause):
+    if identity.decides(packet):
+        is_duplicate = identity.is_copy(packet)
+    else:
+        before = requests.recent_responses.get(psn)
+        run = requests.retransmission
+        if is_ack:
+            has_cause = not _is_ack_twice(requests, packet, before)
+        else:
+            has_cause = run is not None and before is not None and run.place > before.place
+        is_duplicate = identity.is_duplicate(packet, before, has_cause=has_cause)
+    if is_duplicate:
         return PacketStatus.DUPLICATE
     if (psn if is_ack else psn - 1) >= requests.next:
         return PacketStatus.UNKNOWN
@@ -124,19 +132,21 @@ def status_of_old_response(
         return PacketStatus.UNKNOWN
     identity = requests.connection.identities[1 - requests.end]
     was_seen = within(requests.unseen.responses, psn) is None
+    if identity.decides(packet):
+        if was_seen and identity.is_copy(packet):
+            return PacketStatus.DUPLICATE
+        is_late = identity.is_overtaken(packet, otherwise=False)
+        return PacketStatus.REORDERED if is_late else PacketStatus.RETRANSMITTED
     before = requests.recent_responses.get(psn)
     repeats = 0
     for first, end in requests.repeated_reads:
         if first <= psn < end:
             repeats += 1
     was_repeated = repeats > requests.answered_again.get(psn, 0)
-    decides = identity.decides(packet)
-    if not (was_repeated or decides) and requests.unseen.is_unseen(1 - requests.end, psn):
+    if not was_repeated and requests.unseen.is_unseen(1 - requests.end, psn):
         return PacketStatus.REORDERED
     if was_seen and identity.is_duplicate(packet, before, has_cause=was_repeated):
         return PacketStatus.DUPLICATE
-    if decides and identity.is_overtaken(packet, otherwise=False):
-        return PacketStatus.REORDERED
     # A responder answers again only what it is asked again.
-    is_copy = not (decides or was_repeated) and before is not None
+    is_copy = not was_repeated and before is not None
     return PacketStatus.DUPLICATE if is_copy else PacketStatus.RETRANSMITTED

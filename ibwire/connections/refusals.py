@@ -53,6 +53,8 @@ class Refusals:
 
     def of(self, psn: int) -> Refusal | None:
         """The one that names this PSN: an RNR NAK before others, which rxe sends after it."""
+        if not self._open:
+            return None
         fitting = [each for each in self._open if each.psn == psn]
         return max(fitting, key=lambda each: (each.cause is Cause.RNR, each.place), default=None)
 

@@ -273,7 +273,7 @@ class TrackedRequests:
 
     def was_damaged(self, psn: int) -> bool:
         """Whether the next new request was seen damaged, so that this is its retransmission."""
-        return self.connection.is_reliable and psn in self.damaged_next
+        return psn in self.damaged_next and self.connection.is_reliable
 
     def note_damaged(self, packet: TransportPacket) -> None:
         """A request was seen damaged. Its PSN is right if it is the next one, or follows one that

@@ -176,10 +176,11 @@ class RequestTracker(TrackedRequests):
         """
         if self.failed is not None:
             return True
-        if self.next is None or not self.connection.is_reliable:
+        if self.next is None:
             return False
         step = (packet.psn - self.next + HALF & MASK) - HALF
-        return -JUMP <= step < 0 and self.next + step <= self.acked
+        is_old = -JUMP <= step < 0 and self.next + step <= self.acked
+        return is_old and self.connection.is_reliable
 
     def counts_back(self, packet: TransportPacket) -> bool:
         """Whether a response has a smaller MSN than the one before it, as no responder counts."""
