@@ -91,8 +91,10 @@ class Atomics(ConnectionCheck):
 
     def request(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Compare a retransmission with the first transmission."""
-        if packet.opcode not in REQUESTS:
-            return
+        return self._compare(packet, status) if packet.opcode in REQUESTS else ()
+
+    def _compare(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
+        """An atomic."""
         operands = self.history.operands.get(packet.number)
         if operands is None:
             return
@@ -114,8 +116,10 @@ class Atomics(ConnectionCheck):
 
     def response(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Compare an answer with the one before to the same request."""
-        if packet.opcode not in ANSWERS:
-            return
+        return self._compare_answer(packet) if packet.opcode in ANSWERS else ()
+
+    def _compare_answer(self, packet: TransportPacket) -> Iterable[Violation]:
+        """The response to an atomic."""
         operands = self.history.operands.get(packet.number)
         if operands is None:
             return

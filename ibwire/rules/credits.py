@@ -98,14 +98,16 @@ class Credits(ConnectionCheck):
         if status is PacketStatus.AFTER_GAP:
             self.limit = self.asking = None
         if self.is_off or status not in FRESH:
-            return
+            return ()
         if packet.opcode in STARTS:
-            yield from self._begin(packet)
-        elif self.asking is not None:
+            return self._begin(packet)
+        if self.asking is not None:
             self.asking = None
             if self._is_usual(FIRST_ALONE):
                 found = f"{name_of(packet.opcode)} of PSN {packet.psn}"
-                yield FIRST_ALONE, f"{found} without waiting for the response to FIRST", packet
+                words = f"{found} without waiting for the response to FIRST"
+                return [(FIRST_ALONE, words, packet)]
+        return ()
 
     def _begin(self, packet: TransportPacket) -> Iterable[Violation]:
         before = self.messages.before

@@ -166,6 +166,7 @@ class RequestHistory:
 
     __slots__ = (
         "_covered",
+        "_covered_count",
         "_covered_psn",
         "answer_ids",
         "front",
@@ -200,8 +201,10 @@ class RequestHistory:
         have them later than they passed."""
         self.request_ids = Identifications()
         self.answer_ids = Identifications()
-        self._covered_psn = -1
-        """For which `covering` was asked last, as several checks ask for the same; -1: anew."""
+        self._covered_psn = 0
+        """For which `covering` was asked last."""
+        self._covered_count = 0
+        """From there on so many PSNs have the same answer; 0: it has to be found anew."""
         self._covered: list[TransportPacket] = []
 
     def unwrapped(self, psn: int) -> int | None:
@@ -224,19 +227,23 @@ class RequestHistory:
 
     def covering(self, psn: int) -> list[TransportPacket] | None:
         """READ requests, newest first, that one of these PSNs answers; `None`: not known."""
-        if psn == self._covered_psn:
+        if (psn - self._covered_psn) & MASK < self._covered_count:
             return self._covered
         found = []
-        mtu = self.mtu
+        mtu, same = self.mtu, MODULUS
         for read in reversed(self.reads):
             count = 1  # as `span` has it
             if read.dma_len > MTUS[0]:
                 if not mtu:
                     return None
                 count = -(-read.dma_len // mtu)
-            if (psn - read.psn) & MASK < count:
+            place = (psn - read.psn) & MASK
+            if place < count:
                 found.append(read)
-        self._covered_psn, self._covered = psn, found
+                same = min(same, count - place)
+            else:
+                same = min(same, MODULUS - place)
+        self._covered_psn, self._covered_count, self._covered = psn, same, found
         return found
 
     @property
@@ -279,7 +286,7 @@ class RequestHistory:
 
         done: -1 where nothing was answered.
         """
-        reads, self._covered_psn = self.reads, -1
+        reads, self._covered_count = self.reads, 0
         if len(reads) >= 2 * KEEP_READS and done >= 0:
             old = reads[:-KEEP_READS]
             under_way = [r for r in old if distance(done, r.psn + (self.span(r) or 1)) > 0]

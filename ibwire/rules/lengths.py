@@ -228,7 +228,12 @@ class PathMtu(ConnectionCheck):
         """Compare its size with the path MTU."""
         mtu = self.history.mtu
         if mtu is None or packet.size == mtu:
-            return
+            return ()
+        return self._compare(packet, mtu)
+
+    @staticmethod
+    def _compare(packet: TransportPacket, mtu: int) -> Iterable[Violation]:
+        """A packet of another size than the path MTU."""
         if packet.opcode in FULL and packet.size in MTUS:
             yield (
                 PATH_MTU,

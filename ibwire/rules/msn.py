@@ -158,12 +158,13 @@ class Messages(ConnectionCheck):
             if self._was_not_counted(packet, status):
                 self._suspect = None
                 self._forget(self.history.tracker.next)
-            return
+            return ()
         psn = self.history.unwrapped(packet.psn)
         suspect = self._suspect
+        found: list[Violation] = []
         is_over = status is PacketStatus.AFTER_GAP or self._since is None
         if suspect is not None and self.history.request_ids.is_next(suspect.newest, packet):
-            yield MSN, suspect.words, suspect.response
+            found.append((MSN, suspect.words, suspect.response))
             is_over = True
         if is_over:
             self._suspect = None
@@ -173,6 +174,7 @@ class Messages(ConnectionCheck):
             self._ends.append(psn)
             if len(self._ends) > 2 * KEEP_MESSAGES:
                 del self._ends[:KEEP_MESSAGES]
+        return found
 
     def _was_not_counted(self, packet: TransportPacket, status: PacketStatus) -> bool:
         """Whether a message that ends here was not seen before, though its PSN was passed: the
@@ -187,9 +189,13 @@ class Messages(ConnectionCheck):
 
     def response(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Compare the MSN with what may have been completed."""
+        return self._compare(packet, status) if packet.opcode in AETH_RESPONSES else ()
+
+    def _compare(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
+        """A response with an MSN."""
         psn = self.history.unwrapped(packet.psn)
         following = self.history.tracker.next
-        if psn is None or self._since is None or packet.opcode not in AETH_RESPONSES:
+        if psn is None or self._since is None:
             return
         if status is PacketStatus.UNKNOWN or (following is not None and psn >= following):
             return

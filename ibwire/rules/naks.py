@@ -215,7 +215,13 @@ class Refusals(ConnectionCheck):
             if step == 0:
                 self.missing = None
         if refused is None or status is PacketStatus.DUPLICATE:
-            return
+            return ()
+        return self._after_rnr(packet, status, refused)
+
+    def _after_rnr(
+        self, packet: TransportPacket, status: PacketStatus, refused: TransportPacket
+    ) -> Iterable[Violation]:
+        """A request while one is refused by an RNR NAK."""
         waited = packet.time_ns - refused.time_ns
         asked = RNR_TIMER_US[code(refused.syndrome)] * 1000
         if packet.psn == refused.psn:
@@ -251,7 +257,14 @@ class Refusals(ConnectionCheck):
         """A NAK, or a response that must not come."""
         what = kind(packet.syndrome) if packet.syndrome >= 0 else AckKind.ACK
         if status is PacketStatus.DUPLICATE:
-            return
+            return ()
+        if what is AckKind.ACK and self.fatal is None:
+            self._settle(packet)
+            return ()
+        return self._refuse(packet, what)
+
+    def _refuse(self, packet: TransportPacket, what: AckKind) -> Iterable[Violation]:
+        """A NAK, or a response after one that ended the connection."""
         yield from self._after_the_end(packet)
         if what is AckKind.ACK:
             self._settle(packet)

@@ -164,6 +164,12 @@ class Acknowledged(ConnectionCheck):
 
     def request(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Whether it had been acknowledged before it was sent."""
+        if self.ahead is None and self._far is None and self._near is None:
+            return ()
+        return self._compare(packet, status)
+
+    def _compare(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
+        """A request after a response of a PSN that was not sent before."""
         ahead, self.ahead = self.ahead, None
         if self._far is not None and status is not PacketStatus.NEW:
             self._far = None  # the capture lacks requests, or the requester goes back
@@ -189,7 +195,18 @@ class Acknowledged(ConnectionCheck):
         tracker = self.history.tracker
         psn = self.history.unwrapped(packet.psn)
         if psn is None or tracker.next is None:
-            return
+            return ()
+        is_plain = self._far is None and self._early is None and self._near is None
+        if is_plain and packet.opcode not in ACKNOWLEDGES and psn < tracker.next:
+            return ()
+        return self._judge(packet, status, psn)
+
+    def _judge(
+        self, packet: TransportPacket, status: PacketStatus, psn: int
+    ) -> Iterable[Violation]:
+        """An ACK, or a response after one of a PSN that was not sent."""
+        tracker = self.history.tracker
+        assert tracker.next is not None
         is_ack = packet.opcode in ACKNOWLEDGES and kind(packet.syndrome) is AckKind.ACK
         if is_ack and packet.psn == MASK and abs(psn - tracker.next) > NEARBY:
             yield (
@@ -293,6 +310,10 @@ _EXPECTED = {
 }
 """The kind of response by the opcode of the request."""
 
+_READ_RESPONSES = frozenset(
+    code for code, info in INFO.items() if info.operation is Operation.READ_RESPONSE
+)
+
 _ANSWER_OF = np.full(len(Operation), -1, np.int16)
 _IS_EMPTY = np.zeros(len(Operation), np.bool_)
 for _asked, _answer in _ANSWERS.items():
@@ -323,10 +344,17 @@ class Kind(ConnectionCheck):
         before, self._before = self._before, packet
         if before is None or not self.history.answer_ids.is_next(before, packet):
             self._since = packet
-        info = INFO[packet.opcode]
+        is_read = packet.opcode in _READ_RESPONSES and not self._plain
+        if is_read and self.history.covering(packet.psn) != []:
+            return ()
         request = self.history.requests.get(packet.psn)
-        if request is None:
-            return
+        return () if request is None else self._compare(packet, status, request)
+
+    def _compare(
+        self, packet: TransportPacket, status: PacketStatus, request: TransportPacket
+    ) -> Iterable[Violation]:
+        """Compare it with the request that has its PSN."""
+        info = INFO[packet.opcode]
         asked = INFO[request.opcode].operation
         expected = _EXPECTED[request.opcode]
         if info.operation is Operation.ACKNOWLEDGE:

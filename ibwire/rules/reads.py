@@ -96,8 +96,13 @@ class Requests(ConnectionCheck):
         """Compare it with the READ whose PSNs it uses."""
         covering = self.history.covering(packet.psn)
         if not covering or status is PacketStatus.DUPLICATE:
-            return
-        read = covering[-1]
+            return ()
+        return self._compare(packet, status, covering[-1])
+
+    def _compare(
+        self, packet: TransportPacket, status: PacketStatus, read: TransportPacket
+    ) -> Iterable[Violation]:
+        """A request with a PSN that a READ reserves."""
         place = (packet.psn - read.psn) & MASK
         if packet.opcode not in READ_REQUESTS:
             if place:
@@ -140,13 +145,15 @@ class Responses(ConnectionCheck):
 
     def response(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Compare it with every request that it may answer."""
+        found: list[Violation] = []
         if self.history.tracker.connection.max_reads[self.history.tracker.end] is not None:
-            yield from self._too_many(packet, status)
+            found.extend(self._too_many(packet, status))
         if packet.opcode in _READ_RESPONSES:
             covering = self.history.covering(packet.psn)
-            if covering and not self._is_expected(packet, covering):
-                yield from self._compare(packet, status, covering)
+            if covering and not self._answers(packet, covering[0]):
+                found.extend(self._compare(packet, status, covering))
         self._before = packet
+        return found
 
     @classmethod
     def mark_alone(cls, checks: Sequence[Self], run: Regular) -> None:
@@ -211,11 +218,8 @@ class Responses(ConnectionCheck):
             if response is not None:
                 check._before = response
 
-    def _is_expected(self, packet: TransportPacket, covering: list[TransportPacket]) -> bool:
-        """Whether it answers the only READ with its PSN, as it should."""
-        if len(covering) != 1:
-            return False
-        (read,) = covering
+    def _answers(self, packet: TransportPacket, read: TransportPacket) -> bool:
+        """Whether it answers the newest READ with its PSN, as it should."""
         mtu = self.history.mtu or 0
         place = (packet.psn - read.psn) & MASK
         count = self.history.span(read) or 1

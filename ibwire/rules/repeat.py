@@ -113,7 +113,7 @@ class Repeated(ConnectionCheck):
         """Compare it with the first sending, and with what was answered since."""
         psn = self.history.unwrapped(packet.psn)
         if status is PacketStatus.DUPLICATE or psn is None:
-            return
+            return ()
         before, self._before = self._before, packet
         runs, self._run = self._run, status is PacketStatus.RETRANSMITTED
         if status is not PacketStatus.RETRANSMITTED:
@@ -121,7 +121,16 @@ class Repeated(ConnectionCheck):
                 self._refused = -1
             if packet.ack_req or packet.opcode in READ_REQUESTS:
                 self._asks = max(self._asks, psn)
-            return
+            return ()
+        return self._judge(psn, packet, before, runs=runs)
+
+    def _judge(
+        self, psn: int, packet: TransportPacket, before: TransportPacket | None, *, runs: bool
+    ) -> Iterable[Violation]:
+        """A retransmitted request.
+
+        before: the request before it. runs: whether that was retransmitted as well.
+        """
         first = self.history.requests.get(packet.psn)
         if first is not None:
             yield from _compare(first, packet)
@@ -165,6 +174,14 @@ class Repeated(ConnectionCheck):
     def response(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Whether more came than the retransmitted requests can have caused."""
         what = kind(packet.syndrome) if packet.syndrome >= 0 else AckKind.ACK
+        if what is AckKind.ACK and self._early is None:
+            return ()
+        return self._judge_response(packet, status, what)
+
+    def _judge_response(
+        self, packet: TransportPacket, status: PacketStatus, what: AckKind
+    ) -> Iterable[Violation]:
+        """A NAK, or a response while requests were retransmitted without a visible reason."""
         early = self._early
         if what is not AckKind.ACK:
             psn = self.history.unwrapped(packet.psn)
@@ -238,15 +255,16 @@ class Retries(ConnectionCheck):
         """Follow the runs of retransmissions."""
         psn = self.history.unwrapped(packet.psn)
         if status is PacketStatus.DUPLICATE or psn is None:
-            return
+            return ()
         before, self._before = self._before, packet
         last, self._last = self._last, None
         if status is PacketStatus.RETRANSMITTED:
             self._last = psn + (self.history.span(packet) or 1) - 1
             if last is None or psn <= last:
-                yield from self._goes_back(psn, packet)
+                return self._goes_back(psn, packet)
         elif status is PacketStatus.NEW and last is not None and before is not None:
-            yield from self._goes_on(last, before, packet)
+            return self._goes_on(last, before, packet)
+        return ()
 
     def _goes_back(self, psn: int, packet: TransportPacket) -> Iterable[Violation]:
         acked = self.history.acked
@@ -350,8 +368,11 @@ class Duplicates(ConnectionCheck):
 
     def response(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Count an answer to a duplicate."""
-        if status is not PacketStatus.STALE or packet.opcode not in ACKNOWLEDGES:
-            return
+        is_stale = status is PacketStatus.STALE and packet.opcode in ACKNOWLEDGES
+        return self._count(packet) if is_stale else ()
+
+    def _count(self, packet: TransportPacket) -> Iterable[Violation]:
+        """An ACK that acknowledges nothing new."""
         if kind(packet.syndrome) is not AckKind.ACK:
             return
         self._given += 1

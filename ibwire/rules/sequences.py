@@ -78,16 +78,15 @@ class Order(ConnectionCheck):
         """Compare with the request before, if that is its neighbour."""
         before = self.before
         self.before = packet
-        if before is None:
-            return
+        if before is None or follows(before.opcode, packet.opcode):
+            return ()
         span = self.history.span(before)
         if span is None or packet.psn != add(before.psn, span):
-            return
-        if not follows(before.opcode, packet.opcode):
-            ended = before.opcode in ENDS
-            expected = "the start of a message" if ended else "the rest of that message"
-            found = f"{name_of(packet.opcode)} follows {name_of(before.opcode)}"
-            yield ORDER, f"{found}, expected {expected}", packet
+            return ()
+        ended = before.opcode in ENDS
+        expected = "the start of a message" if ended else "the rest of that message"
+        found = f"{name_of(packet.opcode)} follows {name_of(before.opcode)}"
+        return [(ORDER, f"{found}, expected {expected}", packet)]
 
     @classmethod
     def mark_alone(cls, checks: Sequence[Self], run: Regular) -> None:
