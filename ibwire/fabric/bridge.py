@@ -6,6 +6,7 @@ It has no spanning tree: networks must not have loops.
 from __future__ import annotations
 
 from collections import deque
+from typing import ClassVar
 
 from ibwire.base.errors import EncodeError
 from ibwire.base.node import OPEN, Frame, Grant
@@ -104,6 +105,8 @@ class Bridge:
         if queue:
             self._note_ready(port)
         return frame
+
+    has_timers: ClassVar[bool] = False
 
     def poll_timeout(self) -> Time | None:
         """`None`: a bridge has no timers."""

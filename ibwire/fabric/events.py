@@ -29,8 +29,11 @@ SLOT: Final = 16
 FEW: Final = 64
 """Events up to which the heap takes those of further slots too: two devices need no slots."""
 
-NEAR: Final = 1 << SLOT + 6
-"""Picoseconds of the slots that it takes so: 4 us. A timer far ahead would make it take all."""
+AHEAD: Final = 1 << 6
+"""Slots that it takes at once: 4 us."""
+
+NEAR: Final = AHEAD << SLOT
+"""Picoseconds to an event that it takes so. A timer far ahead would make it take all."""
 
 
 class EventQueue:
@@ -97,8 +100,9 @@ class EventQueue:
         slot = time >> SLOT
         slots = self._slots
         if self._count <= FEW and time - self._start < NEAR and (not slots or slot < slots[0]):
-            # All events before the end of this slot are in the heap with it.
-            self._start = slot + 1 << SLOT
+            # With it the heap takes all events before the next slot that has some, or for a while.
+            end = slot + AHEAD
+            self._start = (slots[0] if slots and slots[0] < end else end) << SLOT
             if IS_COMPILED:
                 push_entry(self._entries, Entry(event))
             else:

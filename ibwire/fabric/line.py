@@ -22,6 +22,7 @@ class Station:
         "by_port",
         "flights",
         "handle_timeout",
+        "has_timers",
         "lines",
         "node",
         "poll_timeout",
@@ -38,6 +39,8 @@ class Station:
         self.receive = node.receive
         self.poll_timeout = node.poll_timeout
         self.handle_timeout = node.handle_timeout
+        self.has_timers: bool = getattr(node, "has_timers", True)
+        """Whether it may have a timeout: nodes without timers say so."""
         self.lines: tuple[Direction, ...] = ()
         """Directions from the node."""
         self.by_port: dict[int, Direction] = {}
@@ -56,7 +59,7 @@ class Station:
         """Whether waking it now would change nothing."""
         if self.ready is None or self.ready or self.flights:
             return False
-        due = self.poll_timeout()
+        due = self.poll_timeout() if self.has_timers else None
         return due is None or (due > now and bool(self.wakes) and due >= self.armed)
 
     def add(self, line: Direction) -> None:

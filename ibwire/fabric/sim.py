@@ -301,7 +301,7 @@ class Simulator:
     ) -> Outcome:
         events, tie = self._events, self._tie
         flights = self.flights
-        target = NEVER if max_frames is None else self.frames + max_frames
+        target = NEVER if max_frames is None else self._singles + flights.delivered + max_frames
         has_runs = flights.enabled
         while True:
             event = events.pop(until)
@@ -418,9 +418,10 @@ class Simulator:
                 ready.clear()
             if station.flights or flights.interrupted is not None:
                 flights.review(station, now, since)
-            due = station.poll_timeout()
-            if due is not None and not (station.wakes and due >= station.armed):
-                self._wake(station, due)
+            if station.has_timers:
+                due = station.poll_timeout()
+                if due is not None and not (station.wakes and due >= station.armed):
+                    self._wake(station, due)
             if stop is not None and (stop_if is None or stop_if) and stop():
                 return Outcome.STOPPED
             if max_frames is not None:

@@ -98,6 +98,8 @@ class CompletionQueue:
     def poll(self, n: int = 1) -> list[WC]:
         """Remove and return up to `n` completions, oldest first."""
         entries = self.entries
+        if n == 1:
+            return [entries.popleft()] if entries else []
         return [entries.popleft() for _ in range(min(n, len(entries)))]
 
     def discard(self, qp_num: int) -> None:

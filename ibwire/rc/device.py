@@ -464,7 +464,10 @@ class Device:
                     if rate is not None and rate.next_send > now and qp.has_more:
                         self._pace(qp, rate.next_send)
                     continue
-                if not qp.has_more:
+                sends = qp.sends
+                if not (  # `has_more`, inlined
+                    qp.responder.replies or sends.cursor < len(sends.wqes) or sends.resend
+                ):
                     active.popleft()
                     qp.scheduled = False
                     self.note_timer(qp)

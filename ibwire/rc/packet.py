@@ -132,7 +132,7 @@ class TransportPacket(UnbuiltFrame):
         self.is_marked = False
         self.built = None
         self.continues = self.form.continues
-        self.identification = path.next_identification()
+        self.identification = path.next_identification() if path.counts else -1
         return size
 
     def build(self) -> bytes:

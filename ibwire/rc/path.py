@@ -134,6 +134,7 @@ class Path:
         "_source_port",
         "_start",
         "around",
+        "counts",
         "flow_key",
     )
 
@@ -155,6 +156,8 @@ class Path:
         self._headers = headers if isinstance(headers, Headers) else Headers(headers)
         self._source_port = source_port
         self._known = self._headers.flow(source_port)
+        self.counts = counts_identification
+        """Whether it counts IPv4 identifications."""
         self._identification = 0 if counts_identification else -1
         self._bth = self._start = b""
         """The first bytes of the BTH that `plain` has seen last, and the frame up to their end."""

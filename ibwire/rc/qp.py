@@ -259,7 +259,8 @@ class QueuePair(QPContext):
 
     def post_send(self, wr: SendWR) -> None:
         """Queue a send work request; raises `VerbsError` EINVAL or ENOMEM."""
-        self._refuse_closed()
+        if self.closed:
+            self._refuse_closed()
         rule = _SEND_RULES[self.state]
         if rule is _REFUSED:
             raise VerbsError(errno.EINVAL, f"no send in {self.state.name}")
@@ -274,11 +275,12 @@ class QueuePair(QPContext):
 
     def post_recv(self, wr: RecvWR) -> None:
         """Queue a receive work request; raises `VerbsError` EINVAL or ENOMEM."""
-        self._refuse_closed()
+        if self.closed:
+            self._refuse_closed()
         rule = _RECV_RULES[self.state]
         if rule is _REFUSED:
             raise VerbsError(errno.EINVAL, f"no receive in {self.state.name}")
-        if self.receives.srq is not None or self.is_xrc:
+        if self.receives.srq is not None or self.service is _XRC:
             raise VerbsError(errno.EINVAL, "the queue pair has no receive queue")
         if len(wr.sg_list) > self.cap.max_recv_sge:
             raise VerbsError(

@@ -289,10 +289,12 @@ class Requester:
         elif wqe.generation == qp.keys.generation:
             assert wqe.view is not None
             payload = wqe.view[start : start + size].tobytes()
-        elif size:
-            payload = self._gather(wqe, start, size)
-        else:
+        elif not size:
             payload = b""
+        elif size == wqe.length:
+            payload = gather(qp.keys, qp.pd, wr.sg_list, 0, size)
+        else:
+            payload = self._gather(wqe, start, size)
         if payload is None:
             return None
         packet = TransportPacket(form, psn, payload)
@@ -317,9 +319,9 @@ class Requester:
         return packet
 
     def _gather(self, wqe: SendWQE, start: int, size: int) -> bytes | None:
-        """Bytes of a message; a message in one SGE keeps its view for the next packets."""
+        """Bytes of a longer message; one in a single SGE keeps its view for the next packets."""
         qp, sges = self.qp, wqe.wr.sg_list
-        if len(sges) == 1 and size < wqe.length:
+        if len(sges) == 1:
             sge = sges[0]
             region = qp.keys.find_local(qp.pd, sge.lkey, sge.addr, sge.length, 0)
             if region is not None:

@@ -389,7 +389,7 @@ class Responder:
         return code
 
     def _acknowledge(self, psn: int) -> None:
-        replaced = self._habits.replaced_ack(self.replies)
+        replaced = self._habits.replaced_ack(self.replies) if self.replies else None
         if replaced is not None:
             replaced.psn, replaced.msn = psn, self.msn
             return

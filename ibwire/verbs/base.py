@@ -13,7 +13,7 @@ from contextlib import suppress
 from itertools import count
 from threading import RLock
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import ClassVar, NoReturn, Self
 
 from ibwire.base.errors import VerbsError
 from ibwire.verbs.pyverbs_error import PyverbsError, PyverbsRDMAError
@@ -32,8 +32,8 @@ def PyverbsRDMAErrno(msg: str) -> PyverbsRDMAError:
 class pyverbs_errors:
     """Raises pyverbs errors in place of a device's, with the failed operation as the message.
 
-    A context manager, which may be entered any number of times; lock: held inside. A class, as a
-    generator for each verb takes longer than some verbs.
+    A context manager; lock: held inside. A class, as a generator for each verb takes longer than
+    some verbs.
     """
 
     __slots__ = ("_lock", "_message")
@@ -55,8 +55,14 @@ class pyverbs_errors:
         if self._lock is not None:
             self._lock.release()
         if isinstance(exc_value, VerbsError) and not isinstance(exc_value, PyverbsError):
-            message = f"{self._message}: {exc_value.reason}"
-            raise PyverbsRDMAError(message, exc_value.errno) from exc_value
+            raise_pyverbs_error(self._message, exc_value)
+
+
+def raise_pyverbs_error(msg: str, error: VerbsError) -> NoReturn:
+    """Raise the pyverbs error in place of a device's, with the failed operation as the message."""
+    if isinstance(error, PyverbsError):
+        raise error
+    raise PyverbsRDMAError(f"{msg}: {error.reason}", error.errno) from error
 
 
 class PyverbsObject:

@@ -124,7 +124,7 @@ class _Queue(PyverbsResource):
         if not cq.entries:
             network.poll(cq.entries)
         with network.lock:
-            return [WC.from_device(wc) for wc in cq.poll(count)]
+            return list(map(WC.from_device, cq.poll(count)))
 
     def forget(self, qp_num: int) -> None:
         """Drop the completions of a reset or destroyed queue pair, if the profile does so."""

@@ -129,8 +129,9 @@ class Network:
     def poll(self, entries: Sized) -> None:
         """Advance time until `entries` holds something, but no longer than one poll."""
         with self.lock:
-            self.simulator.run(
-                until=self.now + POLL_STEP,
+            simulator = self.simulator
+            simulator.run(
+                until=simulator.now + POLL_STEP,
                 stop=lambda: bool(entries),
                 max_frames=POLL_FRAMES,
                 stop_if=entries,

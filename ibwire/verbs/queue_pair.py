@@ -10,7 +10,14 @@ from ibwire.rc import attributes as rc
 from ibwire.rc import work
 from ibwire.rc.qp import QPInit, QueuePair
 from ibwire.rc.xrc import XRCDomain
-from ibwire.verbs.base import Children, PyverbsCM, PyverbsResource, inc_rkey, pyverbs_errors, table
+from ibwire.verbs.base import (
+    Children,
+    PyverbsCM,
+    PyverbsResource,
+    inc_rkey,
+    raise_pyverbs_error,
+    table,
+)
 from ibwire.verbs.device import Context
 from ibwire.verbs.libibverbs_enums import (
     ibv_qp_attr_mask,
@@ -59,9 +66,6 @@ class QP(PyverbsResource):
             context.network.subscribe(self.qp, context)
         self._init_attr = init_attr.copy()
         self._children = Children()
-        lock = context.network.lock
-        self._posting_send = pyverbs_errors("Failed to post send", lock)
-        self._posting_recv = pyverbs_errors("Failed to post recv", lock)
         self.handle = context.new_handle()
         self.pd = pd
         self.xrcd = xrcd
@@ -158,30 +162,30 @@ class QP(PyverbsResource):
         """Post receive requests up to the first invalid one."""
         pair = self.pair()
         next_wr: RecvWR | None = wr
-        while next_wr is not None:
-            try:
-                with self._posting_recv:
+        with self.context.network.lock:
+            while next_wr is not None:
+                try:
                     pair.post_recv(next_wr.request())
-            except PyverbsRDMAError:
-                if bad_wr is not None:
-                    bad_wr.copy_from(next_wr)
-                raise
-            next_wr = next_wr.next_wr
+                except VerbsError as error:
+                    if bad_wr is not None:
+                        bad_wr.copy_from(next_wr)
+                    raise_pyverbs_error("Failed to post recv", error)
+                next_wr = next_wr.next_wr
 
     def post_send(self, wr: SendWR, bad_wr: SendWR | None = None) -> None:
         """Post send requests up to the first invalid one."""
         pair = self.pair()
-        memory = self.context.network.memory
+        network = self.context.network
         next_wr: SendWR | None = wr
-        while next_wr is not None:
-            try:
-                with self._posting_send:
-                    pair.post_send(next_wr.request(memory))
-            except PyverbsRDMAError:
-                if bad_wr is not None:
-                    bad_wr.copy_from(next_wr)
-                raise
-            next_wr = next_wr.next_wr
+        with network.lock:
+            while next_wr is not None:
+                try:
+                    pair.post_send(next_wr.request(network.memory))
+                except VerbsError as error:
+                    if bad_wr is not None:
+                        bad_wr.copy_from(next_wr)
+                    raise_pyverbs_error("Failed to post send", error)
+                next_wr = next_wr.next_wr
 
     def bind_mw(self, mw: MW, mw_bind: MWBind) -> None:
         """Bind a type 1 window; its key changes at once."""

@@ -36,11 +36,17 @@ class SGE(PyverbsCM):
     addr = Unsigned(64)
     length = Unsigned(32)
     lkey = Unsigned(32)
+    _addr: int
+    _length: int
+    _lkey: int
 
     def __init__(self, addr: int, length: int, lkey: int) -> None:
-        self.addr = addr
-        self.length = length
-        self.lkey = lkey
+        if type(addr) is type(length) is type(lkey) is int and not (
+            addr >> 64 or length >> 32 or lkey >> 32
+        ):  # one check for all: an element is made for each message
+            self._addr, self._length, self._lkey = addr, length, lkey
+        else:
+            self.addr, self.length, self.lkey = addr, length, lkey
         self._memory = current().memory
 
     def read(self, length: int, offset: int) -> bytes:
