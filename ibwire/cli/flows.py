@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 import shutil
 import sys
 from collections.abc import Collection, Iterator, Sequence
+from itertools import chain, dropwhile
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -204,10 +206,12 @@ def _write_table(
     if width is not None and not show_all:
         rest = len(shown) - SHOWN
         shown = shown[:SHOWN]
-    lines = report.lines(shown, width) if shown else []
-    notes = report.summary_lines(summary, shown, rest)
-    lines += [hanging(note, 0) for note in notes] if on_terminal else notes
+    lines = report.lines(shown, width) if shown else ()
+    below = report.summary_lines(summary, shown, rest)
+    if on_terminal:
+        below = [hanging(note, 0) for note in below]
     if between is not None:
-        lines += ["", *report.between_in_words(between)]
-    if lines:
-        file.text.write("\n".join(lines).lstrip("\n") + "\n")
+        below += ["", *report.between_in_words(between)]
+    if not shown:
+        below = [*dropwhile(operator.not_, below)]
+    file.text.writelines(f"{line}\n" for line in chain(lines, below))

@@ -228,13 +228,13 @@ class Analysis:
             ends = [End(*end) for end in zip(exchange.addresses, exchange.qpns, strict=True)]
             known = by_ends.get(frozenset((end.address, end.qpn) for end in ends))
             if known is not None and exchange.qpns[1] is not None and not exchange.reason:
-                known.exchanges.append(exchange)
+                known.exchanges = (*known.exchanges, exchange)
                 continue
             number = len(self._summary.connections) + 1
             connection = Connection(number, (ends[0], ends[1]), exchange.service)
             connection.pairing = "handshake" if exchange.is_answered else "none"
             connection.first = exchange.first
-            connection.exchanges.append(exchange)
+            connection.exchanges = (exchange,)
             connection.exchange_status = exchange.status(self._summary.last_ns)
             self._summary.connections.append(connection)
 
@@ -324,7 +324,7 @@ class Analysis:
 
     def _add_flow(self, connection: Connection, flow: int, how: str) -> None:
         """The other direction of a connection has been found."""
-        connection.flows.append(flow)
+        connection.flows = (*connection.flows, flow)
         connection.pairing = how
         near, far = connection.ends
         connection.ends = End(near.address, self._flows.keys[flow].dst_qpn), far

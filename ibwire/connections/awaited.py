@@ -45,7 +45,7 @@ class Awaited:
         ]
         numbers = {each.number for each in begun}
         self._waiting = [each for each in self._waiting if each.number not in numbers]
-        return [(each.flows, each.pairing) for each in begun]
+        return [(list(each.flows), each.pairing) for each in begun]
 
     def number_of(self, flow: int) -> int:
         """The number of the connection of a flow that is followed."""

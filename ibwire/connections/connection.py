@@ -10,12 +10,13 @@ import numpy.typing as npt
 
 from ibwire.connections.cm_exchanges import CMExchange
 from ibwire.connections.congestion import Congestion
+from ibwire.connections.counted import Counted
 from ibwire.connections.counts import DirectionCounts
 from ibwire.connections.ending import NOTHING_OPEN, Ending
 from ibwire.connections.identity import Identity
 from ibwire.connections.packets import Rows
 from ibwire.connections.pause import WHOLE_PORT, Pauses, still
-from ibwire.connections.status import ConnectionStatus, status_of
+from ibwire.connections.status import QUIET, ConnectionStatus, status_of
 from ibwire_layers.opcodes import OpCode, Service
 from ibwire_layers.psn import MASK
 from ibwire_layers.syndrome import CREDITS
@@ -78,18 +79,21 @@ class Connection:
     """Two ends that exchange packets. End 0 sent the first of them."""
 
     __slots__ = (
+        "_counted",
         "_damaged",
+        "_directions",
+        "_endings",
+        "_identities",
+        "_place",
+        "_unacknowledged",
         "cm_rejected",
-        "directions",
         "early_acks",
         "early_ns",
-        "endings",
         "ends",
         "exchange_status",
         "exchanges",
         "first",
         "flows",
-        "identities",
         "max_reads",
         "may_be_cut",
         "mtu",
@@ -102,7 +106,6 @@ class Connection:
         "service",
         "settled",
         "silences",
-        "unacknowledged",
     )
 
     def __init__(self, number: int, ends: tuple[End, End], service: Service) -> None:
@@ -112,10 +115,16 @@ class Connection:
         self.service = service
         self.pairing = "none"
         """How it is known that the two directions belong together, see `PAIRINGS`."""
-        self.directions = DirectionCounts(), DirectionCounts()
-        """Index 0: packets from end 0 to end 1."""
-        self.identities = Identity(), Identity()
-        """IP identifications of the packets of each direction."""
+        self._counted: Counted | None = None
+        """What has the counts, once the capture is over."""
+        self._place = 0
+        """Of the connection there."""
+        # These take the most memory, and are made when they are first read: the counts of most
+        # connections are elsewhere when the capture is over, and made again each time.
+        self._directions: tuple[DirectionCounts, DirectionCounts] | None = None
+        self._identities: tuple[Identity, Identity] | None = None
+        self._endings: tuple[Ending, Ending] | None = None
+        self._unacknowledged: list[tuple[int, int]] | None = None
         self._damaged: Damaged | None = None
         self.mtu: int | None = None
         """Path MTU in bytes, once a packet has shown it or a handshake has negotiated it."""
@@ -123,27 +132,22 @@ class Connection:
         """A packet has shown the path MTU."""
         self.max_reads: tuple[int | None, int | None] = None, None
         """READs and atomics that each end may have outstanding, where the CM negotiated it."""
-        self.flows: list[int] = []
+        self.flows: Sequence[int] = ()
         """Numbers of its flows, by direction."""
         self.settled = 0
         """How often flows had been paired when it was found."""
         self.first = (0, 0)
         """File and number of its first packet."""
-        self.silences: list[tuple[int, int]] = []
+        self.silences: Sequence[tuple[int, int]] = ()
         """The longest times without a packet, from and to (ns), of a capture with pause frames."""
         self.priorities: frozenset[int] = frozenset()
         """Those of the VLAN tags of its packets, in a capture with pause frames; none without a
         tag."""
-        self.endings: tuple[Ending, Ending] = NOTHING_OPEN, NOTHING_OPEN
-        """How the requests of each end stood when the capture ended."""
-        self.unacknowledged = [(0, 0), (0, 0)]
-        """First PSN and count of the requests of each end that were not acknowledged when the
-        capture ended."""
         self.refused = ""
         """Why the destination refuses its packets, if an ICMP message says so."""
         self.cm_rejected = ""
         """The reason for which the connection manager rejected it."""
-        self.exchanges: list[CMExchange] = []
+        self.exchanges: Sequence[CMExchange] = ()
         """Of connection managers, about this connection."""
         self.exchange_status: ConnectionStatus | None = None
         """What became of a connection of which only an exchange is in the capture."""
@@ -155,6 +159,62 @@ class Connection:
         """How long before it, at most."""
         self.seams = 0
         """Joints between files at which something may have been counted wrongly."""
+
+    @property
+    def directions(self) -> tuple[DirectionCounts, DirectionCounts]:
+        """Index 0: packets from end 0 to end 1."""
+        if self._directions is None:
+            if self._counted is not None:
+                return self._counted.directions(self._place)
+            self._directions = DirectionCounts(), DirectionCounts()
+        return self._directions
+
+    @directions.setter
+    def directions(self, directions: tuple[DirectionCounts, DirectionCounts]) -> None:
+        self._directions = directions
+
+    @property
+    def identities(self) -> tuple[Identity, Identity]:
+        """IP identifications of the packets of each direction."""
+        if self._identities is None:
+            if self._counted is not None:
+                return self._counted.identities(self._place)
+            self._identities = Identity(), Identity()
+        return self._identities
+
+    @identities.setter
+    def identities(self, identities: tuple[Identity, Identity]) -> None:
+        self._identities = identities
+
+    @property
+    def endings(self) -> tuple[Ending, Ending]:
+        """How the requests of each end stood when the capture ended."""
+        if self._endings is None:
+            if self._counted is not None:
+                return self._counted.endings(self._place)
+            self._endings = NOTHING_OPEN, NOTHING_OPEN
+        return self._endings
+
+    @endings.setter
+    def endings(self, endings: tuple[Ending, Ending]) -> None:
+        self._endings = endings
+
+    @property
+    def unacknowledged(self) -> list[tuple[int, int]]:
+        """First PSN and count of the requests of each end without an ACK when the capture ended."""
+        if self._unacknowledged is None:
+            if self._counted is not None:
+                return self._counted.unacknowledged(self._place)
+            self._unacknowledged = [(0, 0), (0, 0)]
+        return self._unacknowledged
+
+    @unacknowledged.setter
+    def unacknowledged(self, unacknowledged: list[tuple[int, int]]) -> None:
+        self._unacknowledged = unacknowledged
+
+    def keep_in(self, counted: Counted, place: int) -> None:
+        """These have the counts, at this place; nothing was counted here, and nothing will be."""
+        self._counted, self._place = counted, place
 
     @property
     def damaged(self) -> Damaged:
@@ -175,13 +235,49 @@ class Connection:
     @property
     def status(self) -> ConnectionStatus:
         """What became of it, once the capture is over."""
-        return status_of(self)
+        return QUIET if self._is_quiet else status_of(self)
+
+    @property
+    def _is_quiet(self) -> bool:
+        """Whether it is certain without the counts that nothing went wrong."""
+        if self._counted is None or self.refused or self.cm_rejected or self.exchange_status:
+            return False
+        return self._counted.is_quiet[self._place]
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether all its packets were regular, once the capture is over, and counted elsewhere.
+
+        Nothing can be wrong but messages that were left open.
+        """
+        return self._counted is not None
+
+    @property
+    def packets(self) -> int:
+        """Of both directions."""
+        if self._counted is not None:
+            return self._counted.packets[self._place]
+        one, other = self.directions
+        return one.packets + other.packets
+
+    def has_messages(self, direction: int) -> bool:
+        """Whether an end began messages."""
+        if self._counted is not None:
+            return self._counted.has_messages(self._place, direction)
+        return bool(self.directions[direction].messages)
+
+    @property
+    def open_messages(self) -> int:
+        """Messages of both ends that were not acknowledged when the capture ended."""
+        if self._counted is not None:
+            return self._counted.open_messages[self._place]
+        one, other = self.endings
+        return one.open_messages + other.open_messages
 
     @property
     def has_packets(self) -> bool:
         """Whether it has packets of its own, and not only messages of connection managers."""
-        one, other = self.directions
-        return bool(one.packets or other.packets)
+        return self.packets > 0
 
     @property
     def is_paired(self) -> bool:
@@ -250,9 +346,9 @@ class Connection:
         gaps = np.diff(times)
         longest = np.argsort(gaps)[-SILENCES:].tolist()
         found = [(int(times[at]), int(times[at + 1])) for at in longest]
-        self.silences = sorted(self.silences + found, key=lambda silence: silence[0] - silence[1])[
-            :SILENCES
-        ]
+        self.silences = sorted(
+            [*self.silences, *found], key=lambda silence: silence[0] - silence[1]
+        )[:SILENCES]
 
     def note_early(self, before_ns: int) -> None:
         """Note an ACK that was recorded before its request."""
@@ -380,10 +476,7 @@ class Connection:
 
     def goodput_bps(self, direction: int) -> int | None:
         """Bits a second of completed messages, from the first packet of a direction to the last."""
-        counts = self.directions[direction]
-        if counts.first_ns is None or counts.last_ns is None or counts.last_ns <= counts.first_ns:
-            return None
-        return round(8e9 * counts.message_bytes / (counts.last_ns - counts.first_ns))
+        return self.directions[direction].goodput_bps
 
     def not_observable(self, direction: int) -> dict[str, str]:
         """Counts of a direction that the capture cannot show for certain, with the reason."""

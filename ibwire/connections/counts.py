@@ -84,6 +84,13 @@ class DirectionCounts:
     congestion: Congestion | None = None
     """From the first CE mark or CNP on."""
 
+    @property
+    def goodput_bps(self) -> int | None:
+        """Bits a second of completed messages, from the first packet to the last."""
+        if self.first_ns is None or self.last_ns is None or self.last_ns <= self.first_ns:
+            return None
+        return round(8e9 * self.message_bytes / (self.last_ns - self.first_ns))
+
     def increase(self, names: Iterable[str], by: int) -> None:
         """Add to some counts."""
         for name in names:

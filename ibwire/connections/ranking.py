@@ -15,27 +15,29 @@ def worst_first(connections: Iterable[Connection]) -> list[Connection]:
 
 def gravity(connection: Connection) -> tuple[int, ...]:
     """How bad it is: the status first, then counts, then the amount of traffic."""
-    one, other = connection.directions
-    ending, other_ending = connection.endings
-    naks = 0
-    if one.naks or other.naks:
+    naks, other_counts = 0, (0, 0, 0, 0, 0)
+    if not connection.is_regular:
+        one, other = connection.directions
         every = (*one.naks.items(), *other.naks.items())
         naks = sum(count for name, count in every if name != SEQUENCE_NAK)
+        other_counts = (
+            one.timeouts
+            + one.rnr_naks
+            + one.restarts
+            + other.timeouts
+            + other.rnr_naks
+            + other.restarts,
+            one.retransmitted + other.retransmitted,
+            one.lost + one.damaged + other.lost + other.damaged,
+            one.duplicates + one.reordered + other.duplicates + other.reordered,
+            one.marked + one.cnps + other.marked + other.cnps,
+        )
     return (
         connection.status.status.severity,
         naks,
-        ending.open_messages + other_ending.open_messages,
-        one.timeouts
-        + one.rnr_naks
-        + one.restarts
-        + other.timeouts
-        + other.rnr_naks
-        + other.restarts,
-        one.retransmitted + other.retransmitted,
-        one.lost + one.damaged + other.lost + other.damaged,
-        one.duplicates + one.reordered + other.duplicates + other.reordered,
-        one.marked + one.cnps + other.marked + other.cnps,
+        connection.open_messages,
+        *other_counts,
         connection.is_reliable,
-        one.packets + other.packets,
+        connection.packets,
         -connection.number,
     )

@@ -13,6 +13,7 @@ in the same way. PSNs are unwrapped as in `tracker`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +21,9 @@ import numpy.typing as npt
 from ibwire.base.histogram import buckets
 from ibwire.connections.connection import MTUS, Connection
 from ibwire.connections.connection_tracker import ConnectionTracker
+from ibwire.connections.counts import DirectionCounts
 from ibwire.connections.events import FlowEventKind
-from ibwire.connections.identity import KEEP, REORDER_IDS
+from ibwire.connections.identity import KEEP, REORDER_IDS, Identity
 from ibwire.connections.opcode_sets import READ, VERB
 from ibwire.connections.open_message import OpenMessage
 from ibwire.connections.packets import Rows
@@ -192,9 +194,12 @@ class States:
         """By exchange."""
         if fresh is not None:
             self.requests = [fresh] * self.exchanges
-        self.identities = [each for one in connections for each in one.identities]
-        self.directions = [each for one in connections for each in one.directions]
+        self.identities: list[Identity] = []
+        self.directions: list[DirectionCounts] = []
+        """By side; so are the identities. Both are needed with trackers only."""
         if trackers:
+            self.identities = [each for one in connections for each in one.identities]
+            self.directions = [each for one in connections for each in one.directions]
             self._read(connections)
         else:
             self._begin(len(connections))
@@ -300,12 +305,10 @@ class Sides:
         found[self._order] = odd
         return found
 
-    def count(self, kept: Flags) -> None:
-        """Count the packets that are kept."""
+    def counted(self, kept: Flags) -> SideCounts:
+        """What the packets that are kept count."""
         packets, states = self._packets, self._states
         here = np.flatnonzero(kept[self._order])
-        if not len(here):
-            return
         at, side = self._order[here], self._side[here]
         step, ip_id = self._step[here], self._ip_id[here]
         groups = Groups(side)
@@ -316,23 +319,31 @@ class Sides:
         skipped = np.maximum(step - 1, 0) * (ip_id >= 0)
         soon = skipped * (times - before < NO_SKIP_NS)
         moved = np.maximum.accumulate(np.where(step > 0, np.arange(len(step)), -1))[groups.ends - 1]
-        has_moved = moved >= groups.starts
-        counts_up = step[moved] < REORDER_IDS
-        icrc, is_followed = rows.icrc[at], bool(states.trackers)
+        return SideCounts(
+            groups,
+            ip_id=ip_id,
+            icrc=rows.icrc[at],
+            bytes=groups.add(rows.length[at].astype(np.int64)),
+            payload_bytes=groups.add(packets.size[at]),
+            marked=groups.add(rows.marked[at].astype(np.int64)),
+            cnps=groups.add(packets.is_cnp[at].astype(np.int64)),
+            first_ns=times[groups.starts],
+            last_ns=times[groups.ends - 1],
+            skipped_ids=groups.add(skipped),
+            skipped_soon=groups.add(soon),
+            has_moved=(moved >= groups.starts) & (ip_id[groups.starts] >= 0),
+            counts_up=step[moved] < REORDER_IDS,
+        )
+
+    def count(self, kept: Flags) -> None:
+        """Count the packets that are kept."""
+        states, found = self._states, self.counted(kept)
+        ip_id, icrc = found.ip_id, found.icrc
         table = zip(
-            groups.keys.tolist(),
-            groups.starts.tolist(),
-            groups.ends.tolist(),
-            groups.sum(rows.length[at].astype(np.int64)),
-            groups.sum(packets.size[at]),
-            groups.sum(rows.marked[at].astype(np.int64)),
-            groups.sum(packets.is_cnp[at].astype(np.int64)),
-            times[groups.starts].tolist(),
-            times[groups.ends - 1].tolist(),
-            groups.sum(skipped),
-            groups.sum(soon),
-            has_moved.tolist(),
-            counts_up.tolist(),
+            found.groups.keys.tolist(),
+            found.groups.starts.tolist(),
+            found.groups.ends.tolist(),
+            *(each.tolist() for each in found[3:]),
             strict=True,
         )
         for key, start, end, length, size, marked, cnps, first_ns, last_ns, *ids in table:
@@ -345,17 +356,17 @@ class Sides:
             if counts.first_ns is None:
                 counts.first_ns = first_ns
             counts.last_ns = last_ns
-            counts.skipped_ids += ids[0]
-            counts.skipped_soon += ids[1]
+            skipped, soon, has_moved, counts_up = ids
+            counts.skipped_ids += skipped
+            counts.skipped_soon += soon
             identity = states.identities[key]
             if ip_id[start] >= 0:
                 if identity.high < 0:
                     identity.first = int(ip_id[start])
-                if ids[2]:
-                    identity.counts_up = ids[3]
+                if has_moved:
+                    identity.counts_up = counts_up
                 identity.high = int(ip_id[end - 1])
-                if is_followed:
-                    identity.remember(ip_id[start:end], icrc[start:end])
+                identity.remember(ip_id[start:end], icrc[start:end])
 
     def report(self, kept: Flags) -> None:
         """Report marked packets and CNPs."""
@@ -383,10 +394,35 @@ class Groups:
         self.ends = np.append(self.starts[1:], len(keys))[: len(self.starts)]
         self.keys = keys[self.starts]
 
-    def sum(self, values: Index) -> list[int]:
-        """The sum of each."""
-        found: list[int] = np.add.reduceat(values, self.starts).tolist()
+    def add(self, values: Index) -> Index:
+        """(keys,) the sum of each."""
+        found: Index = np.add.reduceat(values, self.starts) if len(values) else values
         return found
+
+
+class SideCounts(NamedTuple):
+    """What packets count, by the ends that sent them.
+
+    Arrays (sides,) in the order of the groups, whose keys are the sides; those of packets (n,).
+    """
+
+    groups: Groups
+    ip_id: Index
+    """Of the packets."""
+    icrc: npt.NDArray[np.uint32]
+    """Of the packets."""
+    bytes: Index
+    payload_bytes: Index
+    marked: Index
+    cnps: Index
+    first_ns: Index
+    last_ns: Index
+    skipped_ids: Index
+    skipped_soon: Index
+    has_moved: Flags
+    """Whether the IP identification is another one than before."""
+    counts_up: Flags
+    """Whether it does so by counting up."""
 
 
 class Exchanges:
@@ -574,6 +610,21 @@ class Exchanges:
 
         is_early: (n,) in the order of the packets, which READs count as one PSN.
         """
+        directions = self.states.directions
+        keys, outstanding = self.outstanding(requests, is_early)
+        for each, most in zip(keys.tolist(), outstanding.tolist(), strict=True):
+            counts = directions[each]
+            counts.max_outstanding = max(counts.max_outstanding, most)
+        for each, verb, count in zip(
+            *(each.tolist() for each in self.verbs(requests)), strict=True
+        ):
+            directions[each].count_message(VERBS[verb], count)
+
+    def outstanding(self, requests: Index, is_early: Flags | None = None) -> tuple[Index, Index]:
+        """Exchanges of these requests, and the most PSNs outstanding in each.
+
+        is_early: as for `count_requests`.
+        """
         key = self.key[requests]
         groups, before = Groups(key), self._response_before[requests]
         acked = np.where(before >= 0, self.answer[before], self.acked[key])
@@ -581,21 +632,22 @@ class Exchanges:
         if is_early is not None:
             early = is_early[self._order[requests]]
             after = np.where(early, self.expected[requests] + 1, after)
-        outstanding = np.maximum.reduceat(after - acked, groups.starts) - 1
-        directions = self.states.directions
-        for each, most in zip(groups.keys.tolist(), outstanding.tolist(), strict=True):
-            counts = directions[each]
-            counts.max_outstanding = max(counts.max_outstanding, most)
+        return groups.keys, np.maximum.reduceat(after - acked, groups.starts) - 1
+
+    def verbs(self, requests: Index) -> tuple[Index, Index, Index]:
+        """Exchanges, verbs and counts of the messages that end with these requests.
+
+        In the order in which the verbs appear.
+        """
         ends = requests[IS_END[self.opcode[requests]]]
         codes, first, times = np.unique(
             self.key[ends] * len(VERBS) + VERB_OF[self.opcode[ends]],
             return_index=True,
             return_counts=True,
         )
-        order = np.argsort(first)  # in which the verbs appear
-        for code, count in zip(codes[order].tolist(), times[order].tolist(), strict=True):
-            each, verb = divmod(code, len(VERBS))
-            directions[each].count_message(VERBS[verb], count)
+        order = np.argsort(first)
+        codes = codes[order]
+        return codes // len(VERBS), codes % len(VERBS), times[order]
 
     def _take_responses(self, responses: Index) -> None:
         trackers = self.states.requests
@@ -615,17 +667,21 @@ class Exchanges:
 
     def count_credits(self, responses: Index) -> None:
         """Count the credits that these responses give."""
-        syndrome = self._packets.rows.syndrome[self._order[responses]]
+        for each, low, high in zip(
+            *(each.tolist() for each in self.credits(responses)), strict=True
+        ):
+            self.states.directions[each].note_credits(lowest=low, highest=high)
+
+    def credits(self, responses: Index) -> tuple[Index, Index, Index]:
+        """Exchanges of these responses, and the lowest and highest credit code in each."""
+        syndrome = self._packets.rows.syndrome[self._order[responses]].astype(np.int64)
         gives = np.flatnonzero((syndrome >= 0) & (syndrome < INVALID_CREDITS))
         if not len(gives):
-            return
+            return gives, gives, gives
         groups = Groups(self.key[responses[gives]])
         lowest = np.minimum.reduceat(syndrome[gives], groups.starts)
         highest = np.maximum.reduceat(syndrome[gives], groups.starts)
-        for each, low, high in zip(
-            groups.keys.tolist(), lowest.tolist(), highest.tolist(), strict=True
-        ):
-            self.states.directions[each].note_credits(lowest=low, highest=high)
+        return groups.keys, lowest, highest
 
     def _note_last(self, packets: Index) -> None:
         """When the last packets were."""
@@ -648,14 +704,21 @@ class Exchanges:
 
     def note_coalesced(self, by: Index) -> None:
         """Messages were answered by these responses to later ones, one for each message."""
-        states, at = self.states, self._order[by]
+        for each in self.without_ids(by).tolist():
+            responder = self.states.directions[each]
+            responder.skipped_ids += KEEP if responder.damaged else 1
+
+    def without_ids(self, by: Index) -> Index:
+        """Sides of these responses, one for each, as far as it is not known what those sent before.
+
+        That is the case before the first packet of a responder.
+        """
+        at = self._order[by]
         side = self.key[by] ^ 1
-        # Before the first packet of the responder it is not known what it sent.
         is_first = self._packets.rows.ip_id[at] < 0
         is_first |= at == self._packets.first_of_side(side)
-        for each in side[(states.high[side] < 0) & is_first].tolist():
-            responder = states.directions[each]
-            responder.skipped_ids += KEEP if responder.damaged else 1
+        found: Index = side[(self.states.high[side] < 0) & is_first]
+        return found
 
 
 def _start(tracker: RequestTracker, psn: int) -> None:
@@ -696,6 +759,30 @@ class _Wanted:
         message = np.searchsorted(self._end, place, side="right")
         found[at] = self._first[message] + place - self._begin[message]
         return found
+
+
+class MessageCounts(NamedTuple):
+    """What completed messages count, by the ends that requested them.
+
+    Arrays (exchanges,) in the order of the groups, whose keys are the exchanges.
+    """
+
+    groups: Groups
+    """Of the messages."""
+    coalesced: Index
+    acks: Index
+    size: Index
+    lowest_ns: Index
+    """Of the latencies; so is the next."""
+    highest_ns: Index
+    bucket_key: Index
+    """(buckets,) exchange of each bucket of a histogram of latencies."""
+    bucket: Index
+    """(buckets,) its number in the histogram."""
+    times: Index
+    """(buckets,) messages in it."""
+    passed: Index
+    """Positions of the responses to later messages, one for each message that is `coalesced`."""
 
 
 class Messages:
@@ -764,7 +851,7 @@ class Messages:
         by, is_done = self._answered(key, last)
         first_ns = np.concatenate([before[:, 2], x.time_ns[starts]])
         size = np.concatenate([before[:, 3], self._size[new]])
-        self._count(is_done, key, last, by, first_ns, size)
+        self._count(self._counted(is_done, key, last, by, first_ns, size))
         for number, count in enumerate(np.bincount(before[is_done[: len(old)], 0]).tolist()):
             del trackers[number].messages[:count]
         for number in _distinct(x.key[self._responses]):
@@ -789,55 +876,66 @@ class Messages:
         by = responses[np.minimum(at, len(responses) - 1)]
         return by, (at < len(responses)) & (x.key[by] == key)
 
-    def count_answered(self) -> None:
-        """Count what is acknowledged, where nothing was open before."""
+    def answered(self) -> MessageCounts:
+        """What is acknowledged, where nothing was open before."""
         x, new = self._all, np.flatnonzero(self._is_whole)
         starts, last = self.starts[new], self.last[new]
         by, is_done = self._answered(x.key[starts], last)
-        self._count(is_done, x.key[starts], last, by, x.time_ns[starts], self._size[new])
+        return self._counted(is_done, x.key[starts], last, by, x.time_ns[starts], self._size[new])
 
-    def _count(
+    def _counted(
         self, is_done: Flags, key: Index, last: Index, by: Index, first_ns: Index, size: Index
-    ) -> None:
-        """Count completed messages.
+    ) -> MessageCounts:
+        """What completed messages count.
 
         is_done: which of these are. by: position of the response. first_ns: of the first request.
         """
         done = np.flatnonzero(is_done)
-        if not len(done):
-            return
         done = done[np.argsort(key[done], kind="stable")]
         key, last, by, first_ns, size = (each[done] for each in (key, last, by, first_ns, size))
         x = self._all
         groups = Groups(key)
         is_passed = x.answer[by] != last
-        acks = np.diff(by, prepend=-1) != 0
         latency = x.time_ns[by] - first_ns
-        low = np.minimum.reduceat(latency, groups.starts).tolist()
-        high = np.maximum.reduceat(latency, groups.starts).tolist()
-        for each, start, end, *counted in zip(
+        codes, times = np.unique(key << _BUCKETS | buckets(latency), return_counts=True)
+        return MessageCounts(
+            groups,
+            coalesced=groups.add(is_passed.astype(np.int64)),
+            acks=groups.add((np.diff(by, prepend=-1) != 0).astype(np.int64)),
+            size=groups.add(size),
+            lowest_ns=np.minimum.reduceat(latency, groups.starts) if len(done) else latency,
+            highest_ns=np.maximum.reduceat(latency, groups.starts) if len(done) else latency,
+            bucket_key=codes >> _BUCKETS,
+            bucket=codes & (1 << _BUCKETS) - 1,
+            times=times,
+            passed=by[is_passed],
+        )
+
+    def _count(self, found: MessageCounts) -> None:
+        """Count completed messages."""
+        x, groups = self._all, found.groups
+        indices, numbers, begin = found.bucket.tolist(), found.times.tolist(), 0
+        for each, count, coalesced, acks, size, low, high, end in zip(
             groups.keys.tolist(),
-            groups.starts.tolist(),
-            groups.ends.tolist(),
-            groups.sum(is_passed.astype(np.int64)),
-            groups.sum(acks.astype(np.int64)),
-            groups.sum(size),
+            (groups.ends - groups.starts).tolist(),
+            found.coalesced.tolist(),
+            found.acks.tolist(),
+            found.size.tolist(),
+            found.lowest_ns.tolist(),
+            found.highest_ns.tolist(),
+            np.searchsorted(found.bucket_key, groups.keys, side="right").tolist(),
             strict=True,
         ):
             counts = x.states.directions[each]
-            counts.completed += end - start
-            counts.acked_messages += end - start
-            counts.coalesced += counted[0]
-            counts.acks += counted[1]
-            counts.message_bytes += counted[2]
-        codes, times = np.unique(key << _BUCKETS | buckets(latency), return_counts=True)
-        ends = np.searchsorted(codes, groups.keys + 1 << _BUCKETS).tolist()
-        indices, numbers, begin = (codes & (1 << _BUCKETS) - 1).tolist(), times.tolist(), 0
-        for place, (each, end) in enumerate(zip(groups.keys.tolist(), ends, strict=True)):
-            found = dict(zip(indices[begin:end], numbers[begin:end], strict=True))
-            x.states.directions[each].latency.add_buckets(found, low[place], high[place])
+            counts.completed += count
+            counts.acked_messages += count
+            counts.coalesced += coalesced
+            counts.acks += acks
+            counts.message_bytes += size
+            latencies = dict(zip(indices[begin:end], numbers[begin:end], strict=True))
+            counts.latency.add_buckets(latencies, low, high)
             begin = end
-        x.note_coalesced(by[is_passed])
+        x.note_coalesced(found.passed)
 
     def _message(self, index: int, acked: int) -> OpenMessage:
         """One that starts here."""

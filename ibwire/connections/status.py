@@ -161,7 +161,7 @@ def status_of(connection: Evidence) -> ConnectionStatus:
     """The status of a connection, once the capture is over."""
     both = connection.directions
     if _is_quiet(connection):
-        return _OK
+        return QUIET
     if connection.exchange_status is not None:
         return connection.exchange_status
     if connection.cm_rejected:
@@ -187,7 +187,8 @@ def status_of(connection: Evidence) -> ConnectionStatus:
     return ConnectionStatus(_lasting(connection))
 
 
-_OK = ConnectionStatus(Status.OK)
+QUIET = ConnectionStatus(Status.OK)
+"""Of a connection of which nothing went wrong."""
 
 
 def _is_quiet(connection: Evidence) -> bool:

@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from ibwire.connections.connection import Connection, End
 from ibwire.connections.connection_tracker import ConnectionTracker
-from ibwire.connections.ending import NAMED, Ending, OpenRequest, Trouble
-from ibwire.connections.opcode_sets import VERB
+from ibwire.connections.counted import ROW, TROUBLES, Counted, Lists
+from ibwire.connections.ending import NAMED, Trouble
 from ibwire.connections.open_requests import UNANSWERED_NS
 from ibwire.connections.packets import Rows
 from ibwire.connections.run_observer import RunsObserver
@@ -26,11 +26,12 @@ from ibwire.connections.short_runs import (
     Index,
     Messages,
     Packets,
+    SideCounts,
     Sides,
     States,
     plain,
 )
-from ibwire.connections.steady import IS_FULL, IS_RESPONSE
+from ibwire.connections.steady import IS_FULL, IS_RESPONSE, VERB_OF
 from ibwire.connections.tracker import RequestTracker
 from ibwire_layers.opcodes import OpCode, Service
 from ibwire_layers.psn import MASK
@@ -82,16 +83,47 @@ def count(
         return is_regular
     for each in np.flatnonzero(is_regular & (mtu > 0)).tolist():
         connections[each].learn_mtu(int(mtu[each]))
-    sides.count(kept)
-    requests, responses = exchanges.chosen(kept)
-    if len(requests):
-        messages = Messages(exchanges, requests, responses)
-        exchanges.count_requests(requests, is_early)
-        if len(responses):
-            exchanges.count_credits(responses)
-        messages.count_answered()
-        _note_endings(connections, exchanges, messages, requests, responses, now)
+    counted = _counted(exchanges, sides.counted(kept), kept, is_early, now)
+    for each in np.flatnonzero(is_regular).tolist():
+        connections[each].keep_in(counted, each)
     return is_regular
+
+
+def _counted(
+    exchanges: Exchanges, sides: SideCounts, kept: Flags, is_early: Flags, now: int
+) -> Counted:
+    """All that is counted of the packets that are kept."""
+    rows = np.zeros(exchanges.states.exchanges, ROW)
+    side = sides.groups.keys
+    rows["packets"][side] = sides.groups.ends - sides.groups.starts
+    rows["counts_up"][side] = sides.has_moved & sides.counts_up
+    for name in ("bytes", "payload_bytes", "first_ns", "last_ns", "skipped_ids", "skipped_soon"):
+        rows[name][side] = getattr(sides, name)
+    requests, responses = exchanges.chosen(kept)
+    if not len(requests):
+        return Counted(rows, messages=_NO_LISTS, latencies=_NO_LISTS, named=_NO_LISTS)
+    keys, outstanding = exchanges.outstanding(requests, is_early)
+    rows["max_outstanding"][keys] = np.maximum(outstanding, 0)
+    key, verb, count = exchanges.verbs(requests)
+    order = np.argsort(key, kind="stable")
+    keys, lowest, highest = exchanges.credits(responses)
+    rows["gives_credits"][keys] = True
+    rows["lowest_credits"][keys], rows["highest_credits"][keys] = lowest, highest
+    messages = Messages(exchanges, requests, responses)
+    answered = messages.answered()
+    keys = answered.groups.keys
+    rows["completed"][keys] = answered.groups.ends - answered.groups.starts
+    rows["coalesced"][keys], rows["acks"][keys] = answered.coalesced, answered.acks
+    rows["message_bytes"][keys] = answered.size
+    rows["latency_low"][keys] = np.maximum(answered.lowest_ns, 0)
+    rows["latency_high"][keys] = np.maximum(answered.highest_ns, 0)
+    np.add.at(rows["skipped_ids"], exchanges.without_ids(answered.passed), 1)
+    return Counted(
+        rows,
+        messages=Lists(key[order], verb[order], count[order]),
+        latencies=Lists(answered.bucket_key, answered.bucket, answered.times),
+        named=_note_endings(rows, exchanges, messages, requests, responses, now),
+    )
 
 
 def _are_measured(packets: Packets, mtu: Index) -> Flags:
@@ -123,14 +155,17 @@ def _fresh() -> RequestTracker:
 
 
 def _note_endings(
-    connections: Sequence[Connection],
+    rows: npt.NDArray[np.void],
     exchanges: Exchanges,
     messages: Messages,
     requests: Index,
     responses: Index,
     now: int,
-) -> None:
-    """Note what is open at the end, as `open_requests` does for trackers."""
+) -> Lists:
+    """Note what is open at the end, as `open_requests` does for trackers.
+
+    Returns the verbs and first packets of the first open messages.
+    """
     groups, acked = Groups(exchanges.key[requests]), exchanges.acked.copy()
     newest = np.zeros(len(acked), np.int64)
     newest[groups.keys] = requests[groups.ends - 1]
@@ -140,30 +175,25 @@ def _note_endings(
         last = responses[answers.ends - 1]
         acked[answers.keys] = exchanges.answer[last]
         newest[answers.keys] = np.maximum(newest[answers.keys], last)
-    still_open: dict[int, list[OpenRequest]] = {}
-    starts = messages.starts[messages.last > acked[exchanges.key[messages.starts]]]
-    for key, opcode, number in zip(
-        exchanges.key[starts].tolist(),
-        exchanges.opcode[starts].tolist(),
-        exchanges.number[starts].tolist(),
-        strict=True,
-    ):
-        still_open.setdefault(key, []).append(OpenRequest(VERB[opcode], number))
-    for key, first, end, silence in zip(
-        groups.keys.tolist(),
-        (acked[groups.keys] + 1).tolist(),
-        following.tolist(),
-        (now - exchanges.time_ns[newest[groups.keys]]).tolist(),
-        strict=True,
-    ):
-        connection, direction = connections[key >> 1], key & 1
-        found: Sequence[OpenRequest] = ()
-        trouble, oldest = None, end - 1
-        if connection.is_paired:
-            found, oldest = still_open.get(key, ()), first
-            if silence >= UNANSWERED_NS and (found or first < end):
-                trouble = Trouble.SILENCE
-        ending = Ending(len(found), trouble, silence, tuple(found[:NAMED]))
-        before, after = connection.endings
-        connection.endings = (before, ending) if direction else (ending, after)
-        connection.unacknowledged[direction] = oldest & MASK, end - oldest
+    is_paired = np.repeat([each.is_paired for each in exchanges.states.connections], 2)
+    starts = messages.starts
+    key = exchanges.key[starts]
+    is_open = (messages.last > acked[key]) & is_paired[key]
+    starts, key = starts[is_open], key[is_open]
+    still_open = np.bincount(key, minlength=len(rows))
+    keys = groups.keys
+    oldest = np.where(is_paired[keys], acked[keys] + 1, following - 1)
+    silence = now - exchanges.time_ns[newest[keys]]
+    is_silent = is_paired[keys] & (silence >= UNANSWERED_NS)
+    is_silent &= (still_open[keys] > 0) | (oldest < following)
+    rows["open_messages"][keys] = still_open[keys]
+    rows["trouble"][keys] = np.where(is_silent, TROUBLES.index(Trouble.SILENCE), 0)
+    rows["silence_ns"][keys] = silence
+    rows["unacknowledged_psn"][keys] = oldest & MASK
+    rows["unacknowledged"][keys] = following - oldest
+    is_named = np.arange(len(key)) - np.searchsorted(key, key) < NAMED
+    starts, key = starts[is_named], key[is_named]
+    return Lists(key, VERB_OF[exchanges.opcode[starts]].astype(np.int64), exchanges.number[starts])
+
+
+_NO_LISTS = Lists(*(np.zeros(0, np.int64) for _ in Lists._fields))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Sequence
-from itertools import repeat
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,8 +38,12 @@ class Row(NamedTuple):
         return self.connection.directions[self.way]
 
 
+Show = Callable[[Row, DirectionCounts], str]
+"""The text of a cell: of a row and its counts, so that these are made once for all cells."""
 TROUBLES = 2
 """Line of a block with what went wrong; a direction without `has_troubles` has nothing there."""
+_BETWEEN = "\0"
+"""Between the cells of a row."""
 SILENT = 20
 """Connections that are listed as silent during pauses, at most."""
 
@@ -50,14 +53,16 @@ def rows(connections: Sequence[Connection]) -> list[Row]:
     shown = []
     for connection in connections:
         each = [Row(connection, 0), Row(connection, 1)]
-        worth = [row for row in each if row.counts.messages or has_troubles(row)]
+        worth = [row for row in each if connection.has_messages(row.way) or has_troubles(row)]
         shown += worth or each[:1]
     return shown
 
 
 def has_troubles(row: Row) -> bool:
     """Whether anything went wrong with the packets of a direction."""
-    counts = row.connection.directions[row.way]
+    if row.connection.is_regular:
+        return False
+    counts = row.counts
     return bool(
         counts.naks
         or counts.retransmitted
@@ -86,41 +91,42 @@ def marked(count: int, unsure: bool) -> str:
     return f"{'>=' if unsure else ''}{count:,}"
 
 
-def lines(shown: Sequence[Row], width: int | None) -> list[str]:
+def lines(shown: Sequence[Row], width: int | None) -> Iterator[str]:
     """A table, one line a direction; where that is wider than `width`, some lines for each.
 
     Columns without any value are left out.
     """
-    columns = []
-    is_troubled = list(map(has_troubles, shown))
-    for column in _COLUMNS:
-        if column.line == TROUBLES:
-            cells = [
-                column.show(row) if troubled else ""
-                for row, troubled in zip(shown, is_troubled, strict=True)
-            ]
-        else:
-            cells = [column.show(row) for row in shown]
-        if any(cells):
-            cells = [column.title, *(cell or "-" for cell in cells)]
-            columns.append((column.is_number, cells, max(map(len, cells))))
-    if width is not None and sum(size + 2 for _, _, size in columns) > width + 2:
-        return [line for row in shown for line in _block(row, width)]
-    padded = [
-        map(str.rjust if is_number else str.ljust, cells, repeat(size))
-        for is_number, cells, size in columns
+    texts, sizes = [], [0] * len(_COLUMNS)
+    for row in shown:
+        cells = _cells(row)
+        texts.append(_BETWEEN.join(cells))  # one text takes less memory than one for each cell
+        sizes = list(map(max, sizes, map(len, cells)))
+    used = [(at, max(size, len(_COLUMNS[at].title))) for at, size in enumerate(sizes) if size]
+    if width is not None and sum(size + 2 for _, size in used) > width + 2:
+        for text in texts:
+            yield from _block(text.split(_BETWEEN), width)
+        return
+    padded = [(at, str.rjust if _COLUMNS[at].is_number else str.ljust, size) for at, size in used]
+    for text in (_BETWEEN.join(column.title for column in _COLUMNS), *texts):
+        cells = text.split(_BETWEEN)
+        yield "  ".join([pad(cells[at] or "-", size) for at, pad, size in padded]).rstrip()
+
+
+def _cells(row: Row) -> list[str]:
+    counts, is_troubled = row.counts, has_troubles(row)
+    return [
+        column.show(row, counts) if is_troubled or column.line != TROUBLES else ""
+        for column in _COLUMNS
     ]
-    return [line.rstrip() for line in map("  ".join, zip(*padded, strict=True))]
 
 
-def _block(row: Row, width: int) -> list[str]:
+def _block(cells: Sequence[str], width: int) -> list[str]:
     """One direction in a few short lines: ends, traffic, and what went wrong."""
     wrap = textwrap.TextWrapper(
         width, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False
     )
     parts: dict[int, list[str]] = {0: [], 1: [], 2: []}
-    for column in _COLUMNS:
-        cell = column.show(row)
+    for column, cell in zip(_COLUMNS, cells, strict=True):
         if cell:
             text = column.block.format(cell)
             parts[column.line].append(text.removesuffix("s") if cell == "1" else text)
@@ -133,16 +139,18 @@ def _block(row: Row, width: int) -> list[str]:
 def notes(shown: Sequence[Row]) -> list[str]:
     """What the marks in the table mean, if it has any."""
     reasons: dict[str, None] = {}
+    guessed = set()
     for row in shown:
-        if _lost(row):
+        if has_troubles(row) and _lost(row, row.counts):
             reason = row.connection.not_observable(row.way).get("lost_packets")
             if reason is not None:
                 reasons[reason] = None
-    guessed = [row.connection.number for row in shown if row.connection.pairing == "guess"]
+        if row.connection.pairing == "guess":
+            guessed.add(row.connection.number)
     found = [f"? or >=: {reason}" for reason in reasons]
     if guessed:
         found.append(
-            f"{_count_of(len(set(guessed)), 'connection')} paired by a guess: `pairing` in --json"
+            f"{_count_of(len(guessed), 'connection')} paired by a guess: `pairing` in --json"
         )
     return found
 
@@ -242,42 +250,40 @@ def pauses_in_words(pauses: Pauses, connections: Sequence[Connection]) -> list[s
     return found
 
 
-def _end(index: int) -> Callable[[Row], str]:
-    def show(row: Row) -> str:
+def _end(index: int) -> Show:
+    def show(row: Row, counts: DirectionCounts) -> str:
         end = row.connection.ends[row.way ^ index]
         return f"{end.address} {'?' if end.qpn is None else f'0x{end.qpn:x}'}"
 
     return show
 
 
-def _messages(row: Row) -> str:
-    verbs = row.counts.messages
+def _messages(row: Row, counts: DirectionCounts) -> str:
     if not row.connection.has_packets and not row.way:
         return "; ".join(exchange.names() for exchange in row.connection.exchanges)
     return " ".join(
         f"{count:,} {SHORT_VERBS.get(verb, verb)}"
-        for verb, count in sorted(verbs.items(), key=lambda each: -each[1])
+        for verb, count in sorted(counts.messages.items(), key=lambda each: -each[1])
     )
 
 
-def _retransmitted(row: Row) -> str:
-    counts = row.counts
+def _retransmitted(row: Row, counts: DirectionCounts) -> str:
     if not counts.retransmitted:
         return ""
     return f"{counts.retransmitted:,} ({counts.retransmitted / counts.packets:.1%})"
 
 
-def _lost(row: Row) -> str:
+def _lost(row: Row, counts: DirectionCounts) -> str:
     unsure = is_unsure(row, "lost_packets")
     if unsure and row.connection.may_be_cut:
         return "?"  # there may also be fewer
-    return marked(row.counts.lost, unsure) if row.counts.lost or unsure else ""
+    return marked(counts.lost, unsure) if counts.lost or unsure else ""
 
 
-def _naks(row: Row) -> str:
+def _naks(row: Row, counts: DirectionCounts) -> str:
     return ", ".join(
         f"{count:,} {_NAKS.get(name, name.replace('_', ' '))}"
-        for name, count in row.counts.naks.items()
+        for name, count in counts.naks.items()
     )
 
 
@@ -293,28 +299,28 @@ def _count_of(count: int, one: str) -> str:
     return f"{count:,} {one}" if count == 1 else f"{count:,} {one}s"
 
 
-def _count(name: str) -> Callable[[Row], str]:
+def _count(name: str) -> Show:
     of = attrgetter(name)
 
-    def show(row: Row) -> str:
-        value = of(row.connection.directions[row.way])
+    def show(row: Row, counts: DirectionCounts) -> str:
+        value = of(counts)
         return f"{value:,}" if value else ""
 
     return show
 
 
-def _size(row: Row) -> str:
-    return _scaled(row.counts.message_bytes or row.counts.payload_bytes, "B")
+def _size(row: Row, counts: DirectionCounts) -> str:
+    return _scaled(counts.message_bytes or counts.payload_bytes, "B")
 
 
-def _goodput(row: Row) -> str:
-    rate = row.connection.goodput_bps(row.way)
+def _goodput(row: Row, counts: DirectionCounts) -> str:
+    rate = counts.goodput_bps
     return _scaled(rate, "b/s") if rate else ""
 
 
-def _latency(percent: int) -> Callable[[Row], str]:
-    def show(row: Row) -> str:
-        value = row.counts.latency.percentile(percent)
+def _latency(percent: int) -> Show:
+    def show(row: Row, counts: DirectionCounts) -> str:
+        value = counts.latency.percentile(percent)
         return "" if value is None else _time(value)
 
     return show
@@ -336,7 +342,7 @@ def _time(ns: int) -> str:
 
 class _Column(NamedTuple):
     title: str
-    show: Callable[[Row], str]
+    show: Show
     """An empty text for nothing."""
     line: int = TROUBLES
     """Of a block."""
@@ -345,17 +351,21 @@ class _Column(NamedTuple):
     is_number: bool = True
 
 
-def _service(row: Row) -> str:
+def _service(row: Row, counts: DirectionCounts) -> str:
     return row.connection.service_name or "?"
 
 
-def _status(row: Row) -> str:
+def _number(row: Row, counts: DirectionCounts) -> str:
+    return str(row.connection.number)
+
+
+def _status(row: Row, counts: DirectionCounts) -> str:
     return str(row.connection.status)
 
 
 _COLUMNS = (
     _Column("status", _status, 0, "{}", is_number=False),
-    _Column("#", lambda row: str(row.connection.number), 0, "{}:"),
+    _Column("#", _number, 0, "{}:"),
     _Column("from", _end(0), 0, is_number=False),
     _Column("to", _end(1), 0, "-> {}", is_number=False),
     _Column("type", _service, 0, is_number=False),
