@@ -63,7 +63,7 @@ def test_known_deviations_are_found_by_name(serve: Serve, fuzz: Fuzz, tmp_path: 
         "--seed",
         14,
         "--budget",
-        "600pkt,100s",
+        "600pkt,80s",
         "-o",
         directory,
         "--json",
