@@ -203,6 +203,22 @@ def test_a_fault_that_crashes_a_device_is_one_cause_in_all_operations() -> None:
     assert device.searches == 1
 
 
+def test_a_fault_with_two_names_is_one_cause() -> None:
+    """Lengths beyond 2^31 bytes (C9-94), from a witness and from two operators."""
+    (witness,) = (each for each in WITNESSES if each.name == "checks_message_length")
+    lengths = {"length": (1 << 31) + 1, "DMA length": 0xFFFFFFFF}
+    device = Mortal(witness.case("spec"))
+    buckets = [device.crash(device.cause)]
+
+    for why, length in lengths.items():
+        packet = READ.altered(fields={"reth.dma_len": length}, why=why)
+        device.cause = Case(Connection(), (packet,))
+        buckets.append(device.crash(device.cause))
+
+    what = "READ_REQUEST (a message beyond 2^31 bytes)"
+    assert buckets == [f"every connection is dead after {what}"] * 3
+
+
 def test_different_faults_of_one_operation_are_different_causes() -> None:
     cases = [ending_with(OpCode.RC_RDMA_WRITE_ONLY, why) for why in ("cut", "ICRC")]
     device = Mortal(None)

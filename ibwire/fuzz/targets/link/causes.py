@@ -39,10 +39,18 @@ class Causes:
         self._searches[bucket] += 1
         return True
 
-    def found(self, death: Death, case: Case) -> str:
-        """Enter the cause that the shortest case has; its bucket."""
-        fault, bucket = fault_of(last_sent(case)), bucket_of(death, case)
-        return self._buckets.setdefault(fault, bucket) if fault else bucket
+    def found(self, death: Death, case: Case, fault_in_words: str = "") -> str:
+        """Enter the cause that the shortest case has; its bucket.
+
+        fault_in_words: what the reference says is wrong with the last packet. Operators have
+        different names for one fault.
+        """
+        if fault_in_words in self._buckets:
+            return self._buckets[fault_in_words]
+        bucket = bucket_of(death, case)
+        for fault in filter(None, (fault_of(last_sent(case)), fault_in_words)):
+            bucket = self._buckets.setdefault(fault, bucket)
+        return bucket
 
     def missed(self, death: Death) -> str:
         """Count a search that has found nothing; the bucket of such crashes."""

@@ -306,7 +306,7 @@ class QueuePairTestbed(LinkTestbed):
                 original = search.original or original
                 if search.best is not None:
                     case = _with_fault(search.best, state.profile)
-                    bucket = self._causes.found(death, case)
+                    bucket = self._causes.found(death, case, _fault_in(case, state.profile))
                 elif search.is_done:
                     bucket = self._causes.missed(death)
                     death = replace(death, reason=f"{death.reason}, which was not seen again")
@@ -496,13 +496,24 @@ def _with_fault(case: Case, profile: Profile) -> Case:
     last = last_sent(case)
     if not case.origin.startswith(WITNESS) or not isinstance(last, Packet):
         return case
-    if opcode_on_wire(last) not in INFO:
-        return case  # they are excluded, whatever else is wrong with them
-    place = max(number for number, step in enumerate(case.steps) if step is last)
-    fault = fault_in(case, place, profile)
     steps = list(case.steps)
-    steps[place] = last.altered(why=fault)
+    steps[_place_of(last, case)] = last.altered(why=_fault_in(case, profile))
     return case.with_steps(steps)
+
+
+def _fault_in(case: Case, profile: Profile) -> str:
+    """What is wrong with the last packet of a case in the words of the reference.
+
+    Nothing with a reserved opcode: all of those are one fault, whatever else is wrong with them.
+    """
+    last = last_sent(case)
+    if not isinstance(last, Packet) or opcode_on_wire(last) not in INFO:
+        return ""
+    return fault_in(case, _place_of(last, case), profile)
+
+
+def _place_of(last: Packet, case: Case) -> int:
+    return max(number for number, step in enumerate(case.steps) if step is last)
 
 
 def _is_unknown(case: Case, difference: Difference) -> bool:
