@@ -117,6 +117,7 @@ def test_crashing_case_is_minimised_when_the_device_can_be_restarted(
     assert (status, run["lost"], run["packets"]) == (1, None, 60), errors
     assert [*run["findings"]] == ["every connection is dead after a reserved opcode"]
     assert len(finding["steps"]) == 1
+    assert "searching for the shortest case: 32 restarts at most\n" in errors
     assert f"the device is dead; restart by {again}" in errors
     assert (found / "F0001" / "case.drill").exists()
     assert replayed[0] == 1

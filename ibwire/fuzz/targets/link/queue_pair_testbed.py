@@ -47,7 +47,7 @@ from ibwire.fuzz.stepper import Stepper
 from ibwire.fuzz.targets.emulated_device import Emulation, Numbers
 from ibwire.fuzz.targets.link.causes import Causes, fault_of, last_sent, not_found
 from ibwire.fuzz.targets.link.causes import bucket_of as bucket_of_crash
-from ibwire.fuzz.targets.link.crash_minimiser import CrashSearch, carry_out
+from ibwire.fuzz.targets.link.crash_minimiser import DEATHS, CrashSearch, carry_out
 from ibwire.fuzz.targets.link.liveness import ALIVE, Dead, Death
 from ibwire.fuzz.targets.link.testbed import HEADERS, NEEDS_RESTART, LinkTestbed
 from ibwire.fuzz.targets.link.verbs_link import VerbsLink
@@ -291,6 +291,10 @@ class QueuePairTestbed(LinkTestbed):
             death = self._death(reason)
             if death.what.is_end and (link.liveness.restart is None or not suspects):
                 self.lost = death.reason
+                if suspects:
+                    link.endpoint.tell(
+                        f"the device is dead: {NEEDS_RESTART}, and the run continues"
+                    )
             return self._examined_crash(state, death, suspects) if suspects else None
         except LinkError as error:  # our end of the link is gone
             self.lost = str(error)
@@ -342,8 +346,13 @@ class QueuePairTestbed(LinkTestbed):
         return death if death.what else Death(Dead.CONNECTION, reason)
 
     def _search_crash(self, state: RunState, suspects: Sequence[Case], death: Death) -> CrashSearch:
+        link = self._link
         begin = partial(self.connect, profile=state.profile)
-        search = CrashSearch(self._link, begin, death.what, state.search.is_over)
+        search = CrashSearch(link, begin, death.what, state.search.is_over)
+        if link.liveness.has_ended:
+            link.endpoint.tell(
+                f"{death}; searching for the shortest case: {DEATHS} restarts at most"
+            )
         try:
             search.run(suspects)
         except (Interrupted, KeyboardInterrupt):
