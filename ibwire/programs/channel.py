@@ -17,7 +17,10 @@ from ibwire.base.errors import LinkError, PeerError
 from ibwire.programs.host_names import addresses_of
 
 STARTING = 2.0
-"""Seconds for which connecting is retried, because both ends are often started together."""
+"""Seconds for which connecting is retried, because the other end may still be starting."""
+
+TOGETHER = 5.0
+"""The same for programs that are often started together with the other end, on a busy machine."""
 
 BACKLOG = 1024
 """Connections that wait to be accepted."""
@@ -39,15 +42,17 @@ class Channel(Closing):
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     @classmethod
-    def connect(cls, host: str, port: int, *, seconds: float = 10) -> Channel:
-        """Connect to a program on another host, which may still be starting.
+    def connect(
+        cls, host: str, port: int, *, seconds: float = 10, starting: float = STARTING
+    ) -> Channel:
+        """Connect to a program on another host, which may still be starting, for so many seconds.
 
         Raises `LinkError` for a name without an address, or a link-local address without an
         interface, `PeerError` when no connection is made.
         """
         addresses_of(host)  # raises for a name without an address, also for ""
         peer = f"{host} port {port}"
-        end = time.monotonic() + STARTING
+        end = time.monotonic() + starting
         while True:
             try:
                 return cls(socket.create_connection((host, port), seconds), peer)

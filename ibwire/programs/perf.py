@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ibwire.base.errors import LinkError, PeerError
-from ibwire.programs.channel import Channel, TCPListener
+from ibwire.programs.channel import TOGETHER, Channel, TCPListener
 from ibwire.programs.endpoint import Endpoint
 from ibwire.programs.path_probe import path_hint
 from ibwire.programs.perf_bandwidth import QueuePairFailed, Receiving, Sending
@@ -54,7 +54,7 @@ LATE = 0.05
 def connect(endpoint: Endpoint, plan: Plan, host: str, port: int = PORT) -> Result:
     """Run a test as the client of a program on a host."""
     refuse_unfit(endpoint, plan)
-    with Channel.connect(host, port) as channel:
+    with Channel.connect(host, port, starting=TOGETHER) as channel:
         gid_index = endpoint.gid_like(channel.address)
         exchange = TCPExchange(endpoint, channel, is_client=True)
         return Run(endpoint, plan, exchange, gid_index, greet(exchange)).run()

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from ibwire.base.errors import EncodeError, PeerError
 from ibwire.peer import create_queue_pair
-from ibwire.programs.channel import Channel, TCPListener
+from ibwire.programs.channel import TOGETHER, Channel, TCPListener
 from ibwire.programs.endpoint import Endpoint
 from ibwire.programs.failures import cause, first_status
 from ibwire.programs.path_probe import path_hint
@@ -129,7 +129,7 @@ class Result:
 def connect(endpoint: Endpoint, plan: Plan, host: str, port: int = PORT) -> Result:
     """Run as the client of a program on a host."""
     mtu = _path_mtu(endpoint, plan)
-    with Channel.connect(host, port) as channel:
+    with Channel.connect(host, port, starting=TOGETHER) as channel:
         qp = _queue_pair(endpoint, plan)
         own = _destination(endpoint, qp, endpoint.gid_like(channel.address))
         channel.send(own.pack())

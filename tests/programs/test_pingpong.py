@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -236,3 +237,28 @@ def test_peer_that_falls_silent_is_given_up() -> None:
 
     assert client.status is WCStatus.RETRY_EXC_ERR
     assert client.received == 0
+
+
+def test_a_client_waits_for_a_server_that_is_started_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Which listens after four seconds of a clock that only waiting advances."""
+    now, connect = [0.0], socket.create_connection
+
+    def starting(address: tuple[str, int], seconds: float) -> socket.socket:
+        if now[0] < 4:
+            raise ConnectionRefusedError
+        return connect(address, seconds)
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
+    monkeypatch.setattr("ibwire.programs.channel.time", clock)
+    monkeypatch.setattr("ibwire.programs.channel.socket.create_connection", starting)
+
+    client, server = play(Plan(messages=1))
+
+    assert client.passed
+    assert server.passed
+    assert now[0] >= 4
