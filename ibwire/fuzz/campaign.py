@@ -17,6 +17,7 @@ from ibwire.fuzz.coverage import Answer, Cell, Coverage
 from ibwire.fuzz.guidance import Guided
 from ibwire.fuzz.judge.choices import Choice
 from ibwire.fuzz.judge.comparison import Difference, Kind
+from ibwire.fuzz.judge.exclusions import WitnessExcluded
 from ibwire.fuzz.judge.explanation import (
     explained,
     explanation,
@@ -26,7 +27,7 @@ from ibwire.fuzz.judge.explanation import (
 from ibwire.fuzz.judge.findings import Finding, distance, signature, wrong_fields
 from ibwire.fuzz.judge.naming import Name
 from ibwire.fuzz.judge.profiles import choices_of, profile_of
-from ibwire.fuzz.judge.witness import Trials, differing, fingerprint, is_shown
+from ibwire.fuzz.judge.witness import WITNESS, Trials, differing, fingerprint, is_shown
 from ibwire.fuzz.minimise import never, without_groups
 from ibwire.fuzz.report import HISTORY, MAXIMUM_BUCKETS, Report, RunState, Search
 from ibwire.fuzz.stepper import Maker
@@ -176,7 +177,9 @@ class Campaign:
                     self._take_fingerprint()
                 return self._from_fingerprint()
             except self._testbed.failures as error:
-                if (found := self._crashed(str(error))) is not None:
+                found = self._crashed(str(error))
+                self._leave_fatal_out()
+                if found is not None:
                     return found
         return None
 
@@ -306,13 +309,21 @@ class Campaign:
     @property
     def _witness_cases(self) -> Sequence[tuple[str, Case]]:
         """The cases of all witnesses that the target can be given and survives, with names."""
-        fatal = self._trials.fatal
-        return [(name, case) for name, case in self._placed_witnesses if case not in fatal]
+        left_out = self.report.left_out
+        return [each for each in self._placed_witnesses if WitnessExcluded(each[0]) not in left_out]
 
     @cached_property
     def _placed_witnesses(self) -> Sequence[tuple[str, Case]]:
         testbed, base = self._testbed, self.state.base
         return [(each.name, testbed.placed(each.case(base))) for each in testbed.witnesses]
+
+    def _leave_fatal_out(self) -> None:
+        """Do not carry witnesses out again in which the device has crashed, nor when resumed."""
+        left_out = self.report.left_out
+        for case in self._trials.fatal:
+            item = WitnessExcluded(case.origin.removeprefix(WITNESS))
+            if item not in left_out:
+                left_out.append(item)
 
     def _from_fingerprint(self) -> Finding | None:
         """The next finding that the witnesses have shown."""

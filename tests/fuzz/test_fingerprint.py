@@ -9,11 +9,13 @@ import pytest
 from ibwire.base.errors import PeerError
 from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import Case, Connection, NeverConnects
+from ibwire.fuzz.coverage import Coverage
 from ibwire.fuzz.judge.choices import CHOICES
 from ibwire.fuzz.judge.comparison import Difference, Kind
+from ibwire.fuzz.judge.exclusions import parse_exclusion
 from ibwire.fuzz.judge.witness import MOST_LOST, WITNESS, Trials, fingerprint
 from ibwire.fuzz.judge.witnesses import WITNESSES
-from ibwire.fuzz.report import RunState
+from ibwire.fuzz.report import Report, RunState
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.targets.emulator import EmulatorTestbed
 from ibwire.fuzz.targets.testbed import Crash
@@ -150,8 +152,10 @@ class Mortal(EmulatorTestbed):
 crashed = Difference(0, Kind.CRASH, [], ["silent"])
 
 
-def findings_of(testbed: Mortal) -> list[str]:
-    campaign = Campaign(testbed, lambda number: pytest.fail("no case is due"), minimises=False)
+def findings_of(testbed: Mortal, report: Report | None = None) -> list[str]:
+    campaign = Campaign(
+        testbed, lambda number: pytest.fail("no case is due"), report=report, minimises=False
+    )
     found = []
     while (finding := campaign.next_shown()) is not None:
         found.append(finding.bucket)
@@ -171,6 +175,19 @@ def test_a_witness_in_which_the_device_crashes_is_a_finding_and_the_others_are_c
     assert found[0] == "dead after witness of naks_reserved_opcode"
     assert {*found[1:]} == {first, *others} - {reserved}
     assert testbed.trials["naks_reserved_opcode"] == 1
+
+
+def test_a_witness_in_which_the_device_has_crashed_is_left_out_when_the_run_is_resumed() -> None:
+    testbed = Mortal("naks_reserved_opcode")
+    report = Report(Coverage(testbed.vocabulary.coverage))
+    findings_of(testbed, report)
+    saved = [parse_exclusion(str(each)) for each in report.left_out]
+
+    resumed = Mortal("naks_reserved_opcode")
+    found = findings_of(resumed, Report(report.coverage, left_out=saved))
+
+    assert "naks_reserved_opcode" not in resumed.trials
+    assert len(found) > 1
 
 
 def test_a_device_that_crashes_in_every_witness_is_given_few() -> None:

@@ -71,14 +71,28 @@ class PauseExcluded:
         return "pfc"
 
 
-Exclusion = EventExcluded | FlagsExcluded | PacketExcluded | FaultExcluded | PauseExcluded
+@dataclass(frozen=True, slots=True)
+class WitnessExcluded:
+    """The witnesses of a choice, in one of which the device has crashed."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"witness {self.name}"
+
+
+Exclusion = (
+    EventExcluded | FlagsExcluded | PacketExcluded | FaultExcluded | PauseExcluded | WitnessExcluded
+)
 
 
 def parse_exclusion(text: str) -> Exclusion:
     """The exclusion with this text; raises `CaseError`."""
     found = _TEXT.fullmatch(text)
     if found is None:
-        raise CaseError(f"left_out: {text!r}, not an event, flags, a packet, a fault or pfc")
+        raise CaseError(
+            f"left_out: {text!r}, not an event, flags, a packet, a fault, a witness or pfc"
+        )
     if found["event"]:
         return EventExcluded(int(found["event"]))
     if found["flags"]:
@@ -87,6 +101,8 @@ def parse_exclusion(text: str) -> Exclusion:
         return PacketExcluded(int(found["packet"]), found["why"] or "")
     if found["fault"]:
         return FaultExcluded(found["fault"])
+    if found["witness"]:
+        return WitnessExcluded(found["witness"])
     return PauseExcluded()
 
 
@@ -140,6 +156,8 @@ class Exclusions:
                 self._faults.add(item.why)
             case PauseExcluded():
                 self.pauses = True
+            case WitnessExcluded():
+                pass  # the fingerprint leaves it out
 
 
 def _exclusions_for(difference: Difference, last: Packet | Pause | None) -> list[Exclusion]:
@@ -194,5 +212,6 @@ def _form(opcode: int) -> tuple[object, ...]:
 
 _TEXT = re.compile(
     r"event (?P<event>\d{1,9})|flags (?P<flags>\d{1,9}) (?P<instead>\d{1,9})"
-    r"|packet (?P<packet>\d{1,3})(?: (?P<why>.+))?|fault (?P<fault>.+)|pfc"
+    r"|packet (?P<packet>\d{1,3})(?: (?P<why>.+))?|fault (?P<fault>.+)"
+    r"|witness (?P<witness>\w+)|pfc"
 )
