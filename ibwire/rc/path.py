@@ -280,10 +280,10 @@ def _identified(before: bytes, number: int) -> bytes:
 _CRC32: Final = crc32  # compiled code finds a constant without a lookup by name
 _RESIDUE: Final = crc32(crc32(b"").to_bytes(4, "little"))
 """The CRC of bytes with their right CRC behind them: the same of all, and here of none."""
-_V4_SIZE = IPv4.SIZE + UDP.SIZE
+_V4_SIZE: Final[int] = IPv4.SIZE + UDP.SIZE
 _PLAIN_SIZE = Ethernet.SIZE + _V4_SIZE
 _PLAIN_IPV4 = EtherType.IPV4.to_bytes(2) + b"\x45"
-_V4_SEED = crc32(b"\x45\xff", crc.ICRC_SEED)
+_V4_SEED: Final = crc32(b"\x45\xff", crc.ICRC_SEED)
 
 
 def _v4_register(frame: bytes, ip: int) -> int:
@@ -298,10 +298,10 @@ def _v4_register(frame: bytes, ip: int) -> int:
             b"\xff\xff",  # UDP checksum
         )
     )
-    return crc32(masked, _V4_SEED)
+    return _CRC32(masked, _V4_SEED)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Arrival:
     """The headers before a BTH, parsed; shared by all packets with the same bytes."""
 
@@ -321,6 +321,30 @@ class Arrival:
     """UDP source port; 0 without UDP."""
     route: Route
     """Route of a packet of this sender: lengths, identification and source port may differ."""
+
+    # Written out: that of a dataclass is never compiled.
+    def __init__(
+        self,
+        *,
+        source: int,
+        destination: int,
+        size: int,
+        end: int,
+        register: int,
+        ecn: int,
+        grh: bytes,
+        source_port: int,
+        route: Route,
+    ) -> None:
+        self.source = source
+        self.destination = destination
+        self.size = size
+        self.end = end
+        self.register = register
+        self.ecn = ecn
+        self.grh = grh
+        self.source_port = source_port
+        self.route = route
 
 
 class Arrivals:
@@ -356,9 +380,10 @@ class Arrivals:
         for size in self._sizes:
             ip = size - _V4_SIZE
             if ip >= 0:
-                counted = self._counted.get(_without_number(frame, ip))
-                if counted is not None:
-                    return _renumber(*counted, frame, ip)
+                if self._counted:
+                    counted = self._counted.get(_without_number(frame, ip))
+                    if counted is not None:
+                        return _renumber(*counted, frame, ip)
                 similar = self._similar.get(_constant(frame, ip))
                 if similar is not None:
                     return self._vary(similar, frame, ip)
@@ -565,14 +590,13 @@ _BY_TOP = {step >> 24: byte for byte, step in enumerate(_STEPS)}
 _MASKING: Final = tuple(_masking(value) for value in range(256))
 
 
-def _changes(after: int) -> tuple[list[int], list[int]]:
-    """How each high and each low byte of an IPv4 identification changes a CRC.
+def _changes(before: int, after: int) -> list[int]:
+    """How each value of a byte in or after an IPv4 identification changes a CRC, against 0.
 
-    after: bytes that follow it and are in the CRC. A CRC is linear, so the changes add up.
+    before, after: zero bytes around it that are in the CRC. A CRC is linear, so the changes add up.
     """
-    nothing = crc32(bytes(2 + after))
-    high = [crc32(bytes((byte, 0)) + bytes(after)) ^ nothing for byte in range(256)]
-    return high, [crc32(bytes((0, byte)) + bytes(after)) ^ nothing for byte in range(256)]
+    nothing = crc32(bytes(before + 1 + after))
+    return [crc32(bytes(before) + bytes((byte,)) + bytes(after)) ^ nothing for byte in range(256)]
 
 
 def _change_before_bth(number: int) -> int:
@@ -580,9 +604,11 @@ def _change_before_bth(number: int) -> int:
     return _HIGH_BEFORE_BTH[number >> 8] ^ _LOW_BEFORE_BTH[number & 0xFF]
 
 
-_HIGH_BEFORE_BTH, _LOW_BEFORE_BTH = _changes(_V4_SIZE - 6)
-_HIGH_CHANGES, _LOW_CHANGES = _changes(_V4_SIZE - 6 + 8)
+_HIGH_BEFORE_BTH: Final = _changes(0, _V4_SIZE - 5)
+_LOW_BEFORE_BTH: Final = _changes(1, _V4_SIZE - 6)
+_HIGH_CHANGES: Final = _changes(0, _V4_SIZE - 5 + 8)
 """With the BTH up to its PSN."""
+_LOW_CHANGES: Final = _changes(1, _V4_SIZE - 6 + 8)
 
 
 def _is_sound(route: Route, size: int) -> bool:

@@ -104,7 +104,7 @@ def transfer(job: Job, capture: Path | None = None, *, with_runs: bool = True) -
     gc.collect()
     start = time.process_time()
     for number in pairs:
-        for _ in range(DEPTH):
+        for _ in range(min(DEPTH, messages)):
             post(number)
     waiting = messages * job.connections
     while waiting:
