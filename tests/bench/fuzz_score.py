@@ -32,7 +32,7 @@ from mutants.score import (
     score,
     total,
 )
-from mutants.table import EDGES, INTERACTIONS, SHARED, TABLE, read_mutants
+from mutants.table import EDGES, FIRMWARE, INTERACTIONS, SHARED, TABLE, read_mutants
 
 FAILED = 1
 WRONG_USAGE = 2
@@ -122,7 +122,7 @@ def command(
     processes = jobs or os.cpu_count() or 1
     usual = "stateful" if tables else "all"
     chosen = [generator or usual] if (generator or usual) != "all" else list(GENERATORS)
-    wanted = _wanted(tables or (TABLE, INTERACTIONS, EDGES, SHARED), only)
+    wanted = _wanted(tables or (TABLE, INTERACTIONS, EDGES, SHARED, FIRMWARE), only)
     try:
         scores: list[Score] = []
         if not as_json:

@@ -19,6 +19,9 @@ EDGES = Path(__file__).with_name("edges.toml")
 SHARED = Path(__file__).with_name("shared.toml")
 """Mutants of shared receive queues."""
 
+FIRMWARE = Path(__file__).with_name("firmware.toml")
+"""Mutants as an author of an adapter's firmware makes them, written before a look at the fuzzer."""
+
 ROLES = ("responder", "requester", "cm")
 """The side of a device that a mutant of the fuzzer is in."""
 
