@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from ibwire.fuzz.case import MESSAGES, Command, Mad, Step
+from ibwire.fuzz.case import MESSAGES, Command, Mad, Packet, Step
 from ibwire.fuzz.judge.comparison import Difference, Kind
-from ibwire.fuzz.judge.findings import bucket_of, verdicts, wrong_fields
+from ibwire.fuzz.judge.findings import bucket_of, first_verdicts, verdicts, wrong_fields
 from ibwire.fuzz.judge.naming import Name
 from ibwire.fuzz.targets.link.manager_link import MAD_START
 from ibwire.fuzz.vocabulary.cm.coverage import NOT_BEGUN
@@ -71,7 +71,8 @@ def _rule(difference: Difference, step: Step, state: str) -> str:
     """The rule of the message at fault, and of what is wrong with it."""
     is_given = isinstance(step, Mad | Command)
     wrong = [field for each in wrong_fields(difference) for field in each]
-    if not is_given and verdicts(difference.got) != verdicts(difference.expected):
+    expected, got = first_verdicts(difference)
+    if not is_given and expected != got:
         wrong = []  # of different messages, which no message asked for: time passed
     fields = {name for _, name in wrong}
     is_of_another = not is_given and "local_comm_id" in fields
@@ -79,8 +80,12 @@ def _rule(difference: Difference, step: Step, state: str) -> str:
         return f"IBA 12.6; {_PAGE}transaction"
     if isinstance(step, Command):
         return f"IBA 12.9; {_PAGE}{'request' if fields else 'handshake'}"
+    if isinstance(step, Packet) and not isinstance(step, Mad):
+        # A PSN that is not due is another one than the messages have agreed on.
+        return f"IBA 12.6, 12.9; {_PAGE}{'request' if 'PSN' in expected + got else 'handshake'}"
     if not isinstance(step, Mad):
-        return f"IBA 12.7, 12.9; {_PAGE}timeouts"
+        retransmission = "" if expected == got else f", {_PAGE}resending"
+        return f"IBA 12.7, 12.9; {_PAGE}timeouts{retransmission}"
     if any(part.endswith("rej") for part, _ in wrong):
         return f"IBA 12.6.7; {_PAGE}reject-reasons"
     is_outside = step.why in ENVELOPE or not _of_message(step.fields)
@@ -91,8 +96,11 @@ def _rule(difference: Difference, step: Step, state: str) -> str:
     if state == _TIMEWAIT or "req.local_qpn" in step.fields:
         return f"IBA 12.9; {_PAGE}teardown"  # what still has the queue pair of an old connection
     is_repeated = step.message == "REQ" and state != NOT_BEGUN
-    if (is_repeated or (step.message == "REP" and state in _REPLIED)) and not step.fields:
+    is_repeated |= step.message == "REP" and state in _REPLIED
+    if is_repeated and _OF_SENDER.issuperset(step.fields):  # or taken for a duplicate
         return f"IBA 12.9; {_PAGE}resending"
+    if step.message == "REJ" and difference.kind is Kind.EVENT:
+        return f"IBA 12.9; {_PAGE}states"
     return f"IBA 12.6, 12.9; {_PAGE}{_RULES[step.message]}"
 
 
@@ -105,6 +113,8 @@ _PAGE = "docs/reference/cm.md#"
 _TIMEWAIT = "TIMEWAIT"
 _REPLIED = ("REP_RCVD", "MRA_REP_SENT", "ESTABLISHED", "DREQ_SENT")
 """States in which the side that has sent the REQ has received the REP."""
+_OF_SENDER = frozenset(("req.local_ca_guid",))
+"""Fields by which a duplicate is told from a message of another connection manager."""
 _QUEUE_PAIRS = ("dreq.remote_qpn", "lap.remote_qpn", "dreq.remote_qpn_eecn")
 _RULES = {
     "REQ": "request",
