@@ -148,7 +148,7 @@ def write_sarif(path: str, name: str, findings: Sequence[tuple[str, str, str, st
 
 
 def _rule_id(rule: str) -> str:
-    """The entry of the reference that a rule names, else the section of the specification."""
+    """The entry of the reference that a rule names, the last of several; else the section."""
     return rule.rpartition("#")[2]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,9 @@ from ibwire.rc.work import WROpcode
 from ibwire_layers.opcodes import OpCode
 from mutants.engine import copied
 from mutants.score import names_rule
-from mutants.table import EDGES, FUZZED, INTERACTIONS, read_mutants
+from mutants.table import EDGES, FIRMWARE, FUZZED, INTERACTIONS, read_mutants
 
-PLANTED = FUZZED | read_mutants(INTERACTIONS) | read_mutants(EDGES)
+PLANTED = FUZZED | read_mutants(INTERACTIONS) | read_mutants(EDGES) | read_mutants(FIRMWARE)
 
 SEND = Packet(int(OpCode.RC_SEND_ONLY))
 WRITE = Packet(int(OpCode.RC_RDMA_WRITE_ONLY), length=8)
@@ -643,3 +644,96 @@ def test_a_refusal_is_one_group_whether_or_not_an_ack_is_due() -> None:
     fault = "key-of-an-empty-write-checked"
 
     assert named(fault, empty).group == named(fault, wrong(empty, bth__ack_req=0)).group
+
+
+ADD_ASKED = Post(int(WROpcode.ATOMIC_FETCH_AND_ADD), 8)
+READ_ASKED = Post(int(WROpcode.RDMA_READ), 8)
+ADDED = Packet(int(OpCode.RC_ATOMIC_ACKNOWLEDGE), ("una", 0))
+NEVER_SENT = "slot-of-atomic-never-free"
+
+HELD_BACK: Sequence[tuple[str, str, Connection, Sequence[Step], str, str]] = (
+    (
+        "a limit of READs and atomics",
+        NEVER_SENT,
+        Connection(max_rd_atomic=1),
+        [ADD_ASKED, ADDED, READ_ASKED],
+        "a posted RDMA_READ: nothing instead of READ_REQUEST",
+        "read-limit",
+    ),
+    (
+        "a fence",
+        NEVER_SENT,
+        USUAL,
+        [ADD_ASKED, replace(READ_ASKED, fence=True), ADDED],
+        "ATOMIC_ACKNOWLEDGE: nothing instead of READ_REQUEST",
+        "fence",
+    ),
+    (
+        "another queue pair",
+        "ssn-counted-for-all-pairs",
+        Connection(pairs=2),
+        [Post(int(WROpcode.SEND)), Post(int(WROpcode.SEND), pair=1)],
+        "a posted SEND: nothing instead of SEND_ONLY",
+        "qp-state-actions",
+    ),
+)
+"""What holds requests back, which are never sent: how messages are cut is no matter of it."""
+
+
+@pytest.mark.parametrize(
+    ("fault", "connection", "steps", "text", "rule"),
+    [pytest.param(*each[1:], id=each[0]) for each in HELD_BACK],
+)
+def test_a_request_that_is_never_sent_breaks_the_rule_of_what_holds_it_back(
+    fault: str, connection: Connection, steps: Sequence[Step], text: str, rule: str
+) -> None:
+    name = named(fault, *steps, connection=connection)
+
+    assert name.text == text
+    assert name.rule.endswith(f"#{rule}")
+
+
+def test_an_ignored_response_may_arm_a_path_by_its_migration_bit() -> None:
+    early = Packet(int(OpCode.RC_RDMA_READ_RESPONSE_LAST), ("una", 1), fields={"bth.mig_req": 0})
+    connection = Connection(timeout=10, retry_cnt=0, rearmed=1)
+
+    name = named(
+        "responses-do-not-arm", ADD_ASKED, early, Wait(4_194_304_001), connection=connection
+    )
+
+    assert name.text == "a wait (with an alternate path): nothing instead of FETCH_ADD"
+    assert name.rule.endswith("#migration")
+
+
+def test_a_message_that_a_part_of_it_completes_breaks_the_rule_of_acks() -> None:
+    asked = Post(int(WROpcode.RDMA_WRITE), 513)
+    part = wrong(Packet(int(OpCode.RC_ACKNOWLEDGE), ("una", 1)), aeth__syndrome=0x1F)
+    not_ready = wrong(Packet(int(OpCode.RC_ACKNOWLEDGE), ("una", 2)), aeth__syndrome=0x33)
+
+    for packet in (part, not_ready):
+        name = named("ack-inside-message-completes", asked, packet)
+        assert name.text.endswith("a completion SUCCESS of a send too many")
+        assert name.rule.endswith("#ack-coalescing")
+
+
+def test_a_waiting_ack_that_is_dropped_breaks_the_rule_of_acks_due() -> None:
+    name = named(
+        "nak-withdraws-acks",
+        SEND.altered(held=True),
+        SEND.altered(held=True),
+        READ,
+        connection=Connection(receives=1),
+    )
+
+    assert name.text == "READ_REQUEST (while earlier responses wait): nothing instead of ACK"
+    assert name.rule.endswith("#ack-due")
+
+
+@pytest.mark.parametrize("anchor", ["remote-key", "memory-windows"])
+def test_a_range_behind_a_window_breaks_the_rules_of_keys_and_of_windows(anchor: str) -> None:
+    behind = wrong(WRITE, reth__va=("mw.end", -7), reth__rkey=("mw.rkey", 0))
+
+    name = named("window-to-end-of-region", behind)
+
+    assert "a range that ends behind its window" in name.text
+    assert f"#{anchor}" in name.rule

@@ -133,7 +133,8 @@ def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
         return Name(f"{text}: {effect.text}", RETRY_COUNT, f"{about.what}: retries")
     if about.is_wrong and scene.sends_after_its_end:
         return Name(f"{text}: {effect.text}", AFTER_ERROR.rule, ERROR)
-    ignored = scene.ignored
+    # Whatever a packet is, its MigReq bit counts while a path is to be armed.
+    ignored = None if about is _REARMED else scene.ignored
     if about.is_wrong and (ignored is None or about.is_ignored):
         return _of_wrong(text, about, effect, scene)
     if ignored is not None:
@@ -281,6 +282,17 @@ class _Scene:
         pairs = self.reference.pairs
         own = pairs[pair : pair + 1] if 0 <= pair < len(pairs) else pairs
         return not any(qp.sends.wqes for qp in own)
+
+    @property
+    def limit_of_requests(self) -> str:
+        """The rule of what holds requests back that a minimised case has, if it has any."""
+        pair = self.step.pair if isinstance(self.step, Packet | Post) else 0
+        if any(
+            isinstance(step, Post) and step.fence and step.pair == pair for step in self.earlier
+        ):
+            return _FENCE
+        is_limited = self.connection.max_rd_atomic != Connection().max_rd_atomic
+        return _READ_LIMIT if is_limited else ""
 
     @property
     def ignores_credits(self) -> bool:
@@ -443,6 +455,8 @@ def _of_right(text: str, about: About, effect: Effect, scene: _Scene) -> Name:
         what = "a right packet"  # of any operation
     if isinstance(step, Post) and about.what:
         rule = about.rule
+    elif _sends_nothing_new(scene) and (isinstance(step, Post) or scene.limit_of_requests):
+        rule = scene.limit_of_requests or _ELSEWHERE.rule
     ignores_credits = _may_send(step) and scene.ignores_credits
     if ignores_credits and not scene.has_wrong:
         text = f"{text} after {_IGNORED_CREDITS.what}" if isinstance(step, Post) else text
@@ -486,6 +500,8 @@ def _rule_of_right(about: About, effect: Effect, scene: _Scene) -> str:
         return _rule_of_service(about, effect, scene)
     if about.rule == _ORDER or (about.rule == _INVALIDATES and _has_failed(scene.difference)):
         return about.rule
+    if _completes_too_much(scene):
+        return f"IBA 9.7.5.1.2; {_TRANSPORT}ack-coalescing"
     if effect.rule:
         return effect.rule
     if not isinstance(scene.step, Packet):
@@ -504,6 +520,17 @@ def _rule_of_right(about: About, effect: Effect, scene: _Scene) -> str:
     if effect.group not in ("no answer", "another answer"):
         return about.rule
     return _PSN_COUNT if scene.has_long_read else rules
+
+
+def _completes_too_much(scene: _Scene) -> bool:
+    """Whether an ACK or RNR NAK that acknowledges a part of a message completes the message."""
+    step, difference = scene.step, scene.difference
+    if difference.kind is not Kind.COMPLETION or difference.expected:
+        return False
+    is_partial = scene.about.rule.endswith(("#ack-coalescing", "#rnr-place"))
+    done = difference.got[0] if difference.got else None
+    is_done = isinstance(done, tuple) and done[0] == SENDS and done[2] == WCStatus.SUCCESS
+    return isinstance(step, Packet) and is_partial and is_done
 
 
 def _has_failed(difference: Difference) -> bool:
@@ -631,7 +658,7 @@ def _place(scene: _Scene, effect: Effect) -> About | None:
     before = scene.before
     if before is not None and before.rule in _DUPLICATE_RULES:
         return replace(_EARLIER, what=f"while {before.what} is to be answered", rule=before.rule)
-    return _EARLIER
+    return replace(_EARLIER, rule=_ACK_DUE) if verdict(missing) == "ACK" else _EARLIER
 
 
 def _cause(scene: _Scene, effect: Effect) -> About | None:
@@ -673,6 +700,14 @@ def _begins_right(difference: Difference) -> bool:
     if difference.kind is not Kind.ANSWER or not difference.expected or not difference.got:
         return False
     return difference.expected[0] == difference.got[0]
+
+
+def _sends_nothing_new(scene: _Scene) -> bool:
+    """Whether a device of RC sends nothing where new requests are due."""
+    missing = missing_frame(scene.difference)
+    if missing is None or scene.difference.got or not _may_send(scene.step):
+        return False
+    return scene.service == "RC" and not scene.is_sent_before(missing)
 
 
 def _may_send(step: Step) -> bool:
@@ -774,7 +809,7 @@ def _posted(step: Post) -> About:
     if step.wrong_lkey:
         return _WRONG_LKEY
     if step.fence:
-        return About("with a fence", f"IBA 10.8.3.3; {_TRANSPORT}fence", False)
+        return About("with a fence", _FENCE, False)
     if step.sges > 1:
         return About(f"with {step.sges} SGEs", f"IBA 9.7.2; {_TRANSPORT}segmentation", False)
     return _STEPS[Post]
@@ -824,6 +859,8 @@ DUPLICATE_ATOMIC = f"IBA 9.7.5.1.5; {_TRANSPORT}duplicate-atomic"
 SOLICITED = f"IBA 9.2.3; {_TRANSPORT}solicited-event"
 READ_RESOURCES = f"IBA 9.7.4.1.5; {_TRANSPORT}read-resources"
 ACCESS_FLAGS = f"IBA 9.7.4.1.5; {_TRANSPORT}access-flags"
+_FENCE = f"IBA 10.8.3.3; {_TRANSPORT}fence"
+_READ_LIMIT = f"IBA 9.7.3.1; {_TRANSPORT}read-limit"
 _PADDING = f"IBA 9.2.4; {_WIRE}padding"
 _ORDER = f"IBA 9.7.1; {_TRANSPORT}psn-order"
 _INVALIDATES = f"IBA 9.4.1.1.3; {_TRANSPORT}invalidate"

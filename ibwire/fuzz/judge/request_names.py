@@ -484,11 +484,12 @@ _RANGE = (
     About("a range that passes 2^64", f"IBA 9.7.4.1.5; {_TRANSPORT}remote-key"),
     About("an operation that the region does not permit", f"IBA 9.7.4.1.5; {_TRANSPORT}remote-key"),
 )
+_OF_WINDOW = f"IBA 9.7.4.1.5, 10.6.7.2; {_TRANSPORT}remote-key, {_TRANSPORT}memory-windows"
 _WINDOW_RANGE = (
-    About("a range that begins before its window", f"IBA 9.7.4.1.5; {_TRANSPORT}remote-key"),
-    About("a range that ends behind its window", f"IBA 9.7.4.1.5; {_TRANSPORT}remote-key"),
-    About("a range that passes 2^64", f"IBA 9.7.4.1.5; {_TRANSPORT}remote-key"),
-    About("an operation that the window does not permit", f"IBA 9.7.4.1.5; {_TRANSPORT}remote-key"),
+    About("a range that begins before its window", _OF_WINDOW),
+    About("a range that ends behind its window", _OF_WINDOW),
+    About("a range that passes 2^64", _OF_WINDOW),
+    About("an operation that the window does not permit", _OF_WINDOW),
 )
 _OTHERS_WINDOW = About(
     "a window of another queue pair", f"IBA 10.6.7.2; {_TRANSPORT}memory-windows"
