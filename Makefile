@@ -111,11 +111,10 @@ fuzz-readers: $(VENV)/test.stamp
 soak: $(VENV)/test.stamp
 	PYTHONPATH=tests $(BIN)/python tests/soak.py --seconds $(SECONDS)
 
-# On virtual links between network namespaces; each test says what it lacks where it cannot run. Most
-# of the time programs wait, so three files of tests run side by side, each with a link of its own.
+# On virtual links between network namespaces; each test says what it lacks where it cannot run.
 live: $(VENV)/test.stamp
 	-$(BIN)/pip install -q -e '.[live]'
-	$(BIN)/pytest -q -rs -n 3 --dist loadfile --override-ini addopts=--import-mode=importlib tests/live
+	$(BIN)/pytest -q -rs --override-ini addopts=--import-mode=importlib tests/live
 
 # The peer of ibwire is Linux's Soft-RoCE in QEMU, built from Debian packages once and kept in
 # ~/.cache/ibwire. Its time is the machine's: a guest that has to wait for a processor may be late, so
