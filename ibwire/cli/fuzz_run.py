@@ -472,6 +472,8 @@ class _Run:
             yield f"{'' if number else 'choices':10}{what} ({rule})"
         if self._campaign.lost:
             yield f"ended     the device is not there: {self._campaign.lost}"
+            if self._tested.place and not self._campaign.sent:
+                yield f"{'':10}on its host an agent must run: ibwire agent, or python3 agent.py"
         for number, (bucket, count) in enumerate(report.unstable.most_common(SHOWN)):
             yield f"{'' if number else 'unstable':10}{bucket}: {count}"
         hidden = len(report.unstable) - SHOWN

@@ -190,5 +190,6 @@ def test_absent_peer_is_one_message(fuzz: Fuzz) -> None:
     unknown = fuzz("--budget", "1kpkt", peer="10.0.0.99")
 
     assert "ended     the device is not there: 10.0.0.2 port 18516: connection refused" in silent[1]
+    assert "on its host an agent must run: ibwire agent, or python3 agent.py\n" in silent[1]
     assert "error: veth-a: 10.0.0.99 has not answered for 3 s\n" in unknown[2]
     assert (silent[0], unknown[0]) == (1, 1)
