@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -33,16 +34,20 @@ def allowed():
 
 
 @pytest.fixture
-def environment(allowed, tmp_path, monkeypatch):
-    """Sockets of labs are in a place of the test's own, where they leave nothing."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.delenv(VARIABLE, raising=False)
-    yield {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    for name in ("lab", "other"):
-        left = Lab.find(name)
-        if left is not None:
-            left.down()
-    assert list(tmp_path.rglob("*")) == []
+def environment(allowed, monkeypatch):
+    """Sockets of labs are in a place of the test's own, where they leave nothing.
+
+    `tmp_path` may be too long a name for a socket.
+    """
+    with TemporaryDirectory() as place:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", place)
+        monkeypatch.delenv(VARIABLE, raising=False)
+        yield {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        for name in ("lab", "other"):
+            left = Lab.find(name)
+            if left is not None:
+                left.down()
+        assert list(Path(place).rglob("*")) == []
 
 
 def lab(environment, *arguments, before=()):
