@@ -26,7 +26,7 @@ from ibwire.fuzz.targets.link.target import LinkTarget
 from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire.programs.endpoint import Interrupted
 from ibwire.rc.path import Path
-from ibwire.rc.profile import SPEC
+from ibwire.rc.profile import SPEC, Profile
 from ibwire_layers.opcodes import OpCode
 
 WRITE = Packet(int(OpCode.RC_RDMA_WRITE_ONLY), length=8)
@@ -201,6 +201,33 @@ def test_a_fault_that_crashes_a_device_is_one_cause_in_all_operations() -> None:
 
     assert buckets == ["every connection is dead after WRITE_ONLY (size of a packet)"] * 3
     assert device.searches == 1
+
+
+class Late(QueuePairTestbed):
+    """A device that differs in these trials of a witness, one after the other."""
+
+    def __init__(self, *differs: bool) -> None:
+        link: Any = VerbsLink(PeerError("gone"))
+        link.liveness = SimpleNamespace(look=lambda: ALIVE)
+        super().__init__(link, Role.RESPONDER)
+        self.differs = list(differs)
+
+    def _carry_out(self, case: Case, profile: Profile) -> Difference | None:
+        return Difference(0, Kind.ANSWER, [b""], []) if self.differs.pop(0) else None
+
+
+@pytest.mark.parametrize(
+    ("differs", "counts"), [((False,), False), ((True, False), False), ((True, True), True)]
+)
+def test_only_a_difference_that_comes_again_counts_in_a_witness(
+    differs: tuple[bool, ...], counts: bool
+) -> None:
+    device = Late(*differs)
+
+    found = device.replay(WITNESSES[0].case("spec"), SPEC)
+
+    assert (found is not None) == counts
+    assert not device.differs
 
 
 def test_a_fault_with_two_names_is_one_cause() -> None:
