@@ -95,9 +95,8 @@ class Analysis:
         """Whether each connection has a tracker from its first packet on."""
         self._trackers: dict[int, ConnectionTracker] = {}
         """By connection: of each that is followed."""
-        self._places: list[tuple[Connection, int] | None] = []
-        """Connection and direction by flow; the arrays hold the same as numbers."""
         self._number = np.zeros(1024, np.uint32)
+        """Number of the connection by flow, 0 without one; and the direction."""
         self._way = np.zeros(1024, np.uint8)
         self._parked = Parked()
         self._handshakes = Handshakes()
@@ -281,7 +280,7 @@ class Analysis:
         assert first is not None
         rows = Rows.concatenate(first.rows).moved(flows, files)
         connection.flows = [flows[flow] for flow in connection.flows]
-        places = [place for flow in connection.flows if (place := self._places[flow]) is not None]
+        places = [place for flow in connection.flows if (place := self._place_of(flow)) is not None]
         is_known = any(
             flow in parked or self._flows.keys[flow] in self._negotiated
             for flow in connection.flows
@@ -305,13 +304,13 @@ class Analysis:
         else:
             mine = places[0][0]
             for flow in connection.flows:
-                if self._places[flow] is None and len(mine.flows) == 1:
+                if not self._number[flow] and len(mine.flows) == 1:
                     self._add_flow(mine, flow, connection.pairing)
                     if flow in parked:
                         self._deliver(parked.pop(flow))
             self._deliver(rows.take(self._number[rows.flow] > 0))
         if first.fingerprint is not None:
-            place = self._places[connection.flows[0]]
+            place = self._place_of(connection.flows[0])
             is_turned = place is not None and place[1] == 1
             self._tracker_of(mine).join(later, is_turned=is_turned)
             mine.seams += len({place[0].number for place in places}) > 1
@@ -350,12 +349,16 @@ class Analysis:
 
     def _place(self, key: FlowKey) -> tuple[Connection, int] | None:
         flow = self._flows.find(key)
-        return None if flow is None or flow >= len(self._places) else self._places[flow]
+        return None if flow is None or flow >= len(self._number) else self._place_of(flow)
+
+    def _place_of(self, flow: int) -> tuple[Connection, int] | None:
+        """Connection and direction of a flow, if it has any."""
+        number = int(self._number[flow])
+        return (self._summary.connections[number - 1], int(self._way[flow])) if number else None
 
     def _grow(self) -> None:
         """Make room for the places of new flows."""
-        self._places.extend([None] * (len(self._flows.keys) - len(self._places)))
-        short = len(self._places) - len(self._number)
+        short = len(self._flows.keys) - len(self._number)
         if short > 0:
             more = max(short, len(self._number))
             self._number = np.pad(self._number, (0, more))
@@ -363,12 +366,11 @@ class Analysis:
 
     def _put(self, flow: int, connection: Connection, direction: int) -> None:
         """Record which direction of which connection a flow is."""
-        self._places[flow] = connection, direction
         self._number[flow], self._way[flow] = connection.number, direction
 
     def _tracker(self, flow: int) -> ConnectionTracker:
         """What follows the connection of a flow."""
-        place = self._places[flow]
+        place = self._place_of(flow)
         assert place is not None
         return self._trackers.get(place[0].number) or self._tracker_of(place[0])
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 import secrets
+from array import array
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +20,7 @@ from ibwire_layers import outer
 from ibwire_layers.opcodes import INFO, Service
 
 Keys = npt.NDArray[np.uint64]
+Numbers = npt.NDArray[np.int64]
 
 
 class FlowKey(NamedTuple):
@@ -32,27 +35,105 @@ class FlowKey(NamedTuple):
     """Of datagrams, which name their sender; no other packet does."""
 
 
+class FlowKeys(Sequence[FlowKey]):
+    """The keys of flows by number, as arrays: a key is made when it is read.
+
+    Thousands of flows have few addresses.
+    """
+
+    def __init__(self) -> None:
+        self._addresses: list[tuple[str, str]] = []
+        """All different sources with destinations."""
+        self._place: dict[tuple[str, str], int] = {}
+        self._ends = array("I")
+        """Place of the addresses by flow; the following are by flow, too."""
+        self._dst_qpn, self._service, self._src_qpn = array("I"), array("B"), array("i")
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    @overload
+    def __getitem__(self, flow: int) -> FlowKey: ...
+
+    @overload
+    def __getitem__(self, flow: slice) -> list[FlowKey]: ...
+
+    def __getitem__(self, flow: int | slice) -> FlowKey | list[FlowKey]:
+        if isinstance(flow, slice):
+            return [self[each] for each in range(*flow.indices(len(self)))]
+        src, dst = self._addresses[self._ends[flow]]
+        src_qpn = self._src_qpn[flow]
+        service = _SERVICE_OF[self._service[flow]]
+        return FlowKey(src, dst, self._dst_qpn[flow], service, None if src_qpn < 0 else src_qpn)
+
+    def append(self, key: FlowKey) -> None:
+        """The next flow has this key."""
+        ends = key.src, key.dst
+        place = self._place.setdefault(ends, len(self._addresses))
+        if place == len(self._addresses):
+            self._addresses.append(ends)
+        self._ends.append(place)
+        self._dst_qpn.append(key.dst_qpn)
+        self._service.append(key.service)
+        self._src_qpn.append(-1 if key.src_qpn is None else key.src_qpn)
+
+    def ends(self, flows: npt.NDArray[np.int64]) -> tuple[Numbers, Numbers]:
+        """(n,) numbers of the addresses and services of flows, and those of the way back.
+
+        The latter are -1 where no flow is known that goes back.
+        """
+        service, size = np.array(self._service, np.int64)[flows], 1 << 8
+        back = [self._place.get((dst, src), -1) for src, dst in self._addresses]
+        there = np.array(self._ends, np.int64)[flows]
+        return there * size + service, np.array(back, np.int64)[there] * size + service
+
+    def are_named(self, flows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """(n,) which of these flows name their senders."""
+        return np.array(self._src_qpn, np.int32)[flows] >= 0
+
+    def are_of(self, service: Service, flows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """(n,) which of these flows have this service."""
+        found: npt.NDArray[np.bool_] = np.array(self._service, np.uint8)[flows] == service
+        return found
+
+
 class Flows:
     """Numbers flows from 0 in the order in which they are met."""
 
     def __init__(self) -> None:
-        self.keys: list[FlowKey] = []
-        self._numbers: dict[FlowKey, int] = {}
-        self._by_hash: dict[int, int] = {}
+        self.keys = FlowKeys()
+        self._numbers: dict[FlowKey, int] | None = None
+        """By key, made when a flow is first looked for by its key."""
+        # Of all flows, in the order of their hashes.
+        self._hashes = np.zeros(0, np.uint64)
+        self._flows = np.zeros(0, np.int32)
         # Direct answers for most packets: hash and flow by the lower bits of the hash.
         self._hash = np.zeros(_SLOTS, np.uint64)
         self._flow = np.full(_SLOTS, -1, np.int32)
 
     def number(self, key: FlowKey) -> int:
         """The number of a flow, which is a new one the first time."""
-        number = self._numbers.setdefault(key, len(self.keys))
+        numbers = self._by_key()
+        number = numbers.setdefault(key, len(self.keys))
         if number == len(self.keys):
             self.keys.append(key)
         return number
 
     def find(self, key: FlowKey) -> int | None:
         """The number of a flow that was met."""
-        return self._numbers.get(key)
+        return self._by_key().get(key)
+
+    def _by_key(self) -> dict[FlowKey, int]:
+        if self._numbers is None:
+            self._numbers = {key: number for number, key in enumerate(self.keys)}
+        return self._numbers
+
+    def _begin(self, key: FlowKey) -> int:
+        """The number of a flow whose hash was not met."""
+        if self._numbers is not None:
+            return self.number(key)
+        self.keys.append(key)
+        return len(self.keys) - 1
 
     def numbers(
         self,
@@ -86,15 +167,20 @@ class Flows:
     ) -> npt.NDArray[np.int32]:
         """(n,) flows of the rows at `unknown`."""
         distinct, inverse = np.unique(hashes[unknown], return_inverse=True)
-        found = np.array([self._by_hash.get(each, -1) for each in distinct.tolist()], np.int32)
+        at = np.searchsorted(self._hashes, distinct)
+        found = np.full(len(distinct), -1, np.int32)
+        inside = np.flatnonzero(at < len(self._hashes))
+        known = inside[self._hashes[at[inside]] == distinct[inside]]
+        found[known] = self._flows[at[known]]
         new = (found < 0)[inverse]
         candidates = np.flatnonzero(new if admitted is None else new & admitted[unknown])
         _, first = np.unique(inverse[candidates], return_index=True)
         begins = np.sort(candidates[first])
         keys = _keys(columns, rows[unknown[begins]])
-        for key, each in zip(keys, hashes[unknown[begins]].tolist(), strict=True):
-            self._by_hash[each] = self.number(key)
-        found[inverse[begins]] = [self._by_hash[each] for each in hashes[unknown[begins]].tolist()]
+        found[inverse[begins]] = [self._begin(key) for key in keys]
+        begun = np.sort(inverse[begins])
+        self._hashes = np.insert(self._hashes, at[begun], distinct[begun])
+        self._flows = np.insert(self._flows, at[begun], found[begun])
         return found[inverse]
 
 
@@ -122,9 +208,11 @@ def _hashes(columns: Columns, rows: npt.NDArray[np.int64]) -> Keys:
     value |= _SERVICES[frames.opcode[rows]]
     value *= _FACTORS[0]
     value += of(h.DETH)("src_qp", np.uint64) * _FACTORS[1]
+    is_open = np.ones(len(rows), np.bool_)
     for header, offset, count in _ADDRESSES:
         at = frames.position(header)[rows]
-        have = np.flatnonzero(at >= 0)
+        have = np.flatnonzero((at >= 0) & is_open)  # only what `addresses` reads: one hash a key
+        is_open[have] = False
         if len(have):
             words = gather(frames.data, at[have] + offset, ">", count).astype(np.uint64)
             if header is h.LRH:

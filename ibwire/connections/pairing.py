@@ -9,13 +9,13 @@ was captured, that decides first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ibwire.connections.flow import FlowKey
+from ibwire.connections.flow import FlowKey, FlowKeys
 from ibwire.connections.opcode_sets import ACKNOWLEDGE, ANSWERED, ATOMIC, RESPONSES
 from ibwire.connections.packets import Rows
 from ibwire_layers.opcodes import OpCode, Service
@@ -55,27 +55,26 @@ class Pair(NamedTuple):
     """One of `PAIRINGS`."""
 
 
-def pair(
-    keys: Sequence[FlowKey], rows: Rows, handshakes: Mapping[FlowKey, int | None]
-) -> list[Pair]:
+def pair(keys: FlowKeys, rows: Rows, handshakes: Mapping[FlowKey, int | None]) -> list[Pair]:
     """Flows that belong together.
 
     keys: of the flows, by number. rows: packets of the flows that wait for their other direction,
     in the order of the capture. handshakes: the sender's QPN by flow, where a handshake names it.
     """
-    flows = [
-        flow
-        for flow in np.flatnonzero(np.bincount(rows.flow)).tolist()
-        if keys[flow].service is not Service.UC
-    ]
+    flows = np.flatnonzero(np.bincount(rows.flow))
+    flows = flows[~keys.are_of(Service.UC, flows)]
     pairs: list[Pair] = []
-    left = [flow for flow in flows if keys[flow].src_qpn is None]
-    if handshakes or len(left) < len(flows):
-        waiting = {keys[flow]: flow for flow in flows}
+    is_named = keys.are_named(flows)
+    left = flows[~is_named]
+    if handshakes or is_named.any():
+        waiting = {keys[flow]: flow for flow in flows.tolist()}
         pairs += [*_by_name(waiting), *_by_handshake(waiting, handshakes)]
         paired = {flow for each in pairs for flow in each[:2]}
-        left = [flow for flow in left if flow not in paired and keys[flow] not in handshakes]
-    if left:
+        left = np.array(
+            [flow for flow in left.tolist() if flow not in paired and keys[flow] not in handshakes],
+            np.int64,
+        )
+    if len(left) and _IS_RESPONSE[rows.opcode].any():
         pairs += _Answers(keys, left, rows).pairs()
     return pairs
 
@@ -123,16 +122,13 @@ class _Answers:
     keys, rows: as for `pair`. flows: those that are paired by their PSNs.
     """
 
-    def __init__(self, keys: Sequence[FlowKey], flows: list[int], rows: Rows) -> None:
+    def __init__(self, keys: FlowKeys, flows: Index, rows: Rows) -> None:
         self._rows = rows
         self._flow, self._psn = rows.flow.astype(np.int64), rows.psn.astype(np.int64)
         self._size = int(self._flow.max()) + 1
-        numbers: dict[tuple[str, str, Service], int] = {}
-        ends = [(keys[flow].src, keys[flow].dst, keys[flow].service) for flow in flows]
         self._there, self._back = (np.full(self._size, -1, np.int64) for _ in range(2))
         """(flows,) numbers of two ends and a service, in this and in the other direction."""
-        self._there[flows] = [numbers.setdefault(each, len(numbers)) for each in ends]
-        self._back[flows] = [numbers.get((dst, src, how), -1) for src, dst, how in ends]
+        self._there[flows], self._back[flows] = keys.ends(flows)
         at = np.flatnonzero(
             (self._there[self._flow] >= 0) & ~rows.damaged & (rows.opcode != OpCode.CNP)
         )

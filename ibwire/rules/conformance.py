@@ -10,7 +10,7 @@ import numpy.typing as npt
 from ibwire.connections.analysis import Analysis
 from ibwire.connections.connection import Connection
 from ibwire.connections.events import FlowEvent, FlowEventKind, Message
-from ibwire.connections.flow import FlowKey, Flows
+from ibwire.connections.flow import FlowKeys, Flows
 from ibwire.connections.packets import TransportPacket
 from ibwire.connections.runs import CompletedMessages, Flags, Run, Runs
 from ibwire.connections.states import PacketStatus
@@ -393,7 +393,7 @@ _IS_ATOMIC = opcode_table(atomics.REQUESTS) | _IS_ANSWER
 class _Locations:
     """Finds the connection and direction of a violation."""
 
-    def __init__(self, summary: Summary, flows: list[FlowKey]) -> None:
+    def __init__(self, summary: Summary, flows: FlowKeys) -> None:
         self._summary = summary
         self._flows = flows
         self._of_flow: dict[tuple[object, ...], tuple[Connection, int]] = {}

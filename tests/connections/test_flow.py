@@ -69,7 +69,7 @@ def test_a_key_says_who_sends_to_which_queue_pair() -> None:
 
     numbers(flows, [frame(0x0A000001, 0x0A000002, 5), frame(1 + WIDE, 2 + WIDE, 6)])
 
-    assert flows.keys == [
+    assert list(flows.keys) == [
         FlowKey("10.0.0.1", "10.0.0.2", 5, Service.RC),
         FlowKey("fe80::1", "fe80::2", 6, Service.RC),
     ]

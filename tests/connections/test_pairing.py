@@ -11,7 +11,7 @@ import pytest
 from connections.talk import QPNS, Talk
 from emulated_traffic import Stamped, analysed
 from ibwire.connections import pairing
-from ibwire.connections.flow import FlowKey
+from ibwire.connections.flow import FlowKey, FlowKeys
 from ibwire.connections.packets import ROW, Rows, TransportPacket
 from ibwire.connections.pairing import PAIRINGS, Pair
 from ibwire_layers.opcodes import OpCode, Service
@@ -54,7 +54,10 @@ def pair(flows: list[Flow], handshakes: dict[FlowKey, int]) -> list[Pair]:
     for flow in flows:
         keys[flow.number] = flow.key
     rows = Rows(np.array([tuple(each) for each in packets], ROW))
-    return pairing.pair(keys, rows, handshakes)
+    known = FlowKeys()
+    for key in keys:
+        known.append(key)
+    return pairing.pair(known, rows, handshakes)
 
 
 def test_a_flow_that_answers_the_psns_of_one_other_belongs_to_it() -> None:
