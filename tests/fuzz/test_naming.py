@@ -612,6 +612,17 @@ AT_RISK: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
         "READ_RESPONSE_MIDDLE (a gap in the responses of a READ): READ_REQUEST instead of nothing",
         "retry-count",
     ),
+    (  # the ACK is for the packet that is held
+        "ack-request-inside-a-message-ignored",
+        Connection(),
+        [
+            Packet(int(OpCode.RC_SEND_FIRST), length=256, fields={"bth.ack_req": 0}),
+            Packet(int(OpCode.RC_SEND_MIDDLE), length=256, held=True),
+            Post(int(WROpcode.RDMA_WRITE), 600),
+        ],
+        "SEND_MIDDLE: nothing instead of ACK",
+        "ack-due",
+    ),
 )
 """What the case of another difference has on its way: the rule is not about that."""
 

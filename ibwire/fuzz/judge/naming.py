@@ -99,6 +99,7 @@ class Name:
 
 def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
     """The name of a difference in the last step of a case. profile: of the reference."""
+    case, difference = _of_held(case, difference)
     reference = Emulation(case.connection, profile)
     scene = _Scene(reference, case, difference, profile)
     step, effect = scene.step, _of_pair(scene, effect_of(difference))
@@ -151,6 +152,34 @@ def fault_in(case: Case, place: int, profile: Profile) -> str:
     crash = Difference(place, Kind.CRASH, [], [""])
     about = _Scene(Emulation(case.connection, profile), case, crash, profile).about
     return about.what if about.is_wrong else ""
+
+
+def _of_held(case: Case, difference: Difference) -> tuple[Case, Difference]:
+    """A case up to a held packet whose response differs, which comes with the step after it."""
+    number = difference.step
+    step, before = case.steps[number], case.steps[number - 1] if number else None
+    is_held = isinstance(before, Packet) and before.held and not isinstance(step, Packet)
+    if not is_held or difference.kind is not Kind.ANSWER:
+        return case, difference
+    expected, got = map(_responses, (difference.expected, difference.got))
+    if expected == got:
+        return case, difference
+    assert isinstance(before, Packet)
+    shorter = case.with_steps([*case.steps[: number - 1], replace(before, held=False)])
+    return shorter, Difference(number - 1, Kind.ANSWER, expected, got)
+
+
+def _responses(frames: Sequence[object]) -> list[object]:
+    """The responses among what a device has sent."""
+    return [each for each in frames if isinstance(each, bytes) and _has_response(each)]
+
+
+def _has_response(frame: bytes) -> bool:
+    try:
+        info = INFO.get(WholePacket.parse(frame).bth.opcode)
+    except DecodeError:
+        return False
+    return info is not None and info.is_response
 
 
 class _Scene:
