@@ -18,7 +18,14 @@ from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire.fuzz.vocabulary.deck import EPOCH, Card, Change, Deck, changes_of
 from ibwire.fuzz.vocabulary.queue_pair.encoding import encode
 from ibwire.fuzz.vocabulary.queue_pair.generator import Generator
-from ibwire.fuzz.vocabulary.queue_pair.one_field import REQUESTS, OneField, deck, fields_of, request
+from ibwire.fuzz.vocabulary.queue_pair.one_field import (
+    BARE,
+    REQUESTS,
+    OneField,
+    deck,
+    fields_of,
+    request,
+)
 from ibwire.fuzz.vocabulary.vocabularies import OPENING, queue_pair_generators
 from ibwire.rc.profile import PROFILES
 from ibwire_layers.headers import BTH
@@ -96,6 +103,32 @@ def test_fields_of_few_requests_and_psns_come_as_often_as_at_random(seed: int) -
 
     rare = [name for name in expected if not name.startswith("bth.")]
     assert all(counts[name] >= expected[name] for name in [*rare, "bth.psn"])
+
+
+def test_the_first_cases_of_each_request_are_the_changed_packet_alone() -> None:
+    for number in range(BARE * len(REQUESTS)):
+        steps, _ = carried_out(number, Role.RESPONDER)
+        assert len(steps) == 1
+
+    assert max(len(carried_out(number, Role.RESPONDER)[0]) for number in range(OPENING)) == 3
+
+
+def test_half_of_the_first_psns_are_near_the_wrap() -> None:
+    card = cards_of(1, Role.RESPONDER)[0]
+    made = [OneField(Random(number), Role.RESPONDER, card).connection for number in range(1000)]
+
+    for psns in ([each.rq_psn for each in made], [each.sq_psn for each in made]):
+        near = [each for each in psns if each < 4 or each >= (1 << 24) - 4]
+        assert 400 < len(near) < 600
+        assert set(near) == {each & 0xFFFFFF for each in range(-4, 4)}
+
+
+def test_many_changed_opcodes_are_those_of_another_service() -> None:
+    cards = [card for card in cards_of(1, Role.RESPONDER, EPOCH) if card.field == "bth.opcode"]
+    flips = Counter(card.change.number for card in cards if card.change.flips)
+
+    assert 0.3 * len(cards) < flips.total() < 0.5 * len(cards)
+    assert flips[0x20] > flips[0x60] > flips[0xA0]  # UC, UD and XRC, IBA 9.2.1
 
 
 def test_cards_depend_on_seed_and_number_alone() -> None:

@@ -21,6 +21,7 @@ from ibwire.fuzz.vocabulary.queue_pair.response_mutators import in_turn
 from ibwire.rc.work import WROpcode
 from ibwire_layers import headers as h
 from ibwire_layers.opcodes import INFO, OpCode, Position
+from ibwire_layers.psn import MASK
 from ibwire_layers.schema import Header
 
 MTU = Connection().mtu
@@ -37,13 +38,13 @@ class OneField:
     def __init__(self, rng: Random, role: Role, card: Card) -> None:
         self._card = card
         self._role = role
-        self.connection = Connection(rq_psn=rng.getrandbits(24), sq_psn=rng.getrandbits(24))
+        self.connection = Connection(rq_psn=_first_psn(rng), sq_psn=_first_psn(rng))
         """The connection that the case begins with."""
         self._steps: deque[Step] = deque()
         self._is_changed = False
         if role is Role.RESPONDER:
             opcode = REQUESTS[card.exchange]
-            if card.turn % 2 and opcode in _FIRSTS:
+            if card.turn >= BARE and card.turn % 2 and opcode in _FIRSTS:
                 self._steps.append(request(_FIRSTS[opcode]))
         else:
             self._steps.append(Post(*WISHES[card.exchange]))
@@ -60,12 +61,22 @@ class OneField:
         card, symbols = self._card, reference.symbols
         if self._role is Role.RESPONDER:
             packet = changed(request(REQUESTS[card.exchange]), card, symbols)
-            return [packet, request(PROBE)] if card.turn % 4 == PROBED else [packet]
-        right = in_turn(islice(answers(reference), 1 + card.turn % 4 // PROBED))
+            return [packet, request(PROBE)] if _has_another(card) else [packet]
+        right = in_turn(islice(answers(reference), 2 if _has_another(card) else 1))
         if not right:
             return [Wait(LONG_WAIT)]
         steps: list[Step] = [changed(right[0], card, symbols), *right[1:]]
         return [*steps, Wait(LONG_WAIT)] if card.turn % 2 else steps
+
+
+def _first_psn(rng: Random) -> int:
+    """Any PSN, or one at which the PSNs soon wrap or have just wrapped."""
+    return rng.getrandbits(24) if rng.random() < 0.5 else rng.randrange(-4, 4) & MASK
+
+
+def _has_another(card: Card) -> bool:
+    """Whether another packet follows the one that is changed."""
+    return card.turn >= BARE and card.turn % 4 == PROBED
 
 
 def deck(seed: int, role: Role) -> Deck:
@@ -151,6 +162,11 @@ PROBE = int(OpCode.RC_RDMA_WRITE_ONLY)
 PROBED = 3
 """Of four cases of an exchange this one has another packet after the one that is changed."""
 
+BARE = 6
+"""The first cases of each exchange have no packet but the one that is changed: what that shows
+alone is found soonest.
+"""
+
 _HEADERS: Mapping[str, type[Header]] = {
     h.BTH.KEY: h.BTH,
     **{kind.KEY: kind for info in INFO.values() for kind in info.headers},
@@ -184,15 +200,23 @@ _DISTANCES = (
     *(1, 1, 2, 3, -1, -1, -2, -3, 16, -16, 255, 256, -256, 1 << 16, -(1 << 16)),
     *(1 << 22, -(1 << 22), (1 << 23) - 1, 1 << 23, -(1 << 23) + 1),
 )
+_SERVICES = (*[0x20] * 128, *[0x60] * 32, *[0xA0] * 16, *[0x40] * 8)
+"""Bits of an opcode in which UC, UD, XRC and RD differ from RC, each as often as it is tried."""
+
 _CHANGES: Mapping[str, Sequence[Change]] = {
     PAYLOAD: [Change(each) for each in _LENGTHS],
     TAIL: [Change(each) for each in range(len(_TAILS))],
     "icrc": [Change(1 << bit) for bit in range(32)],
     "bth.pkey": [*(Change(1 << bit, flips=True) for bit in range(16)), Change(0), Change(0x1234)],
     "bth.psn": [Change(each) for each in _DISTANCES],
-    "bth.opcode": [Change(each) for each in (*range(0x20), *range(0x100))],
+    "bth.opcode": [
+        *(Change(service, flips=True) for service in _SERVICES),
+        *(Change(each) for each in (*range(0x20), *range(0x100))),
+    ],
 }
-"""Changes of what is not a plain number; RC opcodes more often than others."""
+"""Changes of what is not a plain number; opcodes of RC more often than others, and most often
+the same operation of another service.
+"""
 
 _RC = [int(opcode) for opcode in INFO if opcode < 0x20]
 REQUESTS = [opcode for opcode in _RC if not INFO[opcode].is_response]
