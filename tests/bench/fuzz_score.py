@@ -30,6 +30,7 @@ from mutants.score import (
     Total,
     false_alarms,
     score,
+    sooner,
     total,
 )
 from mutants.table import EDGES, FIRMWARE, INTERACTIONS, SHARED, TABLE, read_mutants
@@ -110,7 +111,8 @@ def command(
     """Measure the fuzzer against the mutants of tables; by default of all in tests/mutants.
 
     For each mutant: packets until the first finding (median of the seeds, `-` if most of
-    them find nothing), packets of the shortest case, whether the saved cases replay. A mutant
+    them find nothing), packets of the shortest case, whether the saved cases replay; with
+    several generators also which faults another one than the first finds sooner. A mutant
     is looked for in its own role, then in the other role of a queue pair. Then the profiles
     without a fault. Exit status 1 when something is found in those, or a case does not replay;
     2 when a table cannot be read or a mutant does not fit the code.
@@ -136,6 +138,8 @@ def command(
         sys.exit(WRONG_USAGE)
     totals = {name: total([each for each in scores if each.generator == name]) for name in chosen}
     _print_totals(totals, as_json)
+    for name in chosen[1:]:
+        _print_sooner(sooner(scores, chosen[0], name), name, totals[name].found, as_json)
     is_wrong = any(each.replayed < each.findings for each in totals.values())
     if clean_packets is None:
         clean_packets = 0 if tables else CLEAN_PACKETS
@@ -209,6 +213,20 @@ def _print_totals(totals: dict[str, Total], as_json: bool) -> None:
     for name, each in others:
         if each.found:
             click.echo(f"{first} finds {ours.found / each.found:.2f} times as many as {name}")
+
+
+def _print_sooner(
+    found: Sequence[tuple[Score, Score]], other: str, count: int, as_json: bool
+) -> None:
+    """Say which of the faults that another generator finds it finds sooner, by the median."""
+    if as_json:
+        faults = {own.fault: [_finite(own.median), each.median] for own, each in found}
+        click.echo(json.dumps({"kind": "sooner", "generator": other, "faults": faults}))
+        return
+    click.echo(f"{other} is sooner on {len(found)} of {count}")
+    for own, each in found:
+        first = f"after {own.median:,.0f}" if own.is_found else "not found"
+        click.echo(f"  {own.fault}: after {each.median:,.0f} packets, {own.generator} {first}")
 
 
 def _print_alarms(results: Iterable[Alarms], as_json: bool) -> int:

@@ -191,6 +191,13 @@ def total(scores: Sequence[Score]) -> Total:
     )
 
 
+def sooner(scores: Sequence[Score], generator: str, other: str) -> list[tuple[Score, Score]]:
+    """The faults that another generator finds sooner, with its score and the other one's."""
+    own = {each.fault: each for each in scores if each.generator == generator}
+    others = {each.fault: each for each in scores if each.generator == other}
+    return [(own[name], each) for name, each in others.items() if each.median < own[name].median]
+
+
 def names_rule(said: str, rule: str) -> bool:
     """Whether a finding says an entry of the reference that the rule of the fault says."""
     return not set(_ENTRY.findall(said)).isdisjoint(_ENTRY.findall(rule))

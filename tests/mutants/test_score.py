@@ -21,7 +21,16 @@ from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire_layers.opcodes import INFO, OpCode
 from mutants.baseline import Baseline, library
 from mutants.engine import copied
-from mutants.score import GENERATORS, Score, Trial, false_alarms, score, total, trial
+from mutants.score import (
+    GENERATORS,
+    Score,
+    Trial,
+    false_alarms,
+    score,
+    sooner,
+    total,
+    trial,
+)
 from mutants.table import FUZZED, ROLES
 
 EASY = "transport-version-ignored"
@@ -48,6 +57,19 @@ def test_a_fault_is_found_when_three_of_five_seeds_find_it() -> None:
     assert of(1, None, 1, None, 1).is_found
     assert not of(1, None, None, None, 1).is_found
     assert of(1, None, None, None, 1).median == math.inf
+
+
+def test_a_fault_is_found_sooner_by_the_generator_with_the_lower_median() -> None:
+    def scored(fault: str, generator: str, *packets: int | None) -> Score:
+        return replace(of(*packets), fault=fault, generator=generator)
+
+    late, early = scored("a", "stateful", 5, 30, None), scored("a", "baseline", 1, 20, 500)
+    others = [scored("b", "stateful", 5), scored("b", "baseline", 5)]
+    lost = [scored("c", "stateful", None), scored("c", "baseline", 9)]
+
+    found = sooner([late, early, *others, *lost], "stateful", "baseline")
+
+    assert found == [(late, early), (lost[0], lost[1])]
 
 
 def test_a_total_counts_faults_once_and_findings_by_seed() -> None:
@@ -227,7 +249,9 @@ def test_the_command_says_when_each_generator_found_a_fault() -> None:
     assert ratios == [
         "stateful finds 1.00 times as many as baseline",
         "stateful finds 1.00 times as many as paths",
+        *(line for line in ratios if "sooner" in line or line.startswith("  ")),
     ]
+    assert sum("is sooner on" in line for line in ratios) == 2
 
 
 @pytest.mark.slow
