@@ -72,7 +72,8 @@ def minimise(
         case = shorten(case, counted)
         if (shorten is _on_plainer_connection or case != before) and is_enough(case):
             return case
-    case = _fewer_steps(case, counted)
+    if case != before:
+        case = _fewer_steps(case, counted)
     for other in _elsewhere(case) if elsewhere and case.packets > 1 else ():
         if counted(other):
             shorter = _fewer_steps(_last_steps(other, counted), counted)

@@ -25,16 +25,16 @@ OTHERS = "others"
 """The bucket of all differences beyond those."""
 
 
-ALWAYS = 1
-"""How many differences of a kind, one after the other, are examined in vain before some are not."""
+MOST_DOUBLED = 20
+"""How often the number of differences that are left out is doubled at most."""
 
 
 @dataclass(slots=True)
 class Patience:
     """Which differences of a kind are examined when time is short.
 
-    Each one that was no new finding makes those that are left out before the next one more: kinds
-    of differences that are all of one cause cost little, and none is given up.
+    After two in vain, two are left out, and with each further one in vain twice as many and two
+    more: kinds of differences that are all of one cause cost little, and none is given up.
     """
 
     in_vain: int = 0
@@ -44,7 +44,7 @@ class Patience:
 
     def is_next(self) -> bool:
         """Whether the next difference is examined; it is left out if not."""
-        if self.left_out < self.in_vain - ALWAYS:
+        if self.left_out + 2 < 1 << min(self.in_vain, MOST_DOUBLED):
             self.left_out += 1
             return False
         self.left_out = 0

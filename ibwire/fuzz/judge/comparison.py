@@ -244,8 +244,8 @@ class ExactComparison(Comparison):
                     raise CaseError(f"steps[{number}]: {error}") from None
                 raise
             self.in_target = False
-            last = traceback.extract_tb(error.__traceback__)[-1]
-            what = f"{type(error).__name__} in {last.name}"
+            last = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
+            what = f"{type(error).__name__} in {last.f_code.co_name}"
             return Difference(number, Kind.CRASH, self.expected, [what, str(error)])
 
     def _frame(self, step: Packet | Pause) -> Frame:

@@ -114,10 +114,11 @@ def kind_of(difference: Difference, step: Step) -> str:
     direction = type(step).__name__
     if isinstance(step, Packet):
         direction = _class_of(opcode_text(step.opcode))
-    verdicts = map(_class_of, first_verdicts(difference))
-    fields = {each for answer in wrong_fields(difference) for each in answer}
-    words = [difference.kind, direction, *verdicts]
-    words += sorted(f"{part}.{name}" for part, name in fields)
+    expected, got = first_verdicts(difference)
+    words = [difference.kind, direction, _class_of(expected), _class_of(got)]
+    if expected == got:
+        fields = {each for answer in wrong_fields(difference) for each in answer}
+        words += sorted(f"{part}.{name}" for part, name in fields)
     return ", ".join(words)
 
 
