@@ -8,7 +8,7 @@ from itertools import permutations
 import numpy as np
 import numpy.typing as npt
 
-from ibwire.connections import packets, pairing, rounds, steady, untracked
+from ibwire.connections import packets, pairing, repeats, rounds, steady, untracked
 from ibwire.connections.awaited import Awaited
 from ibwire.connections.cm_exchanges import CMExchanges
 from ibwire.connections.connection import Connection, End, Negotiated
@@ -575,8 +575,12 @@ class Analysis:
                 _take(tracker, part, ways)
         counts = (ends - starts) * one_by_one
         lone = np.repeat(starts - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
-        for packet, way in zip(rows.take(lone).packets(), direction[lone].tolist(), strict=True):
-            self._tracker(packet.flow).take(way, packet)
+        single, ways = rows.take(lone).packets(), direction[lone].tolist()
+        begin = 0
+        for index in np.flatnonzero(counts).tolist():
+            end = begin + int(counts[index])
+            repeats.take_all(trackers[index], ways[begin:end], single[begin:end])
+            begin = end
 
     def _note_congestion(
         self,
@@ -618,6 +622,5 @@ def _take(tracker: ConnectionTracker, rows: Rows, direction: npt.NDArray[np.uint
             alone = ALONE if took else min(2 * alone, steady.LEAST)
             part = rows.take(slice(at, at + alone))
             ways = direction[at : at + len(part)].tolist()
-            for each, packet in zip(ways, part.packets(), strict=True):
-                tracker.take(each, packet)
+            repeats.take_all(tracker, ways, part.packets())
             at += len(part)

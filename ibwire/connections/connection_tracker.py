@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ibwire.connections import repeats
 from ibwire.connections.connection import Connection, Negotiated
 from ibwire.connections.counts import DirectionCounts
 from ibwire.connections.events import FlowEventKind, Observer
@@ -115,6 +116,11 @@ class ConnectionTracker:
         else:
             self._take(direction, packet)
 
+    @property
+    def is_holding(self) -> bool:
+        """Whether requests wait for the next response."""
+        return bool(self._held)
+
     def _goes_on(self, direction: int, packet: TransportPacket) -> bool:
         """Whether a request follows those that wait, as all requests of a new queue pair do."""
         last = self._held[-1]
@@ -139,8 +145,13 @@ class ConnectionTracker:
         """Take the requests that wait for a response."""
         held, self._held = self._held, []
         self.requests[self._held_end].is_waiting = False
-        for packet in held:
-            self._take(self._held_end, packet)
+        end, at = self._held_end, 0
+        ways = [end] * len(held)
+        while at < len(held):
+            count = repeats.advance(self, ways, held, at, were_held=True)
+            if not count:
+                self._take(end, held[at])
+            at += max(count, 1)
 
     def _take(self, direction: int, packet: TransportPacket) -> None:
         connection = self.connection

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ibwire.connections import short_runs
+from ibwire.connections import repeats, short_runs
 from ibwire.connections.connection_tracker import ConnectionTracker
 from ibwire.connections.packets import Rows
 from ibwire.connections.short_runs import Index
@@ -87,12 +87,12 @@ def _take_odd(
 ) -> int:
     """Take packets one by one until regular ones may follow; returns how many."""
     one, other = tracker.requests
-    take, taken = tracker.take, 0
     for begin in range(start, end, TOGETHER):
         part = slice(begin, min(begin + TOGETHER, end))
-        for way, packet in zip(direction[part].tolist(), rows.take(part).packets(), strict=True):
-            if taken >= ALONE and one.is_regular and other.is_regular:
-                return taken
-            take(way, packet)
-            taken += 1
-    return taken
+        ways, packets = direction[part].tolist(), rows.take(part).packets()
+        at = 0
+        while at < len(packets):
+            if begin + at - start >= ALONE and one.is_regular and other.is_regular:
+                return begin + at - start
+            at += repeats.take(tracker, ways, packets, at)
+    return end - start

@@ -528,10 +528,10 @@ class RequestTracker(TrackedRequests):
             self.move_requester(RequesterInput.SETTLED)
 
     def age_by(self, packets: int) -> None:
-        """Count so many new requests and responses in sequence, as `_age` does one by one."""
+        """Count so many requests and responses in sequence, as `_age` does one by one."""
         if not self.unseen.is_settled:
             self.move_requester(RequesterInput.UNSETTLED)
-            if self.unseen.age(is_retransmitting=False, packets=packets):
+            if self.unseen.age(is_retransmitting=self.is_retransmitting, packets=packets):
                 self.move_requester(RequesterInput.SETTLED)
         elif self.requester is RequesterState.SETTLING:
             self.move_requester(RequesterInput.SETTLED)
