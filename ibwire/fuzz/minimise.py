@@ -27,6 +27,8 @@ from ibwire.fuzz.case import (
 )
 from ibwire.fuzz.condense import Part, parts_of_case, whole_case
 from ibwire.fuzz.vocabulary.queue_pair.messages import FORMS, READ
+from ibwire.rc.work import WROpcode
+from ibwire_layers.opcodes import OpCode
 from ibwire_layers.psn import MASK
 
 MAXIMUM_TRIALS = 3000
@@ -343,6 +345,7 @@ def _plainer(case: Case) -> Iterator[Case]:
     yield from _nearer(case)
     yield from _begun_later(case)
     yield from _in_one_packet(case)
+    yield from _in_one_response(case)
     for number, step in enumerate(case.steps):
         equal = case.steps.count(step)
         for plainer in _plainer_step(step):
@@ -454,10 +457,45 @@ def _in_one_packet(case: Case) -> Iterator[Case]:
                 yield case.with_steps([*steps[:number], whole, *steps[end + 1 :]])
 
 
+def _in_one_response(case: Case) -> Iterator[Case]:
+    """A READ of the device that is answered in several packets as one that a single one answers."""
+    steps = case.steps
+    for number, asked in enumerate(steps):
+        if not isinstance(asked, Post) or asked.opcode != WROpcode.RDMA_READ:
+            continue
+        responses = [
+            at
+            for at in range(number + 1, len(steps))
+            if _opcode(steps[at]) in _PARTS_OF_READ and _pair(steps[at]) == asked.pair
+        ]
+        ends = [at for at in responses if _opcode(steps[at]) == OpCode.RC_RDMA_READ_RESPONSE_LAST]
+        if not ends:
+            continue
+        end = ends[0]
+        whole = Packet(_READ_ONLY, ("una", 0), length=8, pair=asked.pair)
+        yield case.with_steps(
+            [
+                replace(asked, length=8) if at == number else whole if at == end else step
+                for at, step in enumerate(steps)
+                if at not in responses or at >= end
+            ]
+        )
+
+
+def _pair(step: Step) -> int:
+    return step.pair if isinstance(step, Packet | Post | Receive) else 0
+
+
 def _opcode(step: Step) -> int:
     return step.opcode if isinstance(step, Packet) else -1
 
 
+_READ_ONLY = int(OpCode.RC_RDMA_READ_RESPONSE_ONLY)
+_PARTS_OF_READ = (
+    OpCode.RC_RDMA_READ_RESPONSE_FIRST,
+    OpCode.RC_RDMA_READ_RESPONSE_MIDDLE,
+    OpCode.RC_RDMA_READ_RESPONSE_LAST,
+)
 _PLAIN = {
     "rq_psn": (100, 0xFFFFFF, 0xFFFFFE),
     "sq_psn": (500, 0xFFFFFF, 0xFFFFFE),

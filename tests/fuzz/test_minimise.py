@@ -9,6 +9,7 @@ from hypothesis import given
 from fuzz.cases import cases
 from ibwire.fuzz.case import Case, Connect, Connection, Packet, Post, Receive, Step, Wait
 from ibwire.fuzz.minimise import MAXIMUM_STEPS, condense, minimise
+from ibwire.rc.work import WROpcode
 
 WRITE, READ = 0x0A, 0x0C
 ODD = Packet(
@@ -302,3 +303,28 @@ def test_the_odd_attribute_that_is_needed_is_found_by_bisection() -> None:
 
     assert short.connection == Connection(timeout=odd.timeout)
     assert len(tried) < 10
+
+
+def test_a_read_in_several_responses_becomes_one_in_a_single_response() -> None:
+    first, middle, last, only = 13, 14, 15, 16
+    read = Post(int(WROpcode.RDMA_READ), 1024, pair=1)
+    answers = [Packet(each, ("una", 0), 256, pair=1) for each in (first, middle, middle, last)]
+    beside = Post(int(WROpcode.SEND))
+    connection = Connection(pairs=2)
+
+    def completes(case: Case) -> bool:
+        """Whether the READ has all of its bytes, with a request of another queue pair meanwhile."""
+        length, got, is_beside = 0, 0, False
+        for step in case.steps:
+            if isinstance(step, Post) and step.pair == 1:
+                length = step.length
+            elif isinstance(step, Post):
+                is_beside = bool(length)
+            elif isinstance(step, Packet):
+                got += step.length
+        return is_beside and 0 < length == got
+
+    case = Case(connection, (read, *answers[:2], beside, *answers[2:]))
+    short = minimise(case, completes)
+
+    assert [step.opcode for step in short.steps if isinstance(step, Packet)] == [only]
