@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from each_case import each_case
+from ibwire.base.units import ACK_TIMEOUT_UNIT
 from ibwire.fuzz.case import (
     GOOD,
     Case,
@@ -20,6 +21,8 @@ from ibwire.fuzz.case import (
     Receive,
     Role,
     Step,
+    Value,
+    Wait,
     from_json,
     step_text,
     to_json,
@@ -35,15 +38,20 @@ from ibwire.fuzz.targets.emulated_device import (
     pieces,
 )
 from ibwire.fuzz.vocabulary.binding import Binding
+from ibwire.fuzz.vocabulary.queue_pair import combined
 from ibwire.fuzz.vocabulary.queue_pair.combined import CombinedGenerator
+from ibwire.fuzz.vocabulary.queue_pair.edge_operators import ignored_meanwhile, window_range
 from ibwire.fuzz.vocabulary.queue_pair.generator import Menu
+from ibwire.fuzz.vocabulary.queue_pair.messages import answers
+from ibwire.fuzz.vocabulary.queue_pair.traffic import Traffic
 from ibwire.rc.work import WROpcode
 from ibwire_layers.opcodes import OpCode
 from ibwire_layers.packet import Packet as WholePacket
 from mutants.engine import _patched_sources, copied
-from mutants.table import INTERACTIONS, read_mutants
+from mutants.table import EDGES, FIRMWARE, INTERACTIONS, read_mutants
 
 MUTANTS = read_mutants(INTERACTIONS)
+TABLES = MUTANTS | read_mutants(EDGES) | read_mutants(FIRMWARE)
 BINDING = Binding(PEER_ADDRESS, ADDRESS)
 
 SEND, WRITE, READ = OpCode.RC_SEND_ONLY, OpCode.RC_RDMA_WRITE_ONLY, OpCode.RC_RDMA_READ_REQUEST
@@ -71,9 +79,9 @@ def packet(opcode: int, psn: int = 0, length: int = 0, pair: int = 0, **more: An
     return Packet(int(opcode), ("expected", psn), length, pair=pair, **more)
 
 
-@each_case("name", MUTANTS)
+@each_case("name", TABLES)
 def test_every_planted_fault_fits_the_code(name: str) -> None:
-    for module, source in _patched_sources(MUTANTS[name]).items():
+    for module, source in _patched_sources(TABLES[name]).items():
         compile(source, module, "exec")
 
 
@@ -306,3 +314,63 @@ def test_impossible_values_of_a_case_are_named(old: str, new: str, reason: str) 
 
     with pytest.raises(CaseError, match=reason):
         from_json(text.replace(old, new))
+
+
+def test_a_range_that_leaves_a_window_stays_inside_its_region() -> None:
+    device = Emulation(Connection())
+    known = device.symbols
+
+    def number(value: Value) -> int:
+        return value if isinstance(value, int) else known[value[0]] + value[1]
+
+    for seed in range(200):
+        packet = window_range(Traffic(Random(seed), device.connection), device)[0]
+        assert isinstance(packet, Packet)
+        first = number(packet.fields["reth.va"])
+        last = first + number(packet.fields.get("reth.dma_len", packet.length))
+        assert number(packet.fields["reth.rkey"]) == known["mw.rkey"], seed
+        assert first < known["mw.va"] or last > known["mw.end"], seed
+        assert known["va"] <= first < last <= known["end"], seed
+
+
+def test_what_comes_during_a_wait_counts_for_no_retry() -> None:
+    """All retries are used up by the waits alone, whatever comes between them."""
+    connection = Connection(retry_cnt=2, timeout=8)
+    found = set()
+    for seed in range(300):
+        device = Emulation(connection)
+        device.post_send(Post(int(WROpcode.RDMA_WRITE), 8))
+        device.answers()
+        steps = ignored_meanwhile(Random(seed), device, list(answers(device)))
+        waits = [step for step in steps if isinstance(step, Wait)]
+        if min(step.time for step in waits) > ACK_TIMEOUT_UNIT << connection.timeout:
+            assert len(waits) == 1 + connection.retry_cnt, seed
+            for step in waits:
+                device.wait(step.time)
+            assert not device.is_alive, seed
+            (others,) = (step for step in steps if not isinstance(step, Wait))
+            found.add(others.why if isinstance(others, Packet) else "post")
+
+    assert found == {"ghost ACK", "PSN", "ICRC", "post"}
+
+
+def test_queue_pairs_in_step_get_the_same_packets(monkeypatch: pytest.MonkeyPatch) -> None:
+    def shared() -> float:
+        """The share of the packets of all pairs but the first that this gets, too."""
+        count = same = 0
+        for connection, steps in cases(Role.RESPONDER, 60):
+            sent = [
+                (each.pair, each.opcode, each.length, each.psn)
+                for each in steps
+                if isinstance(each, Packet)
+            ]
+            others = [each[1:] for each in sent if each[0]] if connection.service == "RC" else []
+            first = {each[1:] for each in sent if not each[0]}
+            count += len(others)
+            same += sum(each in first for each in others)
+        return same / count
+
+    usual = shared()
+    monkeypatch.setattr(combined, "IN_STEP", 0.6)
+
+    assert shared() > 1.3 * usual

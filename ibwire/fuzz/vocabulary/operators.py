@@ -126,6 +126,7 @@ REQUEST_OPERATORS: Sequence[Operator[RequestOperator]] = (
     Operator(Role.RESPONDER, Group.FIELD, edge.key_bit, weight=6, fatal=True, combined=True),
     Operator(Role.RESPONDER, Group.LENGTH, edge.long_last, weight=4, fatal=True, combined=True),
     Operator(Role.RESPONDER, Group.MEMORY, edge.window_right, weight=4, fatal=True, combined=True),
+    Operator(Role.RESPONDER, Group.MEMORY, edge.window_range, weight=4, fatal=True, combined=True),
 )
 """Against a responder: wrong requests."""
 
@@ -146,6 +147,7 @@ RESPONSE_MUTATORS: Sequence[Operator[ResponseMutator]] = (
     Operator(Role.REQUESTER, Group.PFC, response.paused_responses, weight=4),
     Operator(Role.REQUESTER, Group.PARSER, edge.odd_response, combined=True),
     Operator(Role.REQUESTER, Group.REPLY, edge.request_meanwhile, weight=3, combined=True),
+    Operator(Role.REQUESTER, Group.REPLY, edge.ignored_meanwhile, weight=3, combined=True),
 )
 """Against a requester: wrong responses to its requests."""
 

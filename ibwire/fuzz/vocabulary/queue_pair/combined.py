@@ -64,8 +64,8 @@ class CombinedGenerator:
         self._current = self._streams[0]
         self._stays = rng.choice((0.3, 0.6, 0.6, 0.9))
         """How likely the next step is of the same stream."""
-        self._is_alike = connection.pairs > 1 and rng.random() < 0.6
-        """Whether queue pairs do the same things."""
+        self._alike = _likeness(rng.random()) if connection.pairs > 1 else 0.0
+        """How likely it is that the next steps of a queue pair are also those of others."""
         longest = LONGEST[role] + 30 * connection.pairs
         self._left = rng.randrange(20, longest if connection.service == "RC" else UNRELIABLE)
         self._after = rng.choice((0, 1, 2, 3))
@@ -98,9 +98,11 @@ class CombinedGenerator:
         """Let a stream make its next steps; sometimes another queue pair does the same."""
         steps = self._new_steps(stream.generator, reference)
         stream.queue.extend(steps)
-        if self._is_alike and self.rng.random() < (MOSTLY if _is_shared(steps) else ALIKE):
+        likely = max(self._alike, MOSTLY) if _is_shared(steps) else self._alike
+        if self._alike and self.rng.random() < likely:
             for other in self._streams:
-                if not other.queue and other.generator.role is stream.generator.role:
+                is_free = not other.queue or (self._alike == 1 and other is not stream)
+                if is_free and other.generator.role is stream.generator.role:
                     other.queue.extend(self._requests_for(steps, other, reference))
                     other.queue.extend(steps)
 
@@ -137,12 +139,13 @@ class CombinedGenerator:
     def _choose(self, living: Sequence[int], reference: Emulation) -> Stream:
         """The stream of the next step; mostly of a queue pair that still takes requests.
 
-        While one waits after an RNR NAK, mostly something else happens.
+        While one waits after an RNR NAK, or has answers to send, mostly something else happens.
         """
         rng, current = self.rng, self._current
         if len(self._streams) == 1:
             return current
-        is_waiting = reference.pairs[current.pair].sends.timers.rnr is not None
+        qp = reference.pairs[current.pair]
+        is_waiting = qp.sends.timers.rnr is not None or bool(qp.responder.replies)
         is_dead = bool(living) and current.pair not in living
         if is_dead or rng.random() >= (0.2 if is_waiting else self._stays):
             others = [each for each in self._streams if each.pair in living]
@@ -161,6 +164,8 @@ class CombinedGenerator:
                 return None
             if self.rng.random() < 0.2 and "bth.se" not in packet.fields:
                 packet = packet.altered(fields={**packet.fields, "bth.se": 1})
+            if self.connection.rearmed and self.rng.random() < REARMED:
+                packet = packet.altered(fields={"bth.mig_req": 0, **packet.fields})
             if self._holds and not packet.held and self.rng.random() < 0.6:
                 packet = packet.altered(held=True)
             return packet
@@ -278,6 +283,16 @@ def _roles(rng: Random, role: Role, connection: Connection) -> Sequence[Role]:
     return (Role.RESPONDER, Role.REQUESTER) if rng.random() < 0.4 else (role,)
 
 
+def _likeness(draw: float) -> float:
+    """How alike the queue pairs of a case are: not at all, or in many or all of their steps.
+
+    In the same steps they have the same PSNs, by which what one of them keeps might be found.
+    """
+    if draw < IN_STEP:
+        return 1.0
+    return ALIKE if draw < 0.6 else 0.0
+
+
 def _is_shared(steps: Sequence[Step]) -> bool:
     """Whether steps begin with what says little about one queue pair alone: requests, RNR NAKs.
 
@@ -306,6 +321,12 @@ PORT_MTU = 4096
 
 ALIKE = 0.4
 """How likely it is that the next steps of a queue pair are also those of others."""
+
+IN_STEP = 0.15
+"""How likely it is that the steps of all queue pairs are the same."""
+
+REARMED = 0.3
+"""How likely a packet has no MigReq where a path is to be armed: its peer arms one, too."""
 
 MOSTLY = 0.9
 """The same for steps that say little about one queue pair alone."""

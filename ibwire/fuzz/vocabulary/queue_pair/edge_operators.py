@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from random import Random
 
 from ibwire.base.units import ACK_TIMEOUT_UNIT, US, Time
-from ibwire.fuzz.case import GOOD, SWAPPED, Packet, Step, Value, Wait
+from ibwire.fuzz.case import GOOD, SWAPPED, Packet, Post, Step, Value, Wait
 from ibwire.fuzz.targets.emulated_device import Emulation, waiting_receives
 from ibwire.fuzz.vocabulary.queue_pair.messages import ATOMICS, FORMS, READ, message, read
 from ibwire.fuzz.vocabulary.queue_pair.request_operators import changed, repeated
 from ibwire.fuzz.vocabulary.queue_pair.traffic import KINDS, Traffic, following
+from ibwire.rc.work import WROpcode
 from ibwire_layers.opcodes import INFO, OpCode
 from ibwire_layers.psn import HALF, MASK
 from ibwire_layers.syndrome import RNR_TIMER_US, AckKind
@@ -149,6 +150,17 @@ def window_right(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     return [Packet(int(opcode), fields=fields, why="right of a window")]
 
 
+def window_range(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
+    """A READ or WRITE that leaves a memory window, and not the region of that."""
+    rng, mtu = traffic.rng, traffic.mtu
+    length = rng.choice((1, 8, 64, mtu, mtu + 1))
+    va = rng.choice((("mw.va", -1), ("mw.va", -8), ("mw.end", 1 - length), ("mw.end", 0)))
+    place: dict[str, Value] = {"reth.va": va, "reth.rkey": ("mw.rkey", 0)}
+    if rng.random() < 0.4:
+        return [read(length, place)]
+    return message("WRITE", length, mtu, place, traffic.below(1 << 16))
+
+
 def duplicate_of_another(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """What another queue pair has executed, with a PSN that this one takes for a duplicate."""
     known = [each for other in traffic.others for each in other[-RECENT:]]
@@ -244,6 +256,38 @@ def request_meanwhile(rng: Random, reference: Emulation, right: list[Packet]) ->
     part = int(time) // rng.choice((2, 3))
     (requested,) = rng.choices(requests, weights)
     return [*steps, Wait(max(part, 1)), *requested, Wait(max(int(time) - part, 1)), Wait(1 * US)]
+
+
+def ignored_meanwhile(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[Step]:
+    """Something that counts for no timer and no retry comes during a wait, or between two."""
+    connection = reference.connection
+    ignored: Sequence[Step] = (
+        _acknowledge(("una", -1), "ghost ACK"),
+        _acknowledge(("una", -1), "ghost ACK"),
+        _acknowledge(("next", rng.choice((0, 1))), "PSN"),
+        right[0].altered(icrc=GOOD | 1 << rng.randrange(32), why="ICRC"),
+        Post(int(WROpcode.RDMA_WRITE), 8),
+    )
+    step = rng.choice(ignored)
+    time: Time = ACK_TIMEOUT_UNIT << connection.timeout
+    draw = rng.random()
+    if draw < 0.4:
+        retries = min(connection.retry_cnt, 3)
+        before = rng.randrange(retries + 1)
+        over = Wait(int(time) + 1)
+        return [*[over] * before, step, *[over] * (retries + 1 - before)]
+    steps: list[Step] = []
+    if draw < 0.6:
+        code = rng.choice((1, 2, 5, 12))
+        steps = [_acknowledge(("una", 0), "RNR NAK", AckKind.RNR_NAK << 5 | code)]
+        time = RNR_TIMER_US[code] * US
+    part = max(int(time) // rng.choice((2, 3)), 1)
+    return [*steps, Wait(part), step, Wait(max(int(time) - part, 1)), Wait(1 * US)]
+
+
+def _acknowledge(psn: tuple[str, int], why: str, syndrome: int = 0x1F) -> Packet:
+    fields: dict[str, Value] = {"aeth.syndrome": syndrome, "aeth.msn": ("ssn", -1)}
+    return Packet(int(OpCode.RC_ACKNOWLEDGE), psn, fields=fields, why=why)
 
 
 def _flipped(packet: Packet, rng: Random) -> Packet:
