@@ -7,14 +7,13 @@ differs. Findings of one group probably have one cause.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ibwire.fuzz.case import (
     Case,
     Connect,
     Connection,
-    Mad,
     Packet,
     Pause,
     Post,
@@ -23,7 +22,7 @@ from ibwire.fuzz.case import (
     Wait,
     packet_text,
 )
-from ibwire.fuzz.judge.comparison import Difference, Kind, apply
+from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.effects import (
     FLUSH,
     FLUSH_ORDER,
@@ -36,47 +35,45 @@ from ibwire.fuzz.judge.effects import (
     Effect,
     effect_of,
     extra_frame,
-    first_frame,
-    has_same_kind,
     missing_frame,
     odd_completions,
 )
 from ibwire.fuzz.judge.findings import verdict
-from ibwire.fuzz.judge.forgetful import ignores_credits_of_data
 from ibwire.fuzz.judge.request_names import (
     AFTER_ERROR,
-    AHEAD,
     ERROR,
     FULL,
-    NOT_READY,
     RESERVED_OPCODE,
     RIGHT_SEND,
     SERVICES,
     UC_BEGINS,
     UNUSUAL,
     WRAP,
-    headers,
-    request,
     rule_of_operation,
 )
-from ibwire.fuzz.judge.response_names import about as response
+from ibwire.fuzz.judge.scene import (
+    ACK_WAIT,
+    DURING_RNR,
+    INSIDE,
+    RNR_WAIT,
+    SHORT,
+    STEPS,
+    TIME,
+    WRONG_LKEY,
+    Scene,
+)
 from ibwire.fuzz.judge.subject import About
 from ibwire.fuzz.targets.emulated_device import (
     PEER_QPN,
-    RECEIVES,
     SENDS,
     Emulation,
 )
-from ibwire.fuzz.vocabulary.binding import Binding, emulated_binding
 from ibwire.rc.profile import Profile
 from ibwire.rc.work import WCStatus, WROpcode
 from ibwire_layers.errors import DecodeError
 from ibwire_layers.opcodes import INFO, OpCode, Operation, Position
 from ibwire_layers.packet import Packet as WholePacket
-from ibwire_layers.psn import HALF, MASK
-
-SHORT = 10
-"""Steps of a case that may be taken to need each of them."""
+from ibwire_layers.psn import MASK
 
 ENOUGH = 2
 """Earlier waits of a minimised case that a wrong time takes at most."""
@@ -101,15 +98,15 @@ def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
     """The name of a difference in the last step of a case. profile: of the reference."""
     case, difference = _of_held(case, difference)
     reference = Emulation(case.connection, profile)
-    scene = _Scene(reference, case, difference, profile)
+    scene = Scene(reference, case, difference, profile)
     step, effect = scene.step, _of_pair(scene, effect_of(difference))
     about = _setting(scene, effect) or _place(scene, effect) or scene.about
     if about is FULL and effect.group == "memory":
         about = RIGHT_SEND  # where its bytes go is no matter of its size
     about = _across_wrap(scene, about)
     if isinstance(step, Wait):
-        if about is _RNR_WAIT and _begins_right(difference):
-            about = _ACK_WAIT  # which begins when the request is sent again
+        if about is RNR_WAIT and _begins_right(difference):
+            about = ACK_WAIT  # which begins when the request is sent again
         effect = _timed(about, effect, scene)
     is_named = about.what and not about.what.startswith("a right")
     text = f"{_step_text(step)} ({about.what})" if is_named else _step_text(step)
@@ -150,7 +147,7 @@ def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
 def fault_in(case: Case, place: int, profile: Profile) -> str:
     """What is wrong with the packet in this step of a case; empty if it is right."""
     crash = Difference(place, Kind.CRASH, [], [""])
-    about = _Scene(Emulation(case.connection, profile), case, crash, profile).about
+    about = Scene(Emulation(case.connection, profile), case, crash, profile).about
     return about.what if about.is_wrong else ""
 
 
@@ -182,224 +179,7 @@ def _has_response(frame: bytes) -> bool:
     return info is not None and info.is_response
 
 
-class _Scene:
-    """The last step of a case and what led to it.
-
-    reference: at the end before that step. profile: its own.
-    """
-
-    def __init__(
-        self, reference: Emulation, case: Case, difference: Difference, profile: Profile
-    ) -> None:
-        self.reference = reference
-        self._case, self._profile = case, profile
-        self.connection = _last_connection(case, difference.step)
-        self.service = self.connection.service
-        self.difference = difference
-        self.subjects: list[tuple[Step, About]] = []
-        """Each step, and what it is about."""
-        self.situation: About | None = None
-        """What else the queue pair is doing when the last packet arrives."""
-        self.last_psn = 0
-        """The PSN of the last packet."""
-        self.next_psns: list[int] = []
-        """The PSN of the next new packet of each queue pair's requester before the last step."""
-        self.waiting: list[bool] = []
-        """Whether each queue pair waits after an RNR NAK before the last step."""
-        self.owners: dict[tuple[int, int], int] = {}
-        """The queue pair of each work request before the last step, by queue and number."""
-        self.is_unstored = self.is_beyond = False
-        """Whether memory was to be written and is as it was; whether the reverse."""
-        content = b""
-        received: About | None = None
-        binding = emulated_binding(case.connection.version)
-        for number, each in enumerate(walk(reference, case, difference.step)):
-            step = _as_arrived(reference, binding, each)
-            about = _about(reference, step, received)
-            if about is AHEAD and self._is_refused(step):
-                about = _BEHIND_REFUSED
-            received = about if isinstance(step, Packet) else received
-            self.subjects.append((step, about))
-            if number == difference.step:
-                self.situation = _situation(reference, step)
-                self.next_psns = [qp.sends.next_psn for qp in reference.pairs]
-                self.waiting = [qp.sends.timers.rnr is not None for qp in reference.pairs]
-                self.owners = _owners(reference)
-                if isinstance(step, Packet):
-                    self.last_psn = reference.psn(step.psn[0]) + step.psn[1] & MASK
-                if difference.kind is Kind.MEMORY:
-                    content = bytes(reference.memory)
-                    self.is_unstored = _is_as_before(reference.memory, difference.got)
-                    self.is_beyond = _is_as_before(reference.memory, difference.expected, 1)
-
-        self.stores_nothing = bool(content) and reference.memory == content
-        """Whether memory differs although none was to be written."""
-
-    def _is_refused(self, step: Step) -> bool:
-        """Whether the last packet at the expected PSN has found no receive request."""
-        assert isinstance(step, Packet)
-        before = [
-            about
-            for each, about in self.subjects
-            if isinstance(each, Packet) and each.pair == step.pair and about is not AHEAD
-        ]
-        return bool(before) and before[-1] in (NOT_READY, _BEHIND_REFUSED)
-
-    @property
-    def step(self) -> Step:
-        """The last one."""
-        return self.subjects[-1][0]
-
-    @property
-    def about(self) -> About:
-        """What it is about."""
-        return self.subjects[-1][1]
-
-    @property
-    def earlier(self) -> Sequence[Step]:
-        """The steps before it."""
-        return [step for step, _ in self.subjects[:-1]]
-
-    @property
-    def breaks_another_pair(self) -> bool:
-        """Whether a queue pair beside that of the last step has gone to the error state."""
-        pairs = self.reference.pairs
-        return any(
-            qp.responder.failed or not qp.accepts_requests
-            for qp in pairs
-            if qp is not self.reference.qp
-        )
-
-    def is_about_earlier(self, frame: bytes) -> bool:
-        """Whether a response is to a request before the last packet, which came before it left."""
-        before = self.earlier[-1] if self.earlier else None
-        is_held = isinstance(before, Packet) and before.held
-        if verdict(frame) == _GAP_NAK:
-            return False  # which names the PSN that is expected
-        return is_held and 0 < self.last_psn - WholePacket.parse(frame).bth.psn & MASK < HALF
-
-    @property
-    def is_answered_from(self) -> int | None:
-        """The queue pair of the peer that the first missing or wrong answer is for."""
-        frame = first_frame(self.difference)
-        return None if frame is None else WholePacket.parse(frame).bth.dest_qp
-
-    @property
-    def is_retransmission(self) -> bool:
-        """Whether what differs is a packet that was sent before."""
-        frame = first_frame(self.difference)
-        return frame is not None and has_same_kind(self.difference) and self.is_sent_before(frame)
-
-    def is_sent_before(self, frame: bytes) -> bool:
-        """Whether a packet is a request that was sent before the last step."""
-        bth = WholePacket.parse(frame).bth
-        form = INFO.get(bth.opcode)
-        is_request = form is not None and not form.is_response
-        # The frames of a device on a link have other numbers than this reference.
-        pair = bth.dest_qp - PEER_QPN
-        if not 0 <= pair < len(self.next_psns):
-            pair = self.reference.pairs.index(self.reference.qp)
-        return is_request and (self.next_psns[pair] - 1 - bth.psn & MASK) < HALF
-
-    @property
-    def goes_on_after_the_end(self) -> bool:
-        """Whether a queue pair retransmits that has given up all of its requests."""
-        frame = extra_frame(self.difference)
-        if frame is None:
-            return False
-        pair = WholePacket.parse(frame).bth.dest_qp - PEER_QPN
-        pairs = self.reference.pairs
-        own = pairs[pair : pair + 1] if 0 <= pair < len(pairs) else pairs
-        return not any(qp.sends.wqes for qp in own)
-
-    @property
-    def limit_of_requests(self) -> str:
-        """The rule of what holds requests back that a minimised case has, if it has any."""
-        pair = self.step.pair if isinstance(self.step, Packet | Post) else 0
-        if any(
-            isinstance(step, Post) and step.fence and step.pair == pair for step in self.earlier
-        ):
-            return _FENCE
-        is_limited = self.connection.max_rd_atomic != Connection().max_rd_atomic
-        return _READ_LIMIT if is_limited else ""
-
-    @property
-    def ignores_credits(self) -> bool:
-        """Whether the device ignores the credits of responses with data."""
-        if self.service != "RC":
-            return False
-        return ignores_credits_of_data(self._case, self.difference, self._profile)
-
-    @property
-    def sends_after_its_end(self) -> bool:
-        """Whether the device goes on with its own requests, where that packet has ended all."""
-        frame = extra_frame(self.difference)
-        if frame is None or not self.reference.qp.responder.failed:
-            return False
-        info = INFO.get(WholePacket.parse(frame).bth.opcode)
-        return info is not None and not info.is_response
-
-    @property
-    def has_wrong(self) -> bool:
-        """Whether the case has anything of which the specification allows one treatment alone."""
-        return any(about.is_wrong for _, about in self.subjects)
-
-    @property
-    def is_short(self) -> bool:
-        """Whether the case may be taken to need whatever it has."""
-        return len(self.subjects) <= SHORT
-
-    @property
-    def ignored(self) -> About | None:
-        """What an earlier packet is about that has no effect on a right device.
-
-        A short case needs each of its packets: then it had an effect.
-        """
-        if not self.is_short:
-            return None
-        return next((about for _, about in self.subjects[:-1] if about.is_ignored), None)
-
-    @property
-    def before(self) -> About | None:
-        """What the packet before the last one was about, of the same queue pair."""
-        step = self.step
-        found = [
-            about
-            for each, about in self.subjects[:-1]
-            if isinstance(each, Packet) and isinstance(step, Packet) and each.pair == step.pair
-        ]
-        return found[-1] if found else None
-
-    @property
-    def has_long_read(self) -> bool:
-        """Whether a READ that takes several PSNs came before."""
-        mtu = self.connection.mtu
-        lengths = [
-            step.fields.get("reth.dma_len", 0)
-            for step in self.earlier
-            if isinstance(step, Packet) and step.opcode == OpCode.RC_RDMA_READ_REQUEST
-        ]
-        return any(isinstance(each, int) and each > mtu for each in lengths)
-
-
-def _last_connection(case: Case, last: int) -> Connection:
-    """The connection on which a step is."""
-    made = [step.connection for step in case.steps[: last + 1] if isinstance(step, Connect)]
-    return made[-1] if made else case.connection
-
-
-def _owners(reference: Emulation) -> dict[tuple[int, int], int]:
-    """The queue pair of each work request that waits, by queue and number."""
-    found: dict[tuple[int, int], int] = {}
-    for number, qp in enumerate(reference.pairs):
-        receives = qp.receives
-        waiting = [*receives.waiting, *([receives.current] if receives.current else [])]
-        found |= {(RECEIVES, each.wr_id): number for each in waiting}
-        found |= {(SENDS, each.wr.wr_id): number for each in qp.sends.wqes}
-    return found
-
-
-def _of_pair(scene: _Scene, effect: Effect) -> Effect:
+def _of_pair(scene: Scene, effect: Effect) -> Effect:
     """The effect, which says so if completions of another queue pair than the step's differ."""
     step = scene.step
     if not isinstance(step, Packet | Post | Receive):
@@ -413,27 +193,7 @@ def _of_pair(scene: _Scene, effect: Effect) -> Effect:
     return effect
 
 
-def _situation(reference: Emulation, step: Step) -> About | None:
-    """What else the queue pair does while a packet arrives: it waits, or is inside a message."""
-    if not isinstance(step, Packet) or reference.connection.service != "RC":
-        return None
-    info, sends = INFO.get(step.opcode), reference.qp.sends
-    if info is not None and info.is_response:
-        return _INSIDE if reference.under_way is not None else None
-    if sends.timers.rnr is not None:
-        return _DURING_RNR
-    return _OWN_REQUESTS if any(each.started for each in sends.wqes) else None
-
-
-def _is_as_before(memory: bytearray, found: Sequence[object], size: int = 8) -> bool:
-    """Whether the bytes that differ are those of before the step."""
-    first, content = found
-    assert isinstance(first, int)
-    assert isinstance(content, bytes)
-    return content[:size] == bytes(memory[first : first + len(content)])[:size]
-
-
-def _lacks_retry(scene: _Scene, effect: Effect) -> bool:
+def _lacks_retry(scene: Scene, effect: Effect) -> bool:
     """Whether a retransmission is missing, or one too many, where a case needs their limit."""
     is_limited = scene.connection.retry_cnt not in (0, 7)
     extra = extra_frame(scene.difference)
@@ -447,7 +207,7 @@ def _lacks_retry(scene: _Scene, effect: Effect) -> bool:
     return is_limited and isinstance(scene.step, Packet | Wait) and scene.is_sent_before(missing)
 
 
-def _of_wrong(text: str, about: About, effect: Effect, scene: _Scene) -> Name:
+def _of_wrong(text: str, about: About, effect: Effect, scene: Scene) -> Name:
     """The name for a packet with a fault, which the specification allows one treatment of."""
     rule, group = about.rule, effect.group
     if group == OF_ANOTHER:
@@ -475,7 +235,7 @@ def _of_wrong(text: str, about: About, effect: Effect, scene: _Scene) -> Name:
     return Name(f"{text}: {effect.text}", rule, about.group or f"{about.what}: {group}", wider)
 
 
-def _of_right(text: str, about: About, effect: Effect, scene: _Scene) -> Name:
+def _of_right(text: str, about: About, effect: Effect, scene: Scene) -> Name:
     """The name for a packet or request without a fault, which may follow one that has."""
     step = scene.step
     what, rule, wider = about.what, _rule_of_right(about, effect, scene), ""
@@ -510,7 +270,7 @@ def _of_right(text: str, about: About, effect: Effect, scene: _Scene) -> Name:
     return Name(f"{text}: {effect.text}", rule, f"{what}: {group}", wider)
 
 
-def _is_noticed(effect: Effect, scene: _Scene) -> bool:
+def _is_noticed(effect: Effect, scene: Scene) -> bool:
     """Whether a device sees what is wrong, and then does something else than it should."""
     if scene.service != "RC":  # what is wrong is dropped without a response
         is_taken = scene.difference.kind in (Kind.MEMORY, Kind.COMPLETION)
@@ -519,7 +279,7 @@ def _is_noticed(effect: Effect, scene: _Scene) -> bool:
     return info is not None and info.is_response and effect.group == "no answer"
 
 
-def _rule_of_right(about: About, effect: Effect, scene: _Scene) -> str:
+def _rule_of_right(about: About, effect: Effect, scene: Scene) -> str:
     """The rule for what goes wrong at a packet or request without a fault."""
     if scene.is_retransmission and effect.group in (*OF_FIELD, "data", "payload"):
         return _rule_of_field(effect, scene)
@@ -542,7 +302,7 @@ def _rule_of_right(about: About, effect: Effect, scene: _Scene) -> str:
     if effect.nak:
         return _rule_of_nak(about, effect, scene)
     if effect.group == "another answer" and effect.text.count("READ_RESPONSE") > 1:
-        return _STEPS[Post].rule  # it is cut into packets in another way
+        return STEPS[Post].rule  # it is cut into packets in another way
     operations, rules = INFO[scene.step.opcode].operation, _RULES_OF_RIGHT[about.rule]
     if effect.group == "memory" and operations in _STORED:
         return _PADDING if scene.is_beyond and scene.step.length & 3 else _STORED[operations]
@@ -551,7 +311,7 @@ def _rule_of_right(about: About, effect: Effect, scene: _Scene) -> str:
     return _PSN_COUNT if scene.has_long_read else rules
 
 
-def _completes_too_much(scene: _Scene) -> bool:
+def _completes_too_much(scene: Scene) -> bool:
     """Whether an ACK or RNR NAK that acknowledges a part of a message completes the message."""
     step, difference = scene.step, scene.difference
     if difference.kind is not Kind.COMPLETION or difference.expected:
@@ -571,7 +331,7 @@ def _has_failed(difference: Difference) -> bool:
     return (WCStatus.SUCCESS in statuses[0]) != (WCStatus.SUCCESS in statuses[1])
 
 
-def _rule_of_nak(about: About, effect: Effect, scene: _Scene) -> str:
+def _rule_of_nak(about: About, effect: Effect, scene: Scene) -> str:
     """The rule that a NAK stands for which was sent without a reason."""
     if effect.nak.startswith("NAK PSN") and scene.has_long_read:
         return _PSN_COUNT
@@ -583,7 +343,7 @@ def _rule_of_nak(about: About, effect: Effect, scene: _Scene) -> str:
     return rule or about.rule
 
 
-def _rule_of_service(about: About, effect: Effect, scene: _Scene) -> str:
+def _rule_of_service(about: About, effect: Effect, scene: Scene) -> str:
     """The rule for a right packet or request of an unreliable service."""
     fields = effect.group.split(" ")
     own = SERVICES[scene.service].rule
@@ -606,7 +366,7 @@ def _rule_of_service(about: About, effect: Effect, scene: _Scene) -> str:
     return effect.rule or about.rule
 
 
-def _rule_of_field(effect: Effect, scene: _Scene) -> str:
+def _rule_of_field(effect: Effect, scene: Scene) -> str:
     """The rule of the field of an answer that differs, or of a packet that is sent again."""
     if effect.group == "aeth.msn" and scene.has_long_read:
         return _PSN_COUNT  # it was taken for a duplicate, or for none
@@ -614,13 +374,13 @@ def _rule_of_field(effect: Effect, scene: _Scene) -> str:
         if effect.group.startswith("reth."):
             return f"IBA 9.7.6; {_TRANSPORT}read-restart"
         if scene.is_retransmission:
-            return _TIME.rule
+            return TIME.rule
     if scene.service != "RC" and effect.group == "bth.ack_req":
         return SERVICES[scene.service].rule
     return effect.rule
 
 
-def _setting(scene: _Scene, effect: Effect) -> About | None:
+def _setting(scene: Scene, effect: Effect) -> About | None:
     """What is unusual about the queue pair, if a minimised case needs it."""
     connection, step = scene.connection, scene.step
     if connection.pkey_index and effect.group in _OF_PKEY:
@@ -641,7 +401,7 @@ def _setting(scene: _Scene, effect: Effect) -> About | None:
     return None
 
 
-def _across_wrap(scene: _Scene, about: About) -> About:
+def _across_wrap(scene: Scene, about: About) -> About:
     """What a step is about, with the wrap of its PSNs if a short case needs that."""
     is_own = not isinstance(scene.step, Packet) or _is_response(scene.step)
     first_psn = scene.connection.sq_psn if is_own else scene.connection.rq_psn
@@ -659,7 +419,7 @@ def _is_response(packet: Packet) -> bool:
     return info is not None and info.is_response
 
 
-def _place(scene: _Scene, effect: Effect) -> About | None:
+def _place(scene: Scene, effect: Effect) -> About | None:
     """What the queue pair, or another one, is doing beside, if that is what goes wrong."""
     step, reference = scene.step, scene.reference
     if not isinstance(step, Packet) or scene.difference.kind is Kind.CRASH:
@@ -672,13 +432,13 @@ def _place(scene: _Scene, effect: Effect) -> About | None:
         and asked != reference.symbols["peer_qpn"]
     ):
         is_waiting = any(scene.waiting[asked - PEER_QPN :][:1]) if asked >= PEER_QPN else False
-        return _DURING_RNR if is_waiting else _ELSEWHERE
+        return DURING_RNR if is_waiting else _ELSEWHERE
     missing = missing_frame(scene.difference)
     situation = scene.situation
-    if situation is _INSIDE:
+    if situation is INSIDE:
         is_ignored = effect.group in ("no answer", "no completion")
         return situation if is_ignored else None
-    if situation is _DURING_RNR:
+    if situation is DURING_RNR:
         return situation if effect.group in ("no answer", "an answer", "another answer") else None
     if missing is None:
         return None
@@ -690,7 +450,7 @@ def _place(scene: _Scene, effect: Effect) -> About | None:
     return replace(_EARLIER, rule=_ACK_DUE) if verdict(missing) == "ACK" else _EARLIER
 
 
-def _cause(scene: _Scene, effect: Effect) -> About | None:
+def _cause(scene: Scene, effect: Effect) -> About | None:
     """What an earlier step is about, if the name says that the last one is right after it."""
     subjects = scene.subjects
     if isinstance(scene.step, Wait):
@@ -702,17 +462,17 @@ def _cause(scene: _Scene, effect: Effect) -> About | None:
         told = ("#rnr-wait", "#rnr-place")
         wrong = next((each for _, each in subjects[:-1] if each.rule.endswith(told)), None)
         if wrong is not None:
-            return replace(wrong, rule=_RNR_WAIT.rule)
+            return replace(wrong, rule=RNR_WAIT.rule)
     if wrong is None and effect.group in ("no answer", "an answer") and _may_send(scene.step):
         about = [each for _, each in subjects[:-1]]
-        posted = [each for each in about if each.rule == _WRONG_LKEY.rule]
+        posted = [each for each in about if each.rule == WRONG_LKEY.rule]
         if posted and effect.group == "an answer":
             return posted[0]  # it fails when it is to be sent, behind what is unanswered
         return next((each for each in about if each.rule.endswith("#credits-limit")), None)
     return wrong
 
 
-def _is_of_same_kind(scene: _Scene, effect: Effect) -> bool:
+def _is_of_same_kind(scene: Scene, effect: Effect) -> bool:
     """Whether a packet of the right operation is sent where it is due, but in another form."""
     if effect.group not in (*OF_FIELD, "another answer", "payload", "data"):
         return False
@@ -731,7 +491,7 @@ def _begins_right(difference: Difference) -> bool:
     return difference.expected[0] == difference.got[0]
 
 
-def _sends_nothing_new(scene: _Scene) -> bool:
+def _sends_nothing_new(scene: Scene) -> bool:
     """Whether a device of RC sends nothing where new requests are due."""
     missing = missing_frame(scene.difference)
     if missing is None or scene.difference.got or not _may_send(scene.step):
@@ -745,7 +505,7 @@ def _may_send(step: Step) -> bool:
     return isinstance(step, Post) or (info is not None and info.is_response)
 
 
-def _timed(about: About, effect: Effect, scene: _Scene) -> Effect:
+def _timed(about: About, effect: Effect, scene: Scene) -> Effect:
     """What a device does otherwise when time passes: it sends early, late, or too often."""
     difference = scene.difference
     if effect.rule == RETRY_COUNT and effect.group == "no completion":
@@ -753,120 +513,22 @@ def _timed(about: About, effect: Effect, scene: _Scene) -> Effect:
         return replace(effect, rule=f"IBA 9.7.6.1.3; {_TRANSPORT}ack-timer", group="time")
     if effect.rule in (RNR_RETRY, RETRY_COUNT):
         return replace(effect, group="retries")
-    if about is _ACK_WAIT and scene.goes_on_after_the_end:
+    if about is ACK_WAIT and scene.goes_on_after_the_end:
         return replace(effect, rule=RETRY_COUNT, group="retries")
     is_timing = effect.group in ("time", "an answer", "no answer")
-    if about is _RNR_WAIT and is_timing:
+    if about is RNR_WAIT and is_timing:
         anchor = "rnr-timer" if difference.kind is Kind.TIME else "rnr-wait"
         return replace(effect, rule=f"IBA 9.7.5.2.8; {_TRANSPORT}{anchor}", group="time")
     others = [each for each in scene.earlier if not isinstance(each, Wait)][1:]
-    if about is _ACK_WAIT and is_timing and others:  # what starts or stops it, not its length
+    if about is ACK_WAIT and is_timing and others:  # what starts or stops it, not its length
         return replace(effect, rule=f"IBA 9.7.6.1.3; {_TRANSPORT}ack-timer")
     return effect
-
-
-# What each step is about.
-
-
-def walk(reference: Emulation, case: Case, last: int) -> Iterator[Step]:
-    """Each step of a case up to the last one, before the reference carries it out."""
-    binding = emulated_binding(case.connection.version)
-    for step in case.steps[: last + 1]:
-        reference.prepare(step)
-        yield step
-        _advance(reference, binding, step)
-
-
-def state_before(reference: Emulation, case: Case, last: int) -> str:
-    """The state before a step of a case."""
-    state = reference.state
-    for _ in walk(reference, case, last):
-        state = reference.state
-    return state
-
-
-def _about(reference: Emulation, step: Step, received: About | None) -> About:
-    if reference.qp.responder.failed and not isinstance(step, Connect):
-        return AFTER_ERROR
-    if isinstance(step, Packet):
-        psn = reference.psn(step.psn[0]) + step.psn[1] & MASK
-        about = headers(reference, step) or response(reference, step, psn)
-        return about or request(reference, step)
-    if isinstance(step, Wait):
-        return _waiting(reference) or received or _TIME
-    if isinstance(step, Post):
-        return _posted(step)
-    return _STEPS.get(type(step), _TIME)
-
-
-def _as_arrived(reference: Emulation, binding: Binding, step: Step) -> Step:
-    """A packet as one of the opcode that it has on the wire, with the headers of that."""
-    if not isinstance(step, Packet) or isinstance(step, Mad) or "bth.opcode" not in step.fields:
-        return step
-    frame = binding.frame(step, reference.psn(step.psn[0]), reference.symbols)
-    try:
-        packet = WholePacket.parse(frame)
-    except DecodeError:
-        return step
-    if packet.bth.opcode not in INFO:
-        return step
-    outer = {name: value for name, value in step.fields.items() if _is_outer(name)}
-    inner = {
-        f"{header.KEY}.{entry.name}": number
-        for header in packet.extensions
-        for entry in header.FIELDS
-        if isinstance(number := getattr(header, entry.name), int)
-    }
-    return step.altered(
-        opcode=int(packet.bth.opcode), length=len(packet.payload), fields={**outer, **inner}
-    )
-
-
-def _is_outer(name: str) -> bool:
-    """Whether a field is of a header that every packet has, but for its opcode."""
-    return name.partition(".")[0] in _OUTER and name != "bth.opcode"
 
 
 def _has_reserved_opcode(step: Step) -> bool:
     """Whether a packet has an opcode that no service has."""
     opcode = step.fields.get("bth.opcode", step.opcode) if isinstance(step, Packet) else 0
     return isinstance(opcode, int) and opcode & 0xFF not in INFO
-
-
-def _posted(step: Post) -> About:
-    """What a send request is about: what is unusual about it."""
-    if step.wrong_lkey:
-        return _WRONG_LKEY
-    if step.fence:
-        return About("with a fence", _FENCE, False)
-    if step.sges > 1:
-        return About(f"with {step.sges} SGEs", f"IBA 9.7.2; {_TRANSPORT}segmentation", False)
-    return _STEPS[Post]
-
-
-def _waiting(reference: Emulation) -> About | None:
-    """What the device waits for, on any of its queue pairs."""
-    if any(qp.sends.timers.rnr is not None for qp in reference.pairs):
-        return _RNR_WAIT
-    return _ACK_WAIT if any(qp.sends.wqes for qp in reference.pairs) else None
-
-
-def _advance(reference: Emulation, binding: Binding, step: Step) -> None:
-    if isinstance(step, Pause):
-        reference.receive(binding.pause(step))
-    elif isinstance(step, Packet):
-        psn = reference.psn(step.psn[0])
-        reference.receive(binding.frame(step, psn, reference.symbols))
-        if step.held:
-            return
-    elif isinstance(step, Wait):
-        reference.wait(step.time)
-    else:
-        apply(reference, step)
-    reference.answers()
-    reference.completions()
-    reference.details()
-    reference.events()
 
 
 def _step_text(step: Step) -> str:
@@ -879,7 +541,6 @@ def _step_text(step: Step) -> str:
     ]
 
 
-_OUTER = ("eth", "ip", "udp", "bth")
 _TRANSPORT = "docs/reference/transport.md#"
 _WIRE = "docs/reference/wire-formats.md#"
 DUPLICATE_WRITE = f"IBA 9.7.5.1.5; {_TRANSPORT}duplicate-write"
@@ -888,15 +549,13 @@ DUPLICATE_ATOMIC = f"IBA 9.7.5.1.5; {_TRANSPORT}duplicate-atomic"
 SOLICITED = f"IBA 9.2.3; {_TRANSPORT}solicited-event"
 READ_RESOURCES = f"IBA 9.7.4.1.5; {_TRANSPORT}read-resources"
 ACCESS_FLAGS = f"IBA 9.7.4.1.5; {_TRANSPORT}access-flags"
-_FENCE = f"IBA 10.8.3.3; {_TRANSPORT}fence"
-_READ_LIMIT = f"IBA 9.7.3.1; {_TRANSPORT}read-limit"
 _PADDING = f"IBA 9.2.4; {_WIRE}padding"
 _ORDER = f"IBA 9.7.1; {_TRANSPORT}psn-order"
 _INVALIDATES = f"IBA 9.4.1.1.3; {_TRANSPORT}invalidate"
 _PSN_COUNT = f"IBA 9.7.2; {_TRANSPORT}psn-count"
 _ACK_DUE = f"IBA 9.7.5.1.2; {_TRANSPORT}ack-due"
 _WRITE_LENGTH = f"C9-93; {_TRANSPORT}write-length"
-_GAP_NAK = "NAK PSN_SEQUENCE_ERROR"
+
 _LATER_NAKS = ("RNR NAK", "NAK REMOTE_ACCESS")
 """Of checks that come after that of the opcode: who sends them has passed over that one."""
 
@@ -905,6 +564,7 @@ _DUPLICATE_RULES = (
     DUPLICATE_ATOMIC,
     f"IBA 9.7.5.1.5; {_TRANSPORT}duplicate-read",
 )
+
 _OF_NAK = {
     "RNR NAK": f"IBA 9.7.5.2.8; {_TRANSPORT}receive-missing",
     "NAK PSN": f"IBA 9.7.5.1.3; {_TRANSPORT}psn-ahead",
@@ -935,6 +595,7 @@ _FIELDS_OF_RULE = {"bth.psn": (DUPLICATE_WRITE,), "atomicacketh.orig": (DUPLICAT
 _PKEY = About(
     "with another P_Key index", f"IBA 10.9.3; {_WIRE}partition-key", group="another P_Key index"
 )
+
 _OF_PKEY = frozenset(
     (
         "bth.pkey",
@@ -953,30 +614,22 @@ _OF_PKEY = frozenset(
     )
 )
 """What goes wrong where P_Keys are compared: packets are taken or dropped, or have another one."""
+
 _ELSEWHERE = About(
     "while another queue pair answers",
     f"IBA 10.3.1; {_TRANSPORT}qp-state-actions",
     group="the answers of another queue pair",
 )
 _BROKEN = replace(_ELSEWHERE, what="an error of another queue pair", is_wrong=False)
-_WRONG_LKEY = About("a wrong L_Key", f"IBA 10.6; {_TRANSPORT}memory-access", False)
-_BEHIND_REFUSED = About("a request behind a refused one", f"IBA 9.7.5.2.8; {_TRANSPORT}rnr-tail")
+
 NEEDED = frozenset((WRAP, _PKEY.group, "an alternate path"))
 """Groups of what is unusual about a connection, which only a minimised case needs."""
+
 _EARLIER = About("while earlier responses wait", f"IBA 9.7.5.1; {_TRANSPORT}ack-order")
 _IGNORED_CREDITS = About(
     "the credits of a response with data",
     f"IBA 9.7.7.2; {_TRANSPORT}credits-limit",
     group="the credits of a response with data",
-)
-_INSIDE = About("while a request is being received", f"IBA 9.7.6; {_TRANSPORT}responses")
-_DURING_RNR = About(
-    "during the wait after an RNR NAK",
-    f"IBA 9.7.5.2.8; {_TRANSPORT}rnr-wait",
-    group="during the wait after an RNR NAK",
-)
-_OWN_REQUESTS = About(
-    "while its own requests are unanswered", f"IBA 9.7.5.1; {_TRANSPORT}response-priority"
 )
 _SGES = About("into a receive of several SGEs", f"IBA 9.7.2; {_TRANSPORT}segmentation")
 _SGES_REFUSED = replace(_SGES, rule=f"IBA 9.7.4.1.6; {_TRANSPORT}receive-too-short")
@@ -986,12 +639,3 @@ _SHARED = About(
 _REARMED = About(
     "with an alternate path", f"IBA 17.2.8; {_TRANSPORT}migration", group="an alternate path"
 )
-_RNR_WAIT = About("the wait after an RNR NAK", f"IBA 9.7.5.2.8; {_TRANSPORT}rnr-wait", False)
-_ACK_WAIT = About("the ACK timer", f"IBA 9.7.6.1.3; {_TRANSPORT}ack-timeout", False)
-_TIME = About("", f"IBA 9.7.6; {_TRANSPORT}go-back-n", False)
-_STEPS: dict[type, About] = {
-    Post: About("", f"IBA 9.7.2; {_TRANSPORT}segmentation", False),
-    Receive: About("", f"IBA 9.7.7.2; {_TRANSPORT}credits-granted", False),
-    Pause: About("", f"IEEE 802.1Q 36; {_WIRE}pfc", False),
-    Connect: About("", f"IBA 10.3.1; {_TRANSPORT}qp-reset", False),
-}

@@ -24,8 +24,9 @@ from ibwire.fuzz.case import (
 from ibwire.fuzz.condense import joined
 from ibwire.fuzz.judge.comparison import FATAL, Device, Difference, ExactComparison
 from ibwire.fuzz.judge.findings import Finding, bucket_of, kind_of, one_line, signature
-from ibwire.fuzz.judge.naming import Name, name_of, state_before
+from ibwire.fuzz.judge.naming import Name, name_of
 from ibwire.fuzz.judge.replays import Replays
+from ibwire.fuzz.judge.scene import state_before
 from ibwire.fuzz.judge.witnesses import WITNESSES
 from ibwire.fuzz.minimise import Shows, condense, minimise
 from ibwire.fuzz.report import HISTORY, RunState

@@ -1,0 +1,417 @@
+"""What a case shows: what each of its steps is about, and what led to the last one.
+
+The reference carries the steps out. A scene has what a name needs to know of it: the state of
+every queue pair before the last step, and what came before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ibwire.fuzz.case import (
+    Case,
+    Connect,
+    Connection,
+    Mad,
+    Packet,
+    Pause,
+    Post,
+    Receive,
+    Step,
+    Wait,
+)
+from ibwire.fuzz.judge.comparison import Difference, Kind, apply
+from ibwire.fuzz.judge.effects import (
+    extra_frame,
+    first_frame,
+    has_same_kind,
+)
+from ibwire.fuzz.judge.findings import verdict
+from ibwire.fuzz.judge.forgetful import ignores_credits_of_data
+from ibwire.fuzz.judge.request_names import (
+    AFTER_ERROR,
+    AHEAD,
+    NOT_READY,
+    headers,
+    request,
+)
+from ibwire.fuzz.judge.response_names import about as response
+from ibwire.fuzz.judge.subject import About
+from ibwire.fuzz.targets.emulated_device import (
+    PEER_QPN,
+    RECEIVES,
+    SENDS,
+    Emulation,
+)
+from ibwire.fuzz.vocabulary.binding import Binding, emulated_binding
+from ibwire.rc.profile import Profile
+from ibwire_layers.errors import DecodeError
+from ibwire_layers.opcodes import INFO, OpCode
+from ibwire_layers.packet import Packet as WholePacket
+from ibwire_layers.psn import HALF, MASK
+
+SHORT = 10
+"""Steps of a case that may be taken to need each of them."""
+
+
+class Scene:
+    """The last step of a case and what led to it.
+
+    reference: at the end before that step. profile: its own.
+    """
+
+    def __init__(
+        self, reference: Emulation, case: Case, difference: Difference, profile: Profile
+    ) -> None:
+        self.reference = reference
+        self._case, self._profile = case, profile
+        self.connection = _last_connection(case, difference.step)
+        self.service = self.connection.service
+        self.difference = difference
+        self.subjects: list[tuple[Step, About]] = []
+        """Each step, and what it is about."""
+        self.situation: About | None = None
+        """What else the queue pair is doing when the last packet arrives."""
+        self.last_psn = 0
+        """The PSN of the last packet."""
+        self.next_psns: list[int] = []
+        """The PSN of the next new packet of each queue pair's requester before the last step."""
+        self.waiting: list[bool] = []
+        """Whether each queue pair waits after an RNR NAK before the last step."""
+        self.owners: dict[tuple[int, int], int] = {}
+        """The queue pair of each work request before the last step, by queue and number."""
+        self.is_unstored = self.is_beyond = False
+        """Whether memory was to be written and is as it was; whether the reverse."""
+        content = b""
+        received: About | None = None
+        binding = emulated_binding(case.connection.version)
+        for number, each in enumerate(walk(reference, case, difference.step)):
+            step = _as_arrived(reference, binding, each)
+            about = _about(reference, step, received)
+            if about is AHEAD and self._is_refused(step):
+                about = BEHIND_REFUSED
+            received = about if isinstance(step, Packet) else received
+            self.subjects.append((step, about))
+            if number == difference.step:
+                self.situation = _situation(reference, step)
+                self.next_psns = [qp.sends.next_psn for qp in reference.pairs]
+                self.waiting = [qp.sends.timers.rnr is not None for qp in reference.pairs]
+                self.owners = _owners(reference)
+                if isinstance(step, Packet):
+                    self.last_psn = reference.psn(step.psn[0]) + step.psn[1] & MASK
+                if difference.kind is Kind.MEMORY:
+                    content = bytes(reference.memory)
+                    self.is_unstored = _is_as_before(reference.memory, difference.got)
+                    self.is_beyond = _is_as_before(reference.memory, difference.expected, 1)
+
+        self.stores_nothing = bool(content) and reference.memory == content
+        """Whether memory differs although none was to be written."""
+
+    def _is_refused(self, step: Step) -> bool:
+        """Whether the last packet at the expected PSN has found no receive request."""
+        assert isinstance(step, Packet)
+        before = [
+            about
+            for each, about in self.subjects
+            if isinstance(each, Packet) and each.pair == step.pair and about is not AHEAD
+        ]
+        return bool(before) and before[-1] in (NOT_READY, BEHIND_REFUSED)
+
+    @property
+    def step(self) -> Step:
+        """The last one."""
+        return self.subjects[-1][0]
+
+    @property
+    def about(self) -> About:
+        """What it is about."""
+        return self.subjects[-1][1]
+
+    @property
+    def earlier(self) -> Sequence[Step]:
+        """The steps before it."""
+        return [step for step, _ in self.subjects[:-1]]
+
+    @property
+    def breaks_another_pair(self) -> bool:
+        """Whether a queue pair beside that of the last step has gone to the error state."""
+        pairs = self.reference.pairs
+        return any(
+            qp.responder.failed or not qp.accepts_requests
+            for qp in pairs
+            if qp is not self.reference.qp
+        )
+
+    def is_about_earlier(self, frame: bytes) -> bool:
+        """Whether a response is to a request before the last packet, which came before it left."""
+        before = self.earlier[-1] if self.earlier else None
+        is_held = isinstance(before, Packet) and before.held
+        if verdict(frame) == _GAP_NAK:
+            return False  # which names the PSN that is expected
+        return is_held and 0 < self.last_psn - WholePacket.parse(frame).bth.psn & MASK < HALF
+
+    @property
+    def is_answered_from(self) -> int | None:
+        """The queue pair of the peer that the first missing or wrong answer is for."""
+        frame = first_frame(self.difference)
+        return None if frame is None else WholePacket.parse(frame).bth.dest_qp
+
+    @property
+    def is_retransmission(self) -> bool:
+        """Whether what differs is a packet that was sent before."""
+        frame = first_frame(self.difference)
+        return frame is not None and has_same_kind(self.difference) and self.is_sent_before(frame)
+
+    def is_sent_before(self, frame: bytes) -> bool:
+        """Whether a packet is a request that was sent before the last step."""
+        bth = WholePacket.parse(frame).bth
+        form = INFO.get(bth.opcode)
+        is_request = form is not None and not form.is_response
+        # The frames of a device on a link have other numbers than this reference.
+        pair = bth.dest_qp - PEER_QPN
+        if not 0 <= pair < len(self.next_psns):
+            pair = self.reference.pairs.index(self.reference.qp)
+        return is_request and (self.next_psns[pair] - 1 - bth.psn & MASK) < HALF
+
+    @property
+    def goes_on_after_the_end(self) -> bool:
+        """Whether a queue pair retransmits that has given up all of its requests."""
+        frame = extra_frame(self.difference)
+        if frame is None:
+            return False
+        pair = WholePacket.parse(frame).bth.dest_qp - PEER_QPN
+        pairs = self.reference.pairs
+        own = pairs[pair : pair + 1] if 0 <= pair < len(pairs) else pairs
+        return not any(qp.sends.wqes for qp in own)
+
+    @property
+    def limit_of_requests(self) -> str:
+        """The rule of what holds requests back that a minimised case has, if it has any."""
+        pair = self.step.pair if isinstance(self.step, Packet | Post) else 0
+        if any(
+            isinstance(step, Post) and step.fence and step.pair == pair for step in self.earlier
+        ):
+            return _FENCE
+        is_limited = self.connection.max_rd_atomic != Connection().max_rd_atomic
+        return _READ_LIMIT if is_limited else ""
+
+    @property
+    def ignores_credits(self) -> bool:
+        """Whether the device ignores the credits of responses with data."""
+        if self.service != "RC":
+            return False
+        return ignores_credits_of_data(self._case, self.difference, self._profile)
+
+    @property
+    def sends_after_its_end(self) -> bool:
+        """Whether the device goes on with its own requests, where that packet has ended all."""
+        frame = extra_frame(self.difference)
+        if frame is None or not self.reference.qp.responder.failed:
+            return False
+        info = INFO.get(WholePacket.parse(frame).bth.opcode)
+        return info is not None and not info.is_response
+
+    @property
+    def has_wrong(self) -> bool:
+        """Whether the case has anything of which the specification allows one treatment alone."""
+        return any(about.is_wrong for _, about in self.subjects)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the case may be taken to need whatever it has."""
+        return len(self.subjects) <= SHORT
+
+    @property
+    def ignored(self) -> About | None:
+        """What an earlier packet is about that has no effect on a right device.
+
+        A short case needs each of its packets: then it had an effect.
+        """
+        if not self.is_short:
+            return None
+        return next((about for _, about in self.subjects[:-1] if about.is_ignored), None)
+
+    @property
+    def before(self) -> About | None:
+        """What the packet before the last one was about, of the same queue pair."""
+        step = self.step
+        found = [
+            about
+            for each, about in self.subjects[:-1]
+            if isinstance(each, Packet) and isinstance(step, Packet) and each.pair == step.pair
+        ]
+        return found[-1] if found else None
+
+    @property
+    def has_long_read(self) -> bool:
+        """Whether a READ that takes several PSNs came before."""
+        mtu = self.connection.mtu
+        lengths = [
+            step.fields.get("reth.dma_len", 0)
+            for step in self.earlier
+            if isinstance(step, Packet) and step.opcode == OpCode.RC_RDMA_READ_REQUEST
+        ]
+        return any(isinstance(each, int) and each > mtu for each in lengths)
+
+
+def _last_connection(case: Case, last: int) -> Connection:
+    """The connection on which a step is."""
+    made = [step.connection for step in case.steps[: last + 1] if isinstance(step, Connect)]
+    return made[-1] if made else case.connection
+
+
+def _owners(reference: Emulation) -> dict[tuple[int, int], int]:
+    """The queue pair of each work request that waits, by queue and number."""
+    found: dict[tuple[int, int], int] = {}
+    for number, qp in enumerate(reference.pairs):
+        receives = qp.receives
+        waiting = [*receives.waiting, *([receives.current] if receives.current else [])]
+        found |= {(RECEIVES, each.wr_id): number for each in waiting}
+        found |= {(SENDS, each.wr.wr_id): number for each in qp.sends.wqes}
+    return found
+
+
+def _situation(reference: Emulation, step: Step) -> About | None:
+    """What else the queue pair does while a packet arrives: it waits, or is inside a message."""
+    if not isinstance(step, Packet) or reference.connection.service != "RC":
+        return None
+    info, sends = INFO.get(step.opcode), reference.qp.sends
+    if info is not None and info.is_response:
+        return INSIDE if reference.under_way is not None else None
+    if sends.timers.rnr is not None:
+        return DURING_RNR
+    return OWN_REQUESTS if any(each.started for each in sends.wqes) else None
+
+
+def _is_as_before(memory: bytearray, found: Sequence[object], size: int = 8) -> bool:
+    """Whether the bytes that differ are those of before the step."""
+    first, content = found
+    assert isinstance(first, int)
+    assert isinstance(content, bytes)
+    return content[:size] == bytes(memory[first : first + len(content)])[:size]
+
+
+# What each step is about.
+
+
+def walk(reference: Emulation, case: Case, last: int) -> Iterator[Step]:
+    """Each step of a case up to the last one, before the reference carries it out."""
+    binding = emulated_binding(case.connection.version)
+    for step in case.steps[: last + 1]:
+        reference.prepare(step)
+        yield step
+        _advance(reference, binding, step)
+
+
+def state_before(reference: Emulation, case: Case, last: int) -> str:
+    """The state before a step of a case."""
+    state = reference.state
+    for _ in walk(reference, case, last):
+        state = reference.state
+    return state
+
+
+def _about(reference: Emulation, step: Step, received: About | None) -> About:
+    if reference.qp.responder.failed and not isinstance(step, Connect):
+        return AFTER_ERROR
+    if isinstance(step, Packet):
+        psn = reference.psn(step.psn[0]) + step.psn[1] & MASK
+        about = headers(reference, step) or response(reference, step, psn)
+        return about or request(reference, step)
+    if isinstance(step, Wait):
+        return _waiting(reference) or received or TIME
+    if isinstance(step, Post):
+        return _posted(step)
+    return STEPS.get(type(step), TIME)
+
+
+def _as_arrived(reference: Emulation, binding: Binding, step: Step) -> Step:
+    """A packet as one of the opcode that it has on the wire, with the headers of that."""
+    if not isinstance(step, Packet) or isinstance(step, Mad) or "bth.opcode" not in step.fields:
+        return step
+    frame = binding.frame(step, reference.psn(step.psn[0]), reference.symbols)
+    try:
+        packet = WholePacket.parse(frame)
+    except DecodeError:
+        return step
+    if packet.bth.opcode not in INFO:
+        return step
+    outer = {name: value for name, value in step.fields.items() if _is_outer(name)}
+    inner = {
+        f"{header.KEY}.{entry.name}": number
+        for header in packet.extensions
+        for entry in header.FIELDS
+        if isinstance(number := getattr(header, entry.name), int)
+    }
+    return step.altered(
+        opcode=int(packet.bth.opcode), length=len(packet.payload), fields={**outer, **inner}
+    )
+
+
+def _is_outer(name: str) -> bool:
+    """Whether a field is of a header that every packet has, but for its opcode."""
+    return name.partition(".")[0] in _OUTER and name != "bth.opcode"
+
+
+def _posted(step: Post) -> About:
+    """What a send request is about: what is unusual about it."""
+    if step.wrong_lkey:
+        return WRONG_LKEY
+    if step.fence:
+        return About("with a fence", _FENCE, False)
+    if step.sges > 1:
+        return About(f"with {step.sges} SGEs", f"IBA 9.7.2; {_TRANSPORT}segmentation", False)
+    return STEPS[Post]
+
+
+def _waiting(reference: Emulation) -> About | None:
+    """What the device waits for, on any of its queue pairs."""
+    if any(qp.sends.timers.rnr is not None for qp in reference.pairs):
+        return RNR_WAIT
+    return ACK_WAIT if any(qp.sends.wqes for qp in reference.pairs) else None
+
+
+def _advance(reference: Emulation, binding: Binding, step: Step) -> None:
+    if isinstance(step, Pause):
+        reference.receive(binding.pause(step))
+    elif isinstance(step, Packet):
+        psn = reference.psn(step.psn[0])
+        reference.receive(binding.frame(step, psn, reference.symbols))
+        if step.held:
+            return
+    elif isinstance(step, Wait):
+        reference.wait(step.time)
+    else:
+        apply(reference, step)
+    reference.answers()
+    reference.completions()
+    reference.details()
+    reference.events()
+
+
+_TRANSPORT = "docs/reference/transport.md#"
+_WIRE = "docs/reference/wire-formats.md#"
+_OUTER = ("eth", "ip", "udp", "bth")
+_FENCE = f"IBA 10.8.3.3; {_TRANSPORT}fence"
+_READ_LIMIT = f"IBA 9.7.3.1; {_TRANSPORT}read-limit"
+_GAP_NAK = "NAK PSN_SEQUENCE_ERROR"
+WRONG_LKEY = About("a wrong L_Key", f"IBA 10.6; {_TRANSPORT}memory-access", False)
+BEHIND_REFUSED = About("a request behind a refused one", f"IBA 9.7.5.2.8; {_TRANSPORT}rnr-tail")
+INSIDE = About("while a request is being received", f"IBA 9.7.6; {_TRANSPORT}responses")
+DURING_RNR = About(
+    "during the wait after an RNR NAK",
+    f"IBA 9.7.5.2.8; {_TRANSPORT}rnr-wait",
+    group="during the wait after an RNR NAK",
+)
+OWN_REQUESTS = About(
+    "while its own requests are unanswered", f"IBA 9.7.5.1; {_TRANSPORT}response-priority"
+)
+RNR_WAIT = About("the wait after an RNR NAK", f"IBA 9.7.5.2.8; {_TRANSPORT}rnr-wait", False)
+ACK_WAIT = About("the ACK timer", f"IBA 9.7.6.1.3; {_TRANSPORT}ack-timeout", False)
+TIME = About("", f"IBA 9.7.6; {_TRANSPORT}go-back-n", False)
+STEPS: dict[type, About] = {
+    Post: About("", f"IBA 9.7.2; {_TRANSPORT}segmentation", False),
+    Receive: About("", f"IBA 9.7.7.2; {_TRANSPORT}credits-granted", False),
+    Pause: About("", f"IEEE 802.1Q 36; {_WIRE}pfc", False),
+    Connect: About("", f"IBA 10.3.1; {_TRANSPORT}qp-reset", False),
+}
