@@ -8,7 +8,7 @@ from itertools import permutations
 import numpy as np
 import numpy.typing as npt
 
-from ibwire.connections import packets, pairing, repeats, rounds, steady, untracked
+from ibwire.connections import packets, pairing, rounds, steady, untracked
 from ibwire.connections.awaited import Awaited
 from ibwire.connections.cm_exchanges import CMExchanges
 from ibwire.connections.connection import Connection, End, Negotiated
@@ -579,7 +579,7 @@ class Analysis:
         begin = 0
         for index in np.flatnonzero(counts).tolist():
             end = begin + int(counts[index])
-            repeats.take_all(trackers[index], ways[begin:end], single[begin:end])
+            trackers[index].take_all(ways[begin:end], single[begin:end])
             begin = end
 
     def _note_congestion(
@@ -622,5 +622,5 @@ def _take(tracker: ConnectionTracker, rows: Rows, direction: npt.NDArray[np.uint
             alone = ALONE if took else min(2 * alone, steady.LEAST)
             part = rows.take(slice(at, at + alone))
             ways = direction[at : at + len(part)].tolist()
-            repeats.take_all(tracker, ways, part.packets())
+            tracker.take_all(ways, part.packets())
             at += len(part)

@@ -5,6 +5,7 @@ A connection is two trackers of requests, one for each end. End 0 sent the first
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ibwire.connections import repeats
@@ -116,10 +117,23 @@ class ConnectionTracker:
         else:
             self._take(direction, packet)
 
-    @property
-    def is_holding(self) -> bool:
-        """Whether requests wait for the next response."""
-        return bool(self._held)
+    def take_all(self, ways: Sequence[int], packets: Sequence[TransportPacket]) -> None:
+        """Take the next packets; ways: which end sent each."""
+        at = 0
+        while at < len(packets):
+            at += self.take_some(ways, packets, at)
+
+    def take_some(self, ways: Sequence[int], packets: Sequence[TransportPacket], at: int) -> int:
+        """Take the packet at a place, and those behind it that go on with a retransmission.
+
+        ways: which end sent each packet. Returns how many it took.
+        """
+        if not self._held:
+            count = repeats.advance(self.requests, self.packet_observer, ways, packets, at)
+            if count:
+                return count
+        self.take(ways[at], packets[at])
+        return 1
 
     def _goes_on(self, direction: int, packet: TransportPacket) -> bool:
         """Whether a request follows those that wait, as all requests of a new queue pair do."""
@@ -148,7 +162,9 @@ class ConnectionTracker:
         end, at = self._held_end, 0
         ways = [end] * len(held)
         while at < len(held):
-            count = repeats.advance(self, ways, held, at, were_held=True)
+            count = repeats.advance(
+                self.requests, self.packet_observer, ways, held, at, were_held=True
+            )
             if not count:
                 self._take(end, held[at])
             at += max(count, 1)

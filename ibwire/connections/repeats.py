@@ -9,11 +9,12 @@ taken them one by one; tests require the same results.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from ibwire.connections.connection import Connection
 from ibwire.connections.events import Cause
 from ibwire.connections.identity import KEEP
 from ibwire.connections.opcode_sets import ACKNOWLEDGE, ANSWERED, FULL, RESPONSES, VERB
+from ibwire.connections.packet_observer import PacketObserver
 from ibwire.connections.packets import TransportPacket
 from ibwire.connections.retransmissions import PAUSE_NS
 from ibwire.connections.states import PacketStatus
@@ -21,9 +22,6 @@ from ibwire.connections.tracked_requests import Retransmission
 from ibwire.connections.tracker import ANSWERED_AGAIN, JUMP, RequestTracker
 from ibwire_layers.psn import MASK
 from ibwire_layers.syndrome import INVALID_CREDITS
-
-if TYPE_CHECKING:
-    from ibwire.connections.connection_tracker import ConnectionTracker
 
 FEWEST = 2
 """Fewer packets are taken one by one."""
@@ -33,34 +31,9 @@ ANSWERS = RESPONSES - ACKNOWLEDGE
 """Opcodes of responses to READs and atomics."""
 
 
-def take_all(
-    pair: ConnectionTracker, ways: Sequence[int], packets: Sequence[TransportPacket]
-) -> None:
-    """Take the next packets of a connection.
-
-    ways: which end sent each packet.
-    """
-    at = 0
-    while at < len(packets):
-        at += take(pair, ways, packets, at)
-
-
-def take(
-    pair: ConnectionTracker, ways: Sequence[int], packets: Sequence[TransportPacket], at: int
-) -> int:
-    """Take the packet at a place, and those behind it that go on with a retransmission.
-
-    Returns how many.
-    """
-    count = 0 if pair.is_holding else advance(pair, ways, packets, at)
-    if count:
-        return count
-    pair.take(ways[at], packets[at])
-    return 1
-
-
 def advance(
-    pair: ConnectionTracker,
+    requests: Sequence[RequestTracker],
+    observer: PacketObserver | None,
     ways: Sequence[int],
     packets: Sequence[TransportPacket],
     at: int,
@@ -69,32 +42,33 @@ def advance(
 ) -> int:
     """Take the packets from a place on that go on with a retransmission; returns how many.
 
+    requests: of both ends of a connection. ways: which end sent each packet.
     were_held: they have waited for a response, as those of which an ACK has passed do.
     """
     packet = packets[at]
-    if not pair.connection.is_reliable:
+    if not requests[0].connection.is_reliable:
         return 0
     if packet.opcode in REQUESTS:
-        tracker = pair.requests[ways[at]]
+        tracker = requests[ways[at]]
         run = tracker.run
         if run is None or run.end & MASK != packet.psn or not _goes_on(tracker, run, packet):
             return 0
         if run.end <= tracker.acked and not were_held:
             return 0
         first, end = run.end, _end_of_requests(tracker, run.end)
-        count = _count(pair, ways, packets, at, first=first, end=end, opcodes=REQUESTS)
+        count = _count(tracker, ways, packets, at, first=first, end=end, opcodes=REQUESTS)
         if count:
-            _take_requests(pair, tracker, run, packets[at : at + count])
+            _take_requests(tracker, observer, run, packets[at : at + count])
         return count
     if packet.opcode in ANSWERS:
-        tracker = pair.requests[1 - ways[at]]
+        tracker = requests[1 - ways[at]]
         first = tracker.replay_end or 0
         if not first or first & MASK != packet.psn:
             return 0
         end = _end_of_responses(tracker, first)
-        count = _count(pair, ways, packets, at, first=first, end=end, opcodes=ANSWERS)
+        count = _count(tracker, ways, packets, at, first=first, end=end, opcodes=ANSWERS)
         if count:
-            _take_responses(pair, tracker, first, packets[at : at + count])
+            _take_responses(tracker, observer, first, packets[at : at + count])
         return count
     return 0
 
@@ -144,7 +118,7 @@ def _end_of_responses(tracker: RequestTracker, first: int) -> int:
 
 
 def _count(
-    pair: ConnectionTracker,
+    tracker: RequestTracker,
     ways: Sequence[int],
     packets: Sequence[TransportPacket],
     at: int,
@@ -154,12 +128,12 @@ def _count(
     opcodes: frozenset[int],
 ) -> int:
     """How many packets from a place on have the next PSNs and identifications; 0 for too few."""
-    way, mtu = ways[at], pair.connection.mtu
-    identity = pair.connection.identities[way]
+    way, mtu = ways[at], tracker.connection.mtu
+    identity = tracker.connection.identities[way]
     if not identity.counts_up or end - first < FEWEST:
         return 0
     ip_id, newest = identity.high, identity.newest
-    last_ns = pair.requests[way if opcodes is REQUESTS else 1 - way].last_ns
+    last_ns = tracker.last_ns
     place = at
     for place in range(at, min(len(packets), at + end - first)):
         packet = packets[place]
@@ -184,14 +158,14 @@ def _count(
 
 
 def _take_requests(
-    pair: ConnectionTracker,
     tracker: RequestTracker,
+    observer: PacketObserver | None,
     run: Retransmission,
     packets: Sequence[TransportPacket],
 ) -> None:
     """Take requests that are retransmitted, from the PSN on with which the run goes on."""
     assert tracker.next is not None
-    observer, first, last = pair.packet_observer, run.end, packets[-1]
+    first, last = run.end, packets[-1]
     is_doubtful = run.event.cause not in (Cause.NAK, Cause.RNR)
     for psn, packet in enumerate(packets, first):
         if observer is not None:
@@ -208,23 +182,23 @@ def _take_requests(
     run.event.count += len(packets)
     run.event.last_psn, run.event.last_number = last.psn, last.number
     tracker.last_place = last.place
-    _count_packets(pair, tracker.end, packets)
+    _count_packets(tracker.connection, tracker.end, packets)
     tracker.age_by(len(packets))
 
 
 def _take_responses(
-    pair: ConnectionTracker,
     tracker: RequestTracker,
+    observer: PacketObserver | None,
     first: int,
     packets: Sequence[TransportPacket],
 ) -> None:
     """Take responses that are sent again, from this PSN on."""
-    observer, again, last = pair.packet_observer, tracker.answered_again, packets[-1]
+    again, last = tracker.answered_again, packets[-1]
     for psn, packet in enumerate(packets, first):
         if observer is not None:
             observer.response(tracker, packet, PacketStatus.RETRANSMITTED)
         if 0 <= packet.syndrome < INVALID_CREDITS:
-            counts = pair.connection.directions[tracker.end]
+            counts = tracker.connection.directions[tracker.end]
             counts.note_credits(lowest=packet.syndrome, highest=packet.syndrome)
         again[psn] = again.pop(psn, 0) + 1
         if len(again) > ANSWERED_AGAIN:
@@ -235,18 +209,18 @@ def _take_responses(
     if tracker.disturbed_end:
         tracker.answered_end = tracker.replay_end
     tracker.last_place = last.place
-    _count_packets(pair, 1 - tracker.end, packets)
+    _count_packets(tracker.connection, 1 - tracker.end, packets)
     tracker.age_by(len(packets))
 
 
-def _count_packets(pair: ConnectionTracker, way: int, packets: Sequence[TransportPacket]) -> None:
+def _count_packets(connection: Connection, way: int, packets: Sequence[TransportPacket]) -> None:
     """Count retransmitted packets of a direction, and remember their identifications."""
-    counts = pair.connection.directions[way]
+    counts = connection.directions[way]
     counts.packets += len(packets)
     counts.bytes += sum([each.length for each in packets])
     counts.payload_bytes += sum([each.size for each in packets])
     counts.retransmitted += len(packets)
     counts.last_ns = packets[-1].time_ns
-    note = pair.connection.identities[way].note
+    note = connection.identities[way].note
     for each in packets:
         note(each)

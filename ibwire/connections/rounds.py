@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ibwire.connections import repeats, short_runs
+from ibwire.connections import short_runs
 from ibwire.connections.connection_tracker import ConnectionTracker
 from ibwire.connections.packets import Rows
 from ibwire.connections.short_runs import Index
@@ -94,5 +94,5 @@ def _take_odd(
         while at < len(packets):
             if begin + at - start >= ALONE and one.is_regular and other.is_regular:
                 return begin + at - start
-            at += repeats.take(tracker, ways, packets, at)
+            at += tracker.take_some(ways, packets, at)
     return end - start
