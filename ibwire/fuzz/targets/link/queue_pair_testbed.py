@@ -217,9 +217,8 @@ class QueuePairTestbed(LinkTestbed):
                 return difference
         difference = self._carry_out(case, profile)
         if is_witness:
-            if (
-                difference is not None
-            ):  # a response may have been late: only what comes again counts
+            if difference is not None:
+                # A response may have been late: only what comes again counts.
                 difference = self._carry_out(case, profile)
             self._kept_witnesses += [] if self._kept is None else [self._kept]
             if difference is not None or len(self.history) >= SUSPECTS:
