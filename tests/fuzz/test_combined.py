@@ -40,7 +40,11 @@ from ibwire.fuzz.targets.emulated_device import (
 from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire.fuzz.vocabulary.queue_pair import combined
 from ibwire.fuzz.vocabulary.queue_pair.combined import CombinedGenerator
-from ibwire.fuzz.vocabulary.queue_pair.edge_operators import ignored_meanwhile, window_range
+from ibwire.fuzz.vocabulary.queue_pair.edge_operators import (
+    duplicates_meanwhile,
+    ignored_meanwhile,
+    window_range,
+)
 from ibwire.fuzz.vocabulary.queue_pair.generator import Menu
 from ibwire.fuzz.vocabulary.queue_pair.messages import answers
 from ibwire.fuzz.vocabulary.queue_pair.traffic import Traffic
@@ -50,8 +54,8 @@ from ibwire_layers.packet import Packet as WholePacket
 from mutants.engine import _patched_sources, copied
 from mutants.table import EDGES, FIRMWARE, INTERACTIONS, read_mutants
 
-MUTANTS = read_mutants(INTERACTIONS)
-TABLES = MUTANTS | read_mutants(EDGES) | read_mutants(FIRMWARE)
+MUTANTS = read_mutants(INTERACTIONS) | read_mutants(EDGES)
+TABLES = MUTANTS | read_mutants(FIRMWARE)
 BINDING = Binding(PEER_ADDRESS, ADDRESS)
 
 SEND, WRITE, READ = OpCode.RC_SEND_ONLY, OpCode.RC_RDMA_WRITE_ONLY, OpCode.RC_RDMA_READ_REQUEST
@@ -331,6 +335,35 @@ def test_a_range_that_leaves_a_window_stays_inside_its_region() -> None:
         assert number(packet.fields["reth.rkey"]) == known["mw.rkey"], seed
         assert first < known["mw.va"] or last > known["mw.end"], seed
         assert known["va"] <= first < last <= known["end"], seed
+
+
+@pytest.mark.parametrize("left", [1, 2, 5])
+def test_requests_before_the_psn_wrap_come_again_while_one_behind_it_waits(left: int) -> None:
+    """A READ up to the wrap is made first: no case has to come to one by chance."""
+    first_psn = (1 << 24) - left
+    device = Emulation(Connection(rq_psn=first_psn))
+
+    for seed in range(20):
+        steps = list(duplicates_meanwhile(Traffic(Random(seed), device.connection), device))
+        found = shown("replay-behind-newer-responses-at-the-wrap", steps, rq_psn=first_psn)
+        assert found is not None, seed
+
+
+def test_requests_before_the_psn_wrap_come_again_soon_after_it() -> None:
+    connection = Connection(rq_psn=(1 << 24) - 2)
+
+    for seed in range(20):
+        device, traffic = Emulation(connection), Traffic(Random(seed), connection)
+        before: list[Step] = [packet(READ), packet(WRITE), packet(READ)]
+        for step in before:
+            device.prepare(step)
+            assert isinstance(step, Packet)
+            traffic.sent.append((step, device.psn("expected")))
+            device.receive(BINDING.frame(step, device.psn("expected"), device.symbols))
+            device.answers()
+        steps = [*before, *duplicates_meanwhile(traffic, device)]
+        found = shown("replay-behind-newer-responses-at-the-wrap", steps, rq_psn=connection.rq_psn)
+        assert found is not None, seed
 
 
 def test_what_comes_during_a_wait_counts_for_no_retry() -> None:

@@ -120,7 +120,7 @@ REQUEST_OPERATORS: Sequence[Operator[RequestOperator]] = (
     Operator(Role.RESPONDER, Group.DUP, edge.lost_answers, weight=5, combined=True),
     Operator(Role.RESPONDER, Group.PSN, edge.long_gap, weight=3, combined=True),
     Operator(Role.RESPONDER, Group.DUP, edge.duplicate_of_another, weight=3, combined=True),
-    Operator(Role.RESPONDER, Group.DUP, edge.duplicates_meanwhile, weight=4, combined=True),
+    Operator(Role.RESPONDER, Group.DUP, edge.duplicates_meanwhile, weight=8, combined=True),
     Operator(Role.RESPONDER, Group.FIELD, edge.migration_bit, weight=3, combined=True),
     Operator(Role.RESPONDER, Group.LENGTH, edge.empty_part, weight=8, fatal=True, combined=True),
     Operator(Role.RESPONDER, Group.FIELD, edge.key_bit, weight=6, fatal=True, combined=True),

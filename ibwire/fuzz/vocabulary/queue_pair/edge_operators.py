@@ -173,11 +173,23 @@ def duplicate_of_another(traffic: Traffic, reference: Emulation) -> Sequence[Ste
 
 
 def duplicates_meanwhile(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
-    """Duplicates of READs and atomics while the response to a newer request waits."""
-    rng, mtu = traffic.rng, traffic.mtu
-    kept = [each for each in traffic.sent[-RECENT:] if each[0].opcode in _ANSWERED]
-    if not kept or reference.under_way is not None:
+    """Duplicates of READs and atomics while the response to a newer request waits.
+
+    Where PSNs are about to wrap, or have just wrapped, the newer request is behind the wrap and
+    its duplicates are of requests before it.
+    """
+    rng, mtu, connection = traffic.rng, traffic.mtu, reference.connection
+    is_answered = connection.service == "RC" and connection.max_dest_rd_atomic
+    if not is_answered or reference.under_way is not None:
         return []
+    expected = reference.psn("expected")
+    kept = [each for each in traffic.sent if each[0].opcode in _ANSWERED]
+    kept = kept[-connection.max_dest_rd_atomic :]
+    steps: list[Step] = []
+    left = MASK + 1 - expected
+    if left * mtu <= READABLE or not kept:
+        older = read(left * mtu if left * mtu <= READABLE else rng.choice((8, 2 * mtu)), {})
+        steps, kept = [older], [(older, expected)]
     newer = rng.choice(
         (
             read(rng.choice((8, 2 * mtu)), {}),
@@ -185,22 +197,28 @@ def duplicates_meanwhile(traffic: Traffic, reference: Emulation) -> Sequence[Ste
             Packet(int(FORMS["WRITE"][3]), length=8),
         )
     )
-    steps: list[Step] = [newer.altered(held=True)]
-    for packet, psn in rng.sample(kept, min(len(kept), rng.choice((1, 1, 2)))):
+    taken = sum(_psns_of(each, mtu) for each in (*steps, newer) if isinstance(each, Packet))
+    steps.append(newer.altered(held=True))
+    before_wrap = [each for each in kept if each[1] > expected]
+    known = before_wrap or kept
+    for packet, psn in rng.sample(known, min(len(known), rng.choice((1, 1, 2)))):
         again = repeated(packet, psn, reference, "duplicate meanwhile")
-        # One that is held before this one moves what is expected on.
-        taken = max(-(-_length_of(newer) // mtu), 1)
+        # What comes before it moves what is expected on.
         steps.append(again.altered(psn=(again.psn[0], again.psn[1] - taken), held=True))
     last = steps[-1]
     assert isinstance(last, Packet)
     return [*steps[:-1], last.altered(held=False)]
 
 
-def _length_of(packet: Packet) -> int:
+def _psns_of(packet: Packet, mtu: int) -> int:
+    """PSNs that a request takes."""
     length = packet.fields.get("reth.dma_len", 0) if packet.opcode == READ else 0
     assert isinstance(length, int)
-    return length
+    return max(-(-length // mtu), 1)
 
+
+READABLE = 8192
+"""Bytes of memory that a READ can ask for."""
 
 RECENT = 8
 """Packets that were executed last."""
