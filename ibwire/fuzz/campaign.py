@@ -437,8 +437,15 @@ class Campaign:
         return True
 
     def _allowing(self, case: Case) -> Profile | None:
-        """The reference with choices that the specification leaves open which explain a case."""
+        """The reference with choices that the specification leaves open which explain a case.
+
+        Of those that a deterministic target always shows in their witness, only the ones that
+        it has shown.
+        """
         allowed = [choice for choice in self._choices if choice.allowed]
+        if self._testbed.is_deterministic:
+            shown = self._open_names(self._witness_cases)
+            allowed = [each for each in allowed if not each.is_always_shown or each.name in shown]
         return explanation(case, self.state.profile, allowed, self._testbed.replay)
 
     def _shortest_fault(self, case: Case, difference: Difference, allowed: Profile) -> Case:

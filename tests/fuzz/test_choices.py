@@ -43,6 +43,8 @@ from ibwire.fuzz.vocabulary.vocabularies import (
 from ibwire.rc.profile import PROFILES, SPEC, Profile
 from ibwire.rc.work import WROpcode
 from ibwire_layers.opcodes import OpCode
+from mutants.engine import copied
+from mutants.table import EDGES, read_mutants
 
 NO_CHOICE = {
     "name": "is no behaviour",
@@ -255,6 +257,21 @@ def test_what_is_left_open_is_taken_over_and_no_finding(name: str) -> None:
 
     assert campaign.one_case(100) is None
     assert list(campaign.report.taken) == [name]
+
+
+def test_what_the_witness_of_a_choice_does_not_show_is_no_choice() -> None:
+    """Responses that leave out of order at the PSN wrap are not those of a device that always
+    answers in turn."""
+    fault = read_mutants(EDGES)["replay-behind-newer-responses-at-the-wrap"]
+    read = Packet(int(OpCode.RC_RDMA_READ_REQUEST), fields={"reth.dma_len": 8})
+    again = read.altered(psn=("expected", -2))
+    case = Case(Connection(rq_psn=0xFFFFFF), (read, read.altered(held=True), again))
+    testbed = EmulatorTestbed(copied(fault)[Emulation.__module__].Emulation)
+
+    finding = Campaign(testbed, lambda number: Once(case)).one_case(100)
+
+    assert finding is not None
+    assert finding.rule.endswith("#psn-order")
 
 
 def test_what_two_deviations_do_together_is_found_as_each_of_them() -> None:

@@ -38,6 +38,9 @@ class Choice:
     about: str
     rule: str
     """The section that fixes it, or leaves it open."""
+    is_always_shown: bool = False
+    """Whether a deterministic device that makes it shows that in its witness: without that, what
+    it would explain is a fault."""
 
     def variants(self, profile: Profile) -> Iterator[Profile]:
         """The profile with each of the other values."""
@@ -56,7 +59,14 @@ CHOICES: Sequence[Choice] = (
     Choice("counts_identification", _BOTH, True, "the IPv4 identification", "RFC 6864"),
     Choice("route_hop_limit", (None, 64), True, "the hop limit", "IBA A17.3.2"),
     Choice("coalesces_acks", _BOTH, True, "one ACK for several requests", "IBA 9.7.5.1.2"),
-    Choice("answers_in_turn", _BOTH, True, "the MSN of a late answer", "IBA 9.7.5.1.2"),
+    Choice(
+        "answers_in_turn",
+        _BOTH,
+        True,
+        "the MSN of a late answer",
+        "IBA 9.7.5.1.2",
+        is_always_shown=True,
+    ),
     Choice(
         "duplicate_ack", tuple(DuplicateAck), True, "which duplicates are ACKed", "IBA 9.7.5.1.4"
     ),

@@ -65,6 +65,8 @@ class EmulatorTestbed(Testbed):
     difference is reproduced on fresh devices, first with its case alone.
     """
 
+    is_deterministic = True
+
     def __init__(self, open_device: Open, vocabulary: Vocabulary = QUEUE_PAIR) -> None:
         super().__init__()
         self.vocabulary = vocabulary

@@ -62,6 +62,8 @@ class Testbed(ABC):
     """The cases that show the choices of the target."""
     without_witness: Collection[str] = ()
     """Choices whose witnesses the target cannot be given."""
+    is_deterministic = False
+    """Whether the target always makes a choice in the same way, as in the witnesses."""
     failures: tuple[type[Exception], ...] = ()
     """What is raised when the device does not do its part."""
 
