@@ -49,7 +49,11 @@ LAZY = {"ibwire_layers.derive": "names Construct inside the function that needs 
 """Modules that import a higher rank inside a function."""
 
 STANDARD_LIBRARY_ONLY = ("ibwire_layers", "ibwire", "ibwire.base")
-FOREIGN = {"ibwire.base.histogram": {"numpy"}, "ibwire.base.work": {"ray"}}
+FOREIGN = {
+    "ibwire.base.histogram": {"numpy"},
+    "ibwire.base.membership": {"numpy"},
+    "ibwire.base.work": {"ray"},
+}
 """Modules of these packages that need another library."""
 
 HEAVY = {"scapy", "construct", "pcapy", "pyarrow", "rich", "click"}

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ibwire.base.membership import are_among
 from ibwire.connections.flow import FlowKey, FlowKeys
 from ibwire.connections.opcode_sets import ACKNOWLEDGE, ANSWERED, ATOMIC, RESPONSES
 from ibwire.connections.packets import Rows
@@ -157,13 +158,13 @@ class _Answers:
         wanted |= self._psn[responses]
         of_any = self._scores(asked, wanted)
         odd = self._contradicted(of_any, asked, wanted)
-        of_any = of_any.take(~_are_among(self._pairs_of(of_any), odd))
+        of_any = of_any.take(~are_among(self._pairs_of(of_any), odd))
         fits = np.bincount(of_any.one, minlength=self._size)
         """(flows,) how many others fit; so is the next."""
         several = fits[flow[responses]] > 1
         wanted = np.where(several, wanted << 16 | self._port[flow[responses]], -1)
         of_port = self._scores(asked << 16 | self._rows.port[requests], wanted)
-        of_port = of_port.take(~_are_among(self._pairs_of(of_port), odd))
+        of_port = of_port.take(~are_among(self._pairs_of(of_port), odd))
         fits_port = np.bincount(of_port.one, minlength=self._size)
         is_guess = (fits > 1) & (fits_port == 0)
         return _best(
@@ -207,7 +208,7 @@ class _Answers:
         asked, wanted: (requests,) and (responses,) what they have and name; below 0 is nothing.
         """
         nothing = np.zeros(0, np.int64)
-        is_named = _are_among(asked, wanted)
+        is_named = are_among(asked, wanted)
         requests, asked = self._requests[is_named], asked[is_named]
         if not len(requests):
             return _Scores(nothing, nothing, nothing, nothing)
@@ -279,15 +280,6 @@ def _best(possible: Mapping[str, list[_Scores]]) -> list[Pair]:
                 taken |= {near, far}
                 pairs.append(Pair(near, far, how))
     return pairs
-
-
-def _are_among(values: Index, others: Index) -> Flags:
-    """(n,) which are among others; `np.isin` would import numpy.ma for many."""
-    if not len(others):
-        return np.zeros(len(values), np.bool_)
-    others = np.sort(others)
-    found: Flags = others[np.minimum(np.searchsorted(others, values), len(others) - 1)] == values
-    return found
 
 
 def _rank(flow: Index) -> Index:

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ibwire.base.histogram import buckets
+from ibwire.base.membership import are_among
 from ibwire.connections.connection import MTUS, Connection
 from ibwire.connections.connection_tracker import ConnectionTracker
 from ibwire.connections.counts import DirectionCounts
@@ -258,7 +259,7 @@ def plain(packets: Packets, known_mtu: Index) -> tuple[Index, Flags, Flags]:
     first_full[connection] = full[first]
     unknown = connection[mtu[connection] == 0]
     shown = packets.size[first_full[unknown]]
-    mtu[unknown] = np.where(np.isin(shown, MTUS), shown, 0)
+    mtu[unknown] = np.where(are_among(shown, MTUS), shown, 0)
     of_packet = mtu[packets.connection]
     odd = rows.damaged | (packets.is_response & (rows.syndrome >= 0x20))
     odd |= is_full & (packets.size != of_packet)

@@ -17,6 +17,7 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
+from ibwire.base.membership import are_among
 from ibwire.connections.connection import MTUS, Connection
 from ibwire.connections.connection_tracker import ConnectionTracker
 from ibwire.connections.counts import DirectionCounts
@@ -240,7 +241,7 @@ def _regular(exchange: Exchange, rows: Rows) -> int:
     odd |= np.searchsorted(wanted, answers, side="right") > given
     damaged = tracker.connection.damaged.answers[1 - tracker.end]
     if damaged:  # it counts as retransmitted
-        odd |= is_answer & np.isin(rows.psn[responses], list(damaged))
+        odd |= is_answer & are_among(rows.psn[responses], list(damaged))
     # A response after a message that was left unfinished completes that as well.
     odd |= tracker.has_broken_message
     return min(end, _or(_first(odd, responses), end))

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ibwire.base.membership import are_among
 from ibwire.connections.flow import addresses
 from ibwire.connections.tcp_handshakes import VERSION_SIZE
 from ibwire.dissect import Columns
@@ -76,7 +77,7 @@ class Segments:
         if not wanted:
             return
         frames = self.columns.frames
-        chosen = np.isin(self.hash, np.array(list(wanted), np.uint64))
+        chosen = are_among(self.hash, np.array(list(wanted), np.uint64))
         for place in np.flatnonzero(chosen).tolist():
             row, tcp = int(self.rows[place]), int(self.tcp[place])
             start, end = int(self.start[place]), int(self.end[place])

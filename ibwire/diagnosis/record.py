@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ibwire.base.histogram import Histogram
+from ibwire.base.membership import are_among
 from ibwire.connections.connection import Connection
 from ibwire.connections.events import FlowEvent, FlowEventKind, Message
 from ibwire.connections.newest import NewestPackets
@@ -505,7 +506,7 @@ class _Watch:
         if self._clue is not None:
             acks = self._clue.acks
             acknowledged = answers[_IS_ACKNOWLEDGE[rows.opcode[exchange.responses]]]
-            known = np.isin(acknowledged, list(acks))
+            known = are_among(acknowledged, list(acks))
             for psn in acknowledged[known].tolist():
                 acks[psn] += 1
             for psn in acknowledged[~known][: max(0, ACKS - len(acks))].tolist():

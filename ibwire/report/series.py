@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ibwire.base.membership import are_among
 from ibwire.connections.connection import Connection
 from ibwire.connections.events import FlowEvent, FlowEventKind, Message
 from ibwire.connections.opcode_sets import ACKNOWLEDGE, READ, RESPONSES, VERB
@@ -527,7 +528,7 @@ class Collector:
     def run(self, run: Run) -> None:
         """Regular packets."""
         number, rows = run.connection.number, run.rows
-        is_wanted = np.isin(rows.number, self._wanted_numbers)
+        is_wanted = are_among(rows.number, self._wanted_numbers)
         found: dict[int, Spot] = {}
         for end, at, heights in self.series[number].run(run):
             for index in np.flatnonzero(is_wanted[at]).tolist():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from ibwire.base.membership import are_among
 from ibwire.rules.findings import Rule, Severity
 from ibwire.rules.packet import Chunk, Mask, PacketRule
 from ibwire_layers import outer
@@ -78,8 +79,8 @@ def _ip_is_wrong(chunk: Chunk) -> Mask:
     wrong[rows] = _folded(_sums(frames.data, at[rows], size)) != 0xFFFF
     empty = np.flatnonzero(wrong & (chunk["ip.checksum"] == 0))
     if len(empty):
-        filled = np.unique(chunk["ip.src"][rows][chunk["ip.checksum"][rows] != 0])
-        wrong[empty] = np.isin(chunk["ip.src"][empty], filled)
+        filled = chunk["ip.src"][rows][chunk["ip.checksum"][rows] != 0]
+        wrong[empty] = are_among(chunk["ip.src"][empty], filled)
     return wrong
 
 

@@ -7,6 +7,7 @@ from typing import Self
 
 import numpy as np
 
+from ibwire.base.membership import are_among
 from ibwire.connections.connection import MTUS
 from ibwire.connections.packets import TransportPacket
 from ibwire.connections.runs import Index
@@ -143,7 +144,7 @@ def _size(chunk: Chunk) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
 
 def _is_partial(chunk: Chunk) -> Mask:
     size = _size(chunk)
-    mask: Mask = chunk.are(_FULL) & ~np.isin(size, MTUS)
+    mask: Mask = chunk.are(_FULL) & ~are_among(size, MTUS)
     return mask
 
 
@@ -160,7 +161,7 @@ def _dma(chunk: Chunk, row: int) -> str:
 
 
 def _has_faulty_length(chunk: Chunk) -> Mask:
-    mask: Mask = np.isin(chunk.columns.frames.fault[chunk.rows], _LENGTH_FAULTS)
+    mask: Mask = are_among(chunk.columns.frames.fault[chunk.rows], _LENGTH_FAULTS)
     return mask
 
 
