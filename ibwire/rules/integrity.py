@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import numpy.typing as npt
 
+from ibwire.base.membership import are_among
 from ibwire.rules.findings import EXAMPLES, Rule, Severity
 from ibwire.rules.packet import BAD, GOOD, Chunk, Mask, PacketRule, opcodes_where
 from ibwire_layers.headers import ImmDt
@@ -236,8 +237,10 @@ class Tally:
     """
 
     def __init__(self) -> None:
-        self._counts: dict[int, list[int]] = {}
-        """Flow, opcode and pad count as one number -> right ones, wrong ones."""
+        self._keys = np.zeros(0, np.int64)
+        """Flow, opcode and pad count as one number, ascending."""
+        self._counts = np.zeros((0, 2), np.int64)
+        """(keys, 2) right ones, wrong ones."""
         self._numbers: dict[int, list[int]] = {}
         """The first wrong ones of a flow."""
 
@@ -250,47 +253,67 @@ class Tally:
         number: npt.NDArray[np.int64],
     ) -> None:
         """Count some packets, all (n,)."""
-        key = flow.astype(np.int64) << 10 | opcode.astype(np.int64) << 2 | pad
+        key = flow.astype(np.int64) << _KIND_BITS | opcode.astype(np.int64) << 2 | pad
         for column, value in enumerate((GOOD, BAD)):
-            found, counts = np.unique(key[status == value], return_counts=True)
-            for each, count in zip(found.tolist(), counts.tolist(), strict=True):
-                self._counts.setdefault(each, [0, 0])[column] += count
+            self._add(column, *np.unique(key[status == value], return_counts=True))
         for row in np.flatnonzero(status == BAD).tolist():
             numbers = self._numbers.setdefault(int(flow[row]), [])
             if len(numbers) < EXAMPLES:
                 numbers.append(int(number[row]))
 
+    def _add(self, column: int, keys: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> None:
+        """Add to the counts of different keys (n,), ascending."""
+        new = keys[~are_among(keys, self._keys)]
+        if len(new):
+            at = np.searchsorted(self._keys, new)
+            self._keys = np.insert(self._keys, at, new)
+            self._counts = np.insert(self._counts, at, 0, axis=0)
+        self._counts[np.searchsorted(self._keys, keys), column] += counts
+
+    def _of(self, flow: int) -> slice:
+        """Where the keys of a flow are."""
+        first, end = np.searchsorted(self._keys, (flow << _KIND_BITS, flow + 1 << _KIND_BITS))
+        return slice(int(first), int(end))
+
     def totals(self) -> dict[int, list[int]]:
         """Right and wrong ones by flow."""
-        totals: dict[int, list[int]] = {}
-        for key, counts in self._counts.items():
-            total = totals.setdefault(key >> 10, [0, 0])
-            total[0] += counts[0]
-            total[1] += counts[1]
-        return totals
+        if not len(self._keys):
+            return {}
+        flow = self._keys >> _KIND_BITS
+        starts = np.flatnonzero(np.diff(flow, prepend=-1))
+        sums = np.add.reduceat(self._counts, starts)
+        return dict(zip(flow[starts].tolist(), sums.tolist(), strict=True))
 
     def move(self, flow: int, home: int) -> None:
         """Count a flow as part of another one: the damage was in distinguishing fields."""
-        for key in [key for key in self._counts if key >> 10 == flow]:
-            counts = self._counts.setdefault(home << 10 | key & 0x3FF, [0, 0])
-            counts[1] += self._counts.pop(key)[1]
+        old = self._of(flow)
+        keys, wrong = self._keys[old], self._counts[old, 1].copy()
+        self._counts[old] = 0
+        self._add(1, keys + (home - flow << _KIND_BITS), wrong)
         numbers = self._numbers.setdefault(home, [])
         numbers[:] = sorted(numbers + self._numbers.pop(flow))[:EXAMPLES]
 
     def found(self) -> Iterator[tuple[Rule, int, list[int], int, str]]:
         """Rule, flow, packets, how many they are, and words."""
-        flows: dict[int, list[tuple[int, int, int]]] = {}
-        for key, (good, bad) in self._counts.items():
-            flows.setdefault(key >> 10, []).append((key >> 2 & 0xFF, good, bad))
         for flow, numbers in self._numbers.items():
-            kinds = flows[flow]
-            good, bad = (sum(kind[column] for kind in kinds) for column in (1, 2))
-            always = [kind for kind in kinds if kind[2] >= SYSTEMATIC and not kind[1]]
+            at = self._of(flow)
+            good, bad = self._counts[at].sum(axis=0).tolist()
+            always = [
+                key >> 2 & 0xFF
+                for key, (right, wrong) in zip(
+                    self._keys[at].tolist(), self._counts[at].tolist(), strict=True
+                )
+                if wrong >= SYSTEMATIC and not right
+            ]
             words = f"{bad} of {good + bad} packets have a wrong ICRC"
             if always and good:
-                names = ", ".join(sorted({name_of(opcode) for opcode, _, _ in always}))
+                names = ", ".join(sorted({name_of(opcode) for opcode in always}))
                 words += f", among them every {names} of the same padding"
             if always or (bad >= SYSTEMATIC and bad >= good):
                 yield ICRC, flow, numbers, bad, words
             else:
                 yield DAMAGED, flow, numbers, bad, words
+
+
+_KIND_BITS = 10
+"""Bits of an opcode and a pad count in the key of a count."""
