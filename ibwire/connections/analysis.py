@@ -192,8 +192,7 @@ class Analysis:
         self._settle(force=True)
         if self._block:
             rest = self._count_untracked(self._take_kept())
-            if len(rest):
-                self._deliver(rest)
+            self._deliver_last(rest)
         summary = self._summary
         for tracker in self._trackers.values():
             tracker.finish(summary.last_ns)
@@ -399,7 +398,10 @@ class Analysis:
 
     @property
     def trackers(self) -> list[ConnectionTracker]:
-        """What follows connections, in the order in which it was made."""
+        """What follows connections, in the order in which it was made.
+
+        At the end of a capture it may be forgotten (`_deliver_last`).
+        """
         return list(self._trackers.values())
 
     def _judge_icrcs(self, rows: Rows) -> None:
@@ -538,6 +540,28 @@ class Analysis:
         if observer is not None and not observer.takes_together(connection):
             return False
         return not any(self._flows.keys[flow] in self._negotiated for flow in connection.flows)
+
+    def _deliver_last(self, rows: Rows) -> None:
+        """Give the last packets to their connections, and forget trackers that are not needed.
+
+        Where many packets are left, their connections are taken some thousands of packets at a
+        time, so that few of the trackers are in memory together.
+        """
+        order = np.argsort(self._number[rows.flow], kind="stable")
+        number = self._number[rows.flow[order]]
+        begin = 0
+        while len(rows) - begin > SMALL_BLOCK:
+            last = number[begin + SMALL_BLOCK - 1]
+            end = int(np.searchsorted(number, last, side="right"))
+            self._deliver(rows.take(order[begin:end]))
+            over = np.flatnonzero(np.bincount(number[begin:end])).tolist()
+            for each in over:
+                self._trackers.pop(each).end(self._summary.last_ns)
+            if self._runs_observer is not None:
+                self._runs_observer.over(over)
+            begin = end
+        if begin < len(rows):
+            self._deliver(rows.take(order[begin:]))
 
     def _deliver(self, rows: Rows) -> None:
         """Give packets to their connections."""

@@ -257,6 +257,15 @@ class ConnectionTracker:
             connection.directions = totals
             self.first_packets = None
 
+    def end(self, now: int) -> None:
+        """The same, and this tracker is not used any more.
+
+        It and its trackers of requests refer to each other: while no garbage is collected, they
+        would stay in memory.
+        """
+        self.finish(now)
+        del self.requests
+
     # Joining the parts of a connection from different files.
 
     def fingerprint(self, *, is_turned: bool = False) -> tuple[object, ...]:

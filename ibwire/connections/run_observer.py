@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from ibwire.connections.packet_observer import PacketObserver
@@ -44,3 +45,6 @@ class RunsObserver(RunObserver, Protocol):
 
     def runs(self, runs: Runs) -> None:
         """Packets of which none must be reported alone, before they change the trackers."""
+
+    def over(self, connections: Sequence[int]) -> None:
+        """No packets of these connections follow, by their numbers."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -304,6 +304,12 @@ class Conformance:
                 type(checks[0]).run(checks, run)
             RequestHistory.run([each.history for each in checked], run)
         self._note_congestion(runs)
+
+    def over(self, connections: Sequence[int]) -> None:
+        """Forget what packets of these connections are compared with."""
+        for number in connections:
+            for end in (0, 1):
+                self._histories.pop((number, end), None)
 
     def _note_congestion(self, runs: Runs) -> None:
         """Take the CNPs and the marked packets of runs."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from heapq import merge
 from typing import Any
@@ -19,8 +20,10 @@ from examples import sampled, scaled
 from ibwire.connections import analysis, untracked
 from ibwire.connections.analysis import Analysis
 from ibwire.connections.connection import Connection
+from ibwire.connections.connection_tracker import ConnectionTracker
 from ibwire.connections.ending import Trouble
 from ibwire.connections.summary import Summary
+from ibwire.rules.conformance import Conformance
 from ibwire_layers.opcodes import OpCode
 
 SECOND_NS = 10**9
@@ -253,3 +256,45 @@ def test_one_read_may_come_before_the_packet_that_shows_the_path_mtu(
 
     assert counted == expected
     assert found.connections[0].mtu == MTU
+
+
+def with_odd_packets(count: int) -> list[Stamped]:
+    talks = [Talk(number=number) for number in range(count)]
+    for talk in talks:
+        talk.sends(0, 3)
+        talk.ask(OpCode.RC_SEND_ONLY, 4, 64)
+        talk.answer(3, 3, syndrome=0x60)
+        talk.sends(3, 2)
+    return together(talks)
+
+
+@pytest.mark.parametrize("make", [Analysis, lambda: Analysis(Conformance())])
+def test_last_packets_are_taken_a_few_connections_at_a_time_as_if_all_together(
+    make: Callable[[], Analysis], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames = with_odd_packets(12)
+    expected = told(feed(make(), frames).finish())
+    monkeypatch.setattr(analysis, "SMALL_BLOCK", 40)
+    one = make()
+
+    found = feed(one, frames).finish()
+
+    assert told(found) == expected
+    assert len(one.trackers) < 5
+
+
+def test_trackers_that_are_forgotten_need_no_collection_of_garbage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A command that reads one capture collects none."""
+    monkeypatch.setattr(analysis, "SMALL_BLOCK", 40)
+    gc.collect()
+    gc.disable()
+    try:
+        one = feed(Analysis(Conformance()), with_odd_packets(12))
+        one.finish()
+        left = sum(isinstance(each, ConnectionTracker) for each in gc.get_objects())
+    finally:
+        gc.enable()
+
+    assert left < 5
