@@ -612,6 +612,18 @@ AT_RISK: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
         "READ_RESPONSE_MIDDLE (a gap in the responses of a READ): READ_REQUEST instead of nothing",
         "retry-count",
     ),
+    (
+        "rnr-nak-leaks",
+        Connection(receives=0),
+        [
+            WRITE,
+            *[SEND] * 8,
+            Packet(int(OpCode.RC_SEND_MIDDLE), length=256),
+        ],
+        "SEND_MIDDLE (a MIDDLE without its FIRST) after no receive request: "
+        "nothing instead of NAK INVALID_REQUEST",
+        "receive-missing",
+    ),
     (  # the ACK is for the packet that is held
         "ack-request-inside-a-message-ignored",
         Connection(),

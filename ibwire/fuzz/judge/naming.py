@@ -54,6 +54,7 @@ from ibwire.fuzz.judge.request_names import (
 from ibwire.fuzz.judge.scene import (
     ACK_WAIT,
     DURING_RNR,
+    ENOUGH,
     INSIDE,
     RNR_WAIT,
     SHORT,
@@ -74,9 +75,6 @@ from ibwire_layers.errors import DecodeError
 from ibwire_layers.opcodes import INFO, OpCode, Operation, Position
 from ibwire_layers.packet import Packet as WholePacket
 from ibwire_layers.psn import MASK
-
-ENOUGH = 2
-"""Earlier waits of a minimised case that a wrong time takes at most."""
 
 OF_ANOTHER = "a completion of another queue pair"
 """The group of differences in what the step is not about."""
@@ -212,6 +210,10 @@ def _of_wrong(text: str, about: About, effect: Effect, scene: Scene) -> Name:
     rule, group = about.rule, effect.group
     if group == OF_ANOTHER:
         return Name(f"{text}: {effect.text}", effect.rule, group)
+    silencing = scene.repeated_fault if group == "no answer" else None
+    if silencing is not None and silencing.rule != rule:
+        text = f"{text} after {silencing.what}"
+        return Name(f"{text}: {effect.text}", silencing.rule, f"after {silencing.what}: {group}")
     if effect.is_executed:
         group = "executed"
         rule = DUPLICATES if about.rule == DUPLICATE_WRITE else rule

@@ -6,6 +6,7 @@ every queue pair before the last step, and what came before.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ibwire.fuzz.case import (
@@ -49,6 +50,9 @@ from ibwire_layers.errors import DecodeError
 from ibwire_layers.opcodes import INFO, OpCode
 from ibwire_layers.packet import Packet as WholePacket
 from ibwire_layers.psn import HALF, MASK
+
+ENOUGH = 2
+"""Earlier steps of one kind that a minimised case takes at most, unless their number matters."""
 
 SHORT = 10
 """Steps of a case that may be taken to need each of them."""
@@ -230,6 +234,16 @@ class Scene:
         if not self.is_short:
             return None
         return next((about for _, about in self.subjects[:-1] if about.is_ignored), None)
+
+    @property
+    def repeated_fault(self) -> About | None:
+        """What is wrong with so many of the earlier packets that their number matters."""
+        faults = Counter(
+            about
+            for step, about in self.subjects[:-1]
+            if isinstance(step, Packet) and about.is_wrong
+        )
+        return next((about for about, count in faults.most_common(1) if count > ENOUGH), None)
 
     @property
     def before(self) -> About | None:
