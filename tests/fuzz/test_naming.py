@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ibwire.base.units import MS
 from ibwire.fuzz.case import BAD, Case, Connect, Connection, Packet, Post, Step, Value, Wait
 from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.naming import Name, name_of
@@ -535,6 +536,7 @@ def test_the_queue_pair_of_a_device_on_a_link_is_no_other_one() -> None:
 
 
 NO_DATA = Packet(int(OpCode.RC_ACKNOWLEDGE), ("una", 0))
+RNR_NAK = NO_DATA.altered(fields={"aeth.syndrome": 0x21})
 IMMEDIATE = Packet(int(OpCode.RC_SEND_ONLY_WITH_IMMEDIATE))
 AT_RISK: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
     (
@@ -623,6 +625,19 @@ AT_RISK: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
         "SEND_MIDDLE (a MIDDLE without its FIRST) after no receive request: "
         "nothing instead of NAK INVALID_REQUEST",
         "receive-missing",
+    ),
+    (
+        "rnr-nak-is-for-all-queue-pairs",
+        Connection(pairs=2, rnr_retry=1),
+        [
+            Post(int(WROpcode.SEND)),
+            Post(int(WROpcode.SEND), pair=1),
+            RNR_NAK,
+            RNR_NAK.altered(pair=1, held=True),
+            Wait(500 * MS),
+        ],
+        "a wait (the wait after an RNR NAK): nothing instead of SEND_ONLY",
+        "rnr-retry",
     ),
     (  # the ACK is for the packet that is held
         "ack-request-inside-a-message-ignored",

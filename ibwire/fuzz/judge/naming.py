@@ -127,6 +127,9 @@ def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
         return Name(f"{text}: {effect.text}", rule, ERROR)
     if _lacks_retry(scene, effect):
         return Name(f"{text}: {effect.text}", RETRY_COUNT, f"{about.what}: retries")
+    if _lacks_rnr_retry(scene, effect):
+        text = f"{_step_text(step)} ({RNR_WAIT.what})"
+        return Name(f"{text}: {effect.text}", RNR_RETRY, "RNR retries")
     if about.is_wrong and scene.sends_after_its_end:
         return Name(f"{text}: {effect.text}", AFTER_ERROR.rule, ERROR)
     # Whatever a packet is, its MigReq bit counts while a path is to be armed.
@@ -203,6 +206,15 @@ def _lacks_retry(scene: Scene, effect: Effect) -> bool:
     if isinstance(scene.step, Wait):  # one or two are enough where the timer is at fault
         is_limited |= sum(isinstance(step, Wait) for step in scene.earlier) > ENOUGH
     return is_limited and isinstance(scene.step, Packet | Wait) and scene.is_sent_before(missing)
+
+
+def _lacks_rnr_retry(scene: Scene, effect: Effect) -> bool:
+    """Whether the request of an RNR NAK is not retransmitted where a case needs a limit of that."""
+    missing = missing_frame(scene.difference)
+    if missing is None or effect.group != "no answer" or not isinstance(scene.step, Wait):
+        return False
+    is_limited = scene.connection.rnr_retry not in (0, 7)
+    return is_limited and scene.has_rnr_nak and scene.is_sent_before(missing)
 
 
 def _of_wrong(text: str, about: About, effect: Effect, scene: Scene) -> Name:

@@ -236,6 +236,11 @@ class Scene:
         return next((about for _, about in self.subjects[:-1] if about.is_ignored), None)
 
     @property
+    def has_rnr_nak(self) -> bool:
+        """Whether the device has received an RNR NAK."""
+        return any(about.rule.endswith(("#rnr-wait", "#rnr-place")) for _, about in self.subjects)
+
+    @property
     def repeated_fault(self) -> About | None:
         """What is wrong with so many of the earlier packets that their number matters."""
         faults = Counter(
