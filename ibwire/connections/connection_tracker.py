@@ -264,7 +264,8 @@ class ConnectionTracker:
         would stay in memory.
         """
         self.finish(now)
-        del self.requests
+        for each in self.requests:
+            each.release()
 
     # Joining the parts of a connection from different files.
 

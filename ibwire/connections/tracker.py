@@ -104,6 +104,10 @@ class RequestTracker(TrackedRequests):
         self._packet_observer = packet_observer
         self._learn_mtu = learn_mtu
 
+    def release(self) -> None:
+        """Let go of the tracker of the connection, which is not used any more."""
+        self._learn_mtu = _learn_nothing
+
     def expect_start(self, psn: int | None, place: tuple[int, int]) -> None:
         """A handshake, completed at this file and number, has negotiated the first PSN after it."""
         self.start_psns = [*self.start_psns[1 - START_PSNS :], StartPSN(psn, place)]
@@ -571,3 +575,7 @@ class RequestTracker(TrackedRequests):
     def report_message(self, message: OpenMessage, *, number: int, time_ns: int) -> None:
         """Report a message and the response that completes it."""
         self.reports.message(message, self.end, number=number, time_ns=time_ns)
+
+
+def _learn_nothing(mtu: int) -> None:
+    """For a tracker whose connection is over."""
