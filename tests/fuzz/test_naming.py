@@ -38,6 +38,8 @@ SWAP = Packet(int(OpCode.RC_COMPARE_SWAP))
 INVALIDATE = Packet(int(OpCode.RC_SEND_ONLY_WITH_INVALIDATE))
 
 
+UC_SEND_FIRST = Packet(int(OpCode.UC_SEND_FIRST), length=256)
+UC_SEND_MIDDLE = Packet(int(OpCode.UC_SEND_MIDDLE), length=256)
 UC_FIRST = Packet(int(OpCode.UC_RDMA_WRITE_FIRST), length=256, at=7)
 
 
@@ -638,6 +640,42 @@ AT_RISK: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
         ],
         "a wait (the wait after an RNR NAK): nothing instead of SEND_ONLY",
         "rnr-retry",
+    ),
+    (  # it is the held packet that writes
+        "second-sge-keeps-the-offset",
+        Connection(service="UC", sges=3),
+        [UC_SEND_FIRST, UC_SEND_MIDDLE.altered(held=True), Wait(1)],
+        "UC_SEND_MIDDLE (into a receive of several SGEs): other bytes in its memory",
+        "segmentation",
+    ),
+    (
+        "uc-loses-the-receive-request",
+        Connection(service="UC", srq=1),
+        [UC_SEND_FIRST.altered(length=0)],
+        "UC_SEND_FIRST (a SEND FIRST that is too short): no completion LOC_LEN_ERR of a receive",
+        "uc",
+    ),
+    (
+        "exact-fit-refused",
+        Connection(service="UC", srq=1, room=512),
+        [UC_SEND_FIRST, Packet(int(OpCode.UC_SEND_LAST), length=256)],
+        "UC_SEND_LAST (a SEND that fills its receive): "
+        "completion LOC_LEN_ERR of a receive instead of SUCCESS of a receive",
+        "receive-too-short",
+    ),
+    (  # dropped: no byte is written
+        "room-without-last-sge",
+        Connection(service="UC", sges=3),
+        [UC_SEND_FIRST, UC_SEND_MIDDLE, UC_SEND_MIDDLE],
+        "UC_SEND_MIDDLE (into a receive of several SGEs): other bytes in its memory",
+        "receive-too-short",
+    ),
+    (  # misplaced: where its bytes belong none are written either
+        "second-sge-keeps-the-offset",
+        Connection(service="UC", sges=3),
+        [UC_SEND_FIRST, UC_SEND_MIDDLE],
+        "UC_SEND_MIDDLE (into a receive of several SGEs): other bytes in its memory",
+        "segmentation",
     ),
     (  # the ACK is for the packet that is held
         "ack-request-inside-a-message-ignored",

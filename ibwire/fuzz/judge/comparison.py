@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import ne
 from typing import Protocol
 
 from ibwire.base.node import Frame
@@ -107,6 +108,8 @@ class Difference:
     expected: Sequence[object]
     got: Sequence[object]
     """Frames, completions, events, bytes; lines of text of a crash."""
+    size: int = 0
+    """Bytes of memory that differ."""
 
 
 def crash(case: Case, reason: object) -> Difference:
@@ -298,7 +301,7 @@ class ExactComparison(Comparison):
         if completed and whole != (other := target.details()):
             return Difference(number, Kind.COMPLETION, whole, other)
         if reference.memory != target.memory:
-            return Difference(number, Kind.MEMORY, *first_bytes(reference.memory, target.memory))
+            return in_memory(number, reference.memory, target.memory)
         if expected != (raised := target.events()):
             return Difference(number, Kind.EVENT, expected, raised)
         return None
@@ -318,6 +321,17 @@ def apply(device: Device, step: Step) -> None:
         device.command(step)
     elif isinstance(step, Connect):
         device.reconnect(step.connection)
+
+
+def in_memory(number: int, expected: bytearray, got: bytearray) -> Difference:
+    """The difference in memory after a step."""
+    size = count_of_others(expected, got)
+    return Difference(number, Kind.MEMORY, *first_bytes(expected, got), size=size)
+
+
+def count_of_others(memory: bytes | bytearray, other: bytes | bytearray) -> int:
+    """How many bytes of memory differ."""
+    return sum(map(ne, memory, other))
 
 
 def first_bytes(expected: bytearray, got: bytearray) -> tuple[list[object], list[object]]:

@@ -43,6 +43,7 @@ from ibwire.fuzz.judge.request_names import (
     AFTER_ERROR,
     ERROR,
     FULL,
+    NOT_READY,
     RESERVED_OPCODE,
     RIGHT_SEND,
     SERVICES,
@@ -153,18 +154,20 @@ def fault_in(case: Case, place: int, profile: Profile) -> str:
 
 
 def _of_held(case: Case, difference: Difference) -> tuple[Case, Difference]:
-    """A case up to a held packet whose response differs, which comes with the step after it."""
+    """A case up to a held packet whose effect differs, which is compared with the step after it."""
     number = difference.step
     step, before = case.steps[number], case.steps[number - 1] if number else None
     is_held = isinstance(before, Packet) and before.held and not isinstance(step, Packet)
-    if not is_held or difference.kind is not Kind.ANSWER:
+    if not is_held or difference.kind not in (Kind.ANSWER, Kind.MEMORY):
         return case, difference
-    expected, got = map(_responses, (difference.expected, difference.got))
-    if expected == got:
-        return case, difference
+    if difference.kind is Kind.ANSWER:
+        expected, got = map(_responses, (difference.expected, difference.got))
+        if expected == got:
+            return case, difference
+        difference = replace(difference, expected=expected, got=got)
     assert isinstance(before, Packet)
     shorter = case.with_steps([*case.steps[: number - 1], replace(before, held=False)])
-    return shorter, Difference(number - 1, Kind.ANSWER, expected, got)
+    return shorter, replace(difference, step=number - 1)
 
 
 def _responses(frames: Sequence[object]) -> list[object]:
@@ -287,7 +290,7 @@ def _of_right(text: str, about: About, effect: Effect, scene: Scene) -> Name:
 def _is_noticed(effect: Effect, scene: Scene) -> bool:
     """Whether a device sees what is wrong, and then does something else than it should."""
     if scene.service != "RC":  # what is wrong is dropped without a response
-        is_taken = scene.difference.kind in (Kind.MEMORY, Kind.COMPLETION)
+        is_taken = effect.is_executed and effect.group != "no completion"
         return effect.ends or not is_taken
     info = INFO.get(scene.step.opcode) if isinstance(scene.step, Packet) else None
     return info is not None and info.is_response and effect.group == "no answer"
@@ -367,8 +370,8 @@ def _rule_of_service(about: About, effect: Effect, scene: Scene) -> str:
         return own
     if fields == ["byte_len"]:
         return own if scene.service == "UD" or about is UC_BEGINS else effect.rule
-    if scene.service == "UC" and effect.group == "memory" and about.rule == own:
-        assert isinstance(scene.step, Packet)
+    is_own_memory = effect.group == "memory" and about.rule == own
+    if scene.service == "UC" and is_own_memory and isinstance(scene.step, Packet):
         info = INFO.get(scene.step.opcode)
         if info is not None and info.operation is Operation.WRITE and about.what == "a right WRITE":
             is_first = info.position in (Position.FIRST, Position.ONLY)
@@ -403,16 +406,30 @@ def _setting(scene: Scene, effect: Effect) -> About | None:
         return _REARMED
     if not isinstance(step, Packet):
         return None
-    if connection.srq and (effect.rule in ("", STATUS) or "wr_id" in effect.group.split()):
+    is_of_request = effect.rule in ("", STATUS) or "wr_id" in effect.group.split()
+    if connection.srq and is_of_request and not _is_dropped_message(scene):
         return _SHARED
     if effect.rule not in ("", STATUS) or scene.about.is_wrong:
         return None
     info = INFO.get(step.opcode)
     if connection.sges > 1 and info is not None and info.operation is Operation.SEND:
-        is_dropped = scene.service != "RC" and effect.group == "no completion"
+        is_silent = effect.group == "no completion" or scene.is_dropped
+        is_dropped = scene.service != "RC" and is_silent
         is_refused = effect.nak or is_dropped or scene.stores_nothing
         return _SGES_REFUSED if is_refused else _SGES
     return None
+
+
+def _is_dropped_message(scene: Scene) -> bool:
+    """Whether a message of UC is dropped for what is wrong with it, on one side or on both.
+
+    Its receive request, if it is of a shared queue, completes with an error then, which shows it.
+    """
+    about = scene.about
+    if scene.service != "UC" or scene.difference.kind is Kind.CRASH:
+        return False
+    is_unusual = about.is_wrong or not about.rule.endswith("#uc")
+    return is_unusual and about.rule != NOT_READY.rule
 
 
 def _across_wrap(scene: Scene, about: About) -> About:

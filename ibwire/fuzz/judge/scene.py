@@ -21,7 +21,7 @@ from ibwire.fuzz.case import (
     Step,
     Wait,
 )
-from ibwire.fuzz.judge.comparison import Difference, Kind, apply
+from ibwire.fuzz.judge.comparison import Difference, Kind, apply, count_of_others
 from ibwire.fuzz.judge.effects import (
     extra_frame,
     first_frame,
@@ -108,6 +108,9 @@ class Scene:
                     self.is_unstored = _is_as_before(reference.memory, difference.got)
                     self.is_beyond = _is_as_before(reference.memory, difference.expected, 1)
 
+        changed = count_of_others(content, reference.memory) if content else 0
+        self.is_dropped = self.is_unstored and difference.size == changed
+        """Whether no byte was written of those that were to be: misplaced ones differ besides."""
         self.stores_nothing = bool(content) and reference.memory == content
         """Whether memory differs although none was to be written."""
 

@@ -25,7 +25,7 @@ from ibwire.fuzz.case import (
     Step,
     Wait,
 )
-from ibwire.fuzz.judge.comparison import Comparison, Device, Difference, Kind, first_bytes
+from ibwire.fuzz.judge.comparison import Comparison, Device, Difference, Kind, in_memory
 from ibwire.fuzz.judge.exclusions import FLAGS, Exclusions
 from ibwire.fuzz.judge.response_names import about
 from ibwire.fuzz.judge.subject import About
@@ -335,12 +335,14 @@ class TolerantComparison(Comparison):
         self._reads.complete(completed)
         memory = self._reads.with_undefined(outcome.memory, reference.memory)
         if reference.memory != memory:
-            return Difference(number, Kind.MEMORY, *first_bytes(reference.memory, memory))
+            return in_memory(number, reference.memory, memory)
         raised = [
             [event for event in events if event not in self._exclusions.events]
             for events in (reference.events(), outcome.events)
         ]
-        return Difference(number, Kind.EVENT, *raised) if raised[0] != raised[1] else None
+        return (
+            Difference(number, Kind.EVENT, raised[0], raised[1]) if raised[0] != raised[1] else None
+        )
 
 
 def in_usual_order(frames: Sequence[Frame]) -> list[Frame]:
