@@ -78,14 +78,20 @@ class FlowKeys(Sequence[FlowKey]):
         self._src_qpn.append(-1 if key.src_qpn is None else key.src_qpn)
 
     def ends(self, flows: npt.NDArray[np.int64]) -> tuple[Numbers, Numbers]:
-        """(n,) numbers of the addresses and services of flows, and those of the way back.
+        """(n,) numbers of the addresses and services of flows, from 0, and those of the way back.
 
-        The latter are -1 where no flow is known that goes back.
+        The latter are -1 where none of these flows goes back. All numbers are below n.
         """
         service, size = np.array(self._service, np.int64)[flows], 1 << 8
-        back = [self._place.get((dst, src), -1) for src, dst in self._addresses]
-        there = np.array(self._ends, np.int64)[flows]
-        return there * size + service, np.array(back, np.int64)[there] * size + service
+        places = [self._place.get((dst, src), -1) for src, dst in self._addresses]
+        place = np.array(self._ends, np.int64)[flows]
+        back = np.array(places, np.int64)[place]
+        there, back = place * size + service, np.where(back < 0, -1, back * size + service)
+        ordered = np.sort(there)
+        distinct = ordered[np.flatnonzero(np.diff(ordered, prepend=-1))]
+        found = np.searchsorted(distinct, back)
+        is_known = np.append(distinct, -2)[found] == back
+        return np.searchsorted(distinct, there), np.where(is_known, found, -1)
 
     def are_named(self, flows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """(n,) which of these flows name their senders."""

@@ -11,7 +11,7 @@ from emulated_traffic import pcap
 from examples import scaled
 from ibwire.capture import open_capture
 from ibwire.connections import flow, packets
-from ibwire.connections.flow import FlowKey, Flows
+from ibwire.connections.flow import FlowKey, FlowKeys, Flows
 from ibwire.dissect import Columns
 from ibwire_layers import headers as h
 from ibwire_layers.opcodes import OpCode, Service
@@ -75,6 +75,25 @@ def test_a_key_says_who_sends_to_which_queue_pair() -> None:
     ]
     assert flows.find(flows.keys[1]) == 1
     assert flows.find(FlowKey("10.0.0.1", "10.0.0.2", 7, Service.RC)) is None
+
+
+def test_ends_of_flows_have_small_numbers_however_many_addresses_there_are() -> None:
+    """Pairing shifts them by 42 bits: numbers up to the addresses of a capture are too many."""
+    keys = FlowKeys()
+    for host in range(20_000):
+        keys.append(FlowKey("h", f"{host}", 1, Service.RC))
+        if host % 3 == 0:
+            keys.append(FlowKey(f"{host}", "h", 2, Service.UC if host % 2 else Service.RC))
+    flows = np.array([*range(5, len(keys), 7), 1, 0, 2], np.int64)
+
+    there, back = keys.ends(flows)
+
+    own = [(keys[each].src, keys[each].dst, keys[each].service) for each in flows.tolist()]
+    number = dict(zip(own, there.tolist(), strict=True))
+    assert [number[each] for each in own] == there.tolist()
+    assert sorted(set(number.values())) == list(range(len(number)))
+    assert back.tolist() == [number.get((dst, src, kind), -1) for src, dst, kind in own]
+    assert max(back) >= 0
 
 
 def test_services_and_senders_of_datagrams_are_flows_of_their_own() -> None:
