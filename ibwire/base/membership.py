@@ -1,6 +1,7 @@
 """Which integers of an array are among others.
 
-`np.isin` finds that, too, but imports `numpy.ma` for some of its arguments, which no command needs.
+`np.isin` finds that, too, but imports `numpy.ma` where the arrays are large, which makes a command
+slower to start.
 """
 
 from __future__ import annotations

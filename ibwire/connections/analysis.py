@@ -556,7 +556,7 @@ class Analysis:
             self._deliver(rows.take(order[begin:end]))
             over = np.flatnonzero(np.bincount(number[begin:end])).tolist()
             for each in over:
-                self._trackers.pop(each).end(self._summary.last_ns)
+                self._trackers.pop(each).finish_and_forget(self._summary.last_ns)
             if self._runs_observer is not None:
                 self._runs_observer.over(over)
             begin = end

@@ -129,7 +129,7 @@ class CMExchange:
         return sum(self.counts[name, side] for name in ("DREQ", "DREP") for side in (0, 1))
 
     @property
-    def _is_end_open(self) -> bool:
+    def _lacks_drep(self) -> bool:
         """Whether a side sent its DREQ again, and no DREP came."""
         return any(
             self.counts["DREQ", side] > 1 and not self.counts["DREP", 1 - side]
@@ -175,7 +175,7 @@ class CMExchange:
             is_open = not self.is_established and (replies > 1 or is_overdue)
         else:
             is_open = is_overdue and any(name == "MRA" for name, _ in self.counts)
-        if is_open or self._is_end_open:
+        if is_open or self._lacks_drep:
             return ConnectionStatus(Status.UNRESOLVED)
         repeated = any(count > 1 for (name, _), count in self.counts.items() if name != "MRA")
         return ConnectionStatus(Status.RECOVERED if repeated else Status.OK)

@@ -213,8 +213,12 @@ class Connection:
         self._unacknowledged = unacknowledged
 
     def keep_in(self, counted: Counted, place: int) -> None:
-        """These have the counts, at this place; nothing was counted here, and nothing will be."""
+        """These have the counts, at this place; nothing was counted here, and nothing will be.
+
+        What is read from now on are copies.
+        """
         self._counted, self._place = counted, place
+        self._directions = self._identities = self._endings = self._unacknowledged = None
 
     @property
     def damaged(self) -> Damaged:
@@ -248,7 +252,7 @@ class Connection:
     def is_regular(self) -> bool:
         """Whether all its packets were regular, once the capture is over, and counted elsewhere.
 
-        Nothing can be wrong but messages that were left open.
+        Nothing in its counts can be wrong but messages that were left open.
         """
         return self._counted is not None
 
@@ -261,7 +265,7 @@ class Connection:
         return one.packets + other.packets
 
     def has_messages(self, direction: int) -> bool:
-        """Whether an end began messages."""
+        """Whether the last request of a message of this end was seen."""
         if self._counted is not None:
             return self._counted.has_messages(self._place, direction)
         return bool(self.directions[direction].messages)

@@ -107,13 +107,13 @@ class ConnectionTracker:
         if self._held and not (is_request and self._goes_on(direction, packet)):
             if is_sound and direction != self._held_end and self._counts_anew(packet):
                 self.requests[self._held_end].restart(self._held[0])
-            self.release()
+            self.take_held()
         if is_request and (self._held or self.requests[direction].may_begin_anew(packet)):
             self._held_end = direction
             self.requests[direction].is_waiting = True
             self._held.append(packet)
             if len(self._held) == HELD:
-                self.release()
+                self.take_held()
         else:
             self._take(direction, packet)
 
@@ -155,7 +155,7 @@ class ConnectionTracker:
         is_first = 0 < done <= packet.msn <= sent
         return is_first and self.requests[self._held_end].counts_back(packet)
 
-    def release(self) -> None:
+    def take_held(self) -> None:
         """Take the requests that wait for a response."""
         held, self._held = self._held, []
         self.requests[self._held_end].is_waiting = False
@@ -241,7 +241,7 @@ class ConnectionTracker:
 
     def finish(self, now: int) -> None:
         """Nothing more follows; the capture ended at `now` (ns)."""
-        self.release()
+        self.take_held()
         one, other = self.requests
         self.connection.endings = ending_of(one, now), ending_of(other, now)
         self.connection.unacknowledged = [
@@ -257,15 +257,15 @@ class ConnectionTracker:
             connection.directions = totals
             self.first_packets = None
 
-    def end(self, now: int) -> None:
-        """The same, and this tracker is not used any more.
+    def finish_and_forget(self, now: int) -> None:
+        """The capture is over at `now` (ns), and this tracker is not used any more.
 
         It and its trackers of requests refer to each other: while no garbage is collected, they
         would stay in memory.
         """
         self.finish(now)
         for each in self.requests:
-            each.release()
+            each.forget_connection()
 
     # Joining the parts of a connection from different files.
 
@@ -289,7 +289,7 @@ class ConnectionTracker:
         """From here on packets before the first one make no difference."""
         first = self.first_packets
         assert first is not None
-        self.release()
+        self.take_held()
         first.fingerprint = self.fingerprint()
         first.turned_fingerprint = self.fingerprint(is_turned=True)
         first.next = self.requests[0].next, self.requests[1].next
@@ -304,7 +304,7 @@ class ConnectionTracker:
         """
         first = later.first_packets
         assert first is not None
-        self.release()
+        self.take_held()
         connection, other = self.connection, later.connection
         expected = first.turned_fingerprint if is_turned else first.fingerprint
         connection.seams += self.fingerprint() != expected

@@ -59,7 +59,7 @@ class Counted:
         """The place whose counts were read last, and these: they are often read again at once."""
 
     def has_messages(self, place: int, end: int) -> bool:
-        """Whether an end began messages."""
+        """Whether the last request of a message of this end was seen."""
         return self._messages.has(2 * place + end)
 
     def directions(self, place: int) -> tuple[DirectionCounts, DirectionCounts]:

@@ -76,7 +76,8 @@ MEANINGS = {
         "There was trouble when the capture ended, or when the queue pair was reset.",
         "A message is not acknowledged, and it was refused, damaged, retransmitted or missing at "
         "this point, or had no response for longer than a requester waits; or a connection manager "
-        "retransmitted its REP or DREQ, and no response to it was captured.",
+        "retransmitted its DREQ without a DREP, or got no response to its REP or after an MRA in "
+        "time.",
     ),
     Status.UNANSWERED: Meaning(
         "No response from the other end to requests that were retransmitted or overdue.",

@@ -104,7 +104,7 @@ class RequestTracker(TrackedRequests):
         self._packet_observer = packet_observer
         self._learn_mtu = learn_mtu
 
-    def release(self) -> None:
+    def forget_connection(self) -> None:
         """Let go of the tracker of the connection, which is not used any more."""
         self._learn_mtu = _learn_nothing
 

@@ -223,7 +223,7 @@ class Campaign:
 
     def _one_case(self, budget: int) -> Finding | None:
         testbed, state = self._testbed, self.state
-        if not self._is_ready():
+        if not self._begin_case():
             return None
         found = None
         try:
@@ -242,8 +242,8 @@ class Campaign:
             testbed.leave()
         return found
 
-    def _is_ready(self) -> bool:
-        """Whether the device is there for another case; if not, it is given up."""
+    def _begin_case(self) -> bool:
+        """Prepare the device for another case; returns whether it is there, else it is given up."""
         try:
             self._testbed.begin_case(self.state)
         except self._testbed.failures as error:
@@ -294,7 +294,7 @@ class Campaign:
         if not cases or not self._choices:
             self._has_fingerprint = True
             return
-        if not self._is_ready():
+        if not self._begin_case():
             return
         found = fingerprint(cases, state.profile, self._choices, self._trials)
         self._has_fingerprint = True
