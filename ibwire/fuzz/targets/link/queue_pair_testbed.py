@@ -220,7 +220,8 @@ class QueuePairTestbed(LinkTestbed):
             if difference is not None:
                 # A response may have been late: only what comes again counts.
                 difference = self._carry_out(case, profile)
-            self._kept_witnesses += [] if self._kept is None else [self._kept]
+            if self._kept is not None:
+                self._kept_witnesses.append(self._kept)
             if difference is not None or len(self.history) >= SUSPECTS:
                 self._look()
         return difference
