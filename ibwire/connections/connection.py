@@ -296,12 +296,10 @@ class Connection:
     @property
     def service_name(self) -> str | None:
         """`RC`, `UC` and so on; None where all packets are CNPs, which name no service."""
-        if any(
-            0 < one.packets == other.cnps and not other.packets
-            for one, other in (self.directions, self.directions[::-1])
-        ):
-            return None
-        return self.service.name
+        one, other = self.directions
+        cnps = one.cnps + other.cnps  # counted for the end that is asked to slow down
+        has_only_cnps = cnps > 0 and cnps == one.packets + other.packets
+        return None if has_only_cnps else self.service.name
 
     @property
     def drops_late_packets(self) -> bool:

@@ -86,8 +86,10 @@ def _goes_on(tracker: RequestTracker, run: Retransmission, packet: TransportPack
 
 
 def _end_of_requests(tracker: RequestTracker, first: int) -> int:
-    """PSN before which retransmitted requests change nothing else: none of them is refused, or
-    was not seen before."""
+    """PSN before which retransmitted requests change nothing else.
+
+    All of them were seen before, and none is refused.
+    """
     assert tracker.next is not None
     if tracker.next - first > JUMP:
         return first
@@ -134,14 +136,14 @@ def _count(
         return 0
     ip_id, newest = identity.high, identity.newest
     last_ns = tracker.last_ns
-    place = at
+    count = 0
     for place in range(at, min(len(packets), at + end - first)):
         packet = packets[place]
         ip_id = ip_id + 1 & 0xFFFF
         if (
             ways[place] != way
             or packet.opcode not in opcodes
-            or packet.psn != first + place - at & MASK
+            or packet.psn != first + count & MASK
             or packet.ip_id != ip_id
             or ip_id in newest
             or packet.damaged
@@ -152,9 +154,8 @@ def _count(
         ):
             break
         last_ns = packet.time_ns
-    else:
-        place += 1
-    return place - at if place - at >= FEWEST else 0
+        count += 1
+    return count if count >= FEWEST else 0
 
 
 def _take_requests(
