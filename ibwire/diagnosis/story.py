@@ -322,7 +322,7 @@ class Story:
         if text:
             text += f", {count(passed, 'packet')}"
         else:
-            text = f"{count(passed, 'packet')}{self._under_way(stretches)}"
+            text = self._without_messages(stretches, passed)
         low = [each.latency for each in stretches if each.latency.count]
         if low:
             typical = sorted(each.percentile(50) or 0 for each in low)[len(low) // 2]
@@ -334,17 +334,20 @@ class Story:
             text += f". {sentence(self._more(incidents, first))}"
         return f"{text}."
 
-    def _under_way(self, stretches: Sequence[Stretch]) -> str:
-        """The kinds of packets of a stretch that completes no message."""
+    def _without_messages(self, stretches: Sequence[Stretch], passed: int) -> str:
+        """The packets of stretches that complete no message."""
         requests: Counter[tuple[int, str]] = Counter()
         for each in stretches:
             requests.update(each.requests)
+        packets = count(passed, "packet")
         asking = [key for key in sorted(requests) if key[1] != _CNP]
-        if not asking:
-            return " of responses and CNPs" if requests else " of responses"
-        whose = [f"{VERBS.get(verb, verb)} of {LETTERS[end]}" for end, verb in asking]
-        waits = self.connection.is_reliable and self.connection.is_paired
-        return f" ({listed(whose)})" + (", nothing acknowledged yet" if waits else "")
+        if asking:
+            whose = [f"{VERBS.get(verb, verb)} of {LETTERS[end]}" for end, verb in asking]
+            waits = self.connection.is_reliable and self.connection.is_paired
+            return f"{packets} ({listed(whose)})" + (", nothing acknowledged yet" if waits else "")
+        if requests.total() == passed:
+            return count(passed, "CNP")
+        return f"{packets} of responses and CNPs" if requests else f"{packets} of responses"
 
     def _messages(self, messages: Counter[tuple[int, str]], size: int) -> str:
         if not messages:

@@ -303,6 +303,17 @@ def test_cnps_alone_do_not_show_where_the_congestion_is(cnps: int, report: str) 
     assert "Nothing was lost" not in story.verdict
 
 
+def test_packets_that_are_all_cnps_are_called_cnps() -> None:
+    talk = Talk()
+    for _ in range(3):
+        talk.put(1, OpCode.CNP, 0, 16)
+
+    text = text_of(story_of(talk))
+
+    assert "3 CNPs." in text
+    assert "responses" not in text
+
+
 @pytest.mark.parametrize("counts_ids", [False, True])
 @pytest.mark.parametrize(("us", "is_paired"), [(1, True), (89, True), (91, False)])
 def test_an_ack_may_be_recorded_shortly_before_its_request(
