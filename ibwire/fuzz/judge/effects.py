@@ -7,7 +7,7 @@ because an answer is missing or of another kind, the packet at fault determines 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
@@ -18,6 +18,7 @@ from ibwire.fuzz.targets.emulated_device import SENDS
 from ibwire.rc.attributes import EventType
 from ibwire.rc.work import WCFlags, WCStatus
 from ibwire_layers import syndrome as aeth
+from ibwire_layers.errors import DecodeError
 from ibwire_layers.headers import AETH
 from ibwire_layers.packet import Packet as WholePacket
 from ibwire_layers.syndrome import AckKind
@@ -62,17 +63,34 @@ def effect_of(difference: Difference) -> Effect:
 
 
 def missing_frame(difference: Difference) -> bytes | None:
-    """The first answer that is due and not there, if those that are there are all right."""
+    """The first answer that is due and not there, if those that are there are all right.
+
+    What goes to different queue pairs may come in any order.
+    """
     if difference.kind is not Kind.ANSWER or len(difference.expected) <= len(difference.got):
         return None
-    rest, missing = list(difference.got), None
-    for frame in difference.expected:
+    expected = [each for each in difference.expected if isinstance(each, bytes)]
+    got = [each for each in difference.got if isinstance(each, bytes)]
+    missing = _missing(expected, got)
+    return missing or _missing(sorted(expected, key=_dest_qp), sorted(got, key=_dest_qp))
+
+
+def _missing(expected: Sequence[bytes], got: Sequence[bytes]) -> bytes | None:
+    """The first frame that is not among those in that order; `None` if there are others."""
+    rest, missing = list(got), None
+    for frame in expected:
         if rest and rest[0] == frame:
             del rest[0]
         elif missing is None:
             missing = frame
-    assert missing is None or isinstance(missing, bytes)
     return None if rest else missing
+
+
+def _dest_qp(frame: bytes) -> int:
+    try:
+        return WholePacket.parse(frame).bth.dest_qp
+    except DecodeError:
+        return -1
 
 
 def extra_frame(difference: Difference) -> bytes | None:

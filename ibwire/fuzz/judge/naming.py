@@ -41,8 +41,10 @@ from ibwire.fuzz.judge.effects import (
 from ibwire.fuzz.judge.findings import verdict
 from ibwire.fuzz.judge.request_names import (
     AFTER_ERROR,
+    AHEAD,
     ERROR,
     FULL,
+    INVALIDATE,
     NOT_READY,
     RESERVED_OPCODE,
     RIGHT_SEND,
@@ -56,6 +58,7 @@ from ibwire.fuzz.judge.scene import (
     ACK_WAIT,
     DURING_RNR,
     ENOUGH,
+    GAP_NAK,
     INSIDE,
     RNR_WAIT,
     SHORT,
@@ -95,11 +98,13 @@ class Name:
 
 def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
     """The name of a difference in the last step of a case. profile: of the reference."""
-    case, difference = _of_held(case, difference)
+    last, (case, difference) = case.steps[difference.step], _of_held(case, difference)
     reference = Emulation(case.connection, profile)
     scene = Scene(reference, case, difference, profile)
     step, effect = scene.step, _of_pair(scene, effect_of(difference))
     about = _setting(scene, effect) or _place(scene, effect) or scene.about
+    if _is_of_another(last, scene) and missing_frame(difference) is not None:
+        about = _ELSEWHERE  # the step after a held packet, which such a case needs
     if about is FULL and effect.group == "memory":
         about = RIGHT_SEND  # where its bytes go is no matter of its size
     about = _across_wrap(scene, about)
@@ -170,6 +175,14 @@ def _of_held(case: Case, difference: Difference) -> tuple[Case, Difference]:
     return shorter, replace(difference, step=number - 1)
 
 
+def _is_of_another(step: Step, scene: Scene) -> bool:
+    """Whether a step is for another queue pair than the last one of a scene."""
+    last, pairs = scene.step, scene.connection.pairs
+    if not isinstance(step, Packet | Post | Receive) or not isinstance(last, Packet):
+        return False
+    return step.pair % pairs != last.pair % pairs
+
+
 def _responses(frames: Sequence[object]) -> list[object]:
     """The responses among what a device has sent."""
     return [each for each in frames if isinstance(each, bytes) and _has_response(each)]
@@ -207,7 +220,7 @@ def _lacks_retry(scene: Scene, effect: Effect) -> bool:
     if missing is None or effect.group != "no answer":
         return False
     if isinstance(scene.step, Wait):  # one or two are enough where the timer is at fault
-        is_limited |= sum(isinstance(step, Wait) for step in scene.earlier) > ENOUGH
+        is_limited |= scene.retransmissions(missing) > ENOUGH
     return is_limited and isinstance(scene.step, Packet | Wait) and scene.is_sent_before(missing)
 
 
@@ -304,7 +317,9 @@ def _rule_of_right(about: About, effect: Effect, scene: Scene) -> str:
         return _rule_of_field(effect, scene) or about.rule
     if scene.service != "RC":
         return _rule_of_service(about, effect, scene)
-    if about.rule == _ORDER or (about.rule == _INVALIDATES and _has_failed(scene.difference)):
+    if about.rule == _ORDER or scene.repeats_invalidate:
+        return about.rule
+    if about.rule == INVALIDATE.rule and _has_failed(scene.difference):
         return about.rule
     if _completes_too_much(scene):
         return f"IBA 9.7.5.1.2; {_TRANSPORT}ack-coalescing"
@@ -391,7 +406,8 @@ def _rule_of_field(effect: Effect, scene: Scene) -> str:
         if effect.group.startswith("reth."):
             return f"IBA 9.7.6; {_TRANSPORT}read-restart"
         if scene.is_retransmission:
-            return TIME.rule
+            is_migrated = effect.group == "bth.mig_req" and scene.connection.rearmed
+            return _MIGRATION if is_migrated else TIME.rule
     if scene.service != "RC" and effect.group == "bth.ack_req":
         return SERVICES[scene.service].rule
     return effect.rule
@@ -471,14 +487,29 @@ def _place(scene: Scene, effect: Effect) -> About | None:
         return situation if is_ignored else None
     if situation is DURING_RNR:
         return situation if effect.group in ("no answer", "an answer", "another answer") else None
+    held, before = scene.held, scene.before
     if missing is None:
-        return None
+        is_late = before is AHEAD and scene.about is not AHEAD and _reports_gap(scene)
+        return _while_answered(before) if before is not None and is_late else None
     if situation is not None or not scene.is_about_earlier(missing):
         return situation
-    before = scene.before
+    if held is not None and _is_of_another(held, scene):
+        return _ELSEWHERE
     if before is not None and before.rule in _DUPLICATE_RULES:
-        return replace(_EARLIER, what=f"while {before.what} is to be answered", rule=before.rule)
+        return _while_answered(before)
     return replace(_EARLIER, rule=_ACK_DUE) if verdict(missing) == "ACK" else _EARLIER
+
+
+def _while_answered(about: About) -> About:
+    """What a step is about if an answer to the packet before it is wrong."""
+    return replace(_EARLIER, what=f"while {about.what} is to be answered", rule=about.rule)
+
+
+def _reports_gap(scene: Scene) -> bool:
+    """Whether the device sends a NAK for a gap too much, which may be one for a held packet."""
+    extra, held = extra_frame(scene.difference), scene.held
+    is_own = held is not None and not _is_of_another(held, scene)
+    return is_own and extra is not None and verdict(extra) == GAP_NAK
 
 
 def _cause(scene: Scene, effect: Effect) -> About | None:
@@ -582,7 +613,6 @@ READ_RESOURCES = f"IBA 9.7.4.1.5; {_TRANSPORT}read-resources"
 ACCESS_FLAGS = f"IBA 9.7.4.1.5; {_TRANSPORT}access-flags"
 _PADDING = f"IBA 9.2.4; {_WIRE}padding"
 _ORDER = f"IBA 9.7.1; {_TRANSPORT}psn-order"
-_INVALIDATES = f"IBA 9.4.1.1.3; {_TRANSPORT}invalidate"
 _PSN_COUNT = f"IBA 9.7.2; {_TRANSPORT}psn-count"
 _ACK_DUE = f"IBA 9.7.5.1.2; {_TRANSPORT}ack-due"
 _WRITE_LENGTH = f"C9-93; {_TRANSPORT}write-length"
@@ -607,7 +637,7 @@ _OF_NAK = {
 _RULES_OF_RIGHT = {
     f"IBA 9.7.5; {_TRANSPORT}ack-due": _ACK_DUE,
     f"IBA 9.7.5; {_TRANSPORT}write-length": _ACK_DUE,
-    _INVALIDATES: _ACK_DUE,
+    INVALIDATE.rule: _ACK_DUE,
     f"IBA 9.7.5; {_TRANSPORT}response-kinds": f"IBA 9.7.5; {_TRANSPORT}response-kinds",
     f"IBA 9.4.5; {_TRANSPORT}atomics": f"IBA 9.4.5; {_TRANSPORT}atomics",
     f"IBA A19; {_TRANSPORT}atomic-write": f"IBA A19; {_TRANSPORT}atomic-write",
@@ -651,6 +681,9 @@ _ELSEWHERE = About(
     f"IBA 10.3.1; {_TRANSPORT}qp-state-actions",
     group="the answers of another queue pair",
 )
+_MIGRATION = f"IBA 17.2.8, 9.7.6.1.3; {_TRANSPORT}migration, {_TRANSPORT}retry-count"
+"""A path changes too early or too late, or retries are counted wrongly."""
+
 _BROKEN = replace(_ELSEWHERE, what="an error of another queue pair", is_wrong=False)
 
 NEEDED = frozenset((WRAP, _PKEY.group, "an alternate path"))

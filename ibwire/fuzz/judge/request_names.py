@@ -215,11 +215,12 @@ def _send(said: _Said, info: OpCodeInfo) -> About | None:
         return _BAD_INVALIDATE
     if reference.connection.wrong_lkey:
         return WRONG_LKEY
-    if is_invalidating:
-        return _INVALIDATE
+    is_full = length == mtu and info.position in _ENDS
     if length and length == reference.connection.room - filled:
-        return _FILLING
-    return FULL if length == mtu and info.position in _ENDS else None
+        return _FILLING_FULL if is_full else _FILLING
+    if is_full:
+        return FULL
+    return INVALIDATE if is_invalidating else None
 
 
 def _fits(info: OpCodeInfo, length: int, mtu: int) -> bool:
@@ -455,6 +456,13 @@ FULL = About(
 )
 """A minimised case has less payload if it does not need all of it."""
 
+_FILLING_FULL = replace(
+    _FILLING,
+    what="a SEND that fills its receive with a full packet",
+    rule=f"C9-92, IBA 9.7.4.1.6; {_TRANSPORT}packet-length, {_TRANSPORT}receive-too-short",
+)
+
+
 RIGHT_SEND = About("a right SEND", f"IBA 9.7.5; {_TRANSPORT}ack-due", is_wrong=False)
 UNUSUAL = {
     "bth.mig_req": About("another MigReq", f"IBA 17.2.8; {_TRANSPORT}migration", is_wrong=False),
@@ -471,7 +479,7 @@ _FLUSH_FORM = About(
 _BAD_INVALIDATE = About(
     "a SEND that invalidates a wrong key", f"IBA 9.9.3; {_TRANSPORT}invalidate-fault"
 )
-_INVALIDATE = About(
+INVALIDATE = About(
     "a SEND with invalidate", f"IBA 9.4.1.1.3; {_TRANSPORT}invalidate", is_wrong=False
 )
 _MESSAGE_SIZE = About("a message beyond 2^31 bytes", f"C9-94; {_TRANSPORT}message-size")

@@ -30,7 +30,7 @@ def about(reference: Emulation, packet: Packet, psn: int) -> About | None:
     ahead = psn - sends.una & MASK
     if not sends.outstanding:
         return _UNASKED
-    if ahead >= HALF and psn - sends.next_psn & MASK >= HALF:
+    if ahead >= HALF and reference.qp.habits.requester.is_old_response(sends, psn):
         return _GIVEN_BEFORE
     if ahead >= sends.next_psn - sends.una & MASK:
         return _UNSENT_NAK if _is_nak(packet) else _UNSENT

@@ -32,6 +32,7 @@ from ibwire.fuzz.judge.forgetful import ignores_credits_of_data
 from ibwire.fuzz.judge.request_names import (
     AFTER_ERROR,
     AHEAD,
+    INVALIDATE,
     NOT_READY,
     headers,
     request,
@@ -80,6 +81,8 @@ class Scene:
         """The PSN of the last packet."""
         self.next_psns: list[int] = []
         """The PSN of the next new packet of each queue pair's requester before the last step."""
+        self.timeouts: list[int] = []
+        """How often the ACK timer of each queue pair has expired before the last step."""
         self.waiting: list[bool] = []
         """Whether each queue pair waits after an RNR NAK before the last step."""
         self.owners: dict[tuple[int, int], int] = {}
@@ -99,6 +102,7 @@ class Scene:
             if number == difference.step:
                 self.situation = _situation(reference, step)
                 self.next_psns = [qp.sends.next_psn for qp in reference.pairs]
+                self.timeouts = [qp.counters.timeouts for qp in reference.pairs]
                 self.waiting = [qp.sends.timers.rnr is not None for qp in reference.pairs]
                 self.owners = _owners(reference)
                 if isinstance(step, Packet):
@@ -149,13 +153,18 @@ class Scene:
             if qp is not self.reference.qp
         )
 
+    @property
+    def held(self) -> Packet | None:
+        """The packet before the last step, if it is answered together with that."""
+        before = self.earlier[-1] if self.earlier else None
+        return before if isinstance(before, Packet) and before.held else None
+
     def is_about_earlier(self, frame: bytes) -> bool:
         """Whether a response is to a request before the last packet, which came before it left."""
-        before = self.earlier[-1] if self.earlier else None
-        is_held = isinstance(before, Packet) and before.held
-        if verdict(frame) == _GAP_NAK:
+        if verdict(frame) == GAP_NAK:
             return False  # which names the PSN that is expected
-        return is_held and 0 < self.last_psn - WholePacket.parse(frame).bth.psn & MASK < HALF
+        is_earlier = 0 < self.last_psn - WholePacket.parse(frame).bth.psn & MASK < HALF
+        return self.held is not None and is_earlier
 
     @property
     def is_answered_from(self) -> int | None:
@@ -174,11 +183,21 @@ class Scene:
         bth = WholePacket.parse(frame).bth
         form = INFO.get(bth.opcode)
         is_request = form is not None and not form.is_response
+        return is_request and (self.next_psns[self._sender(frame)] - 1 - bth.psn & MASK) < HALF
+
+    def retransmissions(self, frame: bytes) -> int:
+        """How often a device has retransmitted a request: before the last step, where only
+        timeouts count, and then.
+        """
+        return self.timeouts[self._sender(frame)] + self.difference.got.count(frame)
+
+    def _sender(self, frame: bytes) -> int:
+        """The number of the queue pair that sends a frame."""
         # The frames of a device on a link have other numbers than this reference.
-        pair = bth.dest_qp - PEER_QPN
-        if not 0 <= pair < len(self.next_psns):
-            pair = self.reference.pairs.index(self.reference.qp)
-        return is_request and (self.next_psns[pair] - 1 - bth.psn & MASK) < HALF
+        pair = WholePacket.parse(frame).bth.dest_qp - PEER_QPN
+        if 0 <= pair < len(self.next_psns):
+            return pair
+        return self.reference.pairs.index(self.reference.qp)
 
     @property
     def goes_on_after_the_end(self) -> bool:
@@ -252,6 +271,12 @@ class Scene:
             if isinstance(step, Packet) and about.is_wrong
         )
         return next((about for about, count in faults.most_common(1) if count > ENOUGH), None)
+
+    @property
+    def repeats_invalidate(self) -> bool:
+        """Whether the case needs a SEND with invalidate before its last step, which is one, too."""
+        abouts = [about for _, about in self.subjects]
+        return self.is_short and abouts[-1].rule == INVALIDATE.rule and abouts[-1] in abouts[:-1]
 
     @property
     def before(self) -> About | None:
@@ -416,7 +441,7 @@ _WIRE = "docs/reference/wire-formats.md#"
 _OUTER = ("eth", "ip", "udp", "bth")
 _FENCE = f"IBA 10.8.3.3; {_TRANSPORT}fence"
 _READ_LIMIT = f"IBA 9.7.3.1; {_TRANSPORT}read-limit"
-_GAP_NAK = "NAK PSN_SEQUENCE_ERROR"
+GAP_NAK = "NAK PSN_SEQUENCE_ERROR"
 WRONG_LKEY = About("a wrong L_Key", f"IBA 10.6; {_TRANSPORT}memory-access", False)
 BEHIND_REFUSED = About("a request behind a refused one", f"IBA 9.7.5.2.8; {_TRANSPORT}rnr-tail")
 INSIDE = About("while a request is being received", f"IBA 9.7.6; {_TRANSPORT}responses")
