@@ -175,6 +175,7 @@ MESSAGE_OPERATORS: Sequence[Operator[MessageOperator]] = (
     Operator(Role.CM, Group.RESOURCE, message.no_listener, weight=0.5),
     Operator(Role.CM, Group.TIME, message.timer_edges),
     Operator(Role.CM, Group.TIME, message.after_the_end, weight=1),
+    Operator(Role.CM, Group.TIME, message.lost_messages, weight=0.5),
 )
 """Against a connection manager: wrong messages, commands and times."""
 

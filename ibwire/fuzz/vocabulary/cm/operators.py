@@ -269,6 +269,27 @@ def timer_edges(traffic: ManagerTraffic, management: Management) -> Sequence[Ste
     return [Wait(int(traffic.rng.choice(times)))]
 
 
+def lost_messages(traffic: ManagerTraffic, management: Management) -> Sequence[Step]:
+    """A connection of which messages of the device are lost; at its end often all of them."""
+    rng = traffic.rng
+    traffic.start_exchange()
+    opening: Sequence[Step] = [traffic.command("connect")]
+    answers: Sequence[Step] = [traffic.message("REP", "late"), traffic.command("ready")]
+    if rng.random() < 0.5:
+        opening = [traffic.message("REQ"), traffic.command("accept")]
+        answers = [traffic.message("RTU", "late")]
+    lost = Wait(rng.choice((5 * S, 5 * S, 30 * S)))
+    end = Wait(rng.choice((5 * S, 200 * S, 200 * S)))
+    return [
+        *opening,
+        *[lost] * rng.choice((0, 1, 1, 2)),
+        *answers,
+        traffic.command("disconnect"),
+        end,
+        traffic.message("DREP", "late"),
+    ]
+
+
 def after_the_end(traffic: ManagerTraffic, management: Management) -> Sequence[Step]:
     """The exchange ends in one of several ways; then messages follow as if it had not."""
     rng = traffic.rng
