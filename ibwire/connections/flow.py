@@ -241,7 +241,7 @@ def _keys(columns: Columns, rows: npt.NDArray[np.int64]) -> list[FlowKey]:
     return [
         FlowKey(*ends, qpn, _SERVICE_OF[number], src_qpn if named else None)
         for ends, qpn, number, src_qpn, named in zip(
-            _ends(columns, rows),
+            all_addresses(columns, rows),
             columns["bth.destqp"][rows].tolist(),
             _SERVICES[frames.opcode[rows]].tolist(),
             sender,
@@ -254,8 +254,8 @@ def _keys(columns: Columns, rows: npt.NDArray[np.int64]) -> list[FlowKey]:
 _SERVICE_OF = {int(service): service for service in Service}
 
 
-def _ends(columns: Columns, rows: npt.NDArray[np.int64]) -> list[tuple[str, str]]:
-    """Source and destination of each of these packets in words."""
+def all_addresses(columns: Columns, rows: npt.NDArray[np.int64]) -> list[tuple[str, str]]:
+    """Source and destination of each of these packets in words, as from `addresses`."""
     if (columns.frames.position(outer.IPv4)[rows] < 0).any():
         return [addresses(columns, row) for row in rows.tolist()]
     ends = columns["ip.src"][rows].tolist(), columns["ip.dst"][rows].tolist()

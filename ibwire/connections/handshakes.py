@@ -429,19 +429,8 @@ class Handshakes:
         """Note a line; returns the handshake if it completes one."""
         connection.quiet = 0
         stream = connection.streams[role]
-        part = _Part(
-            protocol=line.protocol,
-            address=line.address or segment.src.address,
-            qpn=line.qpn,
-            psn=line.psn,
-            number=segment.number,
-            time_ns=segment.time_ns,
-            mtu=stream.mtu,
-            # Its value becomes `max_rd_atomic` of the other end (perftest ctx_modify_qp_to_rts).
-            resources=line.reads,
-        )
         if self._is_late(connection, segment):
-            connection.late = role, part
+            connection.late = role, _part_of(line, segment, stream)
             return None
         received = ends, role, line.qpn, line.psn
         again = received in self._received_lines and line.qpn > 0
@@ -450,7 +439,10 @@ class Handshakes:
         if stream.broken or (again and stream.lines):
             return None
         stream.lines += 1
-        handshake = self._put((ends, stream.lines - 1), role, part) if line.qpn else None
+        handshake = None
+        if line.qpn:
+            part = _part_of(line, segment, stream)
+            handshake = self._put((ends, stream.lines - 1), role, part)
         if segment.hash not in self._begun:
             self._check_turns(ends, connection)
         return handshake
@@ -546,6 +538,21 @@ def _party(own: _Part, peer: _Part) -> Party:
         psn=peer.psn,
         max_reads=_least(own.depth, peer.resources),
         rnr_retries=peer.rnr_retries,
+    )
+
+
+def _part_of(line: Line, segment: Segment, stream: _Stream) -> _Part:
+    """What a line says of its sender."""
+    return _Part(
+        protocol=line.protocol,
+        address=line.address or segment.src.address,
+        qpn=line.qpn,
+        psn=line.psn,
+        number=segment.number,
+        time_ns=segment.time_ns,
+        mtu=stream.mtu,
+        # Its value becomes `max_rd_atomic` of the other end (perftest ctx_modify_qp_to_rts).
+        resources=line.reads,
     )
 
 

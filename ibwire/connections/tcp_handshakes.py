@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 
@@ -39,6 +40,8 @@ _WHOLE = (
     rb"|[0-9a-f]{8}:[0-9a-f]{16}((?::[0-9a-f]{2}){16})?(?::[0-9a-f]{8})?:?)\Z"
 )
 _CUT = _NUMBERS + rb"[0-9a-f:]*\Z"
+KEPT = 256
+"""Lines whose meaning is remembered: srq_pingpong and perftest send some of theirs very often."""
 SHORTEST_LINE = 50
 """Bytes that may be missing without a whole line among them."""
 
@@ -50,20 +53,20 @@ _QPN, _PSN = rb'"qpn"\s*:\s*(\d{1,8})\b', rb'"psn"\s*:\s*(\d{1,8})\b'
 _GID = rb'"gid"\s*:\s*"([0-9a-fA-F:.]{2,45})"'
 
 
-def read_line(line: bytes, cut: bool) -> Iterator[Line]:
+@lru_cache(KEPT)
+def read_line(line: bytes, cut: bool) -> tuple[Line, ...]:
     """The queue pair that a line names; a JSON line may name several.
 
     cut: the end of the line was not captured.
     """
     match = re.search(_CUT if cut else _WHOLE, line)
     if match is None:
-        yield from _read_json(line)
-        return
+        return tuple(_read_json(line))
     lid, reads, qpn, psn = (int(part or b"0", 16) for part in match.groups()[:4])
     gid, octets = (None, None) if cut else match.groups()[4:]
     address = _address((gid or octets or b"").replace(b":", b""), lid)
     protocol = "pingpong" if gid or (cut and match[2] is None) else "perftest"
-    yield Line(protocol, qpn=qpn, psn=psn, address=address, reads=reads or None)
+    return (Line(protocol, qpn=qpn, psn=psn, address=address, reads=reads or None),)
 
 
 def _address(gid: bytes, lid: int) -> str | None:

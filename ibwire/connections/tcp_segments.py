@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ibwire.base.membership import are_among
-from ibwire.connections.flow import addresses
+from ibwire.connections.flow import addresses, all_addresses
 from ibwire.connections.tcp_handshakes import VERSION_SIZE
 from ibwire.dissect import Columns
 from ibwire_layers import outer
@@ -77,23 +77,36 @@ class Segments:
         if not wanted:
             return
         frames = self.columns.frames
-        chosen = are_among(self.hash, np.array(list(wanted), np.uint64))
-        for place in np.flatnonzero(chosen).tolist():
-            row, tcp = int(self.rows[place]), int(self.tcp[place])
-            start, end = int(self.start[place]), int(self.end[place])
-            source, destination = addresses(self.columns, row)
-            head = frames.data[tcp : tcp + 8].tobytes()
+        data, batch = frames.data, frames.batch
+        at = np.flatnonzero(are_among(self.hash, np.array(list(wanted), np.uint64)))
+        rows, tcp, start = self.rows[at], self.tcp[at], self.start[at]
+        for (source, destination), source_port, destination_port, begin, end, *others in zip(
+            all_addresses(self.columns, rows),
+            _number(data, tcp, 2).tolist(),
+            _number(data, tcp + 2, 2).tolist(),
+            start.tolist(),
+            self.captured[at].tolist(),
+            (rows + batch.first_number).tolist(),
+            batch.time_ns[rows].tolist(),
+            _number(data, tcp + 4, 4).tolist(),
+            (self.end[at] - start).tolist(),
+            self.hash[at].tolist(),
+            opens[at].tolist(),
+            self.is_first[at].tolist(),
+            strict=True,
+        ):
+            number, time_ns, sequence, size, hash_, does_open, is_first = others
             yield Segment(
-                row + frames.batch.first_number,
-                int(frames.batch.time_ns[row]),
-                TcpEnd(source, int.from_bytes(head[:2])),
-                TcpEnd(destination, int.from_bytes(head[2:4])),
-                int.from_bytes(head[4:]),
-                end - start,
-                frames.data[start : int(self.captured[place])].tobytes(),
-                int(self.hash[place]),
-                bool(opens[place]),
-                bool(self.is_first[place]),
+                number,
+                time_ns,
+                TcpEnd(source, source_port),
+                TcpEnd(destination, destination_port),
+                sequence,
+                size,
+                data[begin:end].tobytes(),
+                hash_,
+                does_open,
+                is_first,
             )
 
     def iwarp_responders(self) -> list[TcpEnd]:
