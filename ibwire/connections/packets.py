@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -79,6 +80,9 @@ _TYPES = {
 ROW = np.dtype([(name, _TYPES[name]) for name in TransportPacket._fields], align=True)
 """One packet in an array; wide fields first, so that all are aligned."""
 _BYTES = np.dtype(f"V{ROW.itemsize}")
+_FIELDS = struct.Struct("".join(ROW[name].char for name in TransportPacket._fields) + "0q")
+"""The same row; NumPy has the letters of `struct`, which is twice as fast as `tolist`. The last
+ones are padding at the end."""
 
 
 class Rows:
@@ -114,7 +118,7 @@ class Rows:
 
     def packets(self) -> list[TransportPacket]:
         """The packets one by one."""
-        return list(map(_packet_of, self._data.tolist()))
+        return list(map(_packet_of, _FIELDS.iter_unpack(self._data.tobytes())))
 
     @property
     def first(self) -> tuple[int, int]:
