@@ -173,6 +173,12 @@ class Connection:
     def directions(self, directions: tuple[DirectionCounts, DirectionCounts]) -> None:
         self._directions = directions
 
+    def direction(self, way: int) -> DirectionCounts:
+        """The counts of the packets that one end has sent."""
+        if self._directions is None and self._counted is not None:
+            return self._counted.direction(self._place, way)
+        return self.directions[way]
+
     @property
     def identities(self) -> tuple[Identity, Identity]:
         """IP identifications of the packets of each direction."""
@@ -296,6 +302,8 @@ class Connection:
     @property
     def service_name(self) -> str | None:
         """`RC`, `UC` and so on; None where all packets are CNPs, which name no service."""
+        if self._counted is not None:  # a CNP is not regular
+            return self.service.name
         one, other = self.directions
         cnps = one.cnps + other.cnps  # counted for the end that is asked to slow down
         has_only_cnps = cnps > 0 and cnps == one.packets + other.packets

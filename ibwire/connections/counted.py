@@ -68,6 +68,12 @@ class Counted:
             self._newest = place, (self._counts(2 * place), self._counts(2 * place + 1))
         return self._newest[1]
 
+    def direction(self, place: int, way: int) -> DirectionCounts:
+        """The counts of one of them."""
+        if self._newest is not None and self._newest[0] == place:
+            return self._newest[1][way]
+        return self._counts(2 * place + way)
+
     def identities(self, place: int) -> tuple[Identity, Identity]:
         """Whether the IP identifications of each direction count up; nothing else is kept."""
         one, other = self._row(2 * place), self._row(2 * place + 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,13 +36,15 @@ class Row(NamedTuple):
     @property
     def counts(self) -> DirectionCounts:
         """What was counted."""
-        return self.connection.directions[self.way]
+        return self.connection.direction(self.way)
 
 
 Show = Callable[[Row, DirectionCounts], str]
 """The text of a cell: of a row and its counts, so that these are made once for all cells."""
 TROUBLES = 2
 """Line of a block with what went wrong; a direction without `has_troubles` has nothing there."""
+TOGETHER = 256
+"""Rows whose cells are measured together."""
 _BETWEEN = "\0"
 """Between the cells of a row."""
 SILENT = 20
@@ -96,28 +99,33 @@ def lines(shown: Sequence[Row], width: int | None) -> Iterator[str]:
 
     Columns without any value are left out.
     """
-    texts, sizes = [], [0] * len(_COLUMNS)
-    for row in shown:
-        cells = _cells(row)
-        texts.append(_BETWEEN.join(cells))  # one text takes less memory than one for each cell
-        sizes = list(map(max, sizes, map(len, cells)))
+    texts: list[str] = []
+    sizes = [0] * len(_COLUMNS)
+    for begin in range(0, len(shown), TOGETHER):
+        part = [_cells(row) for row in shown[begin : begin + TOGETHER]]
+        texts += map(_BETWEEN.join, part)  # one text takes less memory than one for each cell
+        longest = [max(map(len, column)) for column in zip(*part, strict=True)]
+        sizes = list(map(max, sizes, longest))
     used = [(at, max(size, len(_COLUMNS[at].title))) for at, size in enumerate(sizes) if size]
     if width is not None and sum(size + 2 for _, size in used) > width + 2:
         for text in texts:
             yield from _block(text.split(_BETWEEN), width)
         return
-    padded = [(at, str.rjust if _COLUMNS[at].is_number else str.ljust, size) for at, size in used]
-    for text in (_BETWEEN.join(column.title for column in _COLUMNS), *texts):
+    places = [at for at, _ in used]
+    line = "  ".join(f"%{size if _COLUMNS[at].is_number else -size}s" for at, size in used)
+    for text in chain([_BETWEEN.join(column.title for column in _COLUMNS)], texts):
         cells = text.split(_BETWEEN)
-        yield "  ".join([pad(cells[at] or "-", size) for at, pad, size in padded]).rstrip()
+        yield (line % tuple([cells[at] or "-" for at in places])).rstrip()
 
 
 def _cells(row: Row) -> list[str]:
-    counts, is_troubled = row.counts, has_troubles(row)
-    return [
-        column.show(row, counts) if is_troubled or column.line != TROUBLES else ""
-        for column in _COLUMNS
-    ]
+    counts = row.counts
+    if has_troubles(row):
+        return [column.show(row, counts) for column in _COLUMNS]
+    cells = [""] * len(_COLUMNS)
+    for at, show in _WITHOUT_TROUBLES:
+        cells[at] = show(row, counts)
+    return cells
 
 
 def _block(cells: Sequence[str], width: int) -> list[str]:
@@ -261,10 +269,10 @@ def _end(index: int) -> Show:
 def _messages(row: Row, counts: DirectionCounts) -> str:
     if not row.connection.has_packets and not row.way:
         return "; ".join(exchange.names() for exchange in row.connection.exchanges)
-    return " ".join(
-        f"{count:,} {SHORT_VERBS.get(verb, verb)}"
-        for verb, count in sorted(counts.messages.items(), key=lambda each: -each[1])
-    )
+    verbs = list(counts.messages.items())
+    if len(verbs) > 1:
+        verbs.sort(key=lambda each: -each[1])
+    return " ".join([f"{count:,} {SHORT_VERBS.get(verb, verb)}" for verb, count in verbs])
 
 
 def _retransmitted(row: Row, counts: DirectionCounts) -> str:
@@ -388,3 +396,8 @@ _COLUMNS = (
     _Column("latency p50", _latency(50), 1, "latency {}"),
     _Column("p99", _latency(99), 1, "p99 {}"),
 )
+
+_WITHOUT_TROUBLES = [
+    (at, column.show) for at, column in enumerate(_COLUMNS) if column.line != TROUBLES
+]
+"""Places of the columns of a direction in which nothing went wrong."""
