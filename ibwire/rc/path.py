@@ -10,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import repeat
 from struct import Struct
 from typing import Final
@@ -207,9 +207,11 @@ class Path:
             register = crc32(bth, register)
             middles, changes = _numbered(middle, count)
             start = before[: ip + 4]
+            at = 0
             for index in range(count):
                 middle = middles[index]
-                piece = data[index * mtu : (index + 1) * mtu]
+                piece = data[at : at + mtu]
+                at += mtu
                 icrc = crc32(piece, crc32(middle[-4:], register ^ changes[index]))
                 found.append(b"".join((start, middle, piece, icrc.to_bytes(4, "little"))))
             return found
@@ -535,9 +537,11 @@ def _numbered_run_data(frames: Sequence[Frame], arrival: Arrival) -> bytes | Non
     middles, changes = _numbered(head[ip + 4 : start], len(frames))
     register = crc32(bth, arrival.register ^ _MASKING[bth[4]]) ^ changes[0]
     pieces = []
+    at = ip + 4
     for index, frame in enumerate(frames):
         middle = middles[index]
-        if len(frame) != end or not frame.startswith(first) or frame[ip + 4 : start] != middle:
+        is_next = frame.startswith(first) and frame.startswith(middle, at)
+        if len(frame) != end or not is_next:
             return None
         piece = frame[start : end - 4]
         found = crc32(piece, crc32(middle[-4:], register ^ changes[index]))
@@ -547,11 +551,13 @@ def _numbered_run_data(frames: Sequence[Frame], arrival: Arrival) -> bytes | Non
     return b"".join(pieces)
 
 
-def _numbered(first: bytes, count: int) -> tuple[list[bytes], list[int]]:
+@lru_cache(maxsize=8)
+def _numbered(first: bytes, count: int) -> tuple[list[bytes], Sequence[int]]:
     """The bytes of frames from the IPv4 identification to the PSN, which both increase.
 
     first: those of the first of `count` frames. With each goes the change of the CRC over the
-    masked headers and the BTH before the PSN, against identification 0.
+    masked headers and the BTH before the PSN, against identification 0. Cached, as the receiver
+    in the same process asks for the same: do not change the list.
     """
     number, checksum = int.from_bytes(first[:2]), int.from_bytes(first[6:8])
     psn = int.from_bytes(first[-4:])
@@ -566,8 +572,17 @@ def _numbered(first: bytes, count: int) -> tuple[list[bytes], list[int]]:
     pack = Struct(f">H4sH{len(first) - 12}sI").pack
     before, after = repeat(first[2:6]), repeat(first[8:-4])
     middles = list(map(pack, numbers, before, checksums, after, psns))
-    changes = [_HIGH_CHANGES[each >> 8] ^ _LOW_CHANGES[each & 0xFF] for each in numbers]
-    return middles, changes
+    end = number + count
+    changes = _changes_before_psn()
+    if end > len(changes):
+        changes = changes * (1 + end // len(changes))
+    return middles, changes[number:end]
+
+
+@cache
+def _changes_before_psn() -> tuple[int, ...]:
+    """How each identification changes the CRC of the headers up to the PSN."""
+    return tuple([high ^ low for high in _HIGH_CHANGES for low in _LOW_CHANGES])
 
 
 def _masking(value: int) -> int:
