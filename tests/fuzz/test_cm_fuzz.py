@@ -54,7 +54,7 @@ from ibwire_layers.headers import BTH, DETH
 from ibwire_layers.mad import MAD
 from ibwire_layers.opcodes import OpCode
 from mutants.engine import copied
-from mutants.table import FUZZED
+from mutants.table import FIRMWARE, FUZZED, read_mutants
 
 FAULTS = {name: mutant for name, mutant in FUZZED.items() if mutant.role == "cm"}
 
@@ -246,6 +246,17 @@ def test_planted_fault_is_found_made_short_and_replays(name: str) -> None:
         ).replay(saved)
         is None
     )
+
+
+def test_a_dreq_with_the_retries_that_the_req_has_left_is_found() -> None:
+    """Messages of the device are lost before a connection is made, and at its end."""
+    fault = read_mutants(FIRMWARE)["retries-shared-after-mra"]
+    device = copied(fault)["ibwire.fuzz.targets.emulated_manager"].managed_emulation
+    campaign = Campaign(
+        EmulatorTestbed(device, CONNECTION_MANAGER), manager_generators(1), explains=False
+    )
+
+    assert next(campaign.run(3_000), None) is not None
 
 
 @pytest.mark.parametrize("name", sampled(FAULTS, 6))
