@@ -11,6 +11,7 @@ import pytest
 
 from each_case import each_case
 from ibwire.base.units import ACK_TIMEOUT_UNIT
+from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import (
     GOOD,
     Case,
@@ -37,6 +38,7 @@ from ibwire.fuzz.targets.emulated_device import (
     Emulation,
     pieces,
 )
+from ibwire.fuzz.targets.emulator import EmulatorTestbed
 from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire.fuzz.vocabulary.queue_pair import combined
 from ibwire.fuzz.vocabulary.queue_pair.combined import CombinedGenerator
@@ -48,6 +50,7 @@ from ibwire.fuzz.vocabulary.queue_pair.edge_operators import (
 from ibwire.fuzz.vocabulary.queue_pair.generator import Menu
 from ibwire.fuzz.vocabulary.queue_pair.messages import answers
 from ibwire.fuzz.vocabulary.queue_pair.traffic import Traffic
+from ibwire.fuzz.vocabulary.vocabularies import queue_pair_generators
 from ibwire.rc.work import WROpcode
 from ibwire_layers.opcodes import OpCode
 from ibwire_layers.packet import Packet as WholePacket
@@ -385,6 +388,17 @@ def test_what_comes_during_a_wait_counts_for_no_retry() -> None:
             found.add(others.why if isinstance(others, Packet) else "post")
 
     assert found == {"ghost ACK", "PSN", "ICRC", "post"}
+
+
+@pytest.mark.parametrize("seed", [2, 5])
+def test_a_device_whose_credits_go_back_is_found(seed: int) -> None:
+    """Some peers grant credits in each response, for fewer messages than before, too."""
+    device = copied(read_mutants(EDGES)["credits-go-back"])[Emulation.__module__].Emulation
+    campaign = Campaign(
+        EmulatorTestbed(device), queue_pair_generators(seed, Role.REQUESTER), minimises=False
+    )
+
+    assert next(campaign.run(3_000), None) is not None
 
 
 def test_queue_pairs_in_step_get_the_same_packets(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -210,6 +210,14 @@ def test_a_run_begins_with_the_deck_and_goes_on_with_both_kinds() -> None:
     assert OPENING % HISTORY == 0
 
 
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_a_run_begins_with_every_nak_that_ends_a_connection(seed: int) -> None:
+    """Invalid request, remote access error, remote operational error (IBA 9.7.5.2)."""
+    cards = [each for each in cards_of(seed, Role.REQUESTER) if each.field == "aeth.syndrome"]
+
+    assert {each.change.of(0x1F, {}) for each in cards} >= {0x61, 0x62, 0x63}
+
+
 def test_a_run_of_other_groups_has_no_deck() -> None:
     assert isinstance(queue_pair_generators(1, Role.BOTH, ("dup",))(0), Generator)
     assert isinstance(queue_pair_generators(1, Role.BOTH, ("field",))(0), OneField)

@@ -65,6 +65,7 @@ class Generator:
         self._menu = menu
         self.fatal_below = 0.47
         """The draw below which an error that ends the connection is made; from 0.40 on."""
+        self._credits = _credits(self.connection)
 
     def next(self, reference: Emulation) -> Step | None:
         """The next step, `None` at the end of the case."""
@@ -110,6 +111,8 @@ class Generator:
         rng = self.rng
         draw = rng.random()
         right = answers(reference)
+        if self._credits is not None:
+            right = map(self._with_credits, right)
         first = next(right, None)
         if first is None:
             if draw < 0.8 or reference.device.poll_timeout() is None:
@@ -124,6 +127,22 @@ class Generator:
         if draw < 0.50:
             return self.traffic.messages(reference)
         return response_mutators.in_turn([first, *islice(right, rng.choice((0, 1, 3, None, None)))])
+
+    def _with_credits(self, packet: Packet) -> Packet:
+        """A response with credits, if it can have any, from a peer that grants them."""
+        if self._credits is None or "aeth.msn" not in packet.fields:
+            return packet
+        code = self._credits.choice(_CREDIT_CODES)
+        return packet.altered(fields={**packet.fields, "aeth.syndrome": code})
+
+
+def _credits(connection: Connection) -> Random | None:
+    """Chooses the credits of responses; `None` for a peer that grants none (IBA 9.7.7.2).
+
+    Drawn from the attributes, which are random, so that all other cases are what they were before.
+    """
+    rng = Random(f"credits of {connection!r}")
+    return rng if rng.random() < GRANTING else None
 
 
 def _connection(rng: Random) -> Connection:
@@ -155,6 +174,11 @@ def _psn(rng: Random) -> int:
         return (1 << 24) - rng.randrange(1, 12)
     return rng.choice((0, 1, (1 << 23) - 2, rng.getrandbits(24), rng.getrandbits(24)))
 
+
+GRANTING = 0.15
+"""How likely a peer grants credits: for few messages, or for fewer than before."""
+
+_CREDIT_CODES = (0, 0, 1, 2, 2, 3, 5)
 
 _RIGHTS = (
     Access.REMOTE_WRITE,

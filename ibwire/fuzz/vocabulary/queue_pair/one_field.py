@@ -203,12 +203,22 @@ _DISTANCES = (
 _SERVICES = (*[0x20] * 128, *[0x60] * 32, *[0xA0] * 16, *[0x40] * 8)
 """Bits of an opcode in which UC, UD, XRC and RD differ from RC, each as often as it is tried."""
 
+_SYNDROMES = (
+    *(0x60, 0x61, 0x61, 0x62, 0x62, 0x63, 0x63, 0x64, 0x65, 0x7F),
+    *(0x20, 0x2C, 0x33, 0x3F, 0x40, 0x47, 0x5F, 0x00, 0x01, 0x1E, 0x80, 0xFF),
+)
+"""NAKs, of which some end the connection, RNR NAKs, reserved values, credits (IBA 9.7.5.2)."""
+
 _CHANGES: Mapping[str, Sequence[Change]] = {
     PAYLOAD: [Change(each) for each in _LENGTHS],
     TAIL: [Change(each) for each in range(len(_TAILS))],
     "icrc": [Change(1 << bit) for bit in range(32)],
     "bth.pkey": [*(Change(1 << bit, flips=True) for bit in range(16)), Change(0), Change(0x1234)],
     "bth.psn": [Change(each) for each in _DISTANCES],
+    "aeth.syndrome": [
+        *(Change(1 << bit, flips=True) for bit in range(8)),
+        *map(Change, _SYNDROMES),
+    ],
     "bth.opcode": [
         *(Change(service, flips=True) for service in _SERVICES),
         *(Change(each) for each in (*range(0x20), *range(0x100))),
