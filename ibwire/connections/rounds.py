@@ -35,6 +35,8 @@ long READ: until a packet shows the path MTU, it judges requests alone."""
 ALONE = 4
 """Packets that are taken one by one, at least, behind regular ones: an end of a round for fewer
 costs more."""
+REST = 8
+"""As many packets of a connection, or fewer, are taken one by one: a round costs as much."""
 TOGETHER = 16
 """Packets of a connection that become objects at a time."""
 
@@ -52,7 +54,8 @@ def advance(
     where the packets of each tracker are.
     """
     at = starts.copy()
-    is_short = ends - starts <= LARGE
+    count = ends - starts
+    is_short = (count <= LARGE) & (count > REST)
     left = np.flatnonzero(is_short & [_takes_part(each) for each in trackers])
     window = np.full(len(at), WINDOW)
     fruitless = np.zeros(len(at), np.int64)
@@ -68,7 +71,7 @@ def advance(
         fruitless[left] = np.where(is_whole | (taken >= FEW), 0, fruitless[left] + 1)
         for each in left[~is_whole].tolist():
             at[each] += _take_odd(trackers[each], rows, direction, int(at[each]), int(ends[each]))
-        left = left[(at[left] < ends[left]) & (fruitless[left] < PATIENCE)]
+        left = left[(ends[left] - at[left] > REST) & (fruitless[left] < PATIENCE)]
     return at - starts
 
 

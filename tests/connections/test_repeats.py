@@ -205,6 +205,7 @@ def test_what_is_retransmitted_is_taken_together(
         return found, [] if watcher is None else watcher.noted
 
     monkeypatch.setattr(rounds, "MANY", 1)
+    monkeypatch.setattr(rounds, "REST", 0)
     monkeypatch.setattr("ibwire.connections.untracked.MOST", 0)
     monkeypatch.setattr(repeats, "advance", counting)
     one, noted = analysis()

@@ -57,6 +57,7 @@ def both_ways(
     for name in ("BLOCK", "SMALL_BLOCK", "SETTLE_EVERY"):
         monkeypatch.setattr(analysis, name, block)
     monkeypatch.setattr(rounds, "MANY", 1)
+    monkeypatch.setattr(rounds, "REST", 0)
     monkeypatch.setattr(rounds, "PATIENCE", len(frames))
     watcher = Watcher()
     one, other = feed(Analysis(), frames, chunk=block), feed(Analysis(watcher), frames, chunk=block)
@@ -216,6 +217,7 @@ def test_of_requests_that_nobody_answers_only_the_newest_are_kept(
     for name, value in (("PARKED", 20), ("BLOCK", 20), ("SETTLE_EVERY", 20)):
         monkeypatch.setattr(analysis, name, value)
     monkeypatch.setattr(rounds, "MANY", 1)
+    monkeypatch.setattr(rounds, "REST", 0)
     monkeypatch.setattr(short_runs, "FEWEST", 1)
     monkeypatch.setattr(tracker, "LIMIT", 50)
     talk = Talk()

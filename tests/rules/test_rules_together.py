@@ -154,6 +154,7 @@ def test_many_connections_break_the_same_rules_together_and_alone(
         patch.setattr(rounds, "WINDOW", rng.choice((8, 256)))
         patch.setattr(short_runs, "FEWEST", 1)
         block = rng.choice((700, 1 << 14))
+        patch.setattr(rounds, "REST", rng.choice((0, rounds.REST)))
         for name in ("BLOCK", "SETTLE_EVERY"):
             patch.setattr(analysis, name, block)
         assert_the_same_as_alone(frames)
