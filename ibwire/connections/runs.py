@@ -113,6 +113,8 @@ class Runs:
     """(responses,) which exchange each belongs to."""
     answers: Index
     """(responses,) unwrapped PSNs."""
+    is_whole: bool = False
+    """These are all packets of the connections."""
 
     @classmethod
     def of(cls, run: Run) -> Runs:

@@ -8,6 +8,7 @@ have counted, and what would be open at its end. Tests require the same results.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -76,7 +77,7 @@ def count(
     is_regular: Flags = ~np.logical_or.reduceat(odd, packets.starts)
     kept = is_regular[packets.connection]
     if observer is not None and kept.any():
-        alone = observer.alone(exchanges.runs(mtu, kept))
+        alone = observer.alone(replace(exchanges.runs(mtu, kept), is_whole=True))
         is_regular[packets.connection[np.flatnonzero(kept)[alone]]] = False
         kept = is_regular[packets.connection]
     if not kept.any():

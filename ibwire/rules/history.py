@@ -17,6 +17,7 @@ import numpy.typing as npt
 from ibwire.connections.connection import MTUS
 from ibwire.connections.newest import NewestPackets
 from ibwire.connections.packets import TransportPacket
+from ibwire.connections.runs import Index
 from ibwire.connections.states import PacketStatus
 from ibwire.connections.steps import steps
 from ibwire.connections.tracker import RequestTracker
@@ -329,7 +330,7 @@ class RequestHistory:
     @staticmethod
     def _mark_sizes(histories: Sequence[RequestHistory], run: Regular, is_read: Mask) -> None:
         """The same as far as the path MTU is concerned."""
-        mtu = np.array([each.mtu or 0 for each in histories], np.int64)
+        mtu = known_mtu(histories, run)
         knows = knows_mtu(histories, run)
         is_other = (mtu > 0) & (mtu != run.mtu)
         alone = is_other[run.key] & (IS_FULL[run.opcode] | is_read)
@@ -396,9 +397,20 @@ class RequestHistory:
             history.keep_read(read, answer)
 
 
+def known_mtu(histories: Sequence[RequestHistory], run: Regular) -> Index:
+    """(exchanges,) path MTU that is known before these packets; 0 where it is not.
+
+    Of whole connections the one that their packets show counts as known before: no check finds
+    more while it is not, and nothing follows that needs to know when that ended.
+    """
+    if run.is_whole:
+        return run.mtu
+    return np.array([each.mtu or 0 for each in histories], np.int64)
+
+
 def knows_mtu(histories: Sequence[RequestHistory], run: Regular) -> Mask:
     """(requests,) whether a packet that has to fill the path MTU came before in the exchange."""
-    known = np.array([each.mtu is not None for each in histories], np.bool_)
+    known = known_mtu(histories, run) > 0
     shown = np.cumsum(IS_FULL[run.opcode])
     before = np.concatenate([[0], shown])
     mask: Mask = known[run.key] | (before[:-1] > before[run.starts[run.key]])

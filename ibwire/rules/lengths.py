@@ -23,6 +23,7 @@ from ibwire.rules.history import (
     ConnectionCheck,
     RequestHistory,
     Violation,
+    known_mtu,
     knows_mtu,
 )
 from ibwire.rules.packet import Chunk, Mask, PacketRule, intact, opcodes_where
@@ -252,9 +253,9 @@ class PathMtu(ConnectionCheck):
     @classmethod
     def mark_alone(cls, checks: Sequence[Self], run: Regular) -> None:
         """Packets that are larger than the path MTU."""
-        known = np.array([each.history.mtu or 0 for each in checks], np.int64)
+        histories = [each.history for each in checks]
+        known, knows = known_mtu(histories, run), knows_mtu(histories, run)
         mtu = np.where(known > 0, known, run.mtu)
-        knows = knows_mtu([each.history for each in checks], run)
         size, limit = run.size, mtu[run.key]
         run.mark_requests(knows & ~IS_FULL[run.opcode] & (size > limit) & (size <= LARGEST))
         knew = np.concatenate([[False], knows | IS_FULL[run.opcode]])[run.before]

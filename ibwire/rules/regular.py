@@ -100,6 +100,8 @@ class Regular:
         """By exchange."""
         self.mtu: Index = runs.mtu[runs.owner]
         """(exchanges,) path MTU of the connection; 0 where it is not known."""
+        self.is_whole = runs.is_whole
+        """Whether these are all packets of their connections."""
         self.next = runs.next
         """(exchanges,) PSN of the first request, unwrapped."""
         self.requests, self.key = runs.requests, runs.request_key

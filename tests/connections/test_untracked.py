@@ -15,15 +15,18 @@ from hypothesis import strategies as st
 from connections.talk import Talk
 from connections.test_short_runs import mixed
 from connections.test_steady import MTU, UNFINISHED, Watcher, reads, sends, told
-from emulated_traffic import Stamped, feed
+from emulated_traffic import Stamped, feed, pcap
 from examples import sampled, scaled
+from ibwire.capture import open_capture
 from ibwire.connections import analysis, untracked
 from ibwire.connections.analysis import Analysis
 from ibwire.connections.connection import Connection
 from ibwire.connections.connection_tracker import ConnectionTracker
 from ibwire.connections.ending import Trouble
 from ibwire.connections.summary import Summary
+from ibwire.dissect import Columns
 from ibwire.rules.conformance import Conformance
+from ibwire.rules.findings import SPEC
 from ibwire_layers.opcodes import OpCode
 
 SECOND_NS = 10**9
@@ -256,6 +259,84 @@ def test_one_read_may_come_before_the_packet_that_shows_the_path_mtu(
 
     assert counted == expected
     assert found.connections[0].mtu == MTU
+
+
+def test_rules_are_checked_without_a_tracker_where_a_read_shows_the_path_mtu() -> None:
+    assert checked(conversation(0, True, ["read", "send"], 0).frames) == ([], 0)
+
+
+def larger(talk: Talk, psn: int, msn: int) -> None:
+    """A SEND in one packet with more bytes than the path MTU."""
+    talk.ask(OpCode.RC_SEND_ONLY, psn, 2 * MTU, ack_req=1)
+    talk.answer(psn, msn)
+
+
+def short_answer(talk: Talk, psn: int, msn: int) -> None:
+    """A READ whose only response has fewer bytes than asked for."""
+    talk.ask(OpCode.RC_RDMA_READ_REQUEST, psn, length=MTU)
+    talk.answer(psn, msn, opcode=OpCode.RC_RDMA_READ_RESPONSE_ONLY, size=MTU - 4)
+
+
+def three_answers(talk: Talk, psn: int, msn: int, last: int) -> None:
+    """A READ of three packets, which show the path MTU; `last`: bytes of the last, which has 8."""
+    talk.ask(OpCode.RC_RDMA_READ_REQUEST, psn, length=2 * MTU + 8)
+    for step, (opcode, size) in enumerate(zip(RESPONSES, (MTU, MTU, last), strict=True)):
+        talk.answer(psn + step, msn, opcode=opcode, size=size)
+
+
+def short_end(talk: Talk, psn: int, msn: int) -> None:
+    """A READ whose last response has fewer bytes than were left."""
+    three_answers(talk, psn, msn, 4)
+
+
+def right_end(talk: Talk, psn: int, msn: int) -> None:
+    """A READ that is answered as it should be."""
+    three_answers(talk, psn, msn, 8)
+
+
+PARTS = {larger: 1, short_answer: 1, short_end: 3, right_end: 3}
+"""What may break a rule, and how many PSNs it takes."""
+
+
+def checked(frames: list[Stamped]) -> tuple[list[dict[str, object]], int]:
+    """What is found in a capture, and how many connections had a tracker."""
+    checks, made = Conformance(SPEC), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            analysis,
+            "ConnectionTracker",
+            lambda *given: made.append(ConnectionTracker(*given)) or made[-1],
+        )
+        with open_capture(pcap(frames)) as capture:
+            for batch in capture.batches():
+                checks.take(Columns(batch))
+        found = [finding.to_json() for finding in checks.finish()]
+    return found, len(made)
+
+
+@pytest.mark.slow
+@settings(max_examples=scaled(60))
+@given(
+    traffic=TRAFFIC,
+    breaking=st.lists(st.lists(st.sampled_from(list(PARTS)), max_size=4), max_size=3),
+)
+def test_rules_that_any_regular_traffic_breaks_are_found_without_trackers(
+    traffic: Any, breaking: Any
+) -> None:
+    talks = [conversation(at, *each) for at, each in enumerate(traffic)]
+    for at, parts in enumerate(breaking, len(talks)):
+        talk, psn = Talk(number=at), 0
+        for msn, part in enumerate(parts, 1):
+            part(talk, psn, msn)
+            psn += PARTS[part]
+        talks.append(talk)
+    frames = together(talks)
+
+    found, _ = checked(frames)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(untracked, "MOST", 0)
+        assert checked(frames)[0] == found
 
 
 def with_odd_packets(count: int) -> list[Stamped]:
