@@ -17,7 +17,7 @@ from ibwire.base.node import OPEN, Frame, Grant, Node
 from ibwire.base.units import GBPS, US, S, Time
 from ibwire.capture import open_capture
 from ibwire.connections.analysis import Analysis
-from ibwire.connections.events import Observer
+from ibwire.connections.observer import Observer
 from ibwire.connections.summary import Summary
 from ibwire.dissect import Columns
 from ibwire.fabric.sim import Simulator

@@ -21,7 +21,7 @@ from ibwire.cli.terminal import style
 from ibwire.cli.values import QueuePairNumber
 from ibwire.connections.analysis import Analysis
 from ibwire.connections.connection import Connection
-from ibwire.connections.events import Observer
+from ibwire.connections.observer import Observer
 from ibwire.connections.ranking import worst_first
 from ibwire.connections.status import Status
 from ibwire.connections.summary import Summary

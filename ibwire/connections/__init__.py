@@ -14,9 +14,10 @@ The names below are public.
 from ibwire.connections.analysis import Analysis
 from ibwire.connections.connection import MTUS, Connection, End
 from ibwire.connections.counts import DirectionCounts
-from ibwire.connections.events import Cause, FlowEvent, FlowEventKind, Message, Observer
+from ibwire.connections.events import Cause, FlowEvent, FlowEventKind, Message
 from ibwire.connections.flow import FlowKey
 from ibwire.connections.merge import analyse, follow
+from ibwire.connections.observer import Observer
 from ibwire.connections.packet_observer import PacketObserver
 from ibwire.connections.packets import TransportPacket
 from ibwire.connections.pairing import PAIRINGS

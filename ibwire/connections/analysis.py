@@ -13,9 +13,9 @@ from ibwire.connections.awaited import Awaited
 from ibwire.connections.cm_exchanges import CMExchanges
 from ibwire.connections.connection import Connection, End, Negotiated
 from ibwire.connections.connection_tracker import HORIZON, ConnectionTracker, FirstPackets
-from ibwire.connections.events import Observer
 from ibwire.connections.flow import FlowKey, Flows
 from ibwire.connections.handshakes import Handshake, Handshakes
+from ibwire.connections.observer import Observer
 from ibwire.connections.packet_observer import PacketObserver
 from ibwire.connections.packets import Rows
 from ibwire.connections.parked import Parked

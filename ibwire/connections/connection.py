@@ -23,7 +23,7 @@ from ibwire_layers.syndrome import CREDITS
 
 MTUS = (256, 512, 1024, 2048, 4096)
 """Bytes of the possible path MTUs (IBA 9.4.3)."""
-SILENCES = 8
+SILENCES: Final = 8
 """Longest silences of a connection that are kept."""
 
 
@@ -94,6 +94,7 @@ class Connection:
         "exchanges",
         "first",
         "flows",
+        "is_reliable",
         "max_reads",
         "may_be_cut",
         "mtu",
@@ -113,6 +114,8 @@ class Connection:
         """From 1, in the order of the first packets."""
         self.ends = ends
         self.service = service
+        self.is_reliable = service in (Service.RC, Service.XRC, Service.RD)
+        """Whether requests are acknowledged."""
         self.pairing = "none"
         """How it is known that the two directions belong together, see `PAIRINGS`."""
         self._counted: Counted | None = None
@@ -293,11 +296,6 @@ class Connection:
     def is_paired(self) -> bool:
         """Whether both directions have been seen."""
         return self.pairing != "none"
-
-    @property
-    def is_reliable(self) -> bool:
-        """Whether requests are acknowledged."""
-        return self.service in (Service.RC, Service.XRC, Service.RD)
 
     @property
     def service_name(self) -> str | None:

@@ -7,12 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
 
 from ibwire.connections import repeats
 from ibwire.connections.connection import Connection, Negotiated
 from ibwire.connections.counts import DirectionCounts
-from ibwire.connections.events import FlowEventKind, Observer
+from ibwire.connections.events import FlowEventKind
 from ibwire.connections.identity import KEEP
+from ibwire.connections.observer import Observer
 from ibwire.connections.opcode_sets import ACKNOWLEDGE, FULL, READ, RESPONSES, VERB
 from ibwire.connections.open_requests import ending_of, unacknowledged
 from ibwire.connections.packet_observer import PacketObserver
@@ -23,13 +28,18 @@ from ibwire.connections.run_observer import RunObserver, RunsObserver
 from ibwire.connections.tracker import RequestTracker
 from ibwire_layers.opcodes import INFO, OpCode, Position, Service
 from ibwire_layers.psn import distance
-from ibwire_layers.syndrome import AckKind, kind
+from ibwire_layers.syndrome import KIND_BITS
 
-HELD = 256
+HELD: Final = 256
 """Most requests that wait for a response."""
-HORIZON = 1024
+HORIZON: Final = 1024
 """Packets of a connection after which those before them make no difference: more than are
 outstanding at a time. When files are joined this is verified, see `Connection.seams`."""
+
+ALONE: Final = 4
+"""Packets that `take_odd` takes, at least: an end of regular ones for fewer costs more."""
+TOGETHER: Final = 16
+"""Packets that become objects at a time."""
 
 
 @dataclass(slots=True)
@@ -135,6 +145,26 @@ class ConnectionTracker:
         self.take(ways[at], packets[at])
         return 1
 
+    def take_odd(self, rows: Rows, direction: npt.NDArray[np.uint8], start: int, end: int) -> int:
+        """Take packets one by one until regular ones may follow; returns how many.
+
+        rows: among others, from `start` on, the next packets, which end at `end`. direction: (n,)
+        which end sent each.
+        """
+        one, other = self.requests
+        begin = start
+        while begin < end:
+            part = slice(begin, min(begin + TOGETHER, end))
+            ways: list[int] = direction[part].tolist()
+            packets = rows.take(part).packets()
+            at = 0
+            while at < len(packets):
+                if begin + at - start >= ALONE and one.is_regular and other.is_regular:
+                    return begin + at - start
+                at += self.take_some(ways, packets, at)
+            begin += TOGETHER
+        return end - start
+
     def _goes_on(self, direction: int, packet: TransportPacket) -> bool:
         """Whether a request follows those that wait, as all requests of a new queue pair do."""
         last = self._held[-1]
@@ -146,7 +176,7 @@ class ConnectionTracker:
 
         Only ACKs show it: the response to a repeated READ or atomic may have its former MSN.
         """
-        if packet.opcode not in ACKNOWLEDGE or kind(packet.syndrome) is not AckKind.ACK:
+        if packet.opcode not in ACKNOWLEDGE or packet.syndrome & KIND_BITS != 0:
             return False
         done = sent = 0
         for each in self._held:
@@ -238,6 +268,13 @@ class ConnectionTracker:
     def _report_other(self, direction: int, packet: TransportPacket) -> None:
         if self.packet_observer is not None:
             self.packet_observer.other(self.connection, direction, packet)
+
+    def settle(self) -> None:
+        """Keep nothing of the arrays of several connections, which `short_runs` has given it."""
+        for end in (0, 1):
+            self.connection.identities[end].settle()
+            self.requests[end].recent_requests.settle()
+            self.requests[end].recent_responses.settle()
 
     def finish(self, now: int) -> None:
         """Nothing more follows; the capture ended at `now` (ns)."""

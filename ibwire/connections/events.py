@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
 
 from ibwire.connections.packets import TransportPacket
 
@@ -67,7 +66,7 @@ class Cause(StrEnum):
     """Nothing in this capture shows why."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class FlowEvent:
     """Something that happened to a connection."""
 
@@ -79,21 +78,57 @@ class FlowEvent:
     number: int
     """Of the packet that shows it; the first of several."""
     time_ns: int
-    psn: int = 0
-    last_psn: int = 0
-    count: int = 1
-    opcode: int = 0
-    cause: Cause | None = None
-    cause_number: int = 0
+    psn: int
+    last_psn: int
+    count: int
+    opcode: int
+    cause: Cause | None
+    cause_number: int
     """0 when no packet in this capture is the cause."""
-    delay_ns: int | None = None
-    code: int = 0
-    last_number: int = 0
+    delay_ns: int | None
+    code: int
+    last_number: int
     """Of the last packet, for kinds that are about several."""
-    is_timeout: bool = False
+    is_timeout: bool
     """An ACK timer of the requester began the retransmission."""
-    is_response: bool = False
+    is_response: bool
     """Of lost packets: they are responses to requests of the other end."""
+
+    def __init__(
+        self,
+        kind: FlowEventKind,
+        connection: int,
+        direction: int,
+        number: int,
+        time_ns: int,
+        psn: int = 0,
+        last_psn: int = 0,
+        count: int = 1,
+        opcode: int = 0,
+        cause: Cause | None = None,
+        cause_number: int = 0,
+        delay_ns: int | None = None,
+        code: int = 0,
+        last_number: int = 0,
+        is_timeout: bool = False,
+        is_response: bool = False,
+    ) -> None:
+        self.kind = kind
+        self.connection = connection
+        self.direction = direction
+        self.number = number
+        self.time_ns = time_ns
+        self.psn = psn
+        self.last_psn = last_psn
+        self.count = count
+        self.opcode = opcode
+        self.cause = cause
+        self.cause_number = cause_number
+        self.delay_ns = delay_ns
+        self.code = code
+        self.last_number = last_number
+        self.is_timeout = is_timeout
+        self.is_response = is_response
 
     @classmethod
     def of_packet(
@@ -123,7 +158,7 @@ class FlowEvent:
         )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Message:
     """What one work request put on the wire: one SEND, WRITE, READ, atomic or FLUSH."""
 
@@ -141,18 +176,38 @@ class Message:
     """Of the first and the last request packet, when they were sent first."""
     first_ns: int
     last_ns: int
-    acked_number: int = 0
+    acked_number: int
     """Of the response that completes it; 0 without one."""
-    acked_ns: int = 0
-    retransmitted_packets: int = 0
+    acked_ns: int
+    retransmitted_packets: int
     """Request packets of it that were retransmitted."""
 
-
-class Observer(Protocol):
-    """Receives events and messages while a capture is analysed."""
-
-    def event(self, event: FlowEvent) -> None:
-        """Something happened; a run of packets is reported when it is over."""
-
-    def message(self, message: Message) -> None:
-        """A message is complete and acknowledged, or was abandoned."""
+    def __init__(
+        self,
+        connection: int,
+        direction: int,
+        verb: str,
+        first_psn: int,
+        last_psn: int,
+        size: int,
+        first_number: int,
+        last_number: int,
+        first_ns: int,
+        last_ns: int,
+        acked_number: int = 0,
+        acked_ns: int = 0,
+        retransmitted_packets: int = 0,
+    ) -> None:
+        self.connection = connection
+        self.direction = direction
+        self.verb = verb
+        self.first_psn = first_psn
+        self.last_psn = last_psn
+        self.size = size
+        self.first_number = first_number
+        self.last_number = last_number
+        self.first_ns = first_ns
+        self.last_ns = last_ns
+        self.acked_number = acked_number
+        self.acked_ns = acked_ns
+        self.retransmitted_packets = retransmitted_packets

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Gap:
     """PSNs `first` to `end` - 1, which were passed without being seen."""
 
@@ -14,24 +14,40 @@ class Gap:
     number: int
     """Of the packet that arrived instead."""
     time_ns: int
-    packets: int = 0
+    packets: int
     """How many packets they are; a READ takes several PSNs and is one packet."""
 
+    # Written out, as in other classes that the packets of a capture make: that of a dataclass is
+    # never compiled.
+    def __init__(self, first: int, end: int, number: int, time_ns: int, packets: int = 0) -> None:
+        self.first = first
+        self.end = end
+        self.number = number
+        self.time_ns = time_ns
+        self.packets = packets
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, init=False)
 class Unsettled:
     """What was missing before a retransmission: lost, or reordered and still to arrive."""
 
-    requests: list[Gap] = field(default_factory=list)
+    requests: list[Gap]
     """Missing requests that have been retransmitted since."""
-    skipped: list[Gap] = field(default_factory=list)
+    skipped: list[Gap]
     """Requests that were left out when others were retransmitted: lost another time."""
-    responses: list[Gap] = field(default_factory=list)
+    responses: list[Gap]
     """Missing READ responses that have been retransmitted since."""
-    ip_ids: set[int] = field(default_factory=set)
+    ip_ids: set[int]
     """IP identifications that were left out where requests were retransmitted."""
-    age: int = 0
+    age: int
     """Packets since the retransmission."""
+
+    def __init__(self) -> None:
+        self.requests = []
+        self.skipped = []
+        self.responses = []
+        self.ip_ids = set()
+        self.age = 0
 
     @property
     def is_empty(self) -> bool:

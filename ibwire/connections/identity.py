@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,16 +18,16 @@ from ibwire.connections.steps import steps
 
 _Value = TypeVar("_Value")
 
-KEEP = 64
+KEEP: Final = 64
 """Newest packets of a kind that are remembered, to recognise their duplicates."""
-DUPLICATE_NS = 1_000_000
+DUPLICATE_NS: Final = 1_000_000
 """Without IP identifications, a packet that arrives again sooner than this and without a cause
 is a duplicate: an ACK timer lasts longer, and a mirror sends its copies close together."""
-COPY_NS = 100_000
+COPY_NS: Final = 100_000
 """A request that arrives again later than this, unanswered, may have been retransmitted by a timer:
 that of an ACK timeout of 5, the shortest that HCCL_RDMA_TIMEOUT of Ascend takes, lasts 131 us (IBTA
 9.7.6.1.3)."""
-REORDER_IDS = 1024
+REORDER_IDS: Final = 1024
 """The IP identification of a reordered packet is at most so far back."""
 
 
@@ -41,22 +41,28 @@ class Identity:
     """Of the first packet; -1 before it."""
     counts_up: bool = False
     _newest: dict[int, int] = field(default_factory=dict)
-    _waiting: tuple[npt.NDArray[np.int32], npt.NDArray[np.uint32]] | None = None
-    """Identifications and ICRCs that are not in `_newest` yet, so that they stay arrays."""
+    _waiting: list[_Ids] = field(default_factory=list)
+    """Packets that are not in `_newest` yet, so that they stay arrays; oldest first."""
 
     @property
     def newest(self) -> dict[int, int]:
         """ICRC by identification, of the newest packets."""
-        if self._waiting is not None:
-            (ip_id, icrc), self._waiting = self._waiting, None
-            numbers, icrcs = ip_id.tolist(), icrc.tolist()
-            waiting = dict(zip(numbers, icrcs, strict=True))
-            if len(waiting) == len(numbers):
-                _renew(self._newest, waiting)
-            else:
-                for each, value in zip(numbers, icrcs, strict=True):
-                    self._remember(each, value)
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            for each in waiting:
+                self._add_array(each)
         return self._newest
+
+    def _add_array(self, added: _Ids) -> None:
+        """Put packets into `_newest`."""
+        numbers: list[int] = added.ip_id[added.start : added.end].tolist()
+        icrcs: list[int] = added.icrc[added.start : added.end].tolist()
+        found = dict(zip(numbers, icrcs, strict=True))
+        if len(found) == len(numbers):
+            self._newest = _renewed(self._newest, found)
+        else:
+            for ip_id, icrc in zip(numbers, icrcs, strict=True):
+                self._remember(ip_id, icrc)
 
     def note(self, packet: TransportPacket) -> int:
         """Remember a packet; returns how many identifications it has passed over.
@@ -92,24 +98,46 @@ class Identity:
         if len(moved):
             self.counts_up = bool(moved[-1] < REORDER_IDS)
         self.high = int(ip_id[-1])
-        self.remember(ip_id, icrc)
+        if len(moved):
+            start = max(len(ip_id) - KEEP, 0)
+            self.remember(ip_id[start:].copy(), icrc[start:].copy(), 0, len(ip_id) - start)
+        else:
+            self._remember(self.high, int(icrc[-1]))
         return np.maximum(step.astype(np.int64) - 1, 0)
 
-    def remember(self, ip_id: npt.NDArray[np.int32], icrc: npt.NDArray[np.uint32]) -> None:
-        """Remember the ICRCs of packets: all identifications the same, or each ahead."""
-        last = -KEEP if len(ip_id) > 1 and ip_id[0] != ip_id[1] else -1
-        ip_id, icrc = ip_id[last:], icrc[last:]
-        if self._waiting is not None and len(ip_id) < KEEP:
-            before, values = self._waiting
-            kept = len(before) - int(before[-1] == ip_id[0])
-            ip_id = np.concatenate([before[:kept], ip_id])[-KEEP:]
-            icrc = np.concatenate([values[:kept], icrc])[-KEEP:]
-        else:
-            ip_id, icrc = ip_id.copy(), icrc.copy()  # they outlive the block
-        self._waiting = ip_id, icrc
+    def remember(
+        self,
+        ip_id: npt.NDArray[np.integer[Any]],
+        icrc: npt.NDArray[np.uint32],
+        start: int,
+        end: int,
+    ) -> None:
+        """Remember the packets at these places of arrays, which it keeps until `settle`.
+
+        The identification of each is ahead of the one before.
+        """
+        waiting = self._waiting
+        waiting.append(_Ids(ip_id, icrc, max(start, end - KEEP), end))
+        newer, place = 0, len(waiting)
+        while place and newer < KEEP:
+            place -= 1
+            # The first may be the same as the last one before.
+            newer += waiting[place].end - waiting[place].start - 1
+        if place:
+            del waiting[:place]
+        if len(waiting) == PARTS:
+            self._newest = self.newest
+
+    def settle(self) -> None:
+        """Keep no arrays but its own, which are short."""
+        for each in self._waiting:
+            if each.end - each.start < len(each.ip_id):
+                each.ip_id = each.ip_id[each.start : each.end].copy()
+                each.icrc = each.icrc[each.start : each.end].copy()
+                each.start, each.end = 0, each.end - each.start
 
     def _remember(self, ip_id: int, icrc: int) -> None:
-        newest = self._newest if self._waiting is None else self.newest
+        newest = self.newest if self._waiting else self._newest
         newest.pop(ip_id, None)
         newest[ip_id] = icrc
         if len(newest) > KEEP:
@@ -161,6 +189,22 @@ class Identity:
         return same and packet.time_ns - before.time_ns < DUPLICATE_NS
 
 
+class _Ids:
+    """Identifications and ICRCs from a place of arrays on, to before another one."""
+
+    __slots__ = ("end", "icrc", "ip_id", "start")
+
+    def __init__(
+        self,
+        ip_id: npt.NDArray[np.integer[Any]],
+        icrc: npt.NDArray[np.uint32],
+        start: int,
+        end: int,
+    ) -> None:
+        self.ip_id, self.icrc = ip_id, icrc
+        self.start, self.end = start, end
+
+
 @dataclass(slots=True, eq=False)
 class Recent:
     """The newest packets of a kind, by PSN (unwrapped)."""
@@ -189,19 +233,40 @@ class Recent:
 
     def add_many(self, psn: npt.NDArray[np.int64], rows: Rows) -> None:
         """Remember (n,) packets in the order of their PSNs, all beyond those before."""
-        psn, rows = psn[-KEEP:], rows.take(slice(-KEEP, None))
-        parts = self._parts
-        before = parts[-1] if parts else None
-        if isinstance(before, _Sequence) and len(psn) < KEEP:
-            parts.pop()
-            psn = np.concatenate([before.psn, psn])[-KEEP:]
-            rows = Rows.concatenate([before.rows, rows]).take(slice(-KEEP, None))
-        if len(psn) == KEEP:
-            parts.clear()
-        elif len(parts) == PARTS:
-            self.all()
+        psn = psn[-KEEP:].copy()
         if len(psn):
-            parts.append(_Sequence(psn.copy(), rows.copy()))  # they outlive the block
+            rows = rows.take(slice(-KEEP, None)).copy()
+            self.add_places(psn, rows, 0, len(psn), first=int(psn[0]), last=int(psn[-1]))
+
+    def add_places(
+        self, psn: npt.NDArray[np.int64], rows: Rows, start: int, end: int, *, first: int, last: int
+    ) -> None:
+        """Remember the packets at these places of arrays, which it keeps until `settle`.
+
+        They are in the order of their PSNs, of which these are the first and the last, all beyond
+        those before.
+        """
+        parts = self._parts
+        if end - start > KEEP:
+            start = end - KEEP
+            first = int(psn[start])
+        if len(parts) == PARTS:
+            self.all()
+        parts.append(_Sequence(psn, rows, start, end, first, last))
+        newer, place = 0, len(parts)
+        while place and newer < KEEP:
+            place -= 1
+            part = parts[place]
+            if isinstance(part, _Sequence):
+                newer += part.end - part.start
+        if place:
+            del parts[:place]
+
+    def settle(self) -> None:
+        """Keep no arrays but its own, which are short."""
+        for part in self._parts:
+            if isinstance(part, _Sequence):
+                part.settle()
 
     def get(self, psn: int) -> TransportPacket | None:
         """The newest packet of this PSN."""
@@ -226,49 +291,98 @@ class Recent:
             return newest[next(reversed(newest))]
         return None if newest is None else newest.packet(len(newest) - 1)
 
+    def psns(self) -> set[int]:
+        """The PSNs of all of them."""
+        found: set[int] = set()
+        for part in reversed(self._parts):
+            newer = list(part) if isinstance(part, dict) else part.psns()
+            if len(found) + len(newer) <= KEEP:
+                found.update(newer)
+                continue
+            for psn in reversed(newer):
+                if len(found) == KEEP:
+                    return found
+                found.add(psn)
+        return found
+
     def all(self) -> dict[int, TransportPacket]:
         """All of them by PSN, oldest first."""
         if len(self._parts) == 1 and isinstance(self._parts[0], dict):
             return self._parts[0]
         packets: dict[int, TransportPacket] = {}
         for part in self._parts:
-            _renew(packets, part if isinstance(part, dict) else part.packets())
+            packets = _renewed(packets, part if isinstance(part, dict) else part.packets())
         self._parts[:] = [packets] if packets else []
         return packets
 
 
-PARTS = 8
+PARTS: Final = 16
 """Parts in which the newest packets may be."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class _Sequence:
-    """Packets in the order of their PSNs (n,), as arrays."""
+    """Packets in the order of their PSNs, from a place of arrays on, to before another one."""
 
-    psn: npt.NDArray[np.int64]
-    rows: Rows
+    __slots__ = ("_first", "_last", "_psn", "_rows", "end", "start")
+
+    def __init__(
+        self,
+        psn: npt.NDArray[np.int64],
+        rows: Rows,
+        start: int,
+        end: int,
+        first: int,
+        last: int,
+    ) -> None:
+        self._psn, self._rows = psn, rows
+        self.start, self.end = start, end
+        self._first, self._last = first, last
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return self.end - self.start
+
+    def settle(self) -> None:
+        """Keep no arrays but its own, which are short."""
+        if self.end - self.start < len(self._psn):
+            self._psn = self._psn[self.start : self.end].copy()
+            self._rows = self._rows.take(slice(self.start, self.end)).copy()
+            self.start, self.end = 0, self.end - self.start
 
     def place(self, psn: int) -> int:
-        """Where the packet of a PSN is; -1 without one."""
-        place = int(self.psn.searchsorted(psn))
-        return place if place < len(self.psn) and self.psn[place] == psn else -1
+        """Where the packet of a PSN is among them; -1 without one."""
+        if not self._first <= psn <= self._last:
+            return -1
+        if self._last - self._first == self.end - self.start - 1:
+            return psn - self._first  # without a gap
+        mine = self._psn[self.start : self.end]
+        place = int(mine.searchsorted(psn))
+        return place if int(mine[place]) == psn else -1
 
     def packet(self, place: int) -> TransportPacket:
         """One of them."""
-        return self.rows.take(slice(place, place + 1)).packets()[0]
+        return self._rows.packet(self.start + place)
+
+    def psns(self) -> list[int]:
+        """Their PSNs."""
+        psns: list[int] = self._psn[self.start : self.end].tolist()
+        return psns
 
     def packets(self) -> dict[int, TransportPacket]:
         """All of them by PSN."""
-        return dict(zip(self.psn.tolist(), self.rows.packets(), strict=True))
+        rows = self._rows.take(slice(self.start, self.end))
+        return dict(zip(self.psns(), rows.packets(), strict=True))
 
 
-def _renew(kept: dict[int, _Value], newer: dict[int, _Value]) -> None:
-    """Put values behind those before, with the same keys in their place; the newest are kept."""
-    for each in kept.keys() & newer.keys():
-        del kept[each]
-    kept.update(newer)
-    for each in list(islice(kept, max(len(kept) - KEEP, 0))):
-        del kept[each]
+def _renewed(kept: dict[int, _Value], newer: dict[int, _Value]) -> dict[int, _Value]:
+    """Values behind those before, with the same keys in their place; the newest are kept."""
+    if len(newer) >= KEEP:
+        kept = dict(newer)
+    else:
+        if not kept.keys().isdisjoint(newer):
+            for each in kept.keys() & newer.keys():
+                del kept[each]
+        kept.update(newer)
+    if len(kept) > KEEP:
+        for each in list(islice(kept, len(kept) - KEEP)):
+            del kept[each]
+    return kept

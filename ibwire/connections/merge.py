@@ -14,7 +14,7 @@ from ibwire.base.errors import CaptureError
 from ibwire.base.work import Work, one_by_one
 from ibwire.capture import CaptureReader, open_capture
 from ibwire.connections.analysis import Analysis
-from ibwire.connections.events import Observer
+from ibwire.connections.observer import Observer
 from ibwire.connections.summary import Summary
 from ibwire.dissect import Columns
 

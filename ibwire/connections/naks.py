@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from ibwire.connections.ending import Trouble
 from ibwire.connections.events import Cause, FlowEvent, FlowEventKind
 from ibwire.connections.opcode_sets import ACKNOWLEDGE
 from ibwire.connections.packets import TransportPacket
 from ibwire.connections.tracked_requests import TrackedRequests
-from ibwire_layers.syndrome import RNR_TIMER_US, AckKind, NakCode, code, kind
+from ibwire_layers.syndrome import KIND_BITS, RNR_TIMER_US, AckKind, NakCode, code, kind
 
-OLD_NAKS = 4
+OLD_NAKS: Final = 4
 """NAKs that are remembered when what they ask for has arrived meanwhile."""
 NAK_NAMES = {value.value: value.name.lower() for value in NakCode}
 
@@ -50,7 +52,7 @@ def refuse(requests: TrackedRequests, psn: int, packet: TransportPacket) -> None
 
 def demand_of(packet: TransportPacket) -> Trouble | None:
     """What a response asks a requester for that was never seen."""
-    if packet.opcode not in ACKNOWLEDGE or kind(packet.syndrome) is AckKind.ACK:
+    if packet.opcode not in ACKNOWLEDGE or packet.syndrome & KIND_BITS == 0:
         return None
     if kind(packet.syndrome) is AckKind.RNR_NAK:
         return Trouble.RNR

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import numpy.typing as npt
 
 from ibwire.connections.packets import Rows, TransportPacket
 
-PARTS = 32
+PARTS: Final = 32
 """Parts in which the packets may be."""
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from ibwire_layers.opcodes import INFO, Operation, Position
 
-VERB = {
+VERB: Final = {
     code: {Operation.WRITE: "RDMA_WRITE", Operation.READ: "RDMA_READ"}.get(
         info.operation, info.operation.name
     )
@@ -19,17 +21,19 @@ def _opcodes(*wanted: Operation | Position) -> frozenset[int]:
     )
 
 
-STARTS = _opcodes(Position.FIRST, Position.ONLY)
-ENDS = _opcodes(Position.LAST, Position.ONLY)
-FULL = _opcodes(Position.FIRST, Position.MIDDLE)
-PARTS = _opcodes(Position.FIRST, Position.MIDDLE, Position.LAST)
+STARTS: Final = _opcodes(Position.FIRST, Position.ONLY)
+ENDS: Final = _opcodes(Position.LAST, Position.ONLY)
+FULL: Final = _opcodes(Position.FIRST, Position.MIDDLE)
+PARTS: Final = _opcodes(Position.FIRST, Position.MIDDLE, Position.LAST)
 """Packets of messages of several packets."""
-READ = _opcodes(Operation.READ)
-ANSWERED = READ | _opcodes(
+READ: Final = _opcodes(Operation.READ)
+ANSWERED: Final = READ | _opcodes(
     Operation.COMPARE_SWAP, Operation.FETCH_ADD, Operation.FLUSH, Operation.ATOMIC_WRITE
 )
 """Requests that only a READ or atomic response answers, and no ACK."""
-ATOMIC = _opcodes(Operation.COMPARE_SWAP, Operation.FETCH_ADD, Operation.ATOMIC_ACKNOWLEDGE)
+ATOMIC: Final = _opcodes(Operation.COMPARE_SWAP, Operation.FETCH_ADD, Operation.ATOMIC_ACKNOWLEDGE)
 """Atomics and their responses."""
-RESPONSES = _opcodes(Operation.READ_RESPONSE, Operation.ATOMIC_ACKNOWLEDGE, Operation.ACKNOWLEDGE)
-ACKNOWLEDGE = _opcodes(Operation.ACKNOWLEDGE)
+RESPONSES: Final = _opcodes(
+    Operation.READ_RESPONSE, Operation.ATOMIC_ACKNOWLEDGE, Operation.ACKNOWLEDGE
+)
+ACKNOWLEDGE: Final = _opcodes(Operation.ACKNOWLEDGE)

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Final
 
 from ibwire.connections.opcode_sets import ANSWERED, ENDS, READ, STARTS, VERB
 from ibwire.connections.packets import TransportPacket
 
-OVERDUE = 32
+OVERDUE: Final = 32
 """After this many later messages a READ is not retransmitted: its responses were not captured."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class OpenMessage:
     """A message that is not completed. PSNs are unwrapped."""
 
@@ -28,17 +29,51 @@ class OpenMessage:
     first_ns: int
     last_number: int
     last_ns: int
-    next_response: int = -1
+    next_response: int
     """For READs and atomics: the PSN of the next response. -1: any ACK completes it."""
-    dma_len: int = 0
-    retransmitted: int = 0
+    dma_len: int
+    retransmitted: int
     """Request packets of it that were retransmitted."""
-    is_read: bool = False
-    has_start: bool = True
+    is_read: bool
+    has_start: bool
     """Its first packet has been seen."""
-    is_doubtful: bool = False
+    is_doubtful: bool
     """It was retransmitted without a NAK: responses that were not seen until then may have
     been sent."""
+
+    def __init__(
+        self,
+        verb: str,
+        first: int,
+        last: int,
+        is_whole: bool,
+        size: int,
+        first_number: int,
+        first_ns: int,
+        last_number: int,
+        last_ns: int,
+        next_response: int = -1,
+        dma_len: int = 0,
+        retransmitted: int = 0,
+        is_read: bool = False,
+        has_start: bool = True,
+        is_doubtful: bool = False,
+    ) -> None:
+        self.verb = verb
+        self.first = first
+        self.last = last
+        self.is_whole = is_whole
+        self.size = size
+        self.first_number = first_number
+        self.first_ns = first_ns
+        self.last_number = last_number
+        self.last_ns = last_ns
+        self.next_response = next_response
+        self.dma_len = dma_len
+        self.retransmitted = retransmitted
+        self.is_read = is_read
+        self.has_start = has_start
+        self.is_doubtful = is_doubtful
 
     def is_followed_by(self, psn: int, verb: str) -> bool:
         """Whether a packet that starts no message belongs to this one."""

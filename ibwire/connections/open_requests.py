@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from ibwire.connections.ending import NAMED, NOTHING_OPEN, Ending, OpenRequest, Trouble
 from ibwire.connections.events import Cause, FlowEvent, FlowEventKind
 from ibwire.connections.states import ResponderState
 from ibwire.connections.tracked_requests import TrackedRequests
 from ibwire_layers.psn import HALF, MASK
 
-GIVE_UP_NS = 100_000_000
+GIVE_UP_NS: Final = 100_000_000
 """A requester that has not retransmitted so long after it was due has given up. Timers of Linux
 are late by tens of milliseconds at most (rnr-late-recv, rnr-multi-packet)."""
-UNANSWERED_NS = 1_000_000_000
+UNANSWERED_NS: Final = 1_000_000_000
 """A request without a response for so long is trouble, where no timeout of its requester was seen:
 adapters respond within microseconds, and the usual ACK timeouts are shorter (67 ms for perftest
 and ibv_*_pingpong)."""
-DAMAGED_AHEAD = 1024
+DAMAGED_AHEAD: Final = 1024
 """PSNs ahead of the last request in which a damaged packet counts as the next one."""
 
 

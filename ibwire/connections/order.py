@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from ibwire.connections.events import FlowEventKind
 from ibwire.connections.identity import COPY_NS, REORDER_IDS
 from ibwire.connections.opcode_sets import ACKNOWLEDGE, PARTS, STARTS
 from ibwire.connections.packets import TransportPacket
 from ibwire.connections.retransmissions import count_late
-from ibwire.connections.states import PacketStatus
+from ibwire.connections.states import DUPLICATE, REORDERED, PacketStatus
 from ibwire.connections.tracked_requests import TrackedRequests
 
-SHORTEST_RNR_NS = 10_000
+SHORTEST_RNR_NS: Final = 10_000
 """No requester retransmits its newest packet sooner: the shortest wait after an RNR NAK (IBA table
 45), and nothing shows a responder that this packet was lost."""
 
@@ -27,10 +29,10 @@ def note_order(
     rxe numbers requests and responses together, and may send them in another
     order: where PSNs are in order, only a packet of the same kind counts.
     """
-    is_late = status is PacketStatus.REORDERED
+    is_late = status is REORDERED
     identity = requests.connection.identities[direction]
     is_overtaken = identity.is_overtaken(packet, otherwise=is_late)
-    if status is PacketStatus.DUPLICATE or not is_overtaken:
+    if status is DUPLICATE or not is_overtaken:
         return
     newest = requests.recent(direction).last_added
     if not is_late and (

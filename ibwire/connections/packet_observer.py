@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from ibwire.connections.events import Observer
+from ibwire.connections.observer import Observer
 
 if TYPE_CHECKING:
     from ibwire.connections.connection import Connection

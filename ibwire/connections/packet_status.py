@@ -6,16 +6,26 @@ elsewhere the earlier responses and the time decide.
 
 from __future__ import annotations
 
+from typing import Final
+
 from ibwire.connections.gaps import within
 from ibwire.connections.opcode_sets import ANSWERED
 from ibwire.connections.packets import TransportPacket
 from ibwire.connections.retransmissions import SILENCE_NS, may_be_late, take_back
-from ibwire.connections.states import PacketStatus
+from ibwire.connections.states import (
+    DUPLICATE,
+    NEW,
+    REORDERED,
+    RETRANSMITTED,
+    STALE,
+    UNKNOWN,
+    PacketStatus,
+)
 from ibwire.connections.tracked_requests import TrackedRequests
 from ibwire_layers.psn import MASK
-from ibwire_layers.syndrome import AckKind, kind
+from ibwire_layers.syndrome import KIND_BITS
 
-ACK_COPY_NS = 10_000
+ACK_COPY_NS: Final = 10_000
 """An ACK that comes again later than this, without a retransmission, may have another cause."""
 
 
@@ -27,11 +37,11 @@ def status_of_old_request(
     was_seen = psn >= requests.start and within(requests.unseen.requests, psn) is None
     if identity.decides(packet):
         if was_seen and identity.is_copy(packet):
-            return PacketStatus.DUPLICATE
+            return DUPLICATE
         if not requests.connection.is_reliable:
-            return PacketStatus.DUPLICATE if was_seen else PacketStatus.REORDERED
+            return DUPLICATE if was_seen else REORDERED
         is_late = identity.is_overtaken(packet, otherwise=False)
-        return PacketStatus.REORDERED if is_late else PacketStatus.RETRANSMITTED
+        return REORDERED if is_late else RETRANSMITTED
     before = requests.recent_requests.get(psn)
     since = (-1, 0) if before is None else before.place
     run = requests.run
@@ -45,19 +55,19 @@ def status_of_old_request(
         is_due |= answer is not None and answer.place > since and requests.acked > psn
     if run is not None and run.psn == psn and may_be_late(requests, run):
         take_back(requests, run)
-        return PacketStatus.RETRANSMITTED
+        return RETRANSMITTED
     is_due |= any(each.psn == psn for each in requests.refusals)
     if not is_due and was_seen and _may_come_late(requests, psn):
-        return PacketStatus.REORDERED  # the first, after its retransmission
+        return REORDERED  # the first, after its retransmission
     if was_seen and identity.is_duplicate(packet, before, has_cause=is_due):
-        return PacketStatus.DUPLICATE
+        return DUPLICATE
     if not requests.connection.is_reliable:
-        return PacketStatus.DUPLICATE if was_seen else PacketStatus.REORDERED
+        return DUPLICATE if was_seen else REORDERED
     if _has_cause(requests, psn, packet, since):
-        return PacketStatus.RETRANSMITTED
+        return RETRANSMITTED
     if not was_seen or _may_come_late(requests, psn):
-        return PacketStatus.REORDERED
-    return PacketStatus.RETRANSMITTED
+        return REORDERED
+    return RETRANSMITTED
 
 
 def _may_come_late(requests: TrackedRequests, psn: int) -> bool:
@@ -78,7 +88,7 @@ def _has_cause(
         return True  # the retransmission goes on
     if packet.time_ns - requests.last_ns > SILENCE_NS:
         return True
-    was_seen = psn in requests.recent_requests.all()
+    was_seen = requests.recent_requests.get(psn) is not None
     return any(
         (each.psn == psn or (was_seen and each.psn < psn)) and each.place > since
         for each in requests.refusals
@@ -91,7 +101,7 @@ def status_of_acknowledge(
     """The status of an ACK, NAK or RNR NAK."""
     assert requests.next is not None
     identity = requests.connection.identities[1 - requests.end]
-    is_ack = kind(packet.syndrome) is AckKind.ACK
+    is_ack = packet.syndrome & KIND_BITS == 0
     if identity.decides(packet):
         is_duplicate = identity.is_copy(packet)
     else:
@@ -103,13 +113,13 @@ def status_of_acknowledge(
             has_cause = run is not None and before is not None and run.place > before.place
         is_duplicate = identity.is_duplicate(packet, before, has_cause=has_cause)
     if is_duplicate:
-        return PacketStatus.DUPLICATE
+        return DUPLICATE
     if (psn if is_ack else psn - 1) >= requests.next:
-        return PacketStatus.UNKNOWN
+        return UNKNOWN
     if not is_ack or psn > requests.acked:
-        return PacketStatus.NEW
+        return NEW
     is_late = identity.is_overtaken(packet, otherwise=False)
-    return PacketStatus.REORDERED if is_late else PacketStatus.STALE
+    return REORDERED if is_late else STALE
 
 
 def _is_ack_twice(
@@ -129,14 +139,14 @@ def status_of_old_response(
     """The status of a response whose PSN is not new."""
     assert requests.next is not None
     if psn >= requests.next or psn < requests.start:
-        return PacketStatus.UNKNOWN
+        return UNKNOWN
     identity = requests.connection.identities[1 - requests.end]
     was_seen = within(requests.unseen.responses, psn) is None
     if identity.decides(packet):
         if was_seen and identity.is_copy(packet):
-            return PacketStatus.DUPLICATE
+            return DUPLICATE
         is_late = identity.is_overtaken(packet, otherwise=False)
-        return PacketStatus.REORDERED if is_late else PacketStatus.RETRANSMITTED
+        return REORDERED if is_late else RETRANSMITTED
     before = requests.recent_responses.get(psn)
     repeats = 0
     for first, end in requests.repeated_reads:
@@ -144,9 +154,9 @@ def status_of_old_response(
             repeats += 1
     was_repeated = repeats > requests.answered_again.get(psn, 0)
     if not was_repeated and requests.unseen.is_unseen(1 - requests.end, psn):
-        return PacketStatus.REORDERED
+        return REORDERED
     if was_seen and identity.is_duplicate(packet, before, has_cause=was_repeated):
-        return PacketStatus.DUPLICATE
+        return DUPLICATE
     # A responder answers again only what it is asked again.
     is_copy = not was_repeated and before is not None
-    return PacketStatus.DUPLICATE if is_copy else PacketStatus.RETRANSMITTED
+    return DUPLICATE if is_copy else RETRANSMITTED

@@ -63,7 +63,7 @@ class TransportPacket(NamedTuple):
         return self.file, self.number
 
 
-_packet_of: Callable[[tuple[Any, ...]], TransportPacket] = partial(tuple.__new__, TransportPacket)
+_packet_of: Callable[[Any], TransportPacket] = partial(tuple.__new__, TransportPacket)
 """A packet of its fields, which is faster without a look at how many they are."""
 
 _TYPES = {
@@ -119,6 +119,10 @@ class Rows:
     def packets(self) -> list[TransportPacket]:
         """The packets one by one."""
         return list(map(_packet_of, _FIELDS.iter_unpack(self._data.tobytes())))
+
+    def packet(self, row: int) -> TransportPacket:
+        """One of the packets."""
+        return _packet_of(self._data.item(row))
 
     @property
     def first(self) -> tuple[int, int]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from ibwire.connections.events import Cause
 from ibwire.connections.packets import TransportPacket
 from ibwire.connections.states import RESPONDER_MOVES, ResponderInput, ResponderState
 
-MOST = 4
+MOST: Final = 4
 """Refusals that are kept until a retransmission follows; it settles all with PSNs near it."""
 
 

@@ -9,6 +9,7 @@ taken them one by one; tests require the same results.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from ibwire.connections.connection import Connection
 from ibwire.connections.events import Cause
@@ -17,13 +18,13 @@ from ibwire.connections.opcode_sets import ACKNOWLEDGE, ANSWERED, FULL, RESPONSE
 from ibwire.connections.packet_observer import PacketObserver
 from ibwire.connections.packets import TransportPacket
 from ibwire.connections.retransmissions import PAUSE_NS
-from ibwire.connections.states import PacketStatus
+from ibwire.connections.states import RETRANSMITTED
 from ibwire.connections.tracked_requests import Retransmission
 from ibwire.connections.tracker import ANSWERED_AGAIN, JUMP, RequestTracker
 from ibwire_layers.psn import MASK
 from ibwire_layers.syndrome import INVALID_CREDITS
 
-FEWEST = 2
+FEWEST: Final = 2
 """Fewer packets are taken one by one."""
 REQUESTS = frozenset(VERB) - RESPONSES - ANSWERED
 """Opcodes of requests that take one PSN, and that any ACK answers."""
@@ -170,7 +171,7 @@ def _take_requests(
     is_doubtful = run.event.cause not in (Cause.NAK, Cause.RNR)
     for psn, packet in enumerate(packets, first):
         if observer is not None:
-            observer.request(tracker, packet, PacketStatus.RETRANSMITTED)
+            observer.request(tracker, packet, RETRANSMITTED)
         for message in tracker.messages:
             if message.first <= psn <= message.last:
                 message.retransmitted += 1
@@ -197,7 +198,7 @@ def _take_responses(
     again, last = tracker.answered_again, packets[-1]
     for psn, packet in enumerate(packets, first):
         if observer is not None:
-            observer.response(tracker, packet, PacketStatus.RETRANSMITTED)
+            observer.response(tracker, packet, RETRANSMITTED)
         if 0 <= packet.syndrome < INVALID_CREDITS:
             counts = tracker.connection.directions[tracker.end]
             counts.note_credits(lowest=packet.syndrome, highest=packet.syndrome)

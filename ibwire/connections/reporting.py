@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ibwire.connections.connection import Connection
-from ibwire.connections.events import Cause, FlowEvent, FlowEventKind, Message, Observer
+from ibwire.connections.events import Cause, FlowEvent, FlowEventKind, Message
+from ibwire.connections.observer import Observer
 from ibwire.connections.open_message import OpenMessage
 from ibwire.connections.packets import TransportPacket
 from ibwire_layers.psn import MASK

@@ -6,6 +6,7 @@ Source: IBA 9.7.5.2 (NAK, RNR NAK, implied NAK), 9.9 (going back).
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from ibwire.connections.events import Cause, FlowEvent, FlowEventKind
 from ibwire.connections.gaps import cut, within
@@ -17,14 +18,14 @@ from ibwire.connections.states import RequesterInput
 from ibwire.connections.tracked_requests import Retransmission, TrackedRequests
 from ibwire_layers.psn import MASK
 
-REPEATED_READS = 32
+REPEATED_READS: Final = 32
 """READs and atomics that were retransmitted, which are remembered to recognise their responses."""
-SILENCE_NS = 1_000_000
+SILENCE_NS: Final = 1_000_000
 """A retransmission after a longer silence was started by a timer. NICs answer a NAK within
 hundreds of microseconds at most (Lumina)."""
-PAUSE_NS = 10_000_000
+PAUSE_NS: Final = 10_000_000
 """After a longer silence a retransmission does not go on: a timer has started another one."""
-NO_SKIP_NS = 500_000
+NO_SKIP_NS: Final = 500_000
 """Between packets that follow each other so soon no sender leaves out IP identifications. Linux
 does after a jiffy or more, 1 ms at least (net/ipv4/route.c ip_idents_reserve)."""
 
@@ -157,7 +158,7 @@ def _go_back(requests: TrackedRequests, psn: int, packet: TransportPacket) -> Re
     counts = requests.connection.directions[requests.end]
     refused = None if requests.refusals.of(psn) else _refusal_before(requests, psn)
     if refused is not None and refused.number == number and requests.acked < refused.psn:
-        known = sum(refused.psn <= each < psn for each in requests.recent_requests.all())
+        known = _known_between(requests, refused.psn, psn)
         requests.unseen.skip_requests(refused.psn, psn, packet, max(known, 1))
     counted = {
         "timeouts": is_timeout,
@@ -304,9 +305,10 @@ def note_skipped(
 def _known_between(requests: TrackedRequests, first: int, end: int) -> int:
     """How many requests with the PSNs `first` to `end` - 1 were seen, of the newest."""
     known = 0
-    for psn in requests.recent_requests.all():
-        if first <= psn < end:
-            known += 1
+    if first < end:
+        for psn in requests.recent_requests.psns():
+            if first <= psn < end:
+                known += 1
     return known
 
 

@@ -32,13 +32,8 @@ FEW = 12
 PATIENCE = 4
 """Such rounds in a row, after which the connection is followed alone. `check` has some behind a
 long READ: until a packet shows the path MTU, it judges requests alone."""
-ALONE = 4
-"""Packets that are taken one by one, at least, behind regular ones: an end of a round for fewer
-costs more."""
 REST = 8
 """As many packets of a connection, or fewer, are taken one by one: a round costs as much."""
-TOGETHER = 16
-"""Packets of a connection that become objects at a time."""
 
 
 def advance(
@@ -70,8 +65,10 @@ def advance(
         window[left] = np.where(is_whole, 4 * window[left], np.clip(4 * taken, NARROW, WINDOW))
         fruitless[left] = np.where(is_whole | (taken >= FEW), 0, fruitless[left] + 1)
         for each in left[~is_whole].tolist():
-            at[each] += _take_odd(trackers[each], rows, direction, int(at[each]), int(ends[each]))
+            at[each] += trackers[each].take_odd(rows, direction, int(at[each]), int(ends[each]))
         left = left[(ends[left] - at[left] > REST) & (fruitless[left] < PATIENCE)]
+    for each in np.flatnonzero(at > starts).tolist():
+        trackers[each].settle()
     return at - starts
 
 
@@ -79,23 +76,3 @@ def _takes_part(tracker: ConnectionTracker) -> bool:
     is_followed = tracker.connection.service in (Service.RC, Service.XRC)
     is_watched = tracker.has_observer and tracker.runs_observer is None
     return is_followed and not is_watched and tracker.first_packets is None
-
-
-def _take_odd(
-    tracker: ConnectionTracker,
-    rows: Rows,
-    direction: npt.NDArray[np.uint8],
-    start: int,
-    end: int,
-) -> int:
-    """Take packets one by one until regular ones may follow; returns how many."""
-    one, other = tracker.requests
-    for begin in range(start, end, TOGETHER):
-        part = slice(begin, min(begin + TOGETHER, end))
-        ways, packets = direction[part].tolist(), rows.take(part).packets()
-        at = 0
-        while at < len(packets):
-            if begin + at - start >= ALONE and one.is_regular and other.is_regular:
-                return begin + at - start
-            at += tracker.take_some(ways, packets, at)
-    return end - start

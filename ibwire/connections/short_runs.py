@@ -24,10 +24,29 @@ from ibwire.connections.connection import MTUS, Connection
 from ibwire.connections.connection_tracker import ConnectionTracker
 from ibwire.connections.counts import DirectionCounts
 from ibwire.connections.events import FlowEventKind
-from ibwire.connections.identity import KEEP, REORDER_IDS, Identity
-from ibwire.connections.opcode_sets import READ, VERB
-from ibwire.connections.open_message import OpenMessage
+from ibwire.connections.identity import REORDER_IDS, Identity
 from ibwire.connections.packets import Rows
+from ibwire.connections.regular_changes import (
+    CompletedLists,
+    Continued,
+    Opened,
+    SideLists,
+    continue_messages,
+    count_completed,
+    count_credits,
+    count_outstanding,
+    count_sides,
+    disturbed,
+    drop_messages,
+    expect_responses,
+    is_usable,
+    known,
+    note_last,
+    open_messages,
+    take_requests,
+    take_responses,
+    whole_messages,
+)
 from ibwire.connections.retransmissions import NO_SKIP_NS
 from ibwire.connections.runs import Runs
 from ibwire.connections.states import RequesterInput
@@ -45,7 +64,7 @@ from ibwire.connections.steady import (
     VERBS,
 )
 from ibwire.connections.tracker import RequestTracker
-from ibwire_layers.opcodes import OpCode, Service
+from ibwire_layers.opcodes import OpCode
 from ibwire_layers.psn import HALF, MASK, MODULUS
 from ibwire_layers.syndrome import INVALID_CREDITS
 
@@ -53,6 +72,7 @@ FEWEST = 256
 """From this many packets on arrays are faster than single packets."""
 NO_VERB = 255
 """In place of the verb of a message."""
+_VERB_NUMBER = {"": NO_VERB, **{verb: number for number, verb in enumerate(VERBS)}}
 _FAR = 1 << 25
 """More PSNs than lie between those of packets that are compared."""
 
@@ -74,7 +94,7 @@ def advance(
     takes runs of many connections.
     """
     taken = np.zeros(len(trackers), np.int64)
-    chosen = np.flatnonzero([_is_usable(each) for each in trackers])
+    chosen = np.flatnonzero([is_usable(each) for each in trackers])
     counts = (ends - starts)[chosen]
     if int(counts.sum()) < FEWEST:
         return taken
@@ -107,19 +127,6 @@ def advance(
     sides.count(kept)
     exchanges.follow(kept)
     return taken
-
-
-def _is_usable(tracker: ConnectionTracker) -> bool:
-    """Whether the state of a connection fits into the arrays."""
-    connection = tracker.connection
-    if connection.service not in (Service.RC, Service.XRC) or tracker.first_packets is not None:
-        return False
-    for requests in tracker.requests:
-        if not requests.is_regular or requests.damaged_next:
-            return False
-        if requests.next is None and requests.unrequested_next is not None:
-            return False
-    return not any(connection.damaged.answers)
 
 
 class Packets:
@@ -223,25 +230,19 @@ class States:
         """(sides,) newest IP identification; -1 before the first."""
         self.last_ns = np.array([each.last_ns or 0 for each in self.directions], np.int64)
         """(sides,)"""
-        self.is_new = np.array([each.next is None for each in requests])
+        before = known(requests)
+        self.is_new = np.array(before.is_new, np.bool_)
         """(exchanges,) whether no request has been seen; so are the following."""
-        self.next = np.array([each.next or 0 for each in requests], np.int64)
-        self.acked = np.array([each.acked for each in requests], np.int64)
-        self.is_negotiated = np.array([bool(each.start_psns) for each in requests])
+        self.next = np.array(before.next, np.int64)
+        self.acked = np.array(before.acked, np.int64)
+        self.is_negotiated = np.array(before.is_negotiated, np.bool_)
         """Whether a handshake has named the PSN of a first request."""
-        last = [each.messages[-1] if each.messages else None for each in requests]
-        self.is_whole = np.array([each is None or each.is_whole for each in last])
+        self.is_whole = np.array(before.is_whole, np.bool_)
         """Whether the newest open message has all of its requests."""
-        self.verb = np.array([NO_VERB if each is None else VERBS.index(each.verb) for each in last])
+        self.verb = np.array([_VERB_NUMBER[each] for each in before.verb], np.int64)
         """Of that message."""
-        self.is_broken = np.array([each.has_broken_message for each in requests])
-        waiting = [
-            (number, each.next_response, each.last + 1 - each.next_response)
-            for number, tracker in enumerate(requests)
-            for each in tracker.messages
-            if 0 <= each.next_response <= each.last
-        ]
-        self.waiting = np.array(waiting, np.int64).reshape(-1, 3)
+        self.is_broken = np.array(before.is_broken, np.bool_)
+        self.waiting = np.array(before.waiting, np.int64).reshape(-1, 3)
         """(READs and atomics, 3) exchange, PSN of the next response, and how many are missing."""
 
 
@@ -339,35 +340,16 @@ class Sides:
     def count(self, kept: Flags) -> None:
         """Count the packets that are kept."""
         states, found = self._states, self.counted(kept)
-        ip_id, icrc = found.ip_id, found.icrc
-        table = zip(
-            found.groups.keys.tolist(),
-            found.groups.starts.tolist(),
-            found.groups.ends.tolist(),
+        groups, ip_id = found.groups, found.ip_id
+        lists = SideLists(
+            groups.keys.tolist(),
+            groups.starts.tolist(),
+            groups.ends.tolist(),
+            ip_id[groups.starts].tolist(),
+            ip_id[groups.ends - 1].tolist(),
             *(each.tolist() for each in found[3:]),
-            strict=True,
         )
-        for key, start, end, length, size, marked, cnps, first_ns, last_ns, *ids in table:
-            counts = states.directions[key]
-            counts.packets += end - start
-            counts.bytes += length
-            counts.payload_bytes += size
-            counts.marked += marked
-            states.directions[key ^ 1].cnps += cnps
-            if counts.first_ns is None:
-                counts.first_ns = first_ns
-            counts.last_ns = last_ns
-            skipped, soon, has_moved, counts_up = ids
-            counts.skipped_ids += skipped
-            counts.skipped_soon += soon
-            identity = states.identities[key]
-            if ip_id[start] >= 0:
-                if identity.high < 0:
-                    identity.first = int(ip_id[start])
-                if has_moved:
-                    identity.counts_up = counts_up
-                identity.high = int(ip_id[end - 1])
-                identity.remember(ip_id[start:end], icrc[start:end])
+        count_sides(states.directions, states.identities, lists, ip_id, found.icrc)
 
     def report(self, kept: Flags) -> None:
         """Report marked packets and CNPs."""
@@ -579,32 +561,32 @@ class Exchanges:
         self._note_last(np.sort(np.concatenate([requests, responses])))
         groups = Groups(self.key[responses])
         answers = self.answer[responses]
-        disturbed = []
-        for key, start, end in zip(
-            groups.keys.tolist(), groups.starts.tolist(), groups.ends.tolist(), strict=True
-        ):
-            if trackers[key].disturbed_end:
-                at = np.searchsorted(answers[start : end - 1], trackers[key].last_disturbed)
-                disturbed.append((trackers[key], int(answers[start + at])))
+        changed = disturbed(
+            trackers,
+            groups.keys.tolist(),
+            groups.starts.tolist(),
+            groups.ends.tolist(),
+            answers,
+        )
         messages.complete()
-        for tracker, answer in disturbed:
+        for tracker, answer in changed:
             tracker.note_answered(answer)
 
     def _take_requests(self, requests: Index) -> None:
         groups = Groups(self.key[requests])
         rows = self._packets.rows.take(self._order[requests])
         psn = self.expected[requests]
-        for each, start, end, following in zip(
+        take_requests(
+            self.states.requests,
             groups.keys.tolist(),
             groups.starts.tolist(),
             groups.ends.tolist(),
+            psn[groups.starts].tolist(),
+            psn[groups.ends - 1].tolist(),
             self.after[requests[groups.ends - 1]].tolist(),
-            strict=True,
-        ):
-            tracker = self.states.requests[each]
-            tracker.next = following
-            tracker.recent_requests.add_many(psn[start:end], rows.take(slice(start, end)))
-            tracker.note_new_request()
+            psn,
+            rows,
+        )
 
     def count_requests(self, requests: Index, is_early: Flags | None = None) -> None:
         """Count what these requests show: PSNs outstanding, and messages by verbs.
@@ -613,9 +595,7 @@ class Exchanges:
         """
         directions = self.states.directions
         keys, outstanding = self.outstanding(requests, is_early)
-        for each, most in zip(keys.tolist(), outstanding.tolist(), strict=True):
-            counts = directions[each]
-            counts.max_outstanding = max(counts.max_outstanding, most)
+        count_outstanding(directions, keys.tolist(), outstanding.tolist())
         for each, verb, count in zip(
             *(each.tolist() for each in self.verbs(requests)), strict=True
         ):
@@ -651,27 +631,24 @@ class Exchanges:
         return codes // len(VERBS), codes % len(VERBS), times[order]
 
     def _take_responses(self, responses: Index) -> None:
-        trackers = self.states.requests
         groups = Groups(self.key[responses])
         rows = self._packets.rows.take(self._order[responses])
         answers = self.answer[responses]
-        for each, start, end, acked in zip(
+        take_responses(
+            self.states.requests,
             groups.keys.tolist(),
             groups.starts.tolist(),
             groups.ends.tolist(),
+            answers[groups.starts].tolist(),
             answers[groups.ends - 1].tolist(),
-            strict=True,
-        ):
-            tracker = trackers[each]
-            tracker.acked, tracker.attempts = acked, 0
-            tracker.recent_responses.add_many(answers[start:end], rows.take(slice(start, end)))
+            answers,
+            rows,
+        )
 
     def count_credits(self, responses: Index) -> None:
         """Count the credits that these responses give."""
-        for each, low, high in zip(
-            *(each.tolist() for each in self.credits(responses)), strict=True
-        ):
-            self.states.directions[each].note_credits(lowest=low, highest=high)
+        keys, low, high = (each.tolist() for each in self.credits(responses))
+        count_credits(self.states.directions, keys, low, high)
 
     def credits(self, responses: Index) -> tuple[Index, Index, Index]:
         """Exchanges of these responses, and the lowest and highest credit code in each."""
@@ -691,23 +668,14 @@ class Exchanges:
         groups = Groups(self.key[packets])
         last = packets[groups.ends - 1]
         files = self._packets.rows.file[self._order[last]]
-        for each, time_ns, file, number, count in zip(
+        note_last(
+            self.states.requests,
             groups.keys.tolist(),
             self.time_ns[last].tolist(),
             files.tolist(),
             self.number[last].tolist(),
             (groups.ends - groups.starts).tolist(),
-            strict=True,
-        ):
-            tracker = self.states.requests[each]
-            tracker.last_ns, tracker.last_place = time_ns, (file, number)
-            tracker.age_by(count)
-
-    def note_coalesced(self, by: Index) -> None:
-        """Messages were answered by these responses to later ones, one for each message."""
-        for each in self.without_ids(by).tolist():
-            responder = self.states.directions[each]
-            responder.skipped_ids += KEEP if responder.damaged else 1
+        )
 
     def without_ids(self, by: Index) -> Index:
         """Sides of these responses, one for each, as far as it is not known what those sent before.
@@ -820,31 +788,31 @@ class Messages:
     def _continue(self) -> None:
         """Add requests to the newest open messages."""
         x, requests, groups = self._all, self._requests, self._groups
-        first = requests[groups.starts]
-        goes_on = np.flatnonzero(~IS_START[x.opcode[first]])
-        for group in goes_on.tolist():
-            begin, end = int(groups.starts[group]), int(groups.ends[group])
-            following = int(np.searchsorted(self.starts, requests[begin]))
-            if following < len(self.starts):
-                end = min(end, int(np.searchsorted(requests, self.starts[following])))
-            at = requests[end - 1]
-            message = x.states.requests[int(groups.keys[group])].messages[-1]
-            message.size += int(self._sent[end - 1] - self._sent[begin] + x.size[requests[begin]])
-            message.last = int(x.expected[at])
-            message.last_number, message.last_ns = int(x.number[at]), int(x.time_ns[at])
-            message.is_whole = bool(IS_END[x.opcode[at]])
+        goes_on = np.flatnonzero(~IS_START[x.opcode[requests[groups.starts]]])
+        if not len(goes_on):
+            return
+        begin, end = groups.starts[goes_on], groups.ends[goes_on]
+        # Those before the next message of the exchange, if one starts there.
+        starts = np.append(np.searchsorted(requests, self.starts), len(requests))
+        end = np.minimum(end, starts[np.searchsorted(self.starts, requests[begin])])
+        at = requests[end - 1]
+        continue_messages(
+            x.states.requests,
+            Continued(
+                groups.keys[goes_on].tolist(),
+                (self._sent[end - 1] - self._sent[begin] + x.size[requests[begin]]).tolist(),
+                x.expected[at].tolist(),
+                x.number[at].tolist(),
+                x.time_ns[at].tolist(),
+                IS_END[x.opcode[at]].tolist(),
+            ),
+        )
 
     def complete(self) -> None:
         """Complete what is acknowledged, and keep what is not."""
         x, trackers = self._all, self._all.states.requests
         active = _distinct(x.key[np.concatenate([self._requests, self._responses])])
-        old = [
-            (key, each.last, each.first_ns, each.size)
-            for key in active
-            for each in trackers[key].messages
-            if each.is_whole
-        ]
-        before = np.array(old, np.int64).reshape(-1, 4)
+        before = np.array(whole_messages(trackers, active), np.int64).reshape(-1, 4)
         new = np.flatnonzero(self._is_whole)
         starts = self.starts[new]
         key = np.concatenate([before[:, 0], x.key[starts]])
@@ -853,17 +821,12 @@ class Messages:
         first_ns = np.concatenate([before[:, 2], x.time_ns[starts]])
         size = np.concatenate([before[:, 3], self._size[new]])
         self._count(self._counted(is_done, key, last, by, first_ns, size))
-        for number, count in enumerate(np.bincount(before[is_done[: len(old)], 0]).tolist()):
-            del trackers[number].messages[:count]
-        for number in _distinct(x.key[self._responses]):
-            for message in trackers[number].messages:
-                if message.next_response >= 0 and message.first <= trackers[number].acked:
-                    message.next_response = trackers[number].acked + 1
+        done = np.bincount(before[is_done[: len(before)], 0])
+        drop_messages(trackers, done.tolist())
+        expect_responses(trackers, _distinct(x.key[self._responses]))
         is_open = np.ones(len(self.starts), np.bool_)
-        is_open[new] = ~is_done[len(old) :]
-        for index in np.flatnonzero(is_open).tolist():
-            number = int(x.key[self.starts[index]])
-            trackers[number].messages.append(self._message(index, trackers[number].acked))
+        is_open[new] = ~is_done[len(before) :]
+        self._open(np.flatnonzero(is_open))
         for number in _distinct(x.key[self._requests]):
             trackers[number].limit()
 
@@ -915,50 +878,42 @@ class Messages:
     def _count(self, found: MessageCounts) -> None:
         """Count completed messages."""
         x, groups = self._all, found.groups
-        indices, numbers, begin = found.bucket.tolist(), found.times.tolist(), 0
-        for each, count, coalesced, acks, size, low, high, end in zip(
-            groups.keys.tolist(),
-            (groups.ends - groups.starts).tolist(),
-            found.coalesced.tolist(),
-            found.acks.tolist(),
-            found.size.tolist(),
-            found.lowest_ns.tolist(),
-            found.highest_ns.tolist(),
-            np.searchsorted(found.bucket_key, groups.keys, side="right").tolist(),
-            strict=True,
-        ):
-            counts = x.states.directions[each]
-            counts.completed += count
-            counts.acked_messages += count
-            counts.coalesced += coalesced
-            counts.acks += acks
-            counts.message_bytes += size
-            latencies = dict(zip(indices[begin:end], numbers[begin:end], strict=True))
-            counts.latency.add_buckets(latencies, low, high)
-            begin = end
-        x.note_coalesced(found.passed)
-
-    def _message(self, index: int, acked: int) -> OpenMessage:
-        """One that starts here."""
-        x, start, end = self._all, self.starts[index], self._ends[index]
-        code = int(x.opcode[start])
-        message = OpenMessage(
-            verb=VERB[code],
-            first=int(x.expected[start]),
-            last=int(self.last[index]),
-            is_whole=bool(self._is_whole[index]),
-            size=int(self._size[index]),
-            first_number=int(x.number[start]),
-            first_ns=int(x.time_ns[start]),
-            last_number=int(x.number[end]),
-            last_ns=int(x.time_ns[end]),
+        count_completed(
+            x.states.directions,
+            CompletedLists(
+                groups.keys.tolist(),
+                (groups.ends - groups.starts).tolist(),
+                found.coalesced.tolist(),
+                found.acks.tolist(),
+                found.size.tolist(),
+                found.lowest_ns.tolist(),
+                found.highest_ns.tolist(),
+                np.searchsorted(found.bucket_key, groups.keys, side="right").tolist(),
+                found.bucket.tolist(),
+                found.times.tolist(),
+                x.without_ids(found.passed).tolist(),
+            ),
         )
-        if IS_ANSWERED[code]:
-            message.next_response = max(message.first, acked + 1)
-        if code in READ:
-            message.is_read = True
-            message.dma_len = int(x.dma_len[start])
-        return message
+
+    def _open(self, index: Index) -> None:
+        """Keep those that start here open."""
+        x, start, end = self._all, self.starts[index], self._ends[index]
+        open_messages(
+            x.states.requests,
+            Opened(
+                x.key[start].tolist(),
+                x.opcode[start].tolist(),
+                x.expected[start].tolist(),
+                self.last[index].tolist(),
+                self._is_whole[index].tolist(),
+                self._size[index].tolist(),
+                x.dma_len[start].tolist(),
+                x.number[start].tolist(),
+                x.time_ns[start].tolist(),
+                x.number[end].tolist(),
+                x.time_ns[end].tolist(),
+            ),
+        )
 
 
 _BUCKETS = 16

@@ -40,6 +40,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum, StrEnum, auto
+from typing import Final
 
 
 class RequesterState(IntEnum):
@@ -166,3 +167,14 @@ class PacketStatus(StrEnum):
     """A response that acknowledges nothing new."""
     UNKNOWN = "unknown"
     """A response to nothing that was seen here."""
+
+
+NEW: Final = PacketStatus.NEW
+AFTER_GAP: Final = PacketStatus.AFTER_GAP
+RETRANSMITTED: Final = PacketStatus.RETRANSMITTED
+DUPLICATE: Final = PacketStatus.DUPLICATE
+REORDERED: Final = PacketStatus.REORDERED
+STALE: Final = PacketStatus.STALE
+UNKNOWN: Final = PacketStatus.UNKNOWN
+"""Its members by themselves: each packet is compared with several, and `PacketStatus.NEW` is looked
+up slowly, also in a compiled module."""

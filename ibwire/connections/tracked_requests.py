@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ibwire.connections.connection import MTUS
@@ -36,7 +36,7 @@ class StartPSN(NamedTuple):
     """File and number of the packet that completed the handshake."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Retransmission:
     """A run of requests that are retransmitted, one after the other."""
 
@@ -54,18 +54,48 @@ class Retransmission:
     """PSN after its newest packet."""
     obeyed: list[Refusal]
     """The refusals that were open before it."""
-    ip_id: int = -1
+    ip_id: int
     """IP identification of the newest request before it; -1 without one."""
-    repeats: TransportPacket | None = None
+    repeats: TransportPacket | None
     """The same packet seen shortly before its first one, which may be a duplicate of that."""
-    counted: list[str] = field(default_factory=list)
+    counted: list[str]
     """The counts of the direction that it has increased."""
-    is_needless: bool = False
+    is_needless: bool
     """Both transmissions of its only packet were acknowledged."""
-    interrupted: Retransmission | None = None
+    interrupted: Retransmission | None
     """The one that goes on if its only packet was late; not reported yet."""
-    resumes_at: int = -1
+    resumes_at: int
     """PSN with which the one before would go on, if its packets were late; -1 without one."""
+
+    def __init__(
+        self,
+        event: FlowEvent,
+        place: tuple[int, int],
+        waited_ns: int,
+        is_after_silence: bool,
+        psn: int,
+        end: int,
+        obeyed: list[Refusal],
+        ip_id: int = -1,
+        repeats: TransportPacket | None = None,
+        counted: list[str] | None = None,
+        is_needless: bool = False,
+        interrupted: Retransmission | None = None,
+        resumes_at: int = -1,
+    ) -> None:
+        self.event = event
+        self.place = place
+        self.waited_ns = waited_ns
+        self.is_after_silence = is_after_silence
+        self.psn = psn
+        self.end = end
+        self.obeyed = obeyed
+        self.ip_id = ip_id
+        self.repeats = repeats
+        self.counted = [] if counted is None else counted
+        self.is_needless = is_needless
+        self.interrupted = interrupted
+        self.resumes_at = resumes_at
 
 
 class TrackedRequests:

@@ -23,6 +23,7 @@ what they acknowledge), 9.7.5.2 (NAK, RNR NAK, implied NAK).
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from ibwire.connections.connection import MTUS
 from ibwire.connections.events import Cause, FlowEventKind
@@ -55,6 +56,13 @@ from ibwire.connections.retransmissions import (
     take_back,
 )
 from ibwire.connections.states import (
+    AFTER_GAP,
+    DUPLICATE,
+    NEW,
+    REORDERED,
+    RETRANSMITTED,
+    STALE,
+    UNKNOWN,
     PacketStatus,
     RequesterInput,
     RequesterState,
@@ -62,23 +70,23 @@ from ibwire.connections.states import (
 from ibwire.connections.tracked_requests import StartPSN, TrackedRequests
 from ibwire.connections.unrequested import take_unrequested
 from ibwire_layers.psn import HALF, MASK, MODULUS, distance
-from ibwire_layers.syndrome import INVALID_CREDITS, AckKind, kind
+from ibwire_layers.syndrome import INVALID_CREDITS, KIND_BITS
 
-ANSWERED_AGAIN = 1024
+ANSWERED_AGAIN: Final = 1024
 """PSNs of retransmitted responses that are remembered."""
 LIMIT = 4096
 """Messages that may be open; in a capture of one direction no message is ever completed."""
-START_PSNS = 16
+START_PSNS: Final = 16
 """Negotiated first PSNs that are remembered until they are seen."""
-LATE = 1 << 12
+LATE: Final = 1 << 12
 """The first request that is seen has at most so many PSNs after the negotiated one: more than are
 outstanding. Those before it were not seen."""
-EARLY_NS = 100_000
+EARLY_NS: Final = 100_000
 """An ACK may be recorded so long before its request, at two ports or by two queues. No ACK timer is
 as short, so the request is not one that comes again."""
-EARLY_KEPT = 16
+EARLY_KEPT: Final = 16
 """Such ACKs that are remembered."""
-JUMP = 1 << 16
+JUMP: Final = 1 << 16
 """A larger step in PSNs is a reset of the queue pair and no loss. A lost READ of 64 MiB reserves
 as many at an MTU of 1024."""
 
@@ -145,31 +153,30 @@ class RequestTracker(TrackedRequests):
             self._infer_mtu(psn, packet)
             step = psn - self.next
         if not step and self.was_damaged(packet.psn):
-            status = PacketStatus.RETRANSMITTED
+            status = RETRANSMITTED
             span = self.span(packet)
             self.unseen.miss_requests(psn, psn + span, packet)
             self.next = psn + span
         elif step >= 0:
-            status = PacketStatus.AFTER_GAP if step else PacketStatus.NEW
+            status = AFTER_GAP if step else NEW
         else:
             status = status_of_old_request(self, psn, packet)
         if self._packet_observer is not None:
             self._packet_observer.request(self, packet, status)
         note_order(self, self.end, psn, packet, status)
-        match status:
-            case PacketStatus.NEW | PacketStatus.AFTER_GAP:
-                self._advance(psn, packet)
-                if self.early:
-                    self._take_early(packet, status)
-            case PacketStatus.RETRANSMITTED:
-                retransmit(self, psn, packet)
-            case PacketStatus.REORDERED:
-                self._fill_late(psn, packet)
-        if status is PacketStatus.DUPLICATE:
+        if status is NEW or status is AFTER_GAP:
+            self._advance(psn, packet)
+            if self.early:
+                self._take_early(packet, status)
+        elif status is RETRANSMITTED:
+            retransmit(self, psn, packet)
+        elif status is REORDERED:
+            self._fill_late(psn, packet)
+        if status is DUPLICATE:
             note_duplicate(self, self.end, packet, self.recent_requests.get(psn))
         else:
             self.recent_requests.add(psn, packet)
-        self._age()
+        self.age_by(1)
         self.last_ns, self.last_place = packet.time_ns, packet.place
         return status
 
@@ -323,10 +330,10 @@ class RequestTracker(TrackedRequests):
         """Take a response; returns what it is."""
         if self.next is None:
             if self._packet_observer is not None:
-                self._packet_observer.response(self, packet, PacketStatus.UNKNOWN)
+                self._packet_observer.response(self, packet, UNKNOWN)
             take_unrequested(self, packet)
             self._keep_early(packet)
-            return PacketStatus.UNKNOWN
+            return UNKNOWN
         if 0 <= packet.syndrome < INVALID_CREDITS:
             counts = self.connection.directions[self.end]
             counts.note_credits(lowest=packet.syndrome, highest=packet.syndrome)
@@ -335,45 +342,45 @@ class RequestTracker(TrackedRequests):
             status = self._acknowledge(psn, packet)
         else:
             status = self._answer(psn, packet)
-        is_nak = packet.opcode in ACKNOWLEDGE and kind(packet.syndrome) is not AckKind.ACK
-        if self.disturbed_end and status is not PacketStatus.UNKNOWN and not is_nak:
+        is_nak = packet.opcode in ACKNOWLEDGE and packet.syndrome & KIND_BITS != 0
+        if self.disturbed_end and status is not UNKNOWN and not is_nak:
             self.note_answered(psn)
-        if status is PacketStatus.DUPLICATE:
+        if status is DUPLICATE:
             note_duplicate(self, 1 - self.end, packet, self.recent_responses.get(psn))
         else:
             self.recent_responses.add(psn, packet)
-        self._age()
+        self.age_by(1)
         self.last_ns, self.last_place = packet.time_ns, packet.place
         return status
 
     def _acknowledge(self, psn: int, packet: TransportPacket) -> PacketStatus:
         """An ACK, NAK or RNR NAK."""
-        is_ack = kind(packet.syndrome) is AckKind.ACK
+        is_ack = packet.syndrome & KIND_BITS == 0
         upto = psn if is_ack else psn - 1
         status = status_of_acknowledge(self, psn, packet)
         if self._packet_observer is not None:
             self._packet_observer.response(self, packet, status)
         note_order(self, 1 - self.end, psn, packet, status)
-        if status is PacketStatus.NEW:
+        if status is NEW:
             self._settle(upto, packet)
-        elif status is PacketStatus.STALE:
+        elif status is STALE:
             self._note_needless(psn)
-        elif status is PacketStatus.UNKNOWN:
+        elif status is UNKNOWN:
             self._keep_early(packet)
-        if not is_ack and status is not PacketStatus.DUPLICATE:
+        if not is_ack and status is not DUPLICATE:
             refuse(self, psn, packet)
         return status
 
     def _keep_early(self, packet: TransportPacket) -> None:
         """Remember an ACK whose request was not seen: it may follow in the capture."""
-        if packet.opcode in ACKNOWLEDGE and kind(packet.syndrome) is AckKind.ACK:
+        if packet.opcode in ACKNOWLEDGE and packet.syndrome & KIND_BITS == 0:
             self.early = [*self.early[1 - EARLY_KEPT :], packet]
 
     def _take_early(self, packet: TransportPacket, status: PacketStatus) -> None:
         """Complete what ends with this new request, if its ACK was recorded shortly before it."""
         assert self.next is not None
         early = [each for each in self.early if packet.time_ns - each.time_ns <= EARLY_NS]
-        if status is not PacketStatus.NEW or packet.opcode in ANSWERED:
+        if status is not NEW or packet.opcode in ANSWERED:
             early = []
         newest = self.next - 1
         own = next((each for each in early if each.psn == newest & MASK), None)
@@ -455,28 +462,26 @@ class RequestTracker(TrackedRequests):
         if message is None or psn < message.next_response:
             status = status_of_old_response(self, psn, packet)
         elif skips_responses(self.messages, message, psn):
-            status = PacketStatus.AFTER_GAP
+            status = AFTER_GAP
         else:
-            status = PacketStatus.NEW
+            status = NEW
         if self._packet_observer is not None:
             self._packet_observer.response(self, packet, status)
         note_order(self, 1 - self.end, psn, packet, status)
-        match status:
-            case PacketStatus.NEW | PacketStatus.AFTER_GAP:
-                assert message is not None
-                if status is PacketStatus.AFTER_GAP:
-                    self._miss_responses(message, psn, packet)
-                counts = self.connection.directions[1 - self.end]
-                counts.doubtful += message.is_doubtful
-                was_damaged = packet.psn in self.connection.damaged.answers[1 - self.end]
-                counts.retransmitted += was_damaged
-                message.next_response = psn + 1
-                self._settle(psn, packet)
-            case PacketStatus.RETRANSMITTED:
-                self._answer_again(psn, packet)
-            case PacketStatus.REORDERED:
-                if self.unseen.fill_response(psn):
-                    self._settle(self.acked, packet)
+        if status is NEW or status is AFTER_GAP:
+            assert message is not None
+            if status is AFTER_GAP:
+                self._miss_responses(message, psn, packet)
+            counts = self.connection.directions[1 - self.end]
+            counts.doubtful += message.is_doubtful
+            was_damaged = packet.psn in self.connection.damaged.answers[1 - self.end]
+            counts.retransmitted += was_damaged
+            message.next_response = psn + 1
+            self._settle(psn, packet)
+        elif status is RETRANSMITTED:
+            self._answer_again(psn, packet)
+        elif status is REORDERED and self.unseen.fill_response(psn):
+            self._settle(self.acked, packet)
         return status
 
     def _miss_responses(self, message: OpenMessage, psn: int, packet: TransportPacket) -> None:
@@ -521,18 +526,8 @@ class RequestTracker(TrackedRequests):
 
     # What is not seen, and the end.
 
-    def _age(self) -> None:
-        """Count packets since the last retransmission; what is missing after many is lost."""
-        if self.unseen.is_settled:
-            if self.requester is RequesterState.SETTLING:
-                self.move_requester(RequesterInput.SETTLED)
-            return
-        self.move_requester(RequesterInput.UNSETTLED)
-        if self.unseen.age(is_retransmitting=self.is_retransmitting):
-            self.move_requester(RequesterInput.SETTLED)
-
     def age_by(self, packets: int) -> None:
-        """Count so many requests and responses in sequence, as `_age` does one by one."""
+        """Count packets since the last retransmission; what is missing after many is lost."""
         if not self.unseen.is_settled:
             self.move_requester(RequesterInput.UNSETTLED)
             if self.unseen.age(is_retransmitting=self.is_retransmitting, packets=packets):

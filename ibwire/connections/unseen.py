@@ -7,6 +7,8 @@ have come after it. What is acknowledged although it was never seen is lost as w
 
 from __future__ import annotations
 
+from typing import Final
+
 from ibwire.connections.events import Cause, FlowEvent, FlowEventKind
 from ibwire.connections.gaps import Gap, Unsettled, cut, joined, within
 from ibwire.connections.identity import KEEP
@@ -15,7 +17,7 @@ from ibwire.connections.packets import TransportPacket
 from ibwire.connections.reporting import Reporter
 from ibwire_layers.psn import MASK
 
-GAPS = 256
+GAPS: Final = 256
 """Gaps that may be open."""
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Self, TypeVar
+from typing import Final, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from ibwire.connections.packets import Rows, TransportPacket
-from ibwire.connections.states import PacketStatus
+from ibwire.connections.states import RETRANSMITTED, PacketStatus
 from ibwire.rules.findings import Rule, Severity
 from ibwire.rules.history import FRESH, ConnectionCheck, Operands, RequestHistory, Violation
 from ibwire.rules.packet import Chunk, Mask, PacketRule, opcodes_where
@@ -42,7 +42,7 @@ RULES: tuple[Rule, ...] = (ALIGNED, SAME, ONCE)
 
 T = TypeVar("T")
 
-KEEP = 256
+KEEP: Final = 256
 """Atomics that are remembered."""
 
 REQUESTS = frozenset(
@@ -103,7 +103,7 @@ class Atomics(ConnectionCheck):
         if status in FRESH:
             self._note_request(packet, operands)
             return
-        if status is not PacketStatus.RETRANSMITTED or packet.psn not in self._asked:
+        if status is not RETRANSMITTED or packet.psn not in self._asked:
             return
         first, before = self._asked[packet.psn]
         if (packet.opcode, packet.va, packet.rkey) != (first.opcode, first.va, first.rkey):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +14,7 @@ from ibwire.connections.events import FlowEvent, FlowEventKind, Message
 from ibwire.connections.flow import FlowKeys, Flows
 from ibwire.connections.packets import TransportPacket
 from ibwire.connections.runs import CompletedMessages, Flags, Run, Runs
-from ibwire.connections.states import PacketStatus
+from ibwire.connections.states import NEW, RETRANSMITTED, PacketStatus
 from ibwire.connections.summary import STEP_NS, Summary
 from ibwire.connections.tracker import RequestTracker
 from ibwire.dissect import Columns
@@ -46,11 +47,11 @@ from ibwire.rules.regular import Regular, opcode_table
 from ibwire_layers.opcodes import INFO, OpCode, Service
 
 _RELIABLE = (Service.RC, Service.XRC)
-KEEP_OPERANDS = 1 << 19
+KEEP_OPERANDS: Final = 1 << 19
 """Atomics whose operands are kept for the check of their connection; older ones are not."""
-MOST_RESTARTS = 1 << 12
+MOST_RESTARTS: Final = 1 << 12
 """Restarts that are remembered of one connection."""
-BAD_FLOWS = 1 << 16
+BAD_FLOWS: Final = 1 << 16
 """With more flows packets with a wrong ICRC are not counted: each may look like a new flow."""
 
 
@@ -237,8 +238,8 @@ class Conformance:
     ) -> None:
         """Check a request."""
         checked = self._checked(tracker)
-        if status is PacketStatus.RETRANSMITTED and checked.history.is_beyond(packet):
-            status = PacketStatus.NEW  # only damaged packets had its PSN before
+        if status is RETRANSMITTED and checked.history.is_beyond(packet):
+            status = NEW  # only damaged packets had its PSN before
         for check in checked.all:
             for violation in check.request(packet, status):
                 self._note(tracker, violation)

@@ -7,13 +7,13 @@ permanently, and code 0 of a peer that never gave any means nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 
 from ibwire.connections.packets import TransportPacket
 from ibwire.connections.runs import Index
-from ibwire.connections.states import PacketStatus
+from ibwire.connections.states import AFTER_GAP, PacketStatus
 from ibwire.rules.findings import Rule, Severity
 from ibwire.rules.history import (
     ENDS,
@@ -29,7 +29,7 @@ from ibwire.rules.regular import Mask, Regular, first_of, highest_yet, opcode_ta
 from ibwire_layers.headers import ImmDt
 from ibwire_layers.opcodes import INFO, Operation, name_of
 from ibwire_layers.psn import MASK, distance
-from ibwire_layers.syndrome import CREDITS, INVALID_CREDITS, AckKind, code, credits, kind
+from ibwire_layers.syndrome import CREDITS, INVALID_CREDITS, KIND_BITS, code, credits
 
 LIMIT = Rule(
     "credits.limit",
@@ -56,7 +56,7 @@ FIRST_ALONE = Rule(
 
 RULES: tuple[Rule, ...] = (LIMIT, ASK, FIRST_ALONE)
 
-NO_ACCIDENT = 3
+NO_ACCIDENT: Final = 3
 """From this many on it is the sender and not the network."""
 
 _CREDITED = frozenset(
@@ -95,7 +95,7 @@ class Credits(ConnectionCheck):
 
     def request(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Whether a message may be begun."""
-        if status is PacketStatus.AFTER_GAP:
+        if status is AFTER_GAP:
             self.limit = self.asking = None
         if self.is_off or status not in FRESH:
             return ()
@@ -142,7 +142,7 @@ class Credits(ConnectionCheck):
     def response(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Take the credits."""
         self.asking = None
-        if packet.syndrome < 0 or kind(packet.syndrome) is not AckKind.ACK:
+        if packet.syndrome < 0 or packet.syndrome & KIND_BITS != 0:
             return ()
         given = credits(packet.syndrome)
         if given is None:

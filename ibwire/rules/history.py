@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from ibwire.connections.connection import MTUS
 from ibwire.connections.newest import NewestPackets
 from ibwire.connections.packets import TransportPacket
 from ibwire.connections.runs import Index
-from ibwire.connections.states import PacketStatus
+from ibwire.connections.states import AFTER_GAP, DUPLICATE, NEW, PacketStatus
 from ibwire.connections.steps import steps
 from ibwire.connections.tracker import RequestTracker
 from ibwire.rules.findings import Rule
@@ -26,16 +26,16 @@ from ibwire.rules.regular import Mask, Regular, first_of, opcode_table
 from ibwire_layers.opcodes import INFO, Operation, Position
 from ibwire_layers.psn import HALF, MASK, MODULUS, distance
 
-KEEP = 256
+KEEP: Final = 256
 """Requests that are remembered, to compare retransmitted ones."""
-KEEP_READS = 16
+KEEP_READS: Final = 16
 """READs that are remembered after they have been answered."""
-LARGE_SPAN = 1 << 16
+LARGE_SPAN: Final = 1 << 16
 """A READ that reserves more PSNs makes those of remembered requests ambiguous."""
 
-FEW = 48
+FEW: Final = 48
 """Fewer identifications are faster one by one."""
-MOST_STEPS = 1024
+MOST_STEPS: Final = 1024
 """A sender whose IP identification makes a larger step does not increment it per packet."""
 
 READ_REQUESTS = frozenset(c for c, info in INFO.items() if info.operation is Operation.READ)
@@ -47,7 +47,7 @@ ENDS = frozenset(c for c, i in INFO.items() if i.position in (Position.LAST, Pos
 IS_READ, IS_FULL = opcode_table(READ_REQUESTS), opcode_table(FULL)
 IS_START, IS_END = opcode_table(STARTS), opcode_table(ENDS)
 
-FRESH = (PacketStatus.NEW, PacketStatus.AFTER_GAP)
+FRESH = (NEW, AFTER_GAP)
 
 Violation = tuple[Rule, str, TransportPacket]
 """A rule, found and expected values, and the packet that breaks it; not always the newest."""
@@ -270,11 +270,11 @@ class RequestHistory:
     def note_request(self, packet: TransportPacket, status: PacketStatus) -> None:
         """Remember a request."""
         self.request_ids.note(packet)
-        if status is PacketStatus.DUPLICATE:
+        if status is DUPLICATE:
             return
         if packet.opcode in READ_REQUESTS:
             self.keep_read(packet, -1 if self.front is None else self.front.psn)
-            if status is not PacketStatus.NEW or self.newest is None:
+            if status is not NEW or self.newest is None:
                 self.unsure.add(packet.number)
         if status in FRESH:
             self.newest = packet

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
 
@@ -118,7 +118,7 @@ RULES: tuple[Rule, ...] = (
 )
 
 LARGEST = MTUS[-1]
-LARGEST_MESSAGE = 1 << 31
+LARGEST_MESSAGE: Final = 1 << 31
 """Bytes (IBA 9.7.2)."""
 
 _EMPTY = opcodes_where(lambda info: info.payload is Payload.NONE)

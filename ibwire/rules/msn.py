@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 
 from ibwire.connections.packets import TransportPacket
 from ibwire.connections.runs import Index
-from ibwire.connections.states import PacketStatus
+from ibwire.connections.states import (
+    AFTER_GAP,
+    DUPLICATE,
+    NEW,
+    RETRANSMITTED,
+    UNKNOWN,
+    PacketStatus,
+)
 from ibwire.rules.findings import Rule, Severity
 from ibwire.rules.history import (
     ACKNOWLEDGES,
@@ -35,7 +42,7 @@ from ibwire.rules.regular import (
 from ibwire_layers.headers import AETH
 from ibwire_layers.opcodes import INFO, name_of
 from ibwire_layers.psn import HALF, MASK, distance
-from ibwire_layers.syndrome import AckKind, kind
+from ibwire_layers.syndrome import KIND_BITS
 
 MSN = Rule(
     "psn_acks.msn",
@@ -44,21 +51,21 @@ MSN = Rule(
     "IBA 9.7.5.1, C9-148",
     "docs/reference/transport.md#msn; rxe_resp.c execute; qib_rc.c qib_rc_rcv; all RC captures",
 )
-MIN_MISFITS = 3
+MIN_MISFITS: Final = 3
 """From so many responses in a row on, an MSN that does not fit is an error of the responder. rxe
 may have one after READs, because its ACK of a duplicate does not count them."""
-MIN_STILLS = 8
+MIN_STILLS: Final = 8
 """The same for an MSN that stands still, which several requests under way may explain: a responder
 may have executed all of them before it acknowledges the first."""
-MOST_READS = 255
+MOST_READS: Final = 255
 """READs and atomics that may be outstanding: the field of the CM has 8 bits (IBA 12.7)."""
-KEEP_MESSAGES = 512
+KEEP_MESSAGES: Final = 512
 """Messages of which it is remembered where they end."""
 
 AETH_RESPONSES = frozenset(code for code, info in INFO.items() if AETH in info.headers)
 """The opcodes of responses with an AETH."""
 _IS_AETH = opcode_table(AETH_RESPONSES)
-_NEVER = 1 << 62
+_NEVER: Final = 1 << 62
 """Beyond all PSNs."""
 
 
@@ -154,7 +161,7 @@ class Messages(ConnectionCheck):
     def request(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Count a message when its last packet is sent."""
         if status not in FRESH:
-            self._again = self._again or status is not PacketStatus.DUPLICATE
+            self._again = self._again or status is not DUPLICATE
             if self._was_not_counted(packet, status):
                 self._suspect = None
                 self._forget(self.history.tracker.next)
@@ -162,7 +169,7 @@ class Messages(ConnectionCheck):
         psn = self.history.unwrapped(packet.psn)
         suspect = self._suspect
         found: list[Violation] = []
-        is_over = status is PacketStatus.AFTER_GAP or self._since is None
+        is_over = status is AFTER_GAP or self._since is None
         if suspect is not None and self.history.request_ids.is_next(suspect.newest, packet):
             found.append((MSN, suspect.words, suspect.response))
             is_over = True
@@ -179,7 +186,7 @@ class Messages(ConnectionCheck):
     def _was_not_counted(self, packet: TransportPacket, status: PacketStatus) -> bool:
         """Whether a message that ends here was not seen before, though its PSN was passed: the
         READ before it seemed to reach so far, while the path MTU was not known."""
-        if status is not PacketStatus.RETRANSMITTED or packet.opcode not in ENDS - READ_REQUESTS:
+        if status is not RETRANSMITTED or packet.opcode not in ENDS - READ_REQUESTS:
             return False
         psn, since = self.history.unwrapped(packet.psn), self._since
         if psn is None or since is None or not self._ends or psn < max(since, self._ends[0]):
@@ -197,9 +204,9 @@ class Messages(ConnectionCheck):
         following = self.history.tracker.next
         if psn is None or self._since is None:
             return
-        if status is PacketStatus.UNKNOWN or (following is not None and psn >= following):
+        if status is UNKNOWN or (following is not None and psn >= following):
             return
-        upto = psn if kind(packet.syndrome) is AckKind.ACK else psn - 1
+        upto = psn if packet.syndrome & KIND_BITS == 0 else psn - 1
         forgotten = self.sent - len(self._ends)
         done = forgotten + bisect_right(self._ends, upto)
         if upto < self._since or (forgotten and done == forgotten):
@@ -415,7 +422,7 @@ class Messages(ConnectionCheck):
         high = self._high + distance(self._high & MASK, (packet.msn - done) & MASK)
         low = high - (self.sent - done)
         fits = max(low, self._low) <= min(high, self._high)
-        are_new = suspect.status is PacketStatus.NEW and status is PacketStatus.NEW
+        are_new = suspect.status is NEW and status is NEW
         if are_new and fits:
             yield MSN, suspect.words, suspect.response
             self._last = upto, packet.msn

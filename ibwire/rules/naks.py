@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
 
 from ibwire.connections.packets import TransportPacket
-from ibwire.connections.states import PacketStatus
+from ibwire.connections.states import DUPLICATE, NEW, RETRANSMITTED, PacketStatus
 from ibwire.rules.findings import Rule, Severity
 from ibwire.rules.history import ACKNOWLEDGES, ConnectionCheck, RequestHistory, Violation
 from ibwire.rules.packet import Chunk, Mask, PacketRule, opcodes_where
@@ -112,10 +112,10 @@ RULES: tuple[Rule, ...] = (
 
 TIMER_TOLERANCE = 0.999
 """Of the table: rxe's own has 61.41 ms where the specification has 61.44 (rxe_comp.c)."""
-IN_FLIGHT_NS = 1_000_000
+IN_FLIGHT_NS: Final = 1_000_000
 """A request that passes here later after an RNR NAK was sent after that had arrived."""
 
-NO_ACCIDENT = 3
+NO_ACCIDENT: Final = 3
 """From this many on it is the sender and not the network."""
 
 _AETH = opcodes_where(lambda info: AETH in info.headers)
@@ -214,7 +214,7 @@ class Refusals(ConnectionCheck):
             self.duplicates = self.duplicates or step < 0
             if step == 0:
                 self.missing = None
-        if refused is None or status is PacketStatus.DUPLICATE:
+        if refused is None or status is DUPLICATE:
             return ()
         return self._after_rnr(packet, status, refused)
 
@@ -226,9 +226,9 @@ class Refusals(ConnectionCheck):
         asked = RNR_TIMER_US[code(refused.syndrome)] * 1000
         if packet.psn == refused.psn:
             self.refused = None
-            if status is PacketStatus.RETRANSMITTED and waited >= 0:
+            if status is RETRANSMITTED and waited >= 0:
                 yield from self._has_waited(packet, waited, asked)
-        elif status is PacketStatus.NEW and IN_FLIGHT_NS < waited < asked and self.eager is None:
+        elif status is NEW and IN_FLIGHT_NS < waited < asked and self.eager is None:
             found = f"{name_of(packet.opcode)} of PSN {packet.psn}, which is new"
             words = f"{found}, {waited / 1e6:.3f} ms after an RNR NAK for {asked / 1e6:g} ms"
             self.eager = words, packet
@@ -256,7 +256,7 @@ class Refusals(ConnectionCheck):
     def response(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """A NAK, or a response that must not come."""
         what = kind(packet.syndrome) if packet.syndrome >= 0 else AckKind.ACK
-        if status is PacketStatus.DUPLICATE:
+        if status is DUPLICATE:
             return ()
         if what is AckKind.ACK and self.fatal is None:
             self._settle(packet)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 
 from ibwire.connections.packets import TransportPacket
-from ibwire.connections.states import PacketStatus
+from ibwire.connections.states import DUPLICATE, NEW, PacketStatus
 from ibwire.rules.findings import Rule, Severity
 from ibwire.rules.history import (
     ACKNOWLEDGES,
@@ -25,7 +25,7 @@ from ibwire.rules.regular import (
 )
 from ibwire_layers.opcodes import INFO, OpCode, Operation, Service, name_of
 from ibwire_layers.psn import MASK, distance
-from ibwire_layers.syndrome import AckKind, kind
+from ibwire_layers.syndrome import KIND_BITS
 
 SENT = Rule(
     "psn_acks.sent",
@@ -86,17 +86,17 @@ ASKED_MAD = Rule(
 
 RULES: tuple[Rule, ...] = (MSN, SENT, EARLY, BEFORE_FIRST, STALE, KIND, ASKED, ASKED_MAD)
 
-MAX_UNSEEN = 1 << 16
+MAX_UNSEEN: Final = 1 << 16
 """A capture may lack this many packets in a row; a response further ahead has no request."""
-NEARBY = 1 << 12
+NEARBY: Final = 1 << 12
 """PSNs around 0xFFFFFF that make an ACK of it an ordinary one."""
-FAR_AHEAD = 64
+FAR_AHEAD: Final = 64
 """Packets beyond the newest request from which on a response is far ahead. Where the capture lacks
 so many requests, the next response has a PSN beyond them as well."""
-NEAR_AHEAD = 2
+NEAR_AHEAD: Final = 2
 """So many requests after a response that is not far ahead are sent and answered, each alone, below
 its PSN, before that was not sent for certain. One may be a response that the network delayed."""
-MIN_PLAIN = 8
+MIN_PLAIN: Final = 8
 """From so many READs and atomics in a row on to which an ACK is the first response, this is not
 because the capture lacks the right ones."""
 
@@ -105,7 +105,7 @@ _UNASKING = opcodes_where(
     lambda info: info.is_response or info.service not in (Service.RC, Service.XRC, Service.RD)
 )
 
-_MANAGEMENT_QPS = 2
+_MANAGEMENT_QPS: Final = 2
 """QP 0 and QP 1 (IBA 3.9.4)."""
 
 PACKET_RULES: tuple[PacketRule, ...] = (
@@ -171,15 +171,15 @@ class Acknowledged(ConnectionCheck):
     def _compare(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """A request after a response of a PSN that was not sent before."""
         ahead, self.ahead = self.ahead, None
-        if self._far is not None and status is not PacketStatus.NEW:
+        if self._far is not None and status is not NEW:
             self._far = None  # the capture lacks requests, or the requester goes back
-        if status not in (PacketStatus.NEW, PacketStatus.DUPLICATE):
+        if status not in (NEW, DUPLICATE):
             self._near = None
-        if ahead is None or status is PacketStatus.DUPLICATE or packet.time_ns < self._ahead_ns:
+        if ahead is None or status is DUPLICATE or packet.time_ns < self._ahead_ns:
             return  # also where it is older than its ACK, and only recorded behind it
         psn = self.history.unwrapped(packet.psn)
         newest = self.history.newest
-        if status is not PacketStatus.NEW or psn is None or psn > ahead or newest is None:
+        if status is not NEW or psn is None or psn > ahead or newest is None:
             return
         # Otherwise the capture may lack the first time that it was sent.
         if self.history.request_ids.is_next(newest, packet):
@@ -207,7 +207,7 @@ class Acknowledged(ConnectionCheck):
         """An ACK, or a response after one of a PSN that was not sent."""
         tracker = self.history.tracker
         assert tracker.next is not None
-        is_ack = packet.opcode in ACKNOWLEDGES and kind(packet.syndrome) is AckKind.ACK
+        is_ack = packet.opcode in ACKNOWLEDGES and packet.syndrome & KIND_BITS == 0
         if is_ack and packet.psn == MASK and abs(psn - tracker.next) > NEARBY:
             yield (
                 BEFORE_FIRST,
@@ -227,7 +227,7 @@ class Acknowledged(ConnectionCheck):
         if psn >= tracker.next:
             yield from self._unsent(packet, psn)
             return
-        if not is_ack or front is None or status is PacketStatus.DUPLICATE:
+        if not is_ack or front is None or status is DUPLICATE:
             return
         if distance(front.psn, packet.psn) >= 0:
             return
@@ -257,7 +257,7 @@ class Acknowledged(ConnectionCheck):
         status: PacketStatus,
     ) -> bool:
         """Whether the responder goes on below a PSN that it acknowledged: that one is wrong."""
-        is_below = status is PacketStatus.NEW and distance(packet.psn, far.psn) > 0
+        is_below = status is NEW and distance(packet.psn, far.psn) > 0
         return is_below and front is not None and distance(front.psn, packet.psn) > 0
 
     def _compare_with(
@@ -286,7 +286,7 @@ class Acknowledged(ConnectionCheck):
         if psn - tracker.next > MAX_UNSEEN:
             yield SENT, words, packet
             return
-        is_ack = kind(packet.syndrome) is AckKind.ACK and packet.opcode in AETH_RESPONSES
+        is_ack = packet.syndrome & KIND_BITS == 0 and packet.opcode in AETH_RESPONSES
         if psn - tracker.next >= FAR_AHEAD and self.history.front is not None:
             self._far, self._far_words = packet, words
         elif is_ack and self.history.front is not None and not self.history.is_disordered:
@@ -358,7 +358,7 @@ class Kind(ConnectionCheck):
         asked = INFO[request.opcode].operation
         expected = _EXPECTED[request.opcode]
         if info.operation is Operation.ACKNOWLEDGE:
-            is_new = status is PacketStatus.NEW and kind(packet.syndrome) is AckKind.ACK
+            is_new = status is NEW and packet.syndrome & KIND_BITS == 0
             if is_new and expected is not info.operation and self._is_first(request):
                 yield KIND, _other_kind(packet, request), packet
             return

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
 
 from ibwire.connections.packets import TransportPacket
 from ibwire.connections.runs import Index
-from ibwire.connections.states import PacketStatus
+from ibwire.connections.states import DUPLICATE, NEW, RETRANSMITTED, PacketStatus
 from ibwire.rules.findings import Rule, Severity
 from ibwire.rules.history import FRESH, READ_REQUESTS, ConnectionCheck, RequestHistory, Violation
 from ibwire.rules.regular import Mask, Regular, operation_number
@@ -66,8 +66,8 @@ OUTSTANDING = Rule(
 
 RULES: tuple[Rule, ...] = (ORDER, SIZE, FROM_MIDDLE, RESTART, RESERVED, OUTSTANDING)
 
-_NO_LIMIT = 1 << 32
-NO_ACCIDENT = 3
+_NO_LIMIT: Final = 1 << 32
+NO_ACCIDENT: Final = 3
 """From this many on it is the responder and not the network."""
 
 _COUNTED = frozenset(("RDMA_READ", "COMPARE_SWAP", "FETCH_ADD"))
@@ -95,7 +95,7 @@ class Requests(ConnectionCheck):
     def request(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Compare it with the READ whose PSNs it uses."""
         covering = self.history.covering(packet.psn)
-        if not covering or status is PacketStatus.DUPLICATE:
+        if not covering or status is DUPLICATE:
             return ()
         return self._compare(packet, status, covering[-1])
 
@@ -271,7 +271,7 @@ class Responses(ConnectionCheck):
         identification.
         """
         if (
-            status is not PacketStatus.RETRANSMITTED
+            status is not RETRANSMITTED
             or len(covering) < 2
             or covering[0].psn != packet.psn
             or self._goes_on(packet, covering[0])
@@ -309,7 +309,7 @@ class Responses(ConnectionCheck):
         """When the oldest READ is answered, all newer ones were outstanding with it."""
         tracker = self.history.tracker
         most = tracker.connection.max_reads[tracker.end]
-        if most is None or status is not PacketStatus.NEW or not tracker.messages:
+        if most is None or status is not NEW or not tracker.messages:
             return
         open_reads = [each for each in tracker.reads if each.verb in _COUNTED]
         if len(open_reads) <= most or packet.psn != open_reads[0].first & MASK:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,7 @@ from ibwire_layers.opcodes import INFO, Operation
 Mask = npt.NDArray[np.bool_]
 Number = TypeVar("Number", bound=np.generic)
 
-FAR = 1 << 25
+FAR: Final = 1 << 25
 """More PSNs than lie between those of packets that are compared."""
 _APART = 4 * FAR
 """Between the numbers of one exchange and those of the next."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
 
 from ibwire.connections.packets import TransportPacket
-from ibwire.connections.states import PacketStatus
+from ibwire.connections.states import DUPLICATE, NEW, RETRANSMITTED, STALE, PacketStatus
 from ibwire.rules.atomics import REQUESTS as ATOMICS
 from ibwire.rules.findings import Rule, Severity
 from ibwire.rules.history import (
@@ -24,7 +24,7 @@ from ibwire.rules.history import (
 from ibwire.rules.regular import Regular
 from ibwire_layers.opcodes import name_of
 from ibwire_layers.psn import MASK
-from ibwire_layers.syndrome import AckKind, kind
+from ibwire_layers.syndrome import KIND_BITS, AckKind, kind
 
 SAME = Rule(
     "repeat.same",
@@ -69,11 +69,11 @@ RETRIES = Rule(
 
 RULES: tuple[Rule, ...] = (SAME, NEEDLESS, UNASKED, SELECTIVE, RETRIES)
 
-MOST_RETRIES = 7
+MOST_RETRIES: Final = 7
 """The retry count has 3 bits."""
-NO_ACCIDENT = 3
+NO_ACCIDENT: Final = 3
 """So many ACKs more than were asked for are not made by the network."""
-MIN_SKIPS = 3
+MIN_SKIPS: Final = 3
 """From this count on, skipped packets are not taken for packets lost before the capture point."""
 
 
@@ -112,11 +112,11 @@ class Repeated(ConnectionCheck):
     def request(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Compare it with the first sending, and with what was answered since."""
         psn = self.history.unwrapped(packet.psn)
-        if status is PacketStatus.DUPLICATE or psn is None:
+        if status is DUPLICATE or psn is None:
             return ()
         before, self._before = self._before, packet
-        runs, self._run = self._run, status is PacketStatus.RETRANSMITTED
-        if status is not PacketStatus.RETRANSMITTED:
+        runs, self._run = self._run, status is RETRANSMITTED
+        if status is not RETRANSMITTED:
             if status in FRESH and self._refused <= (self.history.acked or 0):
                 self._refused = -1
             if packet.ack_req or packet.opcode in READ_REQUESTS:
@@ -188,10 +188,10 @@ class Repeated(ConnectionCheck):
             self._early, self._refused = None, psn or 0
         elif early is not None and packet.opcode in ACKNOWLEDGES:
             psn = self.history.unwrapped(packet.psn)
-            if psn is None or psn < early.psn or status is PacketStatus.DUPLICATE:
+            if psn is None or psn < early.psn or status is DUPLICATE:
                 return
             early.answers += 1
-            if early.answers > early.sent and status is PacketStatus.STALE:
+            if early.answers > early.sent and status is STALE:
                 self._early = None
                 words = f"PSN {early.packet.psn} retransmitted before its ACK came"
                 yield NEEDLESS, f"{words}, and acknowledged both times", early.packet
@@ -254,15 +254,15 @@ class Retries(ConnectionCheck):
     def request(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Follow the runs of retransmissions."""
         psn = self.history.unwrapped(packet.psn)
-        if status is PacketStatus.DUPLICATE or psn is None:
+        if status is DUPLICATE or psn is None:
             return ()
         before, self._before = self._before, packet
         last, self._last = self._last, None
-        if status is PacketStatus.RETRANSMITTED:
+        if status is RETRANSMITTED:
             self._last = psn + (self.history.span(packet) or 1) - 1
             if last is None or psn <= last:
                 return self._goes_back(psn, packet)
-        elif status is PacketStatus.NEW and last is not None and before is not None:
+        elif status is NEW and last is not None and before is not None:
             return self._goes_on(last, before, packet)
         return ()
 
@@ -368,12 +368,12 @@ class Duplicates(ConnectionCheck):
 
     def response(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Count an answer to a duplicate."""
-        is_stale = status is PacketStatus.STALE and packet.opcode in ACKNOWLEDGES
+        is_stale = status is STALE and packet.opcode in ACKNOWLEDGES
         return self._count(packet) if is_stale else ()
 
     def _count(self, packet: TransportPacket) -> Iterable[Violation]:
         """An ACK that acknowledges nothing new."""
-        if kind(packet.syndrome) is not AckKind.ACK:
+        if packet.syndrome & KIND_BITS != 0:
             return
         self._given += 1
         if self._asked < self._given <= self._duplicates:

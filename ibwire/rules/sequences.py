@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
 
@@ -50,7 +50,7 @@ SERVICE = Rule(
 RULES: tuple[Rule, ...] = (ORDER, KNOWN, SERVICE)
 
 _TABLE = opcodes_where(lambda info: True)
-_MANUFACTURER = 0xE0
+_MANUFACTURER: Final = 0xE0
 
 PACKET_RULES: tuple[PacketRule, ...] = (
     PacketRule(

@@ -7,6 +7,7 @@ are in the Linux driver rxe as `rnrnak_jiffies` and in rdmavt as `credit_table`.
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Final
 
 
 class AckKind(IntEnum):
@@ -30,7 +31,10 @@ class NakCode(IntEnum):
 
 _KINDS = tuple(AckKind)
 
-INVALID_CREDITS = 0x1F
+KIND_BITS: Final = 0x60
+"""The bits of the kind, which are all 0 in an ACK."""
+
+INVALID_CREDITS: Final = 0x1F
 """Credit code of a responder without flow control credits; software stacks always send it."""
 
 CREDITS: tuple[int, ...] = (

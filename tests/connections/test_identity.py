@@ -125,7 +125,7 @@ def test_identifications_that_come_round_to_the_first_are_all_remembered() -> No
 @given(st.lists(st.tuples(st.integers(0, 100), st.just(0) | st.integers(1, 80)), max_size=300))
 def test_the_newest_packets_are_kept_by_psn_however_they_come(puts: list[tuple[int, int]]) -> None:
     """Some one by one, in any order, some as arrays, whose PSNs go on."""
-    recent, following = Recent(), 0
+    recent, following, blank = Recent(), 0, packet()
     expected: dict[int, TransportPacket] = {}
     for number, (back, count) in enumerate(puts):
         psn = following if count else max(following - back, 0)
@@ -136,12 +136,37 @@ def test_the_newest_packets_are_kept_by_psn_however_they_come(puts: list[tuple[i
         following = max(following, psn + len(packets))
         if count:
             rows = Rows(np.array(packets, ROW))
-            recent.add_many(rows.psn.astype(np.int64), rows)
+            if back % 2:
+                recent.add_many(rows.psn.astype(np.int64), rows)
+            else:  # among others in the same arrays
+                around = Rows(np.array([blank, *packets, blank], ROW))
+                last = packets[-1].psn
+                recent.add_places(
+                    around.psn.astype(np.int64), around, 1, 1 + count, first=psn, last=last
+                )
+                if back % 4:
+                    recent.settle()
         else:
             recent.add(psn, packets[0])
     newest = dict(list(expected.items())[-KEEP:])
 
     assert recent.last_added == (list(newest.values()) or [None])[-1]
+    assert recent.psns() == set(newest)
     assert all(recent.get(psn) == newest.get(psn) for psn in range(following + 1))
     assert recent.all() == newest
     assert all(recent.get(psn) == each for psn, each in newest.items())
+
+
+def test_what_is_kept_of_arrays_of_many_connections_is_short() -> None:
+    rows = Rows(np.array([packet(ip_id, psn=ip_id) for ip_id in range(1000)], ROW))
+    ids, psn = rows.ip_id.copy(), rows.psn.astype(np.int64)
+    identity, recent = Identity(), Recent()
+
+    identity.remember(ids, rows.icrc.copy(), 100, 300)
+    recent.add_places(psn, rows, 100, 300, first=100, last=299)
+    identity.settle()
+    recent.settle()
+    ids[:], psn[:], rows.psn[:] = 0, 0, 0
+
+    assert list(identity.newest) == list(range(300 - KEEP, 300))
+    assert [each.psn for each in recent.all().values()] == list(range(300 - KEEP, 300))

@@ -143,15 +143,15 @@ WRONG = [
     Wrong(
         "a disturbance never ends",
         TRACKER,
-        "        if self.disturbed_end and status is not PacketStatus.UNKNOWN and not is_nak:\n",
+        "        if self.disturbed_end and status is not UNKNOWN and not is_nak:\n",
         "        if False:\n",
         tests.test_a_retransmission_is_open_until_it_is_answered,
     ),
     Wrong(
         "a NAK ends a disturbance",
         TRACKER,
-        "is not PacketStatus.UNKNOWN and not is_nak:\n",
-        "is not PacketStatus.UNKNOWN:\n",
+        "is not UNKNOWN and not is_nak:\n",
+        "is not UNKNOWN:\n",
         tests.test_a_nak_at_the_end_is_open,
     ),
     Wrong(
