@@ -8,7 +8,7 @@ are unwrapped as in `tracker`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -62,8 +62,13 @@ class Run:
     """(n,) which end sent each."""
     exchanges: Sequence[Exchange]
     """Those of a reliable connection that have requests seen before; none for datagrams."""
-    memo: dict[int, Any] = field(default_factory=dict)
-    """What its observer has made of the exchanges, by their ids."""
+    _together: Runs | None = None
+
+    def together(self) -> Runs:
+        """The same as runs of several connections, of which there is one."""
+        if self._together is None:
+            self._together = Runs.of(self)
+        return self._together
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -116,6 +121,10 @@ class Runs:
     is_whole: bool = False
     """These are all packets of the connections."""
 
+    known: Any = None
+    """What its observer has found out about these packets, when it was asked which must be reported
+    alone."""
+
     @classmethod
     def of(cls, run: Run) -> Runs:
         """Those of one connection."""
@@ -151,6 +160,7 @@ class Runs:
         asks, answers = is_kept[self.requests], is_kept[self.responses]
         return replace(
             self,
+            known=None,
             rows=self.rows.take(is_kept),
             direction=self.direction[is_kept],
             connection=self.connection[is_kept],

@@ -274,12 +274,12 @@ class Conformance:
 
     def takes(self, run: Run) -> int:
         """How many packets of a run break no rule for certain."""
-        alone = self.alone(Runs.of(run))
+        alone = self.alone(run.together())
         return int(alone.argmax()) if alone.any() else len(run)
 
     def run(self, run: Run) -> None:
         """Packets that break no rule."""
-        self.runs(Runs.of(run))
+        self.runs(run.together())
 
     def takes_together(self, connection: Connection) -> bool:
         """All whose responses are checked, so that all have the same checks."""
@@ -293,11 +293,13 @@ class Conformance:
             for checks in _by_kind(checked):
                 type(checks[0]).mark_alone(checks, run)
             RequestHistory.mark_alone([each.history for each in checked], run)
+        runs.known = run
         return run.alone
 
     def runs(self, runs: Runs) -> None:
         """Packets that break no rule."""
-        run = Regular(runs)
+        # What the checks have found out about these packets in `alone` is still true.
+        run: Regular = runs.known or Regular(runs)
         if run.count:
             checked = [self._checked(each) for each in run.trackers]
             # Those that use what others know about the packets before go first.
