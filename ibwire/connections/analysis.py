@@ -539,7 +539,9 @@ class Analysis:
         observer = self._runs_observer
         if observer is not None and not observer.takes_together(connection):
             return False
-        return not any(self._flows.keys[flow] in self._negotiated for flow in connection.flows)
+        return not self._negotiated or not any(
+            self._flows.keys[flow] in self._negotiated for flow in connection.flows
+        )
 
     def _deliver_last(self, rows: Rows) -> None:
         """Give the last packets to their connections, and forget trackers that are not needed.

@@ -204,12 +204,15 @@ class Conformance:
 
     def _check_icrcs(self) -> None:
         totals = self._tally.totals()
+        strays = [
+            flow for flow, (good, bad) in totals.items() if not good and bad < integrity.SYSTEMATIC
+        ]
         homes: dict[tuple[str, str], int] = {}
-        for flow in sorted(totals, key=lambda flow: totals[flow][0]):
+        for flow in sorted(totals, key=lambda flow: totals[flow][0]) if strays else ():
             homes[self._flows.keys[flow][:2]] = flow
-        for flow, (good, bad) in totals.items():
+        for flow in strays:
             home = homes[self._flows.keys[flow][:2]]
-            if not good and bad < integrity.SYSTEMATIC and home != flow:
+            if home != flow:
                 self._tally.move(flow, home)
         for rule, flow, numbers, count, words in self._tally.found():
             self._collector.add_many(rule, ("flow", flow, 0), numbers, count, words)
