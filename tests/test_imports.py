@@ -137,6 +137,16 @@ CIRCLES: list[set[str]] = [
     "module", ["ibwire", "ibwire_layers", "ibwire_layers.packet", "ibwire.dissect"]
 )
 def test_import_leaves_the_heavy_libraries_alone(module: str) -> None:
+    assert not {name.split(".")[0] for name in imported_with(module)} & HEAVY
+
+
+@pytest.mark.parametrize("module", ["ibwire.cli.flows", "ibwire.cli.check"])
+def test_commands_begin_without_what_only_several_processes_need(module: str) -> None:
+    assert not imported_with(module) & {"logging", "multiprocessing", "secrets", "socket"}
+
+
+def imported_with(module: str) -> set[str]:
+    """Everything that is imported when a module is."""
     script = f"import sys, {module}; print(*sys.modules)"
     paths = f"{ROOT}:{ROOT / 'layers'}"
     run = subprocess.run(
@@ -146,8 +156,7 @@ def test_import_leaves_the_heavy_libraries_alone(module: str) -> None:
         text=True,
         check=True,
     )
-
-    assert not {name.split(".")[0] for name in run.stdout.split()} & HEAVY
+    return set(run.stdout.split())
 
 
 def test_scapy_is_imported_where_the_page_of_licences_says() -> None:

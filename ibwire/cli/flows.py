@@ -19,7 +19,6 @@ from ibwire.base.errors import (
     WorkError,
 )
 from ibwire.base.output import STANDARD_OUTPUT, Output
-from ibwire.base.work import cluster, processes
 from ibwire.cli.messages import print_error, print_warning
 from ibwire.cli.paths import InputPath, captures_argument
 from ibwire.cli.rereading import progress
@@ -36,6 +35,7 @@ from ibwire.connections.summary import Summary
 from ibwire.report import flows as report
 
 if TYPE_CHECKING:
+    from ibwire.base.work import Work
     from ibwire.compare.comparison import Between
     from ibwire.connections.where import ConnectionFilter
 
@@ -132,13 +132,22 @@ def _analyse(
     paths: Sequence[str], *, jobs: int | None, ray: str | None, link_rate: int | None
 ) -> tuple[Summary, list[str]]:
     try:
-        work = cluster(ray) if ray else processes(jobs) if jobs else None
+        work = _work(jobs, ray)
         with progress(paths) as bar:
             return merge.analyse(
                 paths, work, rate_bps=link_rate, tell=bar.read, finished=bar.finished
             )
     except (MissingExtra, WorkError) as error:
         raise click.ClickException(str(error)) from None
+
+
+def _work(jobs: int | None, ray: str | None) -> Work | None:
+    """Where files are read; `None`: in this process, which needs nothing of `multiprocessing`."""
+    if not jobs and not ray:
+        return None
+    from ibwire.base.work import cluster, processes
+
+    return cluster(ray) if ray else processes(jobs or 1)
 
 
 def _condition(text: str | None) -> ConnectionFilter | None:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ibwire.base.errors import CaptureError
-from ibwire.base.work import Work, one_by_one
 from ibwire.capture import CaptureReader, open_capture
 from ibwire.connections.analysis import Analysis
 from ibwire.connections.observer import Observer
 from ibwire.connections.summary import Summary
 from ibwire.dissect import Columns
+
+if TYPE_CHECKING:
+    from ibwire.base.work import Work
 
 
 class Part(NamedTuple):
@@ -52,7 +54,7 @@ def analyse(
         task = partial(task, tell=tell)
     whole: Analysis | None = None
     damage = []
-    for part in (work or one_by_one)(task, in_order(paths)):
+    for part in (work or map)(task, in_order(paths)):
         if finished is not None:
             finished(part.path)
         if part.damage:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from typing import NamedTuple
 
 import numpy as np
@@ -29,7 +29,7 @@ _IDENTITY = ("flow", "opcode", "psn", "size", "syndrome", "msn", "va", "ip_id", 
 
 
 # Odd random numbers, so that packets that are taken for each other cannot be constructed.
-_FACTORS = np.array([secrets.randbits(64) | 1 for _ in _IDENTITY], np.uint64)
+_FACTORS = np.frombuffer(os.urandom(8 * len(_IDENTITY)), np.uint64) | np.uint64(1)
 
 
 class _Seen(NamedTuple):

@@ -218,7 +218,7 @@ def test_pauses_count_for_connections_whose_vlan_tag_has_that_priority(
 ) -> None:
     """IEEE 802.1Qbb; a PAUSE frame stops all priorities. With `later`, in a second file."""
     if tags != (3,):  # one case starts processes
-        monkeypatch.setattr("ibwire.cli.flows.processes", lambda count: pickled_one_by_one)
+        monkeypatch.setattr("ibwire.base.work.processes", lambda count: pickled_one_by_one)
     ack = 0x1F000001
     files = [
         [
