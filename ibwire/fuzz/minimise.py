@@ -346,6 +346,7 @@ def _plainer(case: Case) -> Iterator[Case]:
     yield from _begun_later(case)
     yield from _in_one_packet(case)
     yield from _in_one_response(case)
+    yield from _of_one_packet(case)
     for number, step in enumerate(case.steps):
         equal = case.steps.count(step)
         for plainer in _plainer_step(step):
@@ -480,6 +481,30 @@ def _in_one_response(case: Case) -> Iterator[Case]:
                 if at not in responses or at >= end
             ]
         )
+
+
+def _of_one_packet(case: Case) -> Iterator[Case]:
+    """A SEND or WRITE of the device of several packets as one of a single packet."""
+    steps = case.steps
+    for number, asked in enumerate(steps):
+        more = _psns_of_post(asked, case.connection.mtu) - 1
+        if not isinstance(asked, Post) or asked.opcode == WROpcode.RDMA_READ or not more:
+            continue
+        yield case.with_steps(
+            [
+                *steps[:number],
+                replace(asked, length=8),
+                *(_moved(step, asked.pair, more) for step in steps[number + 1 :]),
+            ]
+        )
+
+
+def _moved(step: Step, pair: int, psns: int) -> Step:
+    """A response of a queue pair whose PSN is so many smaller, if it counts from the oldest."""
+    if not isinstance(step, Packet) or step.pair != pair or step.psn[0] != "una":
+        return step
+    base, offset = step.psn
+    return replace(step, psn=(base, max(offset - psns, 0) if offset > 0 else offset))
 
 
 def _pair(step: Step) -> int:

@@ -328,3 +328,19 @@ def test_a_read_in_several_responses_becomes_one_in_a_single_response() -> None:
     short = minimise(case, completes)
 
     assert [step.opcode for step in short.steps if isinstance(step, Packet)] == [only]
+
+
+def test_a_write_whose_last_packet_is_refused_becomes_one_of_one_packet() -> None:
+    write, nak = Post(int(WROpcode.RDMA_WRITE), 600), Packet(17, ("una", 2))
+
+    def refuses_the_last(case: Case) -> bool:
+        """Whether the response is to the last packet of the WRITE."""
+        posts = [step for step in case.steps if isinstance(step, Post)]
+        packets = [step for step in case.steps if isinstance(step, Packet)]
+        last = -(-posts[0].length // case.connection.mtu) - 1 if posts else -1
+        return [each.psn for each in packets] == [("una", max(last, 0))] and last >= 0
+
+    short = minimise(Case(Connection(), (write, nak)), refuses_the_last)
+
+    assert [type(step) for step in short.steps] == [Post, Packet]
+    assert short.steps[1].psn == ("una", 0)

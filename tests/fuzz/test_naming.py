@@ -748,6 +748,19 @@ NEEDED: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
         "a wait (the ACK timer): nothing instead of READ_REQUEST",
         "retry-count",
     ),
+    (  # what comes before a duplicate ACK counts for no retry behind it
+        "duplicate-ack-restarts-timer",
+        Connection(timeout=8),
+        [
+            Post(int(WROpcode.RDMA_WRITE)),
+            *[Wait(TIMEOUT)] * 3,
+            Wait(TIMEOUT // 2),
+            NO_DATA.altered(psn=("una", -1)),
+            Wait(TIMEOUT // 2),
+        ],
+        "a wait (the ACK timer): nothing instead of WRITE_ONLY",
+        "ack-timer",
+    ),
     (  # a PSN exactly 2^23 away is older (transport.md#psn-order), so the response is a duplicate
         "duplicate-ack-restores-retries",
         Connection(timeout=8, retry_cnt=2),
@@ -828,6 +841,53 @@ NEEDED: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
         "SEND_ONLY (while another queue pair answers): nothing instead of ACK",
         "qp-state-actions",
     ),
+    (
+        "error-drops-replies-of-others",
+        Connection(pairs=2),
+        [ADD.altered(length=8, held=True), ADD.altered(length=8, pair=1)],
+        "FETCH_ADD (while another queue pair answers): nothing instead of NAK INVALID_REQUEST",
+        "qp-state-actions",
+    ),
+    (  # a NAK of the last packet acknowledges those before it, and completes nothing
+        "ack-inside-message-completes",
+        USUAL,
+        [
+            Post(int(WROpcode.RDMA_WRITE), 513),
+            NO_DATA.altered(psn=("una", 2), fields={"aeth.syndrome": 0x61}),
+        ],
+        "ACKNOWLEDGE (a fatal NAK inside a message): "
+        "completion SUCCESS of a send instead of REM_INV_REQ_ERR of a send",
+        "ack-coalescing",
+    ),
+    (
+        "refused-request-completes",
+        USUAL,
+        [Post(int(WROpcode.RDMA_WRITE)), NO_DATA.altered(fields={"aeth.syndrome": 0x61})],
+        "ACKNOWLEDGE (a fatal NAK): "
+        "completion SUCCESS of a send instead of REM_INV_REQ_ERR of a send",
+        "completion-status",
+    ),
+    (
+        "key-of-empty-sge-checked",
+        Connection(room=4136, service="UD", sges=4, wrong_lkey=2),
+        [Packet(int(OpCode.UD_SEND_ONLY), length=4096)],
+        "UD_SEND_ONLY (into a receive of several SGEs): "
+        "completion LOC_PROT_ERR of a receive instead of SUCCESS of a receive",
+        "memory-access",
+    ),
+    (  # the timers of two queue pairs expire in another order
+        "timer-restarts-with-each-request",
+        Connection(mtu=512, timeout=10, pairs=2),
+        [
+            Post(int(WROpcode.RDMA_READ), pair=1),
+            Wait(1_597_150_000),
+            Post(int(WROpcode.RDMA_READ)),
+            Post(int(WROpcode.RDMA_WRITE), pair=1),
+            Wait(4_194_304_001),
+        ],
+        "a wait (the ACK timer): the same packets in another order",
+        "ack-timer",
+    ),
     (  # responses to several queue pairs may come in any order
         WAITING_ACK,
         Connection(pairs=2),
@@ -894,6 +954,21 @@ def test_a_message_that_a_part_of_it_completes_breaks_the_rule_of_acks() -> None
         name = named("ack-inside-message-completes", asked, packet)
         assert name.text.endswith("a completion SUCCESS of a send too many")
         assert name.rule.endswith("#ack-coalescing")
+
+
+def test_a_case_is_named_whose_last_connection_has_more_queue_pairs() -> None:
+    later = Connection(timeout=8, retry_cnt=2, pairs=2)
+    wait = Wait(TIMEOUT)
+
+    name = named(
+        "retries-never-run-out",
+        *[Post(int(WROpcode.RDMA_WRITE)), wait, Connect(later), Post(int(WROpcode.RDMA_WRITE))],
+        *[wait, wait, wait],
+        connection=Connection(timeout=8),
+    )
+
+    assert name.text == "a wait (the ACK timer): WRITE_ONLY instead of nothing"
+    assert name.rule.endswith("#retry-count")
 
 
 def test_a_waiting_ack_that_is_dropped_breaks_the_rule_of_acks_due() -> None:

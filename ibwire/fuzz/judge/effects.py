@@ -141,7 +141,7 @@ def _answer(difference: Difference) -> Effect:
     elif extra is not None:
         expected, got = "silence", verdict(extra)
     if expected == got and Counter(difference.expected) == Counter(difference.got):
-        return Effect("the same packets in another order", "another order", _ORDER_OF_RESPONSES)
+        return Effect("the same packets in another order", ANOTHER_ORDER, _ORDER_OF_RESPONSES)
     fields = next(filter(None, wrong_fields(difference)), [])
     names = list(dict.fromkeys(f"{part}.{name}" for part, name in fields))
     if expected == got and _CONSEQUENCES.issuperset(names):
@@ -298,6 +298,7 @@ def _event(difference: Difference) -> Effect:
 _TRANSPORT = "docs/reference/transport.md#"
 _WIRE = "docs/reference/wire-formats.md#"
 _ORDER_OF_RESPONSES = f"IBA 9.7.5.1; {_TRANSPORT}ack-order"
+ANOTHER_ORDER = "another order"
 FLUSH = "no flush"
 FLUSH_ORDER = "order of flushing"
 _FLUSHED = f"IBA 10.3.1.7; {_TRANSPORT}flush"

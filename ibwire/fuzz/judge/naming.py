@@ -24,6 +24,7 @@ from ibwire.fuzz.case import (
 )
 from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.effects import (
+    ANOTHER_ORDER,
     FLUSH,
     FLUSH_ORDER,
     LAST_WQE,
@@ -54,6 +55,7 @@ from ibwire.fuzz.judge.request_names import (
     WRAP,
     rule_of_operation,
 )
+from ibwire.fuzz.judge.response_names import INSIDE_MESSAGE
 from ibwire.fuzz.judge.scene import (
     ACK_WAIT,
     DURING_RNR,
@@ -344,14 +346,22 @@ def _rule_of_right(about: About, effect: Effect, scene: Scene) -> str:
 
 
 def _completes_too_much(scene: Scene) -> bool:
-    """Whether an ACK or RNR NAK that acknowledges a part of a message completes the message."""
+    """Whether an ACK or a NAK that acknowledges a part of a message completes the message."""
     step, difference = scene.step, scene.difference
-    if difference.kind is not Kind.COMPLETION or difference.expected:
-        return False
     is_partial = scene.about.rule.endswith(("#ack-coalescing", "#rnr-place"))
-    done = difference.got[0] if difference.got else None
-    is_done = isinstance(done, tuple) and done[0] == SENDS and done[2] == WCStatus.SUCCESS
-    return isinstance(step, Packet) and is_partial and is_done
+    is_partial |= scene.about.what.endswith(INSIDE_MESSAGE)
+    if difference.kind is not Kind.COMPLETION or not is_partial or not isinstance(step, Packet):
+        return False
+    expected, got = (
+        {each[1] for each in side if isinstance(each, tuple) and _is_done(each)}
+        for side in (difference.expected, difference.got)
+    )
+    return bool(got - expected)
+
+
+def _is_done(completion: tuple[int, ...]) -> bool:
+    """Whether a send request has succeeded."""
+    return completion[0] == SENDS and completion[2] == WCStatus.SUCCESS
 
 
 def _has_failed(difference: Difference) -> bool:
@@ -359,8 +369,12 @@ def _has_failed(difference: Difference) -> bool:
     if difference.kind is not Kind.COMPLETION:
         return False
     sides = (difference.expected, difference.got)
-    statuses = [{each[2] for each in side if isinstance(each, tuple)} for side in sides]
+    statuses = [_statuses(side) for side in sides]
     return (WCStatus.SUCCESS in statuses[0]) != (WCStatus.SUCCESS in statuses[1])
+
+
+def _statuses(completions: Sequence[object]) -> set[object]:
+    return {each[2] for each in completions if isinstance(each, tuple)}
 
 
 def _rule_of_nak(about: About, effect: Effect, scene: Scene) -> str:
@@ -431,6 +445,11 @@ def _setting(scene: Scene, effect: Effect) -> About | None:
     if connection.sges > 1 and info is not None and info.operation is Operation.SEND:
         is_silent = effect.group == "no completion" or scene.is_dropped
         is_dropped = scene.service != "RC" and is_silent
+        difference = scene.difference
+        if difference.kind is Kind.COMPLETION and WCStatus.LOC_PROT_ERR in _statuses(
+            difference.got
+        ):
+            return _SGES_KEY
         is_refused = effect.nak or is_dropped or scene.stores_nothing
         return _SGES_REFUSED if is_refused else _SGES
     return None
@@ -491,10 +510,10 @@ def _place(scene: Scene, effect: Effect) -> About | None:
     if missing is None:
         is_late = before is AHEAD and scene.about is not AHEAD and _reports_gap(scene)
         return _while_answered(before) if before is not None and is_late else None
-    if situation is not None or not scene.is_about_earlier(missing):
-        return situation
     if held is not None and _is_of_another(held, scene):
         return _ELSEWHERE
+    if situation is not None or not scene.is_about_earlier(missing):
+        return situation
     if before is not None and before.rule in _DUPLICATE_RULES:
         return _while_answered(before)
     return replace(_EARLIER, rule=_ACK_DUE) if verdict(missing) == "ACK" else _EARLIER
@@ -575,6 +594,8 @@ def _timed(about: About, effect: Effect, scene: Scene) -> Effect:
         return replace(effect, rule=f"IBA 9.7.6.1.3; {_TRANSPORT}ack-timer", group="time")
     if effect.rule in (RNR_RETRY, RETRY_COUNT):
         return replace(effect, group="retries")
+    if effect.group == ANOTHER_ORDER:  # of several queue pairs, whose timers expire
+        effect = replace(effect, group="time")
     if about is ACK_WAIT and scene.goes_on_after_the_end:
         return replace(effect, rule=RETRY_COUNT, group="retries")
     is_timing = effect.group in ("time", "an answer", "no answer")
@@ -696,6 +717,7 @@ _IGNORED_CREDITS = About(
     group="the credits of a response with data",
 )
 _SGES = About("into a receive of several SGEs", f"IBA 9.7.2; {_TRANSPORT}segmentation")
+_SGES_KEY = replace(_SGES, rule=WRONG_LKEY.rule)
 _SGES_REFUSED = replace(_SGES, rule=f"IBA 9.7.4.1.6; {_TRANSPORT}receive-too-short")
 _SHARED = About(
     "with a shared receive queue", f"IBA 10.2.9; {_TRANSPORT}srq", group="a shared receive queue"

@@ -52,7 +52,9 @@ def about(reference: Emulation, packet: Packet, psn: int) -> About | None:
         found = _MISPLACED if kind is not AckKind.ACK else _data(reference, wqe, packet, psn)
         return _CREDITS if has_credits and found is _RESPONSE else found
     if kind is AckKind.NAK:
-        return _nak(aeth.code(syndrome & 0xFF))
+        found = _nak(aeth.code(syndrome & 0xFF))
+        is_inside = found is _FATAL and psn != wqe.first_psn
+        return replace(found, what=f"{found.what} {INSIDE_MESSAGE}") if is_inside else found
     if kind is AckKind.RNR_NAK:
         return _RNR_INSIDE if psn != wqe.first_psn else _RNR
     if kind is AckKind.ACK:
@@ -129,6 +131,8 @@ _TAKEN = frozenset(
     }
 )
 """Fields in which an answer that is taken may differ."""
+
+INSIDE_MESSAGE = "inside a message"
 
 _FATAL_CODES = (
     NakCode.INVALID_REQUEST,

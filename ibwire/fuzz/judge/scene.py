@@ -82,7 +82,9 @@ class Scene:
         self.next_psns: list[int] = []
         """The PSN of the next new packet of each queue pair's requester before the last step."""
         self.timeouts: list[int] = []
-        """How often the ACK timer of each queue pair has expired before the last step."""
+        """How often the ACK timer of each queue pair has expired in the waits just before the last
+        step: a packet or request before those may have changed it.
+        """
         self.waiting: list[bool] = []
         """Whether each queue pair waits after an RNR NAK before the last step."""
         self.owners: dict[tuple[int, int], int] = {}
@@ -92,7 +94,10 @@ class Scene:
         content = b""
         received: About | None = None
         binding = emulated_binding(case.connection.version)
+        timeouts: list[int] = []
         for number, each in enumerate(walk(reference, case, difference.step)):
+            if number < difference.step:
+                timeouts = _timeouts(reference, each, timeouts)
             step = _as_arrived(reference, binding, each)
             about = _about(reference, step, received)
             if about is AHEAD and self._is_refused(step):
@@ -100,13 +105,7 @@ class Scene:
             received = about if isinstance(step, Packet) else received
             self.subjects.append((step, about))
             if number == difference.step:
-                self.situation = _situation(reference, step)
-                self.next_psns = [qp.sends.next_psn for qp in reference.pairs]
-                self.timeouts = [qp.counters.timeouts for qp in reference.pairs]
-                self.waiting = [qp.sends.timers.rnr is not None for qp in reference.pairs]
-                self.owners = _owners(reference)
-                if isinstance(step, Packet):
-                    self.last_psn = reference.psn(step.psn[0]) + step.psn[1] & MASK
+                self._keep_state(step, timeouts)
                 if difference.kind is Kind.MEMORY:
                     content = bytes(reference.memory)
                     self.is_unstored = _is_as_before(reference.memory, difference.got)
@@ -117,6 +116,20 @@ class Scene:
         """Whether no byte was written of those that were to be: misplaced ones differ besides."""
         self.stores_nothing = bool(content) and reference.memory == content
         """Whether memory differs although none was to be written."""
+
+    def _keep_state(self, step: Step, timeouts: list[int]) -> None:
+        """Keep the state of the queue pairs before the last step. timeouts: before the waits."""
+        reference = self.reference
+        before = timeouts or [0] * len(reference.pairs)
+        self.situation = _situation(reference, step)
+        self.next_psns = [qp.sends.next_psn for qp in reference.pairs]
+        self.timeouts = [
+            qp.counters.timeouts - count for qp, count in zip(reference.pairs, before, strict=True)
+        ]
+        self.waiting = [qp.sends.timers.rnr is not None for qp in reference.pairs]
+        self.owners = _owners(reference)
+        if isinstance(step, Packet):
+            self.last_psn = reference.psn(step.psn[0]) + step.psn[1] & MASK
 
     def _is_refused(self, step: Step) -> bool:
         """Whether the last packet at the expected PSN has found no receive request."""
@@ -305,6 +318,18 @@ def _last_connection(case: Case, last: int) -> Connection:
     """The connection on which a step is."""
     made = [step.connection for step in case.steps[: last + 1] if isinstance(step, Connect)]
     return made[-1] if made else case.connection
+
+
+def _timeouts(reference: Emulation, step: Step, known: list[int]) -> list[int]:
+    """How often the ACK timer of each queue pair has expired before the newest step but waits.
+
+    known: before this step; empty for never, and for new queue pairs.
+    """
+    if isinstance(step, Wait):
+        return known
+    if isinstance(step, Connect):
+        return []
+    return [qp.counters.timeouts for qp in reference.pairs]
 
 
 def _owners(reference: Emulation) -> dict[tuple[int, int], int]:
