@@ -50,6 +50,7 @@ LAZY = {"ibwire_layers.derive": "names Construct inside the function that needs 
 
 STANDARD_LIBRARY_ONLY = ("ibwire_layers", "ibwire", "ibwire.base")
 FOREIGN = {
+    "ibwire.base.compiled": {"mypy_extensions"},  # only while types are checked
     "ibwire.base.histogram": {"numpy"},
     "ibwire.base.membership": {"numpy"},
     "ibwire.base.work": {"ray"},

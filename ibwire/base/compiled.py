@@ -4,6 +4,16 @@ from __future__ import annotations
 
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mypy_extensions import mypyc_attr as mypyc_attr
+else:
+
+    def mypyc_attr(**options: Any) -> Any:
+        """A decorator that only the compiler reads; see mypyc's documentation."""
+        return lambda decorated: decorated
+
 
 PACKAGE = Path(__file__).parents[1]
 

@@ -207,20 +207,12 @@ class ExactComparison(Comparison):
         A device under test may raise anything: that is a difference, too. Raises `CaseError`
         with the place for a step that does not fit the connection.
         """
-        try:
-            return self._step(step)
-        except RunsAway as error:
-            return self._endless(error)
-        finally:
-            self.in_target = False
-
-    def _step(self, step: Step) -> Difference | None:
         reference, target = self.reference, self.target
         number = self.steps
         self.steps += 1
         self.expected = []
-        reference.prepare(step)
         try:
+            reference.prepare(step)
             if isinstance(step, _FRAMES):
                 frame = self._frame(step)
                 if self.records:
@@ -239,17 +231,18 @@ class ExactComparison(Comparison):
                 self.in_target = True
                 apply(target, step)
             return self._compare(number)
-        except RunsAway:
-            raise
+        except RunsAway as error:
+            return self._endless(error)
         except Exception as error:
             if not self.in_target:
                 if isinstance(error, CaseError):
                     raise CaseError(f"steps[{number}]: {error}") from None
                 raise
-            self.in_target = False
             last = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
             what = f"{type(error).__name__} in {last.f_code.co_name}"
             return Difference(number, Kind.CRASH, self.expected, [what, str(error)])
+        finally:
+            self.in_target = False
 
     def _frame(self, step: Packet | Pause) -> Frame:
         """The frame that the device receives in a step."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from ibwire.base.compiled import mypyc_attr
 from ibwire.base.errors import VerbsError
 from ibwire.base.node import Frame, Node
 from ibwire.base.units import Time
@@ -177,53 +178,12 @@ class Application(Protocol):
         ...
 
 
-class Idle:
-    """The application of a case about the connection alone: it does nothing by itself."""
-
-    def __init__(self, emulation: Emulation) -> None:
-        self._emulation = emulation
-
-    @property
-    def state(self) -> str:
-        """That of the connection."""
-        return connection_state(self._emulation.qp)
-
-    @property
-    def qp(self) -> QueuePair:
-        """That of the connection."""
-        return self._emulation.qp
-
-    def begin(self) -> None:
-        """Nothing begins."""
-
-    def end(self) -> None:
-        """Nothing is left."""
-
-    def prepare(self, step: Step) -> None:
-        """All steps are about the connection."""
-
-    def act(self) -> bool:
-        """Nothing is to be done."""
-        return False
-
-    def command(self, command: Command) -> bool:
-        """Commands are for a connection manager."""
-        return False
-
-    def completions(self) -> list[Completion]:
-        """None but those of the connection."""
-        return []
-
-    def events(self) -> list[int]:
-        """None but those of the device."""
-        return []
-
-
+@mypyc_attr(allow_interpreted_subclasses=True)  # for devices that are wrong on purpose
 class Emulation:
     """The device under test, its connection and its application.
 
     numbers: what it shall be called instead of what an emulated device chooses. application:
-    makes what it does beside its connection.
+    makes what it does beside its connection, if it does anything.
     """
 
     def __init__(
@@ -231,7 +191,7 @@ class Emulation:
         connection: Connection,
         profile: Profile | str = "spec",
         numbers: Numbers | None = None,
-        application: Callable[[Emulation], Application] = Idle,
+        application: Callable[[Emulation], Application] | None = None,
     ) -> None:
         self.now: Time = 0
         self._given = numbers
@@ -265,11 +225,16 @@ class Emulation:
             name: self._register(name, view) for name, view in views.items() if name != "mr"
         }
         self._outbox, self._inbox = self.regions["outbox"], self.regions["inbox"]
+        self._kind = 0, 0, 0
+        """Bytes and SGEs of receive requests, and which of these has a wrong key."""
+        self._slots: dict[int, list[SGE]] = {}
+        """The SGEs of those that were posted, by their place in the inbox."""
         self._window = end.pd.allocate_window(2, key=numbers.window if numbers else None)
         self.symbols = self._name_numbers()
         """What the symbols of a case stand for on this connection."""
         self._connect(connection)
-        self.application = application(self)
+        self.application = application(self) if application is not None else None
+        """`None` in a case about the connection alone, which is what most are."""
 
     def _new_end(self, address: str, memory: memoryview, profile: Profile | str) -> End:
         """The device with its first region and queue pair."""
@@ -294,7 +259,8 @@ class Emulation:
 
     def reconnect(self, connection: Connection) -> None:
         """End the connection and make another; memory is as at the beginning."""
-        self.application.end()
+        if self.application is not None:
+            self.application.end()
         for qp in self.pairs:
             move(qp, QPState.RESET)
         if self._shared is not None:
@@ -304,7 +270,8 @@ class Emulation:
         self._polled.clear()
         self.memory[:] = CONTENT
         self._connect(connection)
-        self.application.begin()
+        if self.application is not None:
+            self.application.begin()
 
     def _connect(self, connection: Connection) -> None:
         self.connection = connection
@@ -433,7 +400,8 @@ class Emulation:
         """Let `symbols` stand for what a step is about."""
         if len(self.pairs) > 1 and isinstance(step, _OF_A_PAIR):
             self.focus(step.pair)
-        self.application.prepare(step)
+        if self.application is not None:
+            self.application.prepare(step)
         if isinstance(step, Packet) and "aeth.msn" in step.fields:
             self.symbols["ssn"] = self.oldest_ssn
 
@@ -448,16 +416,33 @@ class Emulation:
         return self._sent_now()
 
     def _sent_now(self) -> list[Frame]:
-        poll, now, act = self.node.poll_transmit, self.now, self.application.act
+        application = self.application
+        if application is None:
+            return self._sent_by_device()
+        poll, now = self.node.poll_transmit, self.now
         found: list[Frame] = []
         while True:
             most = len(found) + MAXIMUM_ANSWERS
             while (frame := poll(now)) is not None:
                 found.append(frame)
                 if len(found) > most:
-                    raise RunsAway(f"more than {MAXIMUM_ANSWERS} packets without a pause")
-            if not act():
+                    raise _never_stops()
+            if not application.act():
                 return found
+
+    def _sent_by_device(self) -> list[Frame]:
+        """What a device with nothing beside its connection sends, asked only while it is ready."""
+        found: list[Frame] = []
+        ready, poll, now = self.device.ready_ports, self.device.poll_transmit, self.now
+        while ready:
+            ready.clear()
+            frame = poll(now)
+            if frame is None:
+                break
+            found.append(frame)
+            if len(found) > MAXIMUM_ANSWERS:
+                raise _never_stops()
+        return found
 
     def wait(self, time: Time) -> list[tuple[Time, Frame]]:
         """Let time pass, in ps: what it sends meanwhile, and when."""
@@ -480,9 +465,17 @@ class Emulation:
         room = min(connection.room, INBOX)
         slots = INBOX // room if room else 1
         queue = self.pairs[pair % len(self.pairs)] if self._shared is None else self._shared
+        kind = room, connection.sges, connection.wrong_lkey
+        if kind != self._kind:
+            self._kind = kind
+            self._slots.clear()
         for _ in range(count):
-            start = inbox.iova + self._received % slots * room
-            sges = pieces(start, room, inbox.lkey, connection.sges, connection.wrong_lkey)
+            slot = self._received % slots
+            sges = self._slots.get(slot)
+            if sges is None:
+                start = inbox.iova + slot * room
+                sges = pieces(start, room, inbox.lkey, connection.sges, connection.wrong_lkey)
+                self._slots[slot] = sges
             try:
                 queue.post_recv(RecvWR(sges, self._received))
             except VerbsError:
@@ -506,11 +499,11 @@ class Emulation:
 
     def command(self, command: Command) -> bool:
         """Have the application call its connection manager; whether the state allowed it."""
-        return self.application.command(command)
+        return self.application is not None and self.application.command(command)
 
     def completions(self) -> list[Completion]:
         """Completions and events of the application since the last call."""
-        found = self.application.completions()
+        found = [] if self.application is None else self.application.completions()
         sends, receives = self._queues
         if not sends.entries and not receives.entries:
             return found
@@ -527,7 +520,7 @@ class Emulation:
 
     def events(self) -> list[int]:
         """Asynchronous events since the last call, and what stands in the application's tables."""
-        found = self.application.events()
+        found = [] if self.application is None else self.application.events()
         return self.raised() + found if self.device.events else found
 
     def raised(self) -> list[int]:
@@ -544,6 +537,8 @@ class Emulation:
     @property
     def state(self) -> str:
         """The state of the subject of a case, as far as a peer could know it."""
+        if self.application is None:
+            return connection_state(self.qp)
         return self.application.state
 
     @property
@@ -583,7 +578,11 @@ class Emulation:
 
     def psn(self, base: str) -> int:
         """What PSNs of a case count from."""
-        return psn_of(self.application.qp, base)
+        return psn_of(self.qp if self.application is None else self.application.qp, base)
+
+
+def _never_stops() -> RunsAway:
+    return RunsAway(f"more than {MAXIMUM_ANSWERS} packets without a pause")
 
 
 def _views(memory: bytearray) -> dict[str, memoryview]:
@@ -604,7 +603,7 @@ def connection_state(qp: QueuePair) -> str:
     if sends.wqes:
         return "RNR WAIT" if sends.timers.rnr is not None else "WAITING"
     message = qp.responder.under_way
-    return "IDLE" if message is None else message.name
+    return "IDLE" if message is None else "SEND" if message is _SEND else "WRITE"
 
 
 def waiting_receives(qp: QueuePair) -> int:
@@ -710,5 +709,6 @@ _ATOMIC_WRITE = int(WROpcode.ATOMIC_WRITE)
 _SIGNALED = int(SendFlags.SIGNALED)
 _FENCE, _SOLICITED = int(SendFlags.FENCE), int(SendFlags.SOLICITED)
 _EIGHT = bytes(range(8))
+_SEND = Operation.SEND
 _OF_A_PAIR = (Packet, Post, Receive)
 """Steps that name a queue pair; a tuple is faster than a union, which is made at each use."""

@@ -13,7 +13,7 @@ from ibwire.fuzz.case import Packet, Role, opcode_text
 from ibwire.fuzz.coverage import Cell
 from ibwire.fuzz.targets.emulated_device import Emulation, connection_state, waiting_receives
 from ibwire.fuzz.vocabulary.queue_pair.coverage import STATES
-from ibwire_layers.opcodes import INFO, OpCode, OpCodeInfo, Service
+from ibwire_layers.opcodes import INFO, OpCode, OpCodeInfo, Operation, Service
 from ibwire_layers.psn import HALF, MASK
 
 PSN, LENGTH, CREDITS, STATE, MESSAGE, OTHER = range(1, 7)
@@ -51,7 +51,7 @@ DIMENSIONS: Mapping[int, tuple[str, Sequence[str]]] = {
 """Names of the dimensions and of their values."""
 
 _STATE_NUMBERS = {name: number for number, name in enumerate(STATES)}
-_MESSAGES = {name: number for number, name in enumerate(DIMENSIONS[MESSAGE][1])}
+_SEND = Operation.SEND
 
 
 def cell_of(reference: Emulation, packet: Packet) -> Cell:
@@ -76,7 +76,7 @@ def cell_of(reference: Emulation, packet: Packet) -> Cell:
         following = pairs[(pairs.index(qp) + 1) % len(pairs)]
         other = 1 + _STATE_NUMBERS[connection_state(following)]
     state = _STATE_NUMBERS[connection_state(qp)]
-    under_way = _MESSAGES[message.name] if message is not None else 0
+    under_way = 0 if message is None else 1 if message is _SEND else 2
     return packet.opcode, position, size, credits, state, under_way, other
 
 
