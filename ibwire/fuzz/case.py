@@ -25,7 +25,7 @@ from ibwire.rc.attributes import MTU_CODES
 from ibwire.rc.connect import ALL_ACCESS
 from ibwire.rc.work import WROpcode
 from ibwire_layers.headers import BTH
-from ibwire_layers.opcodes import INFO, OpCode
+from ibwire_layers.opcodes import INFO, OpCode, Service
 from ibwire_layers.outer import UDP, Ethernet, IPv4, IPv6
 from ibwire_layers.schema import Header
 
@@ -96,7 +96,7 @@ class Connection:
     room: int = 1024
     """Bytes of each of them."""
     service: str = "RC"
-    """One of `SERVICES`."""
+    """One of `SERVICES`: the type of the queue pairs."""
     pairs: int = 1
     """Queue pairs of the device with these attributes; a step names one, the first by default."""
     sges: int = 1
@@ -121,12 +121,35 @@ class Connection:
         given = (self.pairs, self.sges, self.wrong_lkey, self.pkey_index, self.rearmed, self.srq)
         return self.service == "RC" and given == usual
 
+    @property
+    def is_reliable(self) -> bool:
+        """Whether requests are acknowledged."""
+        return self.service not in ("UC", "UD")
+
+    @property
+    def transport(self) -> Service:
+        """The service that the opcodes of its packets belong to."""
+        return Service.XRC if self.is_xrc else Service[self.service]
+
+    @property
+    def is_xrc(self) -> bool:
+        """Whether the queue pairs belong to an XRC domain."""
+        return self.service in XRC
+
+    @property
+    def shares(self) -> bool:
+        """Whether the queue pairs take receive requests from one queue, as those of XRC do."""
+        return self.service == "XRC_RECV" or (bool(self.srq) and self.service != "XRC_SEND")
+
 
 IP_VERSIONS = (4, 6)
 """Versions of IP that a connection may go over."""
 
-SERVICES = ("RC", "UC", "UD")
-"""Transport services of a queue pair."""
+XRC = ("XRC_RECV", "XRC_SEND")
+"""The two ends of XRC: the target has no send queue, the initiator no receive queue."""
+
+SERVICES = ("RC", "UC", "UD", *XRC)
+"""Types of a queue pair, as drill scripts name them."""
 
 
 @dataclass(slots=True)

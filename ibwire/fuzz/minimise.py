@@ -28,7 +28,7 @@ from ibwire.fuzz.case import (
 from ibwire.fuzz.condense import Part, parts_of_case, whole_case
 from ibwire.fuzz.vocabulary.queue_pair.messages import FORMS, READ
 from ibwire.rc.work import WROpcode
-from ibwire_layers.opcodes import OpCode
+from ibwire_layers.opcodes import OpCode, Service
 from ibwire_layers.psn import MASK
 
 MAXIMUM_TRIALS = 3000
@@ -69,6 +69,7 @@ def minimise(
     counted = _Counted(shows, trials, is_over)
     case = _on_usual_connection(_fewer_connections(case, counted), counted)
     case = _last_steps(case, counted)
+    case = next(filter(counted, _of_rc(case)), case)
     for shorten in (_on_plainer_connection, _needed_steps, _fewer_steps, _plain):
         before = case
         case = shorten(case, counted)
@@ -216,6 +217,19 @@ def _on_usual_connection(case: Case, shows: Shows) -> Case:
 def _usual(connection: Connection) -> Connection:
     """The usual connection of that service."""
     return Connection(service=connection.service, version=connection.version)
+
+
+def _of_rc(case: Case) -> Iterator[Case]:
+    """A case of XRC as one of RC, which has the same operations."""
+    if case.connection.is_xrc:
+        connection = replace(case.connection, service="RC")
+        yield replace(case, connection=connection, steps=tuple(map(_step_of_rc, case.steps)))
+
+
+def _step_of_rc(step: Step) -> Step:
+    if not isinstance(step, Packet) or step.opcode >> 5 != Service.XRC:
+        return step
+    return step.altered(opcode=_operation(step))
 
 
 def _on(case: Case, connection: Connection) -> Case:
@@ -439,7 +453,7 @@ def _psns_of_request(step: Step, mtu: int) -> int:
     """PSNs that a request takes which the device executes."""
     if not isinstance(step, Packet) or step.psn != ("expected", 0):
         return 0
-    length = step.fields.get("reth.dma_len", 0) if step.opcode == READ else 0
+    length = step.fields.get("reth.dma_len", 0) if _operation(step) == READ else 0
     return max(-(-length // mtu), 1) if isinstance(length, int) else 1
 
 
@@ -448,13 +462,14 @@ def _in_one_packet(case: Case) -> Iterator[Case]:
     steps = case.steps
     for number, step in enumerate(steps):
         for first, middle, last, only in FORMS.values():
-            if not isinstance(step, Packet) or step.opcode != first:
+            if not isinstance(step, Packet) or _operation(step) != first:
                 continue
             end = number + 1
-            while end < len(steps) and _opcode(steps[end]) == middle:
+            while end < len(steps) and _operation(steps[end]) == middle:
                 end += 1
-            if end < len(steps) and _opcode(steps[end]) == last:
-                whole = Packet(int(only), step.psn, length=min(step.length, 8))
+            if end < len(steps) and _operation(steps[end]) == last:
+                opcode = step.opcode - first + int(only)
+                whole = Packet(opcode, step.psn, length=min(step.length, 8))
                 yield case.with_steps([*steps[:number], whole, *steps[end + 1 :]])
 
 
@@ -467,13 +482,14 @@ def _in_one_response(case: Case) -> Iterator[Case]:
         responses = [
             at
             for at in range(number + 1, len(steps))
-            if _opcode(steps[at]) in _PARTS_OF_READ and _pair(steps[at]) == asked.pair
+            if _operation(steps[at]) in _PARTS_OF_READ and _pair(steps[at]) == asked.pair
         ]
-        ends = [at for at in responses if _opcode(steps[at]) == OpCode.RC_RDMA_READ_RESPONSE_LAST]
+        ends = [at for at in responses if _operation(steps[at]) == _READ_LAST]
         if not ends:
             continue
         end = ends[0]
-        whole = Packet(_READ_ONLY, ("una", 0), length=8, pair=asked.pair)
+        opcode = _opcode(steps[end]) - _READ_LAST + _READ_ONLY
+        whole = Packet(opcode, ("una", 0), length=8, pair=asked.pair)
         yield case.with_steps(
             [
                 replace(asked, length=8) if at == number else whole if at == end else step
@@ -515,6 +531,12 @@ def _opcode(step: Step) -> int:
     return step.opcode if isinstance(step, Packet) else -1
 
 
+def _operation(step: Step) -> int:
+    """The bits of an opcode that are the same in all services."""
+    return step.opcode & 0x1F if isinstance(step, Packet) else -1
+
+
+_READ_LAST = int(OpCode.RC_RDMA_READ_RESPONSE_LAST)
 _READ_ONLY = int(OpCode.RC_RDMA_READ_RESPONSE_ONLY)
 _PARTS_OF_READ = (
     OpCode.RC_RDMA_READ_RESPONSE_FIRST,

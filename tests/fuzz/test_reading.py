@@ -171,7 +171,12 @@ def test_queue_pairs_share_a_receive_queue_with_a_limit() -> None:
 
 ERRORS = {
     '< SEND_ONLY psn data="00"': "1: the payload of a case is the test pattern",
-    "qp type=XRC_RECV\n< WRITE_ONLY psn": "1: type is not one of RC, UC, UD",
+    "qp type=XRC_RECV\n< XRC_WRITE_ONLY psn\nreconnect": "3: XRC queue pairs are those of one conn",
+    "reconnect type=XRC_SEND\npost_send SEND": "1: XRC queue pairs are those of one connection",
+    "qp type=XRC_SEND\npost_recv": "2: an XRC_SEND queue pair takes no receive requests",
+    "qp type=XRC_SEND\nsrq_limit limit=1": "2: srq_limit of a case comes right after the queue",
+    "qp type=XRC_SEND\npost_send SEND remote_srqn=5": "2: remote_srqn of a request of a case",
+    "qp type=XRC_RECV\nqp b type=RC rq_psn=100 sq_psn=500": "2: type is not that of the first ",
     "qp srq=1\n< WRITE_ONLY psn\nreconnect": "3: a shared receive queue is that of one connection",
     "srq_limit limit=1": "1: srq_limit of a case comes right after the queue pairs with srq=1",
     "qp srq=1\n< WRITE_ONLY psn\nsrq_limit limit=1": "3: srq_limit of a case comes right after ",

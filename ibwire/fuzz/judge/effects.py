@@ -146,6 +146,9 @@ def _answer(difference: Difference) -> Effect:
     names = list(dict.fromkeys(f"{part}.{name}" for part, name in fields))
     if expected == got and _CONSEQUENCES.issuperset(names):
         expected, got = _other_verdicts(difference) or (expected, got)
+    if f"XRC_{got}" == expected or f"XRC_{expected}" == got:
+        text = f"{got} instead of {expected}"
+        return Effect(text, "bth.opcode", OF_FIELD["bth.opcode"])
     if expected != got:
         text = f"{_or_nothing(got)} instead of {_or_nothing(expected)}"
         group = _treatment(expected, got)
@@ -328,6 +331,7 @@ _IMM = _FIELDS.index("imm_data")
 
 OF_FIELD = {
     "aeth.msn": f"IBA 9.7.7.1; {_TRANSPORT}msn",
+    "bth.opcode": f"IBA 9.2.1; {_WIRE}opcodes",
     "bth.psn": f"IBA 9.7.5.1.1; {_TRANSPORT}response-psn",
     "bth.ack_req": f"IBA 9.7.3; {_TRANSPORT}ack-request",
     "bth.pad_count": f"IBA 9.2.4; {_WIRE}padding",
@@ -336,6 +340,7 @@ OF_FIELD = {
     "bth.pkey": f"IBA 10.9.3; {_WIRE}partition-key",
     "aeth.syndrome": f"IBA 9.7.5.1; {_TRANSPORT}aeth",
     "credits": f"IBA 9.7.7.2; {_TRANSPORT}credits-granted",
+    "xrceth.xrc_srq": f"IBA A14; {_TRANSPORT}xrc",
     "deth.qkey": f"IBA 10.2.5; {_TRANSPORT}ud",
     "deth.src_qp": f"IBA 9.8.3; {_TRANSPORT}ud",
     "atomicacketh.orig": f"IBA 9.4.5; {_TRANSPORT}atomics",

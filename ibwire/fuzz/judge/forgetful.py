@@ -17,7 +17,7 @@ from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.vocabulary.binding import Binding, emulated_binding
 from ibwire.rc.profile import Profile
 from ibwire_layers.headers import AETH
-from ibwire_layers.opcodes import INFO, OpCode
+from ibwire_layers.opcodes import INFO, Operation
 
 
 def ignores_credits_of_data(case: Case, difference: Difference, profile: Profile) -> bool:
@@ -38,10 +38,10 @@ def ignores_credits_of_data(case: Case, difference: Difference, profile: Profile
 
 def _has_credits(step: Step) -> bool:
     """Whether a step is a response with data and an AETH."""
-    if not isinstance(step, Packet) or step.opcode == OpCode.RC_ACKNOWLEDGE:
+    form = INFO.get(step.opcode) if isinstance(step, Packet) else None
+    if form is None or form.operation is Operation.ACKNOWLEDGE:
         return False
-    form = INFO.get(step.opcode)
-    return form is not None and form.is_response and AETH in form.headers
+    return form.is_response and AETH in form.headers
 
 
 def _carried_out(reference: Emulation, binding: Binding, step: Step) -> list[Frame]:

@@ -78,7 +78,7 @@ from ibwire.fuzz.targets.emulated_device import (
 from ibwire.rc.profile import Profile
 from ibwire.rc.work import WCStatus, WROpcode
 from ibwire_layers.errors import DecodeError
-from ibwire_layers.opcodes import INFO, OpCode, Operation, Position
+from ibwire_layers.opcodes import INFO, Operation, Position
 from ibwire_layers.packet import Packet as WholePacket
 from ibwire_layers.psn import MASK
 
@@ -293,7 +293,7 @@ def _of_right(text: str, about: About, effect: Effect, scene: Scene) -> Name:
             return Name(f"{text}: {effect.text}", rule, WRAP)
         if scene.breaks_another_pair:
             rule = _ELSEWHERE.rule
-        elif scene.service != "RC":
+        elif not scene.is_reliable:
             rule = before.treatment or before.rule
     if ignores_credits:
         wider = _IGNORED_CREDITS.group  # if that is known; what is wrong may have this effect, too
@@ -304,7 +304,7 @@ def _of_right(text: str, about: About, effect: Effect, scene: Scene) -> Name:
 
 def _is_noticed(effect: Effect, scene: Scene) -> bool:
     """Whether a device sees what is wrong, and then does something else than it should."""
-    if scene.service != "RC":  # what is wrong is dropped without a response
+    if not scene.is_reliable:  # what is wrong is dropped without a response
         is_taken = effect.is_executed and effect.group != "no completion"
         return effect.ends or not is_taken
     info = INFO.get(scene.step.opcode) if isinstance(scene.step, Packet) else None
@@ -317,7 +317,7 @@ def _rule_of_right(about: About, effect: Effect, scene: Scene) -> str:
         return _rule_of_field(effect, scene)
     if effect.group in OF_FIELD:
         return _rule_of_field(effect, scene) or about.rule
-    if scene.service != "RC":
+    if not scene.is_reliable:
         return _rule_of_service(about, effect, scene)
     if about.rule == _ORDER or scene.repeats_invalidate:
         return about.rule
@@ -329,7 +329,9 @@ def _rule_of_right(about: About, effect: Effect, scene: Scene) -> str:
         return effect.rule
     if not isinstance(scene.step, Packet):
         return about.rule
-    if effect.group == "memory" and scene.step.opcode == OpCode.RC_ATOMIC_ACKNOWLEDGE:
+    info = INFO.get(scene.step.opcode)
+    operation = None if info is None else info.operation
+    if effect.group == "memory" and operation is Operation.ATOMIC_ACKNOWLEDGE:
         return f"IBA 9.4.5; {_TRANSPORT}atomics"
     if about.rule not in _RULES_OF_RIGHT:
         return about.rule
@@ -337,9 +339,9 @@ def _rule_of_right(about: About, effect: Effect, scene: Scene) -> str:
         return _rule_of_nak(about, effect, scene)
     if effect.group == "another answer" and effect.text.count("READ_RESPONSE") > 1:
         return STEPS[Post].rule  # it is cut into packets in another way
-    operations, rules = INFO[scene.step.opcode].operation, _RULES_OF_RIGHT[about.rule]
-    if effect.group == "memory" and operations in _STORED:
-        return _PADDING if scene.is_beyond and scene.step.length & 3 else _STORED[operations]
+    rules = _RULES_OF_RIGHT[about.rule]
+    if effect.group == "memory" and operation in _STORED:
+        return _PADDING if scene.is_beyond and scene.step.length & 3 else _STORED[operation]
     if effect.group not in ("no answer", "another answer"):
         return about.rule
     return _PSN_COUNT if scene.has_long_read else rules
@@ -422,7 +424,7 @@ def _rule_of_field(effect: Effect, scene: Scene) -> str:
         if scene.is_retransmission:
             is_migrated = effect.group == "bth.mig_req" and scene.connection.rearmed
             return _MIGRATION if is_migrated else TIME.rule
-    if scene.service != "RC" and effect.group == "bth.ack_req":
+    if not scene.is_reliable and effect.group == "bth.ack_req":
         return SERVICES[scene.service].rule
     return effect.rule
 
@@ -444,7 +446,7 @@ def _setting(scene: Scene, effect: Effect) -> About | None:
     info = INFO.get(step.opcode)
     if connection.sges > 1 and info is not None and info.operation is Operation.SEND:
         is_silent = effect.group == "no completion" or scene.is_dropped
-        is_dropped = scene.service != "RC" and is_silent
+        is_dropped = not scene.is_reliable and is_silent
         difference = scene.difference
         if difference.kind is Kind.COMPLETION and WCStatus.LOC_PROT_ERR in _statuses(
             difference.got
@@ -577,7 +579,7 @@ def _sends_nothing_new(scene: Scene) -> bool:
     missing = missing_frame(scene.difference)
     if missing is None or scene.difference.got or not _may_send(scene.step):
         return False
-    return scene.service == "RC" and not scene.is_sent_before(missing)
+    return scene.is_reliable and not scene.is_sent_before(missing)
 
 
 def _may_send(step: Step) -> bool:

@@ -20,17 +20,20 @@ from ibwire_layers.psn import HALF, MASK
 
 def request(reference: Emulation, packet: Packet) -> About:
     """What a request is about that the responder gets now."""
-    service = reference.connection.service
+    connection = reference.connection
+    service = connection.service
     if service == "UD":
         own = SERVICES[service]
         return own if _has_receive(reference) else replace(NOT_READY, treatment=own.rule)
     said = _Said(reference, packet)
-    found = _opcode(said, Service[service])
+    found = _opcode(said, connection.transport)
     if found is not None:
         # Its PSN is looked at first.
         ahead = _ahead(said) if service == "RC" and found is RESERVED_OPCODE else None
         return ahead or found
     info = INFO[said.opcode]
+    if service == "XRC_SEND":
+        return _TO_INITIATOR
     if service == "UC":
         return _unreliable(said, info)
     return _psn(said, info) or _state(said, info) or _content(said, info)
@@ -170,6 +173,8 @@ def _state(said: _Said, info: OpCodeInfo) -> About | None:
         article = "another" if message is info.operation else "an" if kind[0] in "aA" else "a"
         kind = f"{article} {kind}"
         return replace(_SEQUENCE, what=f"{kind} inside a {message.name}")
+    if reference.connection.is_xrc and is_first and _names_other_queue(said):
+        return _UNKNOWN_QUEUE
     right = _RIGHTS.get(info.operation, 0) if is_first else 0
     if right & ~reference.connection.access:
         return _ACCESS
@@ -180,10 +185,15 @@ def _state(said: _Said, info: OpCodeInfo) -> About | None:
     return NOT_READY if takes and not _has_receive(reference) else None
 
 
+def _names_other_queue(said: _Said) -> bool:
+    """Whether an XRCETH has another number than that of the shared receive queue."""
+    right = said.reference.symbols["srqn"]
+    return bool((said.fields.get("xrceth.xrc_srq", right) ^ right) & MASK)
+
+
 def _has_receive(reference: Emulation) -> bool:
     """Whether a receive request waits, or is being filled."""
-    receives = reference.qp.receives
-    return receives.has_next() or receives.current is not None
+    return bool(reference.waiting_receives) or reference.qp.receives.current is not None
 
 
 def _has_slot(reference: Emulation) -> bool:
@@ -210,7 +220,7 @@ def _send(said: _Said, info: OpCodeInfo) -> About | None:
     if not _fits(info, length, mtu):
         size = "longer than the path MTU" if length > mtu else "that is too short"
         return replace(_SIZE, what=f"a SEND {info.position.name} {size}")
-    is_invalidating, key = said.opcode in _INVALIDATES, reference.symbols.get("mw.rkey")
+    is_invalidating, key = said.opcode & _ANY in _INVALIDATES, reference.symbols.get("mw.rkey")
     if said.fields.get("ieth.rkey", key) != key or (is_invalidating and not reference.owns_window):
         return _BAD_INVALIDATE
     if reference.connection.wrong_lkey:
@@ -412,6 +422,8 @@ RESERVED_OPCODE = About("a reserved opcode", f"IBA 9.7.4.1.2; {_TRANSPORT}reserv
 _OTHER_SERVICE = About(
     "an opcode of another service", f"IBA 9.6.1.4; {_TRANSPORT}other-service", is_ignored=True
 )
+_UNKNOWN_QUEUE = About("an XRCETH with an unknown number", f"IBA A14; {_TRANSPORT}xrc")
+_TO_INITIATOR = About("a request to an XRC initiator", f"IBA A14; {_TRANSPORT}xrc", is_ignored=True)
 ERROR = "the state after a fatal NAK"
 AFTER_ERROR = About("after a fatal NAK", f"IBA 9.9.3; {_TRANSPORT}after-fatal-nak", group=ERROR)
 SERVICES = {

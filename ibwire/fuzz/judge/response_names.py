@@ -14,7 +14,7 @@ from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.rc.plan import ANNEX_A19
 from ibwire.rc.send_state import SendWQE
 from ibwire_layers import syndrome as aeth
-from ibwire_layers.opcodes import INFO, OpCode, Operation, Position
+from ibwire_layers.opcodes import INFO, Operation, Position
 from ibwire_layers.psn import HALF, MASK
 from ibwire_layers.syndrome import AckKind, NakCode
 
@@ -24,6 +24,10 @@ def about(reference: Emulation, packet: Packet, psn: int) -> About | None:
     info = INFO.get(packet.opcode)
     if info is None or not info.is_response or _has_no_opcode(packet):
         return None
+    if info.service is not reference.connection.transport:
+        return _OTHER_SERVICE
+    if reference.connection.service == "XRC_RECV":
+        return _TO_TARGET
     if packet.icrc != GOOD or packet.cut is not None or not _TAKEN.issuperset(packet.fields):
         return _MALFORMED
     sends = reference.qp.sends
@@ -40,7 +44,8 @@ def about(reference: Emulation, packet: Packet, psn: int) -> About | None:
         return None
     syndrome = packet.fields.get("aeth.syndrome", aeth.INVALID_CREDITS)
     kind = aeth.kind(syndrome & 0xFF) if isinstance(syndrome, int) else AckKind.ACK
-    if packet.opcode == OpCode.RC_ACKNOWLEDGE and _is_reserved(packet, kind):
+    is_plain = info.operation is Operation.ACKNOWLEDGE
+    if is_plain and _is_reserved(packet, kind):
         return _RESERVED
     if any(each.plan.is_answered for each in started[: started.index(wqe)]):
         return _BEHIND
@@ -48,7 +53,7 @@ def about(reference: Emulation, packet: Packet, psn: int) -> About | None:
         return _GAP
     assert isinstance(syndrome, int)
     has_credits = kind is AckKind.ACK and aeth.code(syndrome & 0xFF) != aeth.INVALID_CREDITS
-    if packet.opcode != OpCode.RC_ACKNOWLEDGE:
+    if not is_plain:
         found = _MISPLACED if kind is not AckKind.ACK else _data(reference, wqe, packet, psn)
         return _CREDITS if has_credits and found is _RESPONSE else found
     if kind is AckKind.NAK:
@@ -87,7 +92,8 @@ def _data(reference: Emulation, wqe: SendWQE, packet: Packet, psn: int) -> About
     """A READ response or an atomic acknowledge."""
     info = INFO[packet.opcode]
     operation = wqe.plan.operation
-    if operation in ANNEX_A19 and info.opcode == OpCode.RC_RDMA_READ_RESPONSE_ONLY:
+    is_bare = info.operation is Operation.READ_RESPONSE and info.position is Position.ONLY
+    if operation in ANNEX_A19 and is_bare:
         return _LENGTH if packet.length else _right(wqe, psn)
     if operation is not Operation.READ or info.operation is not Operation.READ_RESPONSE:
         is_right = operation in _ATOMICS and info.operation is Operation.ATOMIC_ACKNOWLEDGE
@@ -141,6 +147,14 @@ _FATAL_CODES = (
 )
 _ATOMICS = (Operation.COMPARE_SWAP, Operation.FETCH_ADD)
 
+_OTHER_SERVICE = About(
+    "an opcode of another service",
+    "IBA 9.6.1.4; docs/reference/transport.md#other-service",
+    is_ignored=True,
+)
+_TO_TARGET = About(
+    "a response to an XRC target", "IBA A14; docs/reference/transport.md#xrc", is_ignored=True
+)
 _MALFORMED = About(
     "a malformed response", "IBA 9.6; docs/reference/transport.md#check-headers", is_ignored=True
 )

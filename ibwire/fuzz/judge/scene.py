@@ -48,7 +48,7 @@ from ibwire.fuzz.targets.emulated_device import (
 from ibwire.fuzz.vocabulary.binding import Binding, emulated_binding
 from ibwire.rc.profile import Profile
 from ibwire_layers.errors import DecodeError
-from ibwire_layers.opcodes import INFO, OpCode
+from ibwire_layers.opcodes import INFO, Operation
 from ibwire_layers.packet import Packet as WholePacket
 from ibwire_layers.psn import HALF, MASK
 
@@ -72,6 +72,7 @@ class Scene:
         self._case, self._profile = case, profile
         self.connection = _last_connection(case, difference.step)
         self.service = self.connection.service
+        self.is_reliable = self.connection.is_reliable
         self.difference = difference
         self.subjects: list[tuple[Step, About]] = []
         """Each step, and what it is about."""
@@ -237,7 +238,7 @@ class Scene:
     @property
     def ignores_credits(self) -> bool:
         """Whether the device ignores the credits of responses with data."""
-        if self.service != "RC":
+        if not self.is_reliable:
             return False
         return ignores_credits_of_data(self._case, self.difference, self._profile)
 
@@ -309,9 +310,14 @@ class Scene:
         lengths = [
             step.fields.get("reth.dma_len", 0)
             for step in self.earlier
-            if isinstance(step, Packet) and step.opcode == OpCode.RC_RDMA_READ_REQUEST
+            if isinstance(step, Packet) and _is_read(step)
         ]
         return any(isinstance(each, int) and each > mtu for each in lengths)
+
+
+def _is_read(packet: Packet) -> bool:
+    info = INFO.get(packet.opcode)
+    return info is not None and info.operation is Operation.READ
 
 
 def _last_connection(case: Case, last: int) -> Connection:
@@ -345,7 +351,7 @@ def _owners(reference: Emulation) -> dict[tuple[int, int], int]:
 
 def _situation(reference: Emulation, step: Step) -> About | None:
     """What else the queue pair does while a packet arrives: it waits, or is inside a message."""
-    if not isinstance(step, Packet) or reference.connection.service != "RC":
+    if not isinstance(step, Packet) or not reference.connection.is_reliable:
         return None
     info, sends = INFO.get(step.opcode), reference.qp.sends
     if info is not None and info.is_response:

@@ -16,6 +16,7 @@ from ibwire.base.errors import VerbsError
 from ibwire.base.node import Frame, Node
 from ibwire.base.units import Time
 from ibwire.drill.packets import pattern
+from ibwire.drill.targets.queue_pair import PEER_SRQN
 from ibwire.fuzz.case import (
     MAXIMUM_SGES,
     MAXIMUM_SHARED,
@@ -207,6 +208,7 @@ class Emulation:
         """Those of the connection."""
         self._made = {("RC", 0): end.qp}
         """All that were made, by service and number; those of other cases are in RESET."""
+        self._xrc_domain = end.device.open_xrc_domain()
         self._shared: SharedReceiveQueue | None = None
         """The receive queue of all queue pairs, if they have none of their own."""
         self.node: Node = end.device
@@ -280,8 +282,9 @@ class Emulation:
             raise CaseError(f"a connection over IPv{connection.version} after one over another")
         service, index = connection.service, connection.pkey_index
         self.device.pkeys[:] = PKEYS if index else PKEYS[:1]
-        if connection.srq:
+        if connection.shares:
             self._shared = self._share(connection)
+        self.symbols["srqn"] = 0 if self._shared is None else self._shared.number
         self.pairs = [self._pair(service, number) for number in range(connection.pairs)]
         for number, qp in enumerate(self.pairs):
             bring_up(
@@ -330,26 +333,31 @@ class Emulation:
         """
         made = None if self._shared is not None else self._made.get((service, number))
         if made is None:
-            end = self.end
-            init = QPInit(
-                qp_type=QPType[service],
-                pd=end.pd,
-                send_cq=end.send_cq,
-                recv_cq=end.recv_cq,
-                srq=self._shared,
-                cap=_CAP,
-            )
-            made = self.device.create_qp(init)
+            made = self.device.create_qp(self._creation(QPType[service]))
             if self._shared is None:
                 self._made[service, number] = made
         return made
+
+    def _creation(self, kind: QPType) -> QPInit:
+        """What a queue pair of a type is made of."""
+        end = self.end
+        if kind is QPType.XRC_RECV:
+            return QPInit(kind, cap=_CAP, xrc_domain=self._xrc_domain)
+        if kind is QPType.XRC_SEND:
+            return QPInit(kind, end.pd, end.send_cq, cap=_CAP, xrc_domain=self._xrc_domain)
+        return QPInit(kind, end.pd, end.send_cq, end.recv_cq, self._shared, _CAP)
 
     def _share(self, connection: Connection) -> SharedReceiveQueue:
         """A receive queue for all queue pairs of a connection."""
         if self._given is not None:
             raise CaseError("a device that is elsewhere has no shared receive queue in a case")
         return self.device.create_srq(
-            self.end.pd, max_wr=MAXIMUM_SHARED, max_sge=MAXIMUM_SGES, limit=connection.srq_limit
+            self.end.pd,
+            max_wr=MAXIMUM_SHARED,
+            max_sge=MAXIMUM_SGES,
+            limit=connection.srq_limit,
+            xrc_domain=self._xrc_domain if connection.is_xrc else None,
+            cq=self.end.recv_cq if connection.is_xrc else None,
         )
 
     def _unshare(self, shared: SharedReceiveQueue) -> None:
@@ -572,6 +580,11 @@ class Emulation:
         ]
 
     @property
+    def waiting_receives(self) -> int:
+        """How many receive requests wait for the queue pair of the current step."""
+        return len(self.qp.receives.waiting if self._shared is None else self._shared)
+
+    @property
     def under_way(self) -> Operation | None:
         """The message of several packets that it is receiving: SEND, WRITE or none."""
         return self.qp.responder.under_way
@@ -604,12 +617,6 @@ def connection_state(qp: QueuePair) -> str:
         return "RNR WAIT" if sends.timers.rnr is not None else "WAITING"
     message = qp.responder.under_way
     return "IDLE" if message is None else "SEND" if message is _SEND else "WRITE"
-
-
-def waiting_receives(qp: QueuePair) -> int:
-    """How many receive requests wait for a queue pair, in its own queue or a shared one."""
-    receives = qp.receives
-    return len(receives.waiting if receives.srq is None else receives.srq)
 
 
 def psn_of(qp: QueuePair, base: str) -> int:
@@ -698,6 +705,7 @@ def send_request(post: Post, number: int, outbox: int, lkey: int) -> SendWR:
         compare_add=3,
         swap=5,
         atomic_data=_EIGHT if opcode == _ATOMIC_WRITE else b"",
+        remote_srqn=PEER_SRQN,
     )
 
 

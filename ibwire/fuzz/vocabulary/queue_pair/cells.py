@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ibwire.fuzz.case import Packet, Role, opcode_text
 from ibwire.fuzz.coverage import Cell
-from ibwire.fuzz.targets.emulated_device import Emulation, connection_state, waiting_receives
+from ibwire.fuzz.targets.emulated_device import Emulation, connection_state
 from ibwire.fuzz.vocabulary.queue_pair.coverage import STATES
 from ibwire_layers.opcodes import INFO, OpCode, OpCodeInfo, Operation, Service
 from ibwire_layers.psn import HALF, MASK
@@ -66,7 +66,7 @@ def cell_of(reference: Emulation, packet: Packet) -> Cell:
         credits = 3 if sends.credits.limited else 4
     else:
         position = _request_psn(psn, qp.responder.epsn)
-        credits = min(waiting_receives(qp), 2)
+        credits = min(reference.waiting_receives, 2)
     length, mtu = packet.length, qp.mtu
     size = (length > 0) + (length > 3) + (length >= mtu) + (length > mtu)
     message = qp.responder.under_way
@@ -143,7 +143,8 @@ FEW = 4
 _OPCODES = tuple(
     int(opcode)
     for opcode, info in INFO.items()
-    if info.service in (Service.RC, Service.UC) or opcode in (OpCode.UD_SEND_ONLY, OpCode.CNP)
+    if info.service in (Service.RC, Service.UC, Service.XRC)
+    or opcode in (OpCode.UD_SEND_ONLY, OpCode.CNP)
 )
 _KNOWN = frozenset(_OPCODES)
 _RESPONSES = frozenset(int(opcode) for opcode, info in INFO.items() if info.is_response)
@@ -153,7 +154,7 @@ _PLAIN = "on a link, and from a capture, a case has one RC queue pair"
 
 def _reason(info: OpCodeInfo, role: Role) -> str:
     """Why an opcode cannot come in a run without combined cases."""
-    if info.service in (Service.UC, Service.UD):
+    if info.service in (Service.UC, Service.UD, Service.XRC):
         return _PLAIN
     if role is Role.RESPONDER and info.is_response:
         return "the role responder sends requests"
@@ -170,5 +171,5 @@ def _is_possible(opcode: int, place: int, number: int) -> bool:
         return (number >= 3) == info.is_response
     if place == STATE and is_waiting:
         # An unreliable queue pair never waits, and takes no other service.
-        return info.service is Service.RC
+        return info.service in (Service.RC, Service.XRC)
     return True

@@ -17,6 +17,8 @@ STATES = ("IDLE", "SEND", "WRITE", "WAITING", "RNR WAIT", "ERROR")
 OPCODES = tuple(opcode for opcode, info in INFO.items() if info.service is Service.RC)
 """Those of a reliable connection."""
 
+_ACKNOWLEDGES = (int(OpCode.RC_ACKNOWLEDGE), int(OpCode.XRC_ACKNOWLEDGE))
+
 _BTH = 42
 """Offset of the BTH in frames of an emulated device: after Ethernet, IPv4 and UDP."""
 
@@ -27,12 +29,12 @@ def _answer_of(answers: Sequence[Frame]) -> Answer:
         return ()
     first = answers[0]
     op = first[_BTH]
-    return (op, first[_BTH + 12] & 0x7F) if op == OpCode.RC_ACKNOWLEDGE else (op,)
+    return (op, first[_BTH + 12] & 0x7F) if op in _ACKNOWLEDGES else (op,)
 
 
 def answer_text(answer: Answer) -> str:
     """An answer in words, without its numbers."""
-    if len(answer) == 1 or answer[0] != OpCode.RC_ACKNOWLEDGE:
+    if len(answer) == 1 or answer[0] not in _ACKNOWLEDGES:
         return opcode_text(answer[0])
     if aeth.kind(answer[1]) is AckKind.ACK:
         return "ACK"

@@ -10,7 +10,7 @@ from random import Random
 
 from ibwire.base.units import ACK_TIMEOUT_UNIT, US, Time
 from ibwire.fuzz.case import GOOD, SWAPPED, Packet, Post, Step, Value, Wait
-from ibwire.fuzz.targets.emulated_device import Emulation, waiting_receives
+from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.vocabulary.queue_pair.messages import ATOMICS, FORMS, READ, message, read
 from ibwire.fuzz.vocabulary.queue_pair.request_operators import changed, repeated
 from ibwire.fuzz.vocabulary.queue_pair.traffic import KINDS, Traffic, following
@@ -95,7 +95,7 @@ def rest_of_a_read(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
 def lost_answers(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """A READ or atomic, requests until there is no receive, and the first one again."""
     rng, mtu = traffic.rng, traffic.mtu
-    waiting = waiting_receives(reference.qp)
+    waiting = reference.waiting_receives
     if waiting > FEW or reference.under_way is not None:
         return []
     kind = rng.choice(("SEND", "SEND_IMM", "WRITE_IMM"))
@@ -179,7 +179,7 @@ def duplicates_meanwhile(traffic: Traffic, reference: Emulation) -> Sequence[Ste
     its duplicates are of requests before it.
     """
     rng, mtu, connection = traffic.rng, traffic.mtu, reference.connection
-    is_answered = connection.service == "RC" and connection.max_dest_rd_atomic
+    is_answered = connection.is_reliable and connection.max_dest_rd_atomic
     if not is_answered or reference.under_way is not None:
         return []
     expected = reference.psn("expected")

@@ -109,6 +109,7 @@ _RIGHT: Mapping[type[Header], Write] = {
     h.FETH: lambda length, symbols: b"\0\0\0\x01",
     h.ImmDt: lambda length, symbols: b"\x1a\x2b\x3c\x4d",
     h.IETH: lambda length, symbols: _WORD.pack(symbols["mw.rkey"]),
+    h.XRCETH: lambda length, symbols: _WORD.pack(symbols["srqn"]),
     h.DETH: lambda length, symbols: _DETH.pack(symbols["qkey"], symbols["peer_qpn"]),
 }
 

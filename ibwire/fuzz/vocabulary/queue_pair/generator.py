@@ -94,8 +94,8 @@ class Generator:
     def _operate(self, reference: Emulation) -> Sequence[Step]:
         traffic, menu = self.traffic, self._menu
         draw = self.rng.random()
-        receives = reference.qp.receives
-        if draw < (0.02 if receives.has_next() or receives.current else 0.25):
+        has_receive = reference.waiting_receives or reference.qp.receives.current
+        if draw < (0.02 if has_receive else 0.25):
             return [Receive(traffic.one_of((1, 2, 4)))]
         if draw < 0.40 and menu.gentle:
             chosen = traffic.one_of(menu.gentle)

@@ -23,6 +23,7 @@ from ibwire.drill.language.vocabulary import SEND_OPCODES, VERBS
 from ibwire.drill.packets import NONE
 from ibwire.drill.targets.emulated import DEFAULTS
 from ibwire.drill.targets.emulated import PKEYS as PKEY_NAMES
+from ibwire.drill.targets.queue_pair import PEER_SRQN
 from ibwire.fuzz.case import (
     MAXIMUM_PAIRS,
     MAXIMUM_SGES,
@@ -30,6 +31,7 @@ from ibwire.fuzz.case import (
     MAXIMUM_TEXT,
     MAXIMUM_TIME,
     SERVICES,
+    XRC,
     Case,
     CaseError,
     Connect,
@@ -335,6 +337,8 @@ class Reader:
             self._check_alike(step, own)
             return
         if step.token.text == "reconnect":
+            if self._connection.is_xrc or own.get("service") in XRC:
+                self._refuse(step.line, "XRC queue pairs are those of one connection")
             if self._connection.srq:
                 self._refuse(step.line, "a shared receive queue is that of one connection")
             self._connect()
@@ -397,15 +401,16 @@ class Reader:
 
     def _limit(self, step: drill.Verb) -> None:
         """The limit of the shared receive queue, before the device receives or does anything."""
-        if not (self._is_connecting and self._connection.srq):
-            self._refuse(
-                step.line, "srq_limit of a case comes right after the queue pairs with srq=1"
-            )
+        if not (self._is_connecting and self._connection.shares):
+            reason = "srq_limit of a case comes right after the queue pairs with srq=1 or of XRC"
+            self._refuse(step.line, reason)
         limit = self._number(step, "limit", 0)
         self._connection = replace(self._connection, srq_limit=limit)
 
     def _receive(self, step: drill.Verb) -> None:
         connection, pair = self._connection, self._pair(step)
+        if connection.service == "XRC_SEND":
+            self._refuse(step.line, "an XRC_SEND queue pair takes no receive requests")
         if self._memory(step) != (connection.room, connection.sges, connection.wrong_lkey):
             self._refuse(step.line, "all receive requests of a case have the same pieces of memory")
         if self._is_connecting and not self._is_settled:
@@ -611,6 +616,7 @@ _CARRIED = {
     "invalidate_rkey": PEER_RKEY,
     "compare_add": 3,
     "swap": 5,
+    "remote_srqn": PEER_SRQN,
     "u64": int.from_bytes(bytes(range(8)), "little"),
 }
 """What the requests of every case carry (`send_request`)."""

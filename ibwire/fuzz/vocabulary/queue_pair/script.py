@@ -104,7 +104,7 @@ def _head(case: Case, body: Sequence[str]) -> Iterator[str]:
     yield f"  qp {' '.join([*words, *attributes(connection, Connection())])}"
     for number in range(1, connection.pairs):
         yield f"  qp {_name(number)} rq_psn={connection.rq_psn} sq_psn={connection.sq_psn}"
-    if connection.srq_limit:
+    if connection.srq_limit and connection.shares:
         yield f"  srq_limit limit={connection.srq_limit}"
     # Keys count up as regions are registered: one that is made from another needs them all.
     every = any(
@@ -199,6 +199,8 @@ class Writer:
         """Another connection of the same device, whose memory is as at the beginning."""
         if connection.version != self._connection.version:
             raise CannotSay("its connections go over other versions of IP")
+        if connection.is_xrc or self._connection.is_xrc:
+            raise CannotSay("XRC queue pairs are those of one connection")
         if connection.srq or self._connection.srq:
             raise CannotSay("a shared receive queue is that of one connection")
         before, self._connection = self._connection.pairs, connection
@@ -292,6 +294,8 @@ class Writer:
 
     def receive(self, count: int, pair: int = 0) -> None:
         """Receive requests, round the inbox."""
+        if self._connection.service == "XRC_SEND":
+            return  # which takes none
         room = min(self._connection.room, INBOX)
         slots = INBOX // room if room else count
         end = self._received + count
@@ -392,8 +396,10 @@ class Writer:
                 raise CannotSay("what completes depends on a choice of the device")
             queue, number = ("send", "recv")[one[0]], one[1]
             request = one[0], number
-            is_shared = self._connection.srq and one[0] == RECEIVES
-            pair = (usual.takers if is_shared else self._posters).get(request, 0)
+            pair = self._posters.get(request, 0)
+            if one[0] == RECEIVES and self._connection.shares:
+                # Those of XRC are in the queue of the first queue pair, whichever has taken one.
+                pair = 0 if self._connection.is_xrc else usual.takers.get(request, 0)
             words = [f"  {self._owner(pair)}poll {queue} wr_id={number}"]
             for name, first, second in zip(_COMPLETION, one[2:], other[2:], strict=False):
                 if name == "status" and first == second == WCStatus.SUCCESS:
@@ -502,6 +508,7 @@ NOT_OF_A_PAIR = frozenset({"receives", "room", "pairs", "sges", "wrong_lkey", "s
 _COUNTS = frozenset(
     {
         "aeth.msn",
+        "xrceth.xrc_srq",
         "reth.va",
         "reth.rkey",
         "reth.dma_len",
