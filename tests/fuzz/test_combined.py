@@ -276,7 +276,7 @@ def test_combined_cases_have_all_that_they_are_for() -> None:
     steps = [step for _, every in made for step in every]
     posts = [step for step in steps if isinstance(step, Post)]
 
-    assert {connection.service for connection, _ in made} == {"RC", "UC", "UD"}
+    assert {connection.service for connection, _ in made} >= {"RC", "UC", "UD"}
     assert {connection.pairs for connection, _ in made} == {1, 2, 3}
     assert {connection.pkey_index for connection, _ in made} == {0, 1, 2, 3}
     assert {connection.sges for connection, _ in made} >= {1, 2, 3, 4, 5}

@@ -1,4 +1,4 @@
-"""Cases of XRC: what both ends do, what of it is compared and saved.
+"""Cases of XRC: what both ends do, what of it is compared, saved, generated and named.
 
 IBA annex A14; docs/reference/transport.md#xrc.
 """
@@ -6,12 +6,14 @@ IBA annex A14; docs/reference/transport.md#xrc.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 
 import pytest
 
 from drill.test_queue_pairs import SCRIPTS
 from each_case import each_case
-from fuzz.test_combined import BINDING, packet
+from fuzz.test_combined import BINDING, cases, packet
+from fuzz.test_shared import named
 from ibwire.fuzz.case import (
     Case,
     Connect,
@@ -19,22 +21,29 @@ from ibwire.fuzz.case import (
     Packet,
     Post,
     Receive,
+    Role,
     Step,
     Value,
     from_json,
     to_json,
 )
+from ibwire.fuzz.judge.comparison import Difference, ExactComparison, Kind
+from ibwire.fuzz.judge.findings import signature
 from ibwire.fuzz.minimise import minimise
 from ibwire.fuzz.saved import case_text, says
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.targets.emulator import target
+from ibwire.fuzz.vocabulary.queue_pair.combined import extended
 from ibwire.fuzz.vocabulary.reading import read_script
 from ibwire.rc.work import WROpcode
 from ibwire_layers import headers as h
-from ibwire_layers.opcodes import OpCode
+from ibwire_layers.opcodes import INFO, OpCode, Service
 from ibwire_layers.packet import Packet as WholePacket
 from ibwire_layers.syndrome import AckKind
+from mutants.engine import copied
+from mutants.table import XRC, read_mutants
 
+MUTANTS = read_mutants(XRC)
 O = OpCode  # noqa: E741
 TARGET = Connection(service="XRC_RECV")
 EMPTY = Connection(service="XRC_RECV", receives=0)
@@ -182,7 +191,104 @@ def test_connections_one_after_the_other_with_xrc_are_no_script() -> None:
     assert case_text(case.with_steps([Connect(Connection()), *case.steps])).startswith("{")
 
 
-# Minimised.
+# Generated.
+
+
+def test_requests_of_xrc_are_those_of_rc_with_a_number() -> None:
+    """A few name no queue, and a few are of RC."""
+    rng = Random(1)
+    made = [extended(rng, packet(O.RC_RDMA_READ_REQUEST)) for _ in range(2000)]
+
+    wrong = [each for each in made if "xrceth.xrc_srq" in each.fields]
+    plain = [each for each in made if each.opcode == O.RC_RDMA_READ_REQUEST]
+    assert {each.opcode for each in made} == {O.RC_RDMA_READ_REQUEST, O.XRC_RDMA_READ_REQUEST}
+    assert 60 < len(wrong) < 200
+    assert 20 < len(plain) < 120
+    assert all(each.why for each in (*wrong, *plain))
+
+
+def test_only_what_begins_a_message_has_another_number() -> None:
+    """What follows is for the queue that the first packet names."""
+    rng = Random(1)
+    made = [extended(rng, packet(O.RC_SEND_MIDDLE, length=256)) for _ in range(500)]
+
+    assert not [each for each in made if "xrceth.xrc_srq" in each.fields]
+
+
+@pytest.mark.slow
+def test_some_cases_are_of_xrc_and_have_all_its_requests() -> None:
+    made = [
+        (connection, steps)
+        for role in (Role.RESPONDER, Role.REQUESTER)
+        for connection, steps in cases(role, 1500)
+    ]
+    targets = [steps for connection, steps in made if connection.service == "XRC_RECV"]
+    initiators = [steps for connection, steps in made if connection.service == "XRC_SEND"]
+    received = {each.opcode for steps in targets for each in steps if isinstance(each, Packet)}
+    answers = {each.opcode for steps in initiators for each in steps if isinstance(each, Packet)}
+
+    assert 60 < len(targets) < 300
+    assert 30 < len(initiators) < 200
+    requests = {int(each) for each, info in INFO.items() if info.service is Service.XRC}
+    assert received >= {each for each in requests if not INFO[each].is_response}
+    assert answers >= {each for each in requests if INFO[each].is_response}
+    assert not any(isinstance(each, Receive) for steps in initiators for each in steps)
+
+
+# Found and named.
+
+CASES: dict[str, tuple[Connection, Sequence[Step]]] = {
+    "xrc-number-ignored": (TARGET, [packet(O.XRC_SEND_ONLY, fields=UNKNOWN)]),
+    "xrc-unknown-number-is-the-last-one": (
+        TARGET,
+        [packet(O.XRC_SEND_ONLY), packet(O.XRC_RDMA_WRITE_ONLY, length=8, fields=UNKNOWN)],
+    ),
+    "xrc-empty-queue-is-silent": (EMPTY, [packet(O.XRC_SEND_ONLY)]),
+    "xrc-opcode-executed-by-rc": (Connection(), [packet(O.XRC_SEND_LAST, length=8)]),
+    "xrc-read-answered-as-rc": (
+        TARGET,
+        [packet(O.XRC_RDMA_READ_REQUEST, fields={"reth.dma_len": 8})],
+    ),
+    "xrc-read-through-the-queue-pair": (
+        TARGET,
+        [packet(O.XRC_RDMA_READ_REQUEST, fields={"reth.dma_len": 8})],
+    ),
+    "xrc-number-in-the-first-packet-alone": (INITIATOR, [Post(WRITE, 600)]),
+    "xrc-initiator-refuses-requests": (INITIATOR, [packet(O.XRC_SEND_ONLY)]),
+}
+
+
+@each_case("name", MUTANTS)
+def test_a_fault_in_xrc_has_its_rule(name: str) -> None:
+    """And no difference is seen on a right device."""
+    device = copied(MUTANTS[name])[Emulation.__module__].Emulation
+    connection, steps = CASES[name]
+    case = Case(connection, tuple(steps))
+    right = ExactComparison(BINDING, Emulation(connection), Emulation(connection))
+
+    found = named(device, case)
+
+    assert right.carry_out(case) is None
+    assert MUTANTS[name].fuzz is not None
+    assert found.rule == MUTANTS[name].fuzz.rule
+
+
+def test_names_say_what_is_of_xrc() -> None:
+    found = {
+        name: named(copied(MUTANTS[name])[Emulation.__module__].Emulation, Case(*_made(name))).text
+        for name in ("xrc-number-ignored", "xrc-read-answered-as-rc")
+    }
+
+    number, read = found.values()
+    assert number == (
+        "XRC_SEND_ONLY (an XRCETH with an unknown number): ACK instead of NAK INVALID_REQUEST"
+    )
+    assert read == "XRC_READ_REQUEST: READ_RESPONSE_ONLY instead of XRC_READ_RESPONSE_ONLY"
+
+
+def _made(name: str) -> tuple[Connection, tuple[Step, ...]]:
+    connection, steps = CASES[name]
+    return connection, tuple(steps)
 
 
 def test_what_shows_on_rc_as_well_is_shown_there() -> None:
@@ -194,3 +300,24 @@ def test_what_shows_on_rc_as_well_is_shown_there() -> None:
 
     assert plain == Case(Connection(), (packet(O.RC_RDMA_WRITE_ONLY),))
     assert needed == Case(TARGET, (packet(O.XRC_RDMA_WRITE_ONLY),))
+
+
+def test_a_difference_is_the_same_over_rc_unless_the_service_differs() -> None:
+    """So that the case of RC is taken for it."""
+    (one,), (other,) = frames(TARGET, O.XRC_RDMA_READ_REQUEST), frames(Connection(), READ)
+
+    assert signature(Difference(0, Kind.ANSWER, [], [one]))[1:] == ("silence", ONLY)
+    assert signature(Difference(0, Kind.ANSWER, [], [other]))[1:] == ("silence", ONLY)
+    assert signature(Difference(0, Kind.ANSWER, [one], [other]))[1:] == (f"XRC_{ONLY}", ONLY)
+
+
+READ, ONLY = O.RC_RDMA_READ_REQUEST, "READ_RESPONSE_ONLY"
+
+
+def frames(connection: Connection, opcode: int) -> list[bytes]:
+    """What a device answers to a request."""
+    device = Emulation(connection)
+    step = packet(opcode)
+    device.prepare(step)
+    device.receive(BINDING.frame(step, device.psn("expected"), device.symbols))
+    return device.answers()

@@ -19,6 +19,9 @@ EDGES = Path(__file__).with_name("edges.toml")
 SHARED = Path(__file__).with_name("shared.toml")
 """Mutants of shared receive queues."""
 
+XRC = Path(__file__).with_name("xrc.toml")
+"""Mutants of XRC."""
+
 FIRMWARE = Path(__file__).with_name("firmware.toml")
 """Mutants as an author of an adapter's firmware makes them, written before a look at the fuzzer."""
 

@@ -96,9 +96,10 @@ def signature(difference: Difference) -> tuple[str, str, str]:
     if difference.kind == Kind.CRASH:
         return "crash", "", str(difference.got[0])
     expected, got = first_verdicts(difference)
-    if expected.startswith(_XRC) and got.startswith(_XRC):  # as it would be of RC
-        return difference.kind, expected.removeprefix(_XRC), got.removeprefix(_XRC)
-    return difference.kind, expected, got
+    plain = expected.removeprefix(_XRC), got.removeprefix(_XRC)
+    if plain[0] == plain[1]:  # or their service is what differs
+        return difference.kind, expected, got
+    return difference.kind, *plain
 
 
 def first_verdicts(difference: Difference) -> tuple[str, str]:

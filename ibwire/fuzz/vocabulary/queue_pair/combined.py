@@ -1,8 +1,8 @@
 """Cases in which several things happen at once.
 
-Several queue pairs of a device, requests to one while it waits for responses, UC and UD, lists
-of SGEs, partitions, fences. What one queue pair does alone is made by the same operators as in
-`generator`; here their steps are interleaved, and given what else a step can have.
+Several queue pairs of a device, requests to one while it waits for responses, UC, UD and XRC,
+lists of SGEs, partitions, fences. What one queue pair does alone is made by the same operators as
+in `generator`; here their steps are interleaved, and given what else a step can have.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ibwire.fuzz.vocabulary.queue_pair.cells import cell_of
 from ibwire.fuzz.vocabulary.queue_pair.generator import LONGEST, Generator, Menu
 from ibwire.rc.unreliable import GRH_SIZE
 from ibwire.rc.work import WROpcode
-from ibwire_layers.opcodes import INFO, OpCode
+from ibwire_layers.opcodes import INFO, OpCode, Position
 from ibwire_layers.syndrome import AckKind
 
 
@@ -67,7 +67,7 @@ class CombinedGenerator:
         self._alike = _likeness(rng.random()) if connection.pairs > 1 else 0.0
         """How likely it is that the next steps of a queue pair are also those of others."""
         longest = LONGEST[role] + 30 * connection.pairs
-        self._left = rng.randrange(20, longest if connection.service == "RC" else UNRELIABLE)
+        self._left = rng.randrange(20, longest if connection.is_reliable else UNRELIABLE)
         self._after = rng.choice((0, 1, 2, 3))
         """Steps that are taken when no queue pair is left."""
         self._alone = rng.randrange(2, ALONE) if connection.pairs > 1 else self._left
@@ -88,9 +88,11 @@ class CombinedGenerator:
         for _ in range(_ATTEMPTS):
             while not stream.queue:
                 self._fill(stream, reference)
-            step = self._fitting(stream.queue.popleft(), reference)
+            made = stream.queue.popleft()
+            step = self._fitting(made, reference)
             if step is not None:
-                stream.generator.note(step, reference)
+                # Operators change packets of RC, which then become those of XRC.
+                stream.generator.note(made if self.connection.is_xrc else step, reference)
                 return _on(step, stream.pair)
         return None
 
@@ -155,16 +157,22 @@ class CombinedGenerator:
 
     def _fitting(self, step: Step, reference: Emulation) -> Step | None:
         """The step as the service of the connection has it; `None` for one that it has not."""
-        service = self.connection.service
+        connection = self.connection
         if isinstance(step, Post):
             return self._post(step)
+        if isinstance(step, Receive) and connection.service == "XRC_SEND":
+            return None
         if isinstance(step, Packet):
-            packet = step if service == "RC" else self._unreliable(step, reference)
+            packet: Packet | None = step
+            if connection.is_xrc:
+                packet = extended(self.rng, step)
+            elif not connection.is_reliable:
+                packet = self._unreliable(step, reference)
             if packet is None:
                 return None
             if self.rng.random() < 0.2 and "bth.se" not in packet.fields:
                 packet = packet.altered(fields={**packet.fields, "bth.se": 1})
-            if self.connection.rearmed and self.rng.random() < REARMED:
+            if connection.rearmed and self.rng.random() < REARMED:
                 packet = packet.altered(fields={"bth.mig_req": 0, **packet.fields})
             if self._holds and not packet.held and self.rng.random() < 0.6:
                 packet = packet.altered(held=True)
@@ -173,7 +181,7 @@ class CombinedGenerator:
 
     def _post(self, post: Post) -> Post:
         rng, connection, opcode, length = self.rng, self.connection, post.opcode, post.length
-        if connection.service != "RC":
+        if not connection.is_reliable:
             allowed = _VERBS[connection.service]
             if opcode not in allowed:
                 opcode = rng.choice(allowed)
@@ -230,6 +238,27 @@ class CombinedGenerator:
         return made.altered(fields=fields)
 
 
+def extended(rng: Random, packet: Packet) -> Packet:
+    """A packet of RC as one of XRC, sometimes with the number of no shared receive queue."""
+    if packet.opcode >> 5:
+        return packet  # of another service on purpose
+    if rng.random() < UNEXTENDED:
+        return packet.altered(why="service")
+    made = packet.altered(opcode=packet.opcode | _XRC)
+    fields: dict[str, Value] = dict(made.fields)
+    opcode = fields.get("bth.opcode", 0)
+    if isinstance(opcode, int) and 0 < opcode < _OPERATIONS:
+        fields["bth.opcode"] = opcode | _XRC
+    info = INFO.get(made.opcode)
+    begins = info is not None and info.position in _BEGINS and not info.is_response
+    if begins and rng.random() < OTHER_QUEUE:
+        bit = 1 << rng.randrange(24)
+        numbers: Sequence[Value] = (("srqn", bit), ("srqn", -bit), ("srqn", 1), 0, 0xFFFFFF)
+        fields["xrceth.xrc_srq"] = rng.choice(numbers)
+        return made.altered(fields=fields, why="shared receive queue")
+    return made.altered(fields=fields)
+
+
 def _combined(rng: Random, plain: Connection, role: Role) -> Connection:
     """Attributes of queue pairs with something unusual about them."""
     # Those of unreliable services are short: what a requester does, no response changes.
@@ -249,6 +278,8 @@ def _combined(rng: Random, plain: Connection, role: Role) -> Connection:
     retries = {}
     if role is Role.REQUESTER and rng.random() < 0.4:
         retries = {"retry_cnt": rng.choice((0, 1, 1, 2)), "timeout": 8}
+    if service == "RC":
+        service = _xrc(plain, role) or service
     pairs = rng.choice((1, 1, 2, 2, 2, 3))
     if role is Role.REQUESTER and pairs > 1 and rng.random() < 0.4:
         retries["rnr_retry"] = rng.choice((1, 1, 2))
@@ -278,9 +309,21 @@ def _sharing(plain: Connection, pairs: int) -> dict[str, int]:
     return {"srq": 1, "srq_limit": rng.choice((0, 1, 2, waiting, max(waiting - 1, 0), waiting + 2))}
 
 
+def _xrc(plain: Connection, role: Role) -> str:
+    """The end of XRC that has the place of a queue pair of RC; empty for none.
+
+    Drawn from the attributes as well.
+    """
+    if Random(f"XRC {plain}").random() >= EXTENDED[role]:
+        return ""
+    return "XRC_RECV" if role is Role.RESPONDER else "XRC_SEND"
+
+
 def _roles(rng: Random, role: Role, connection: Connection) -> Sequence[Role]:
     """What goes on at a queue pair: the role that is attacked, or both."""
-    return (Role.RESPONDER, Role.REQUESTER) if rng.random() < 0.4 else (role,)
+    # One end of XRC has no responder, the other no requester, and drops what is for that.
+    both = 0.05 if connection.is_xrc else 0.4
+    return (Role.RESPONDER, Role.REQUESTER) if rng.random() < both else (role,)
 
 
 def _likeness(draw: float) -> float:
@@ -340,6 +383,15 @@ ALONE = 12
 SHARED = 0.2
 """How likely the queue pairs of a combined case share a receive queue."""
 
+EXTENDED = {Role.RESPONDER: 0.12, Role.REQUESTER: 0.06}
+"""How likely XRC has the place of RC in a combined case, by what is attacked."""
+
+UNEXTENDED = 0.03
+"""How likely a packet to a queue pair of XRC is one of RC."""
+
+OTHER_QUEUE = 0.06
+"""How likely a request of XRC names no shared receive queue that exists."""
+
 WHOLE = 0.3
 """How likely a packet begins where an SGE begins, if there are several."""
 
@@ -350,6 +402,9 @@ _ATTEMPTS = 100
 """Steps that the service of a connection may not have, one after the other."""
 
 _UC = int(OpCode.UC_SEND_FIRST)
+_XRC = int(OpCode.XRC_SEND_FIRST)
+_OPERATIONS = 0x20
+_BEGINS = (Position.FIRST, Position.ONLY)
 
 _W = WROpcode
 _VERBS = {
