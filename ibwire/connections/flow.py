@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, overload
 
@@ -82,6 +82,19 @@ class FlowKeys(Sequence[FlowKey]):
         self._service.append(key.service)
         self._src_qpn.append(-1 if key.src_qpn is None else key.src_qpn)
 
+    def extend(self, fields: _Fields) -> None:
+        """The next flows have these keys."""
+        places = []
+        for ends in fields.ends:
+            place = self._place.setdefault(ends, len(self._addresses))
+            if place == len(self._addresses):
+                self._addresses.append(ends)
+            places.append(place)
+        self._ends.extend(places)
+        self._dst_qpn.extend(fields.dst_qpn)
+        self._service.extend(fields.service)
+        self._src_qpn.extend(fields.src_qpn)
+
     def ends(self, flows: npt.NDArray[np.int64]) -> tuple[Numbers, Numbers]:
         """(n,) numbers of the addresses and services of flows, from 0, and those of the way back.
 
@@ -139,12 +152,13 @@ class Flows:
             self._numbers = {key: number for number, key in enumerate(self.keys)}
         return self._numbers
 
-    def _begin(self, key: FlowKey) -> int:
-        """The number of a flow whose hash was not met."""
+    def _begin(self, fields: _Fields) -> Sequence[int]:
+        """The numbers of flows whose hashes were not met."""
         if self._numbers is not None:
-            return self.number(key)
-        self.keys.append(key)
-        return len(self.keys) - 1
+            return [self.number(key) for key in fields.as_keys()]
+        first = len(self.keys)
+        self.keys.extend(fields)
+        return range(first, len(self.keys))
 
     def numbers(
         self,
@@ -187,8 +201,7 @@ class Flows:
         candidates = np.flatnonzero(new if admitted is None else new & admitted[unknown])
         _, first = np.unique(inverse[candidates], return_index=True)
         begins = np.sort(candidates[first])
-        keys = _keys(columns, rows[unknown[begins]])
-        found[inverse[begins]] = [self._begin(key) for key in keys]
+        found[inverse[begins]] = self._begin(_fields(columns, rows[unknown[begins]]))
         begun = np.sort(inverse[begins])
         self._hashes = np.insert(self._hashes, at[begun], distinct[begun])
         self._flows = np.insert(self._flows, at[begun], found[begun])
@@ -238,22 +251,36 @@ _WIDE = (
 )
 
 
-def _keys(columns: Columns, rows: npt.NDArray[np.int64]) -> list[FlowKey]:
+class _Fields(NamedTuple):
+    """The fields of keys, by flow."""
+
+    ends: list[tuple[str, str]]
+    """Source and destination."""
+    dst_qpn: list[int]
+    service: list[int]
+    src_qpn: list[int]
+    """-1 where the packets of a flow do not name their sender."""
+
+    def as_keys(self) -> Iterator[FlowKey]:
+        """The keys."""
+        for ends, dst_qpn, service, src_qpn in zip(*self, strict=True):
+            sender = None if src_qpn < 0 else src_qpn
+            yield _key_of((*ends, dst_qpn, _SERVICE_OF[service], sender))
+
+
+def _fields(columns: Columns, rows: npt.NDArray[np.int64]) -> _Fields:
     """The key of each of these packets."""
     frames = columns.frames
-    is_named = (frames.position(h.DETH)[rows] >= 0).tolist()
-    sender = columns["deth.srcqp"][rows].tolist() if any(is_named) else [0] * len(rows)
-    return [
-        _key_of((*ends, qpn, _SERVICE_OF[number], src_qpn if named else None))
-        for ends, qpn, number, src_qpn, named in zip(
-            all_addresses(columns, rows),
-            columns["bth.destqp"][rows].tolist(),
-            _SERVICES[frames.opcode[rows]].tolist(),
-            sender,
-            is_named,
-            strict=True,
-        )
-    ]
+    is_named = frames.position(h.DETH)[rows] >= 0
+    senders = np.full(len(rows), -1, np.int64)
+    if is_named.any():
+        senders[is_named] = columns["deth.srcqp"][rows[is_named]]
+    return _Fields(
+        all_addresses(columns, rows),
+        columns["bth.destqp"][rows].tolist(),
+        _SERVICES[frames.opcode[rows]].tolist(),
+        senders.tolist(),
+    )
 
 
 _SERVICE_OF = {int(service): service for service in Service}

@@ -404,7 +404,7 @@ class Handshakes:
             elif ahead < 0:
                 data = data[-ahead:]
         stream.expected = (segment.sequence + segment.size) % (2 * HALF)
-        *lines, tail = re.split(rb"[\0\n]", stream.tail + data)
+        *lines, tail = (stream.tail + data).replace(b"\0", b"\n").split(b"\n")
         hidden = segment.size - len(segment.data)
         if hidden > 0:
             lines.append(tail)
