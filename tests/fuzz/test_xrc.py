@@ -16,6 +16,7 @@ from fuzz.test_combined import BINDING, cases, packet
 from fuzz.test_shared import named
 from ibwire.fuzz.case import (
     Case,
+    CaseError,
     Connect,
     Connection,
     Packet,
@@ -33,6 +34,7 @@ from ibwire.fuzz.minimise import minimise
 from ibwire.fuzz.saved import case_text, says
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.targets.emulator import target
+from ibwire.fuzz.targets.link.verbs_link import VerbsLink
 from ibwire.fuzz.vocabulary.queue_pair.combined import extended
 from ibwire.fuzz.vocabulary.reading import read_script
 from ibwire.rc.work import WROpcode
@@ -189,6 +191,14 @@ def test_connections_one_after_the_other_with_xrc_are_no_script() -> None:
 
     assert case_text(case).startswith("//")
     assert case_text(case.with_steps([Connect(Connection()), *case.steps])).startswith("{")
+
+
+@pytest.mark.parametrize("connection", [TARGET, INITIATOR])
+def test_a_device_on_a_link_is_given_no_case_of_xrc(connection: Connection) -> None:
+    link = VerbsLink.__new__(VerbsLink)  # the connection is looked at before any device
+
+    with pytest.raises(CaseError, match="a case on a link has one RC queue pair with a receive"):
+        link.connect(connection)
 
 
 # Generated.
