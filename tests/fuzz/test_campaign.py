@@ -302,6 +302,40 @@ def test_what_does_not_come_again_is_counted_within_bounds() -> None:
     assert report.unstable["others"] == 500
 
 
+class Picky(Emulation):
+    """Never answers a READ after eight WRITEs, and with a byte too many after fewer."""
+
+    opened = 0
+
+    def __init__(self, connection: Connection) -> None:
+        Picky.opened += 1
+        super().__init__(connection)
+
+    def answers(self) -> list[Frame]:
+        sent = super().answers()
+        if not sent or sent[-1][BTH] != OpCode.RC_RDMA_READ_RESPONSE_ONLY:
+            return sent
+        return [sent[-1] + b"x"] if self.qp.responder.msn <= 8 else []
+
+
+BTH = 42
+"""Where it begins in a frame of an emulated device."""
+
+
+def test_used_devices_are_relied_on_when_new_ones_have_done_the_same() -> None:
+    """A search on devices that keep nothing makes few new ones, whatever else its cases show."""
+    Picky.opened = 0
+    testbed = EmulatorTestbed(Picky)
+    testbed.witnesses = []  # each would need a device
+    writes = [replace(WRITE, at=place) for place in range(8)]
+    campaign = Campaign(testbed, lambda number: Scripted(*writes, READ), explains=False)
+
+    (finding,) = campaign.run(9)
+
+    assert finding.case.packets == 9
+    assert Picky.opened < 16
+
+
 class Mute(Emulation):
     """Never answers a request."""
 
