@@ -372,8 +372,9 @@ FETCH_ADD = Post(int(WROpcode.ATOMIC_FETCH_AND_ADD))
         ([read(8)], ack(), "#ack-inside-read"),
         ([FETCH_ADD], ack(), "#ack-inside-read"),
         ([read(512)], ack(0x62, 1), "#read-gap"),
-        ([send()], ack(offset=1 << 23), "#response-unsent"),
-        ([send()], ack(offset=(1 << 23) + 1), "#response-duplicate"),
+        ([send()], ack(offset=(1 << 23) - 1), "#response-unsent"),
+        # exactly 2^23 away is older (transport.md#psn-order)
+        ([send()], ack(offset=1 << 23), "#response-duplicate"),
         ([send()], ack(0x40), "#aeth"),
         ([send()], ack(0x64), "#aeth"),
         ([send()], replace(ack(), icrc=BAD), "9.6"),
