@@ -194,7 +194,7 @@ def test_cases_one_after_the_other_are_one_script() -> None:
     """
     testbed = target("emu:spec").testbed(Role.BOTH)
     found = Campaign(testbed, queue_pair_generators(3, Role.BOTH), minimises=False)
-    assert not list(found.run(2500))
+    assert not list(found.run(2000))
     cases = [
         each
         for each in testbed.history

@@ -119,7 +119,7 @@ class _ManagerWriter(Writer):
     def _action(self, step: Step, moment: Moment) -> None:
         assert isinstance(moment, ManagedMoment)
         self._moment = moment
-        self._owners |= moment.owners
+        self._note_owners(moment)
         if isinstance(step, Command):
             self._command(step, moment)
         elif isinstance(step, Connect):
@@ -263,6 +263,14 @@ class _ManagerWriter(Writer):
             self.lines.append(f"  {self._reporter(completion)}{_reported(completion)}")
             if completion[1] == EventKind.DISCONNECTED.value and self.has_data:
                 self.lines.append("  modify state=ERR")
+
+    def _note_owners(self, moment: ManagedMoment) -> None:
+        """Note the exchanges of connections; of one with any other ID, that of its request."""
+        for chosen, exchange in moment.owners.items():
+            if exchange in self.names:
+                self._owners[chosen] = exchange
+            else:
+                self._owners.setdefault(chosen, moment.exchange)
 
     def _reporter(self, completion: Completion) -> str:
         """The queue pair that an event of the manager is about."""
