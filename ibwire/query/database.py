@@ -215,10 +215,14 @@ class _Worker:
         """What the function returns in that thread."""
         future = self._thread.submit(function)
         try:
+            while not wait([future], ALERT).done:
+                continue
             return future.result()
         except KeyboardInterrupt:
-            self._interrupt()
-            wait([future], GRACE)
+            for _ in range(TRIES):  # DuckDB forgets what comes before a query has begun
+                self._interrupt()
+                if wait([future], GRACE / TRIES).done:
+                    break
             raise
 
     def end(self) -> None:
@@ -226,8 +230,14 @@ class _Worker:
         self._thread.shutdown(wait=False)
 
 
+ALERT = 0.5
+"""Seconds after which the main thread sees a signal that came just before it began to wait."""
+
 GRACE = 0.5
 """Seconds that an interrupted query has to end."""
+
+TRIES = 10
+"""How often it is interrupted in that time."""
 
 
 class _State:
