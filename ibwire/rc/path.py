@@ -551,7 +551,7 @@ def _numbered_run_data(frames: Sequence[Frame], arrival: Arrival) -> bytes | Non
     return b"".join(pieces)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=2)
 def _numbered(first: bytes, count: int) -> tuple[list[bytes], Sequence[int]]:
     """The bytes of frames from the IPv4 identification to the PSN, which both increase.
 
