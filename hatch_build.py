@@ -3,9 +3,9 @@
     IBWIRE_COMPILE=1 pip wheel --no-deps .
 
 Without that variable, and in an editable installation, wheels are pure Python and need no compiler.
-A compiled module behaves as its source; only its classes cannot be subclassed or patched from
-Python, and compute a `functools.cached_property` whenever it is read. The modules are listed in
-pyproject.toml.
+A compiled module behaves as its source; only its classes cannot be patched from Python, nor
+subclassed unless they are marked as such (`ibwire.base.compiled`), and compute a
+`functools.cached_property` whenever it is read. The modules are listed in pyproject.toml.
 """
 
 from __future__ import annotations
