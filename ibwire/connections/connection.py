@@ -300,7 +300,7 @@ class Connection:
     @property
     def service_name(self) -> str | None:
         """`RC`, `UC` and so on; None where all packets are CNPs, which name no service."""
-        if self._counted is not None:  # a CNP is not regular
+        if self._counted is not None:  # of none with a CNP
             return self.service.name
         one, other = self.directions
         cnps = one.cnps + other.cnps  # counted for the end that is asked to slow down

@@ -37,7 +37,8 @@ HORIZON: Final = 1024
 outstanding at a time. When files are joined this is verified, see `Connection.seams`."""
 
 ALONE: Final = 4
-"""Packets that `take_odd` takes, at least: an end of regular ones for fewer costs more."""
+"""Packets that `take_odd` takes at least: looking for regular ones sooner costs more than it saves.
+"""
 TOGETHER: Final = 16
 """Packets that become objects at a time."""
 
@@ -269,12 +270,12 @@ class ConnectionTracker:
         if self.packet_observer is not None:
             self.packet_observer.other(self.connection, direction, packet)
 
-    def settle(self) -> None:
-        """Keep nothing of the arrays of several connections, which `short_runs` has given it."""
+    def copy_kept(self) -> None:
+        """Copy what is kept of the arrays of several connections that `short_runs` has given it."""
         for end in (0, 1):
-            self.connection.identities[end].settle()
-            self.requests[end].recent_requests.settle()
-            self.requests[end].recent_responses.settle()
+            self.connection.identities[end].copy_kept()
+            self.requests[end].recent_requests.copy_kept()
+            self.requests[end].recent_responses.copy_kept()
 
     def finish(self, now: int) -> None:
         """Nothing more follows; the capture ended at `now` (ns)."""

@@ -69,7 +69,7 @@ class Counted:
         return self._newest[1]
 
     def direction(self, place: int, way: int) -> DirectionCounts:
-        """The counts of one of them."""
+        """The counts of one direction."""
         if self._newest is not None and self._newest[0] == place:
             return self._newest[1][way]
         return self._counts(2 * place + way)

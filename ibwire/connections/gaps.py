@@ -17,8 +17,8 @@ class Gap:
     packets: int
     """How many packets they are; a READ takes several PSNs and is one packet."""
 
-    # Written out, as in other classes that the packets of a capture make: that of a dataclass is
-    # never compiled.
+    # Written out, as in other classes that are made for each packet: mypyc does not compile the
+    # `__init__` of a dataclass.
     def __init__(self, first: int, end: int, number: int, time_ns: int, packets: int = 0) -> None:
         self.first = first
         self.end = end

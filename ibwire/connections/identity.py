@@ -112,7 +112,7 @@ class Identity:
         start: int,
         end: int,
     ) -> None:
-        """Remember the packets at these places of arrays, which it keeps until `settle`.
+        """Remember the packets at these places of arrays, which it keeps until `copy_kept`.
 
         The identification of each is ahead of the one before.
         """
@@ -128,8 +128,8 @@ class Identity:
         if len(waiting) == PARTS:
             self._newest = self.newest
 
-    def settle(self) -> None:
-        """Keep no arrays but its own, which are short."""
+    def copy_kept(self) -> None:
+        """Copy what is kept of larger arrays, so that those are freed."""
         for each in self._waiting:
             if each.end - each.start < len(each.ip_id):
                 each.ip_id = each.ip_id[each.start : each.end].copy()
@@ -241,7 +241,7 @@ class Recent:
     def add_places(
         self, psn: npt.NDArray[np.int64], rows: Rows, start: int, end: int, *, first: int, last: int
     ) -> None:
-        """Remember the packets at these places of arrays, which it keeps until `settle`.
+        """Remember the packets at these places of arrays, which it keeps until `copy_kept`.
 
         They are in the order of their PSNs, of which these are the first and the last, all beyond
         those before.
@@ -262,11 +262,11 @@ class Recent:
         if place:
             del parts[:place]
 
-    def settle(self) -> None:
-        """Keep no arrays but its own, which are short."""
+    def copy_kept(self) -> None:
+        """Copy what is kept of larger arrays, so that those are freed."""
         for part in self._parts:
             if isinstance(part, _Sequence):
-                part.settle()
+                part.copy_kept()
 
     def get(self, psn: int) -> TransportPacket | None:
         """The newest packet of this PSN."""
@@ -341,8 +341,8 @@ class _Sequence:
     def __len__(self) -> int:
         return self.end - self.start
 
-    def settle(self) -> None:
-        """Keep no arrays but its own, which are short."""
+    def copy_kept(self) -> None:
+        """Copy what is kept of larger arrays, so that those are freed."""
         if self.end - self.start < len(self._psn):
             self._psn = self._psn[self.start : self.end].copy()
             self._rows = self._rows.take(slice(self.start, self.end)).copy()

@@ -1,6 +1,6 @@
 """Who wants to receive the events and messages of connections.
 
-Modules that are not compiled inherit from the protocol, so it is not beside the events, which are.
+Not in `events.py`, which is compiled: interpreted classes cannot inherit from compiled ones.
 """
 
 from __future__ import annotations

@@ -81,8 +81,8 @@ ROW = np.dtype([(name, _TYPES[name]) for name in TransportPacket._fields], align
 """One packet in an array; wide fields first, so that all are aligned."""
 _BYTES = np.dtype(f"V{ROW.itemsize}")
 _FIELDS = struct.Struct("".join(ROW[name].char for name in TransportPacket._fields) + "0q")
-"""The same row; NumPy has the letters of `struct`, which is twice as fast as `tolist`. The last
-ones are padding at the end."""
+"""The same row for `struct`, which is faster than `tolist` and has the letters of NumPy; `0q` pads
+the row at its end."""
 
 
 class Rows:

@@ -33,7 +33,8 @@ PATIENCE = 4
 """Such rounds in a row, after which the connection is followed alone. `check` has some behind a
 long READ: until a packet shows the path MTU, it judges requests alone."""
 REST = 8
-"""As many packets of a connection, or fewer, are taken one by one: a round costs as much."""
+"""With so many packets left, or fewer, a connection leaves the rounds: one by one they cost no
+more."""
 
 
 def advance(
@@ -68,7 +69,7 @@ def advance(
             at[each] += trackers[each].take_odd(rows, direction, int(at[each]), int(ends[each]))
         left = left[(ends[left] - at[left] > REST) & (fruitless[left] < PATIENCE)]
     for each in np.flatnonzero(at > starts).tolist():
-        trackers[each].settle()
+        trackers[each].copy_kept()
     return at - starts
 
 

@@ -176,5 +176,5 @@ DUPLICATE: Final = PacketStatus.DUPLICATE
 REORDERED: Final = PacketStatus.REORDERED
 STALE: Final = PacketStatus.STALE
 UNKNOWN: Final = PacketStatus.UNKNOWN
-"""Its members by themselves: each packet is compared with several, and `PacketStatus.NEW` is looked
-up slowly, also in a compiled module."""
+"""The members of `PacketStatus` as names of this module: each packet is compared with several, and
+`PacketStatus.NEW` is looked up slowly, also in a compiled module."""

@@ -137,7 +137,7 @@ class Connection:
         return self.service in XRC
 
     @property
-    def shares(self) -> bool:
+    def shares_receive_queue(self) -> bool:
         """Whether the queue pairs take receive requests from one queue, as those of XRC do."""
         return self.service == "XRC_RECV" or (bool(self.srq) and self.service != "XRC_SEND")
 

@@ -302,7 +302,7 @@ class Conformance:
     def runs(self, runs: Runs) -> None:
         """Packets that break no rule."""
         # What the checks have found out about these packets in `alone` is still true.
-        run: Regular = runs.known or Regular(runs)
+        run: Regular = runs.known if runs.known is not None else Regular(runs)
         if run.count:
             checked = [self._checked(each) for each in run.trackers]
             # Those that use what others know about the packets before go first.

@@ -400,8 +400,8 @@ class RequestHistory:
 def known_mtu(histories: Sequence[RequestHistory], run: Regular) -> Index:
     """(exchanges,) path MTU that is known before these packets; 0 where it is not.
 
-    Of whole connections the one that their packets show counts as known before: no check finds
-    more while it is not, and nothing follows that needs to know when that ended.
+    Of whole connections the one that their packets show counts as known from the start: that only
+    adds findings, and no later packet depends on when it became known.
     """
     if run.is_whole:
         return run.mtu

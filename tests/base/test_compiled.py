@@ -54,7 +54,7 @@ def test_modules_to_compile_exist() -> None:
 
 
 def test_no_class_elsewhere_inherits_from_a_compiled_one() -> None:
-    """Objects of such a class cannot be made in a compiled build, unless mypyc is told of heirs."""
+    """Such a class cannot be made in a compiled build, unless its base is marked for heirs."""
     with (ROOT / "pyproject.toml").open("rb") as file:
         names = set(tomllib.load(file)["tool"]["ibwire"]["compiled"])
     plain = (name.removesuffix(".py").removesuffix("/__init__") for name in names)

@@ -145,7 +145,7 @@ def test_the_newest_packets_are_kept_by_psn_however_they_come(puts: list[tuple[i
                     around.psn.astype(np.int64), around, 1, 1 + count, first=psn, last=last
                 )
                 if back % 4:
-                    recent.settle()
+                    recent.copy_kept()
         else:
             recent.add(psn, packets[0])
     newest = dict(list(expected.items())[-KEEP:])
@@ -164,8 +164,8 @@ def test_what_is_kept_of_arrays_of_many_connections_is_short() -> None:
 
     identity.remember(ids, rows.icrc.copy(), 100, 300)
     recent.add_places(psn, rows, 100, 300, first=100, last=299)
-    identity.settle()
-    recent.settle()
+    identity.copy_kept()
+    recent.copy_kept()
     ids[:], psn[:], rows.psn[:] = 0, 0, 0
 
     assert list(identity.newest) == list(range(300 - KEEP, 300))

@@ -35,7 +35,7 @@ from ibwire.fuzz.saved import case_text, says
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.targets.emulator import target
 from ibwire.fuzz.targets.link.verbs_link import VerbsLink
-from ibwire.fuzz.vocabulary.queue_pair.combined import extended
+from ibwire.fuzz.vocabulary.queue_pair.combined import as_xrc
 from ibwire.fuzz.vocabulary.reading import read_script
 from ibwire.rc.work import WROpcode
 from ibwire_layers import headers as h
@@ -207,7 +207,7 @@ def test_a_device_on_a_link_is_given_no_case_of_xrc(connection: Connection) -> N
 def test_requests_of_xrc_are_those_of_rc_with_a_number() -> None:
     """A few name no queue, and a few are of RC."""
     rng = Random(1)
-    made = [extended(rng, packet(O.RC_RDMA_READ_REQUEST)) for _ in range(2000)]
+    made = [as_xrc(rng, packet(O.RC_RDMA_READ_REQUEST)) for _ in range(2000)]
 
     wrong = [each for each in made if "xrceth.xrc_srq" in each.fields]
     plain = [each for each in made if each.opcode == O.RC_RDMA_READ_REQUEST]
@@ -220,7 +220,7 @@ def test_requests_of_xrc_are_those_of_rc_with_a_number() -> None:
 def test_only_what_begins_a_message_has_another_number() -> None:
     """What follows is for the queue that the first packet names."""
     rng = Random(1)
-    made = [extended(rng, packet(O.RC_SEND_MIDDLE, length=256)) for _ in range(500)]
+    made = [as_xrc(rng, packet(O.RC_SEND_MIDDLE, length=256)) for _ in range(500)]
 
     assert not [each for each in made if "xrceth.xrc_srq" in each.fields]
 

@@ -76,7 +76,7 @@ def missing_frame(difference: Difference) -> bytes | None:
 
 
 def _missing(expected: Sequence[bytes], got: Sequence[bytes]) -> bytes | None:
-    """The first frame that is not among those in that order; `None` if there are others."""
+    """The first frame that is not among those in that order; `None` if `got` has others."""
     rest, missing = list(got), None
     for frame in expected:
         if rest and rest[0] == frame:

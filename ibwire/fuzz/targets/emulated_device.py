@@ -282,7 +282,7 @@ class Emulation:
             raise CaseError(f"a connection over IPv{connection.version} after one over another")
         service, index = connection.service, connection.pkey_index
         self.device.pkeys[:] = PKEYS if index else PKEYS[:1]
-        if connection.shares:
+        if connection.shares_receive_queue:
             self._shared = self._share(connection)
         self.symbols["srqn"] = 0 if self._shared is None else self._shared.number
         self.pairs = [self._pair(service, number) for number in range(connection.pairs)]

@@ -55,7 +55,7 @@ DOUBTS = 3
 """Cases in which new devices must do what used ones have done, before a search relies on these."""
 
 ALWAYS = 1 << 30
-"""Doubts about devices that keep something of earlier connections."""
+"""For devices that keep something of earlier connections: every such case is compared."""
 
 TWO_DEVICES = 2
 """Packets that are sent in the time in which two new devices are made."""
@@ -231,18 +231,18 @@ class _OnUsedDevices:
         self._comparison: ExactComparison | None = None
         self._has_differed = False
         """Whether the devices have differed in the last case."""
-        self._doubts = DOUBTS
-        """How often what they do after that is still compared with what new ones do."""
+        self._checks_left = DOUBTS
+        """Cases after a difference that are still compared with what new devices do."""
 
     def __call__(self, case: Case) -> bool:
-        is_doubtful = self._has_differed and self._comparison is not None and self._doubts > 0
+        is_doubtful = self._has_differed and self._comparison is not None and self._checks_left > 0
         try:
             found = self._carry_out(case)
             if is_doubtful and found is not None and signature(found) != self._wanted:
                 self._comparison = None  # it may be what an earlier case has left
                 before, found = found, self._carry_out(case)
                 is_same = found is not None and signature(found) == signature(before)
-                self._doubts = self._doubts - 1 if is_same else ALWAYS
+                self._checks_left = self._checks_left - 1 if is_same else ALWAYS
         except RunsAway:
             return False  # the reference, with what it has taken over
         return found is not None and signature(found) == self._wanted

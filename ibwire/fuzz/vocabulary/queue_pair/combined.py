@@ -165,7 +165,7 @@ class CombinedGenerator:
         if isinstance(step, Packet):
             packet: Packet | None = step
             if connection.is_xrc:
-                packet = extended(self.rng, step)
+                packet = as_xrc(self.rng, step)
             elif not connection.is_reliable:
                 packet = self._unreliable(step, reference)
             if packet is None:
@@ -238,11 +238,11 @@ class CombinedGenerator:
         return made.altered(fields=fields)
 
 
-def extended(rng: Random, packet: Packet) -> Packet:
+def as_xrc(rng: Random, packet: Packet) -> Packet:
     """A packet of RC as one of XRC, sometimes with the number of no shared receive queue."""
     if packet.opcode >> 5:
         return packet  # of another service on purpose
-    if rng.random() < UNEXTENDED:
+    if rng.random() < RC_PACKET_LIKELIHOOD:
         return packet.altered(why="service")
     made = packet.altered(opcode=packet.opcode | _XRC)
     fields: dict[str, Value] = dict(made.fields)
@@ -314,7 +314,7 @@ def _xrc(plain: Connection, role: Role) -> str:
 
     Drawn from the attributes as well.
     """
-    if Random(f"XRC {plain}").random() >= EXTENDED[role]:
+    if Random(f"XRC {plain}").random() >= XRC_LIKELIHOOD[role]:
         return ""
     return "XRC_RECV" if role is Role.RESPONDER else "XRC_SEND"
 
@@ -383,10 +383,10 @@ ALONE = 12
 SHARED = 0.2
 """How likely the queue pairs of a combined case share a receive queue."""
 
-EXTENDED = {Role.RESPONDER: 0.12, Role.REQUESTER: 0.06}
+XRC_LIKELIHOOD = {Role.RESPONDER: 0.12, Role.REQUESTER: 0.06}
 """How likely XRC has the place of RC in a combined case, by what is attacked."""
 
-UNEXTENDED = 0.03
+RC_PACKET_LIKELIHOOD = 0.03
 """How likely a packet to a queue pair of XRC is one of RC."""
 
 OTHER_QUEUE = 0.06

@@ -401,7 +401,7 @@ class Reader:
 
     def _limit(self, step: drill.Verb) -> None:
         """The limit of the shared receive queue, before the device receives or does anything."""
-        if not (self._is_connecting and self._connection.shares):
+        if not (self._is_connecting and self._connection.shares_receive_queue):
             reason = "srq_limit of a case comes right after the queue pairs with srq=1 or of XRC"
             self._refuse(step.line, reason)
         limit = self._number(step, "limit", 0)

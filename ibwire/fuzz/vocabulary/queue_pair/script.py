@@ -104,7 +104,7 @@ def _head(case: Case, body: Sequence[str]) -> Iterator[str]:
     yield f"  qp {' '.join([*words, *attributes(connection, Connection())])}"
     for number in range(1, connection.pairs):
         yield f"  qp {_name(number)} rq_psn={connection.rq_psn} sq_psn={connection.sq_psn}"
-    if connection.srq_limit and connection.shares:
+    if connection.srq_limit and connection.shares_receive_queue:
         yield f"  srq_limit limit={connection.srq_limit}"
     # Keys count up as regions are registered: one that is made from another needs them all.
     every = any(
@@ -397,7 +397,7 @@ class Writer:
             queue, number = ("send", "recv")[one[0]], one[1]
             request = one[0], number
             pair = self._posters.get(request, 0)
-            if one[0] == RECEIVES and self._connection.shares:
+            if one[0] == RECEIVES and self._connection.shares_receive_queue:
                 # Those of XRC are in the queue of the first queue pair, whichever has taken one.
                 pair = 0 if self._connection.is_xrc else usual.takers.get(request, 0)
             words = [f"  {self._owner(pair)}poll {queue} wr_id={number}"]
