@@ -12,7 +12,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from typing import Any, TypeVar
 
@@ -213,8 +213,9 @@ class _Worker:
 
     def call(self, function: Callable[[], _Returned]) -> _Returned:
         """What the function returns in that thread."""
-        future = self._thread.submit(function)
+        future: Future[_Returned] = Future()
         try:
+            self._thread.submit(_fulfil, future, function)  # a signal may come in here, too
             while not wait([future], ALERT).done:
                 continue
             return future.result()
@@ -228,6 +229,14 @@ class _Worker:
     def end(self) -> None:
         """Let the thread go when it has nothing to do any more."""
         self._thread.shutdown(wait=False)
+
+
+def _fulfil(future: Future[_Returned], function: Callable[[], _Returned]) -> None:
+    """Call a function, and hand on what it returns or raises."""
+    try:
+        future.set_result(function())
+    except BaseException as error:
+        future.set_exception(error)
 
 
 ALERT = 0.5

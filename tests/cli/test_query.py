@@ -1,11 +1,13 @@
 """`ibwire query`: what it prints, where it writes, how it ends; the document's queries run."""
 
+import _thread
 import csv
 import json
 import os
 import re
 import subprocess
 import sys
+import threading
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from ibwire.capture import PcapWriter, open_capture  # noqa: E402
 from ibwire.cli import main  # noqa: E402
 from ibwire.cli.export import command as export  # noqa: E402
 from ibwire.connections.tables import TABLES  # noqa: E402
+from ibwire.query.database import _Worker  # noqa: E402
 from ibwire.report.rows import csv_lines, json_lines, table, text_lines  # noqa: E402
 from ibwire_layers.outer import LinkType  # noqa: E402
 
@@ -439,3 +442,23 @@ def test_the_first_command_of_the_document_prints_what_it_says() -> None:
     capture, sql, expected = entry
 
     assert lines(ROOT / capture, sql) == expected.splitlines()
+
+
+def test_a_query_that_begins_after_the_signal_is_interrupted() -> None:
+    """DuckDB forgets an interrupt that comes before a query has begun."""
+    tries: list[None] = []
+    ended = threading.Event()
+
+    def interrupt() -> None:
+        tries.append(None)
+        if len(tries) > 1:
+            ended.set()
+
+    def query() -> bool:
+        _thread.interrupt_main()
+        return ended.wait(10)
+
+    with pytest.raises(KeyboardInterrupt):
+        _Worker(interrupt).call(query)
+
+    assert ended.is_set()
