@@ -35,7 +35,7 @@ from ibwire.rc.profile import SPEC
 from ibwire_layers.opcodes import OpCode
 from ibwire_layers.packet import Packet as WholePacket
 from mutants.engine import copied
-from mutants.table import SHARED, read_mutants
+from mutants.table import SHARED, Mutant, read_mutants
 
 MUTANTS = read_mutants(SHARED)
 SEND, WRITE = OpCode.RC_SEND_ONLY, OpCode.RC_RDMA_WRITE_ONLY
@@ -175,16 +175,20 @@ CASES: dict[str, tuple[Connection, Sequence[Step]]] = {
 
 @each_case("name", MUTANTS)
 def test_a_fault_in_shared_receive_queues_has_its_rule(name: str) -> None:
-    """And no difference is seen on a right device."""
-    device = copied(MUTANTS[name])[Emulation.__module__].Emulation
-    connection, steps = CASES[name]
+    shows_rule(MUTANTS[name], *CASES[name])
+
+
+def shows_rule(mutant: Mutant, connection: Connection, steps: Sequence[Step]) -> None:
+    """Assert that a case names the rule of a fault, and shows nothing on a right device."""
+    device = copied(mutant)[Emulation.__module__].Emulation
     case = Case(connection, tuple(steps))
     right = ExactComparison(BINDING, Emulation(connection), Emulation(connection))
 
     found = named(device, case)
 
     assert right.carry_out(case) is None
-    assert found.rule == MUTANTS[name].fuzz.rule
+    assert mutant.fuzz is not None
+    assert found.rule == mutant.fuzz.rule
 
 
 def named(device: type[Emulation], case: Case) -> Name:

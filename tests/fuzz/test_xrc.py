@@ -13,7 +13,7 @@ import pytest
 from drill.test_queue_pairs import SCRIPTS
 from each_case import each_case
 from fuzz.test_combined import BINDING, cases, packet
-from fuzz.test_shared import named
+from fuzz.test_shared import named, shows_rule
 from ibwire.fuzz.case import (
     Case,
     CaseError,
@@ -28,7 +28,7 @@ from ibwire.fuzz.case import (
     from_json,
     to_json,
 )
-from ibwire.fuzz.judge.comparison import Difference, ExactComparison, Kind
+from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.findings import signature
 from ibwire.fuzz.minimise import minimise
 from ibwire.fuzz.saved import case_text, says
@@ -270,17 +270,7 @@ CASES: dict[str, tuple[Connection, Sequence[Step]]] = {
 
 @each_case("name", MUTANTS)
 def test_a_fault_in_xrc_has_its_rule(name: str) -> None:
-    """And no difference is seen on a right device."""
-    device = copied(MUTANTS[name])[Emulation.__module__].Emulation
-    connection, steps = CASES[name]
-    case = Case(connection, tuple(steps))
-    right = ExactComparison(BINDING, Emulation(connection), Emulation(connection))
-
-    found = named(device, case)
-
-    assert right.carry_out(case) is None
-    assert MUTANTS[name].fuzz is not None
-    assert found.rule == MUTANTS[name].fuzz.rule
+    shows_rule(MUTANTS[name], *CASES[name])
 
 
 def test_names_say_what_is_of_xrc() -> None:
