@@ -121,7 +121,7 @@ class Identity:
         newer, place = 0, len(waiting)
         while place and newer < KEEP:
             place -= 1
-            # The first may be the same as the last one before.
+            # The first may repeat the last identification of the part before.
             newer += waiting[place].end - waiting[place].start - 1
         if place:
             del waiting[:place]

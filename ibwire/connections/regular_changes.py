@@ -302,7 +302,7 @@ class Opened(NamedTuple):
 
 
 def open_messages(trackers: Sequence[RequestTracker], found: Opened) -> None:
-    """Open messages."""
+    """Append the messages that begin among these packets to those of their exchanges."""
     for place, key in enumerate(found.keys):
         tracker, code = trackers[key], found.opcode[place]
         message = OpenMessage(
