@@ -64,7 +64,7 @@ compiled: $(VENV)/test.stamp
 # Tests on a compiled wheel: those of the packages that are known to pass there. A test that inherits
 # from a compiled class, or replaces one of its methods, cannot and is skipped; so are mutants.
 COMPILED_TESTS ?= tests/base/test_compiled.py $(addprefix tests/,rc fabric cm replay scenario drill verbs tap \
-  connections rules diagnosis impair fuzz strategies traffic lab sm cli)
+  capture dissect connections rules diagnosis impair fuzz strategies traffic lab sm cli)
 test-compiled: compiled-wheel
 	$(MAKE) test-installed
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from ibwire.base.closing import Closing
 from ibwire.base.errors import CaptureError, EncodeError
+from ibwire.base.native import native
 from ibwire.capture.gathered import GatheredFile
 from ibwire.capture.index import Chunks, RecordBatch, gather
 from ibwire.capture.stream import Target, open_output
@@ -114,10 +115,17 @@ class PcapParser:
         Lengths are taken as they come: the walk ends at the end of the buffer at the
         latest, and the caller cuts it at the first absurd length.
         """
-        starts: list[int] = []
-        append = starts.append
         view = self._chunks.view
         last = len(view) - self._header_size
+        if native is not None:
+            found = np.empty(max(last - first, -1) // self._header_size + 1, np.int64)
+            is_big = self._order == ">"
+            count = native.record_starts(
+                view, first, self._header_size, is_big, self._ordered, found
+            )
+            return found[:count]
+        starts: list[int] = []
+        append = starts.append
         position = first
         if self._ordered:
             length_at = Struct(f"{self._order}8xI").unpack_from

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ibwire.base.native import native
 from ibwire.dissect import Columns
 from ibwire.dissect.fields import gather
-from ibwire.dissect.frames import HEADER_SIZE
+from ibwire.dissect.frames import EXTENSION_OFFSET, HEADER_SIZE
 from ibwire.dissect.icrc import STATUS_WORDS
 from ibwire_layers import headers as h
 from ibwire_layers import outer
@@ -167,11 +168,15 @@ def cut(columns: Columns) -> int:
 
 def read(columns: Columns, rows: npt.NDArray[np.int64], flow: npt.NDArray[np.int32]) -> Rows:
     """The packets of these rows of a chunk, which belong to these flows."""
+    data = np.empty(len(rows), ROW)
+    if native is not None:
+        _read_natively(columns, rows, flow, data)
+        data["damaged"] = columns["icrc.status"][rows] == BAD
+        return Rows(data)
     of = Fields(columns, rows).of
     bth, reth, atomic = of(h.BTH), of(h.RETH), of(h.AtomicETH)
     aeth, ipv4 = of(h.AETH), of(outer.IPv4)
     frames = columns.frames
-    data = np.empty(len(rows), ROW)
     data["number"] = rows + frames.batch.first_number
     data["file"] = 0
     data["time_ns"] = frames.batch.time_ns[rows]
@@ -192,6 +197,33 @@ def read(columns: Columns, rows: npt.NDArray[np.int64], flow: npt.NDArray[np.int
     data["marked"] = (ipv4("ecn", np.uint8) | of(outer.IPv6)("ecn", np.uint8)) == _CE
     data["damaged"] = columns["icrc.status"][rows] == BAD
     return Rows(data)
+
+
+def _read_natively(
+    columns: Columns,
+    rows: npt.NDArray[np.int64],
+    flow: npt.NDArray[np.int32],
+    data: npt.NDArray[np.void],
+) -> None:
+    """All fields but `damaged`."""
+    assert native is not None
+    frames = columns.frames
+    batch = frames.batch
+    native.read_packets(
+        frames.data,
+        rows,
+        flow,
+        batch.first_number,
+        batch.time_ns,
+        batch.wire_len,
+        frames.limit,
+        frames.end,
+        frames.has_icrc,
+        *(frames.position(header) for header in (h.BTH, outer.IPv4, outer.IPv6, outer.UDP)),
+        HEADER_SIZE,
+        *(EXTENSION_OFFSET[header] for header in (h.RETH, h.AtomicETH, h.AETH)),
+        data,
+    )
 
 
 class Fields:

@@ -16,6 +16,7 @@ from copy import copy
 import numpy as np
 import numpy.typing as npt
 
+from ibwire.base.native import native
 from ibwire.capture import RecordBatch
 from ibwire_layers import headers as h
 from ibwire_layers import opcodes, outer
@@ -133,10 +134,11 @@ class Frames:
         return np.where(known, self.bth + size, -1)
 
     def _walk(self) -> None:
-        at = self.batch.offsets
-        rows = np.arange(len(at), dtype=np.int64)
+        batch = self.batch
+        rows = np.arange(len(batch), dtype=np.int64) if native is None else self._walk_plain()
         pending = _Pending()
-        unread, _ = self._dispatch(pending, rows, at, self.batch.link_type, _LINKS)
+        at, link_types = batch.offsets[rows], batch.link_type[rows]
+        unread, _ = self._dispatch(pending, rows, at, link_types, _LINKS)
         self.fault[unread] = Fault.LINK_TYPE
         for _ in range(MAX_STEPS):
             todo, pending = pending, _Pending()
@@ -144,6 +146,26 @@ class Frames:
                 step(self, rows, at, pending)
         for _step, rows, _at in pending.groups():
             self.fault[rows] = Fault.NESTING
+
+    def _walk_plain(self) -> Rows:
+        """Walk what is RoCEv2 in plain Ethernet and has no fault; returns all other rows."""
+        assert native is not None
+        done = np.zeros(len(self), np.bool_)
+        native.plain_frames(
+            self.data,
+            self.batch.offsets,
+            self.limit,
+            self.batch.link_type,
+            HEADER_SIZE,
+            Protocol.ROCEV2,
+            self.start,
+            self.end,
+            self.protocol,
+            self.has_icrc,
+            *(self._at[header] for header in (outer.Ethernet, *_INNER, h.BTH)),
+            done,
+        )
+        return np.flatnonzero(~done)
 
     def _dispatch(
         self, pending: _Pending, rows: Rows, at: Rows, keys: Keys, table: Mapping[int, _Step]
