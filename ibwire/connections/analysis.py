@@ -8,8 +8,9 @@ from itertools import permutations
 import numpy as np
 import numpy.typing as npt
 
-from ibwire.connections import packets, pairing, rounds, steady, untracked
+from ibwire.connections import breaks, packets, pairing, rounds, steady, untracked
 from ibwire.connections.awaited import Awaited
+from ibwire.connections.breaks import Breaks
 from ibwire.connections.cm_exchanges import CMExchanges
 from ibwire.connections.connection import Connection, End, Negotiated
 from ibwire.connections.connection_tracker import HORIZON, ConnectionTracker, FirstPackets
@@ -577,7 +578,11 @@ class Analysis:
         ends = np.append(starts[1:], len(rows))
         trackers = list(map(self._tracker, rows.flow[starts].tolist()))
         self._note_congestion(trackers, rows, direction, starts, ends)
-        starts = starts + rounds.advance(trackers, rows, direction, starts, ends)
+        found = Breaks([], len(rows))
+        if not self._is_one_by_one:
+            followed = [each.connection for each in trackers]
+            found = breaks.find(followed, rows, direction, ends - starts)
+        starts = starts + rounds.advance(trackers, rows, direction, starts, ends, found)
         one_by_one = ends - starts < steady.LEAST
         if self._is_one_by_one:
             one_by_one[:] = True
@@ -593,12 +598,14 @@ class Analysis:
                 first.rows.append(kept)
                 first.count += len(kept)
                 if first.count == HORIZON:
-                    _take(tracker, kept, ways[:room])
+                    begin = int(starts[index])
+                    _take(tracker, kept, ways[:room], found.between(begin, begin + room))
                     tracker.end_first_packets()
                     part, ways = part.take(slice(room, None)), ways[room:]
                     one_by_one[index] = False
             if not one_by_one[index]:
-                _take(tracker, part, ways)
+                end = int(ends[index])
+                _take(tracker, part, ways, found.between(end - len(part), end))
         counts = (ends - starts) * one_by_one
         lone = np.repeat(starts - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
         single, ways = rows.take(lone).packets(), direction[lone].tolist()
@@ -630,16 +637,22 @@ class Analysis:
                 connection.take_congestion(rows.take(at), direction[at], self._summary.sources)
 
 
-def _take(tracker: ConnectionTracker, rows: Rows, direction: npt.NDArray[np.uint8]) -> None:
+def _take(
+    tracker: ConnectionTracker, rows: Rows, direction: npt.NDArray[np.uint8], found: Breaks
+) -> None:
     """Give a connection packets: regular ones together, the others one by one.
 
-    Runs are looked for in windows that grow as long as they are regular to their end: else
-    each run between two losses would cost a look at all packets.
+    Runs are looked for up to the next break, and in windows that grow as long as they are regular
+    to their end: else each run between two losses would cost a look at all packets. found: the
+    breaks among the packets.
     """
     at, window, alone = 0, WINDOW, ALONE
     while at < len(rows):
-        ahead = slice(at, at + window)
-        took = steady.advance(tracker, rows.take(ahead), direction[ahead])
+        stop = found.following(at)
+        ahead = slice(at, min(at + window, stop))
+        took = 0
+        if ahead.stop - at >= steady.LEAST or stop == len(rows):
+            took = steady.advance(tracker, rows.take(ahead), direction[ahead])
         at += took
         if took == window:
             window *= 4

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ibwire.connections import repeats
+from ibwire.connections.breaks import Breaks
 from ibwire.connections.connection import Connection, Negotiated
 from ibwire.connections.counts import DirectionCounts
 from ibwire.connections.events import FlowEventKind
@@ -39,6 +40,8 @@ outstanding at a time. When files are joined this is verified, see `Connection.s
 ALONE: Final = 4
 """Packets that `take_odd` takes at least: looking for regular ones sooner costs more than it saves.
 """
+FEW: Final = 6
+"""With fewer packets up to the next break it goes on, for the same reason."""
 TOGETHER: Final = 16
 """Packets that become objects at a time."""
 
@@ -146,11 +149,18 @@ class ConnectionTracker:
         self.take(ways[at], packets[at])
         return 1
 
-    def take_odd(self, rows: Rows, direction: npt.NDArray[np.uint8], start: int, end: int) -> int:
+    def take_odd(
+        self,
+        rows: Rows,
+        direction: npt.NDArray[np.uint8],
+        start: int,
+        end: int,
+        breaks: Breaks,
+    ) -> int:
         """Take packets one by one until regular ones may follow; returns how many.
 
         rows: among others, from `start` on, the next packets, which end at `end`. direction: (n,)
-        which end sent each.
+        which end sent each. breaks: those of all rows.
         """
         one, other = self.requests
         begin = start
@@ -160,8 +170,10 @@ class ConnectionTracker:
             packets = rows.take(part).packets()
             at = 0
             while at < len(packets):
-                if begin + at - start >= ALONE and one.is_regular and other.is_regular:
-                    return begin + at - start
+                here = begin + at
+                may_go = here - start >= ALONE and one.is_regular and other.is_regular
+                if may_go and breaks.following(here) - here >= FEW:
+                    return here - start
                 at += self.take_some(ways, packets, at)
             begin += TOGETHER
         return end - start

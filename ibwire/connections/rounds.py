@@ -1,9 +1,10 @@
 """Packets of many connections in rounds: regular ones of all at once, the others one by one.
 
 Where packets are lost, regular traffic of a connection has an end every few dozen packets. In each
-round `short_runs` takes what is regular at the beginning of every connection; then each takes the
-packets after it one by one, until nothing is missing, refused or retransmitted any more. A
-connection with hardly anything regular leaves the rounds, which look at more than they take.
+round `short_runs` takes what is regular at the beginning of every connection, up to its next break;
+then each takes the packets after it one by one, until nothing is missing, refused or retransmitted
+any more. A connection with hardly anything regular leaves the rounds, which look at more than they
+take.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ibwire.connections import short_runs
+from ibwire.connections.breaks import Breaks
 from ibwire.connections.connection_tracker import ConnectionTracker
 from ibwire.connections.packets import Rows
 from ibwire.connections.short_runs import Index
@@ -43,11 +45,12 @@ def advance(
     direction: npt.NDArray[np.uint8],
     starts: Index,
     ends: Index,
+    breaks: Breaks,
 ) -> Index:
     """Take packets of each connection, as long as rounds are worth it; returns how many.
 
     rows: of one connection after the other. direction: (n,) which end sent each. starts, ends:
-    where the packets of each tracker are.
+    where the packets of each tracker are. breaks: those of all rows.
     """
     at = starts.copy()
     count = ends - starts
@@ -56,17 +59,26 @@ def advance(
     window = np.full(len(at), WINDOW)
     fruitless = np.zeros(len(at), np.int64)
     while len(left) >= MANY:
-        chosen = [trackers[each] for each in left.tolist()]
-        until = np.minimum(at[left] + window[left], ends[left])
-        if int((until - at[left]).sum()) < short_runs.FEWEST:
+        begin = at[left]
+        stop = np.minimum(breaks.following_many(begin), ends[left])
+        until = np.minimum(begin + window[left], stop)
+        if int((until - begin).sum()) < short_runs.FEWEST:
             break
-        taken = short_runs.advance(chosen, rows, direction, at[left], until)
+        looks = until > begin
+        chosen = [trackers[each] for each in left[looks].tolist()]
+        taken = np.zeros(len(left), np.int64)
+        taken[looks] = short_runs.advance(chosen, rows, direction, begin[looks], until[looks])
         at[left] += taken
-        is_whole = at[left] == until
-        window[left] = np.where(is_whole, 4 * window[left], np.clip(4 * taken, NARROW, WINDOW))
+        is_whole = (begin + taken == until) & ((until < stop) | (stop == ends[left]))
+        window[left] = np.where(
+            is_whole,
+            4 * window[left],
+            np.where(begin + taken == stop, WINDOW, np.clip(4 * taken, NARROW, WINDOW)),
+        )
         fruitless[left] = np.where(is_whole | (taken >= FEW), 0, fruitless[left] + 1)
         for each in left[~is_whole].tolist():
-            at[each] += trackers[each].take_odd(rows, direction, int(at[each]), int(ends[each]))
+            start, end = int(at[each]), int(ends[each])
+            at[each] += trackers[each].take_odd(rows, direction, start, end, breaks)
         left = left[(ends[left] - at[left] > REST) & (fruitless[left] < PATIENCE)]
     for each in np.flatnonzero(at > starts).tolist():
         trackers[each].copy_kept()

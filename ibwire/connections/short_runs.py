@@ -25,6 +25,18 @@ from ibwire.connections.connection_tracker import ConnectionTracker
 from ibwire.connections.counts import DirectionCounts
 from ibwire.connections.events import FlowEventKind
 from ibwire.connections.identity import REORDER_IDS, Identity
+from ibwire.connections.opcode_tables import (
+    IS_ACKNOWLEDGE,
+    IS_ANSWERED,
+    IS_END,
+    IS_FULL,
+    IS_READ,
+    IS_RESPONSE,
+    IS_START,
+    REFUSES,
+    VERB_OF,
+    VERBS,
+)
 from ibwire.connections.packets import Rows
 from ibwire.connections.regular_changes import (
     CompletedLists,
@@ -50,19 +62,7 @@ from ibwire.connections.regular_changes import (
 from ibwire.connections.retransmissions import NO_SKIP_NS
 from ibwire.connections.runs import Runs
 from ibwire.connections.states import RequesterInput
-from ibwire.connections.steady import (
-    IS_ACKNOWLEDGE,
-    IS_ANSWERED,
-    IS_END,
-    IS_FULL,
-    IS_READ,
-    IS_RESPONSE,
-    IS_START,
-    LONGEST,
-    REACH,
-    VERB_OF,
-    VERBS,
-)
+from ibwire.connections.steady import LONGEST, REACH
 from ibwire.connections.tracker import RequestTracker
 from ibwire_layers.opcodes import OpCode
 from ibwire_layers.psn import HALF, MASK, MODULUS
@@ -262,7 +262,7 @@ def plain(packets: Packets, known_mtu: Index) -> tuple[Index, Flags, Flags]:
     shown = packets.size[first_full[unknown]]
     mtu[unknown] = np.where(are_among(shown, MTUS), shown, 0)
     of_packet = mtu[packets.connection]
-    odd = rows.damaged | (packets.is_response & (rows.syndrome >= 0x20))
+    odd = rows.damaged | (packets.is_response & (rows.syndrome >= REFUSES))
     odd |= is_full & (packets.size != of_packet)
     odd |= is_read & (packets.dma_len > LONGEST)
     is_early: Flags = (known_mtu == 0)[packets.connection]

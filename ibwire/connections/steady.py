@@ -23,15 +23,18 @@ from ibwire.connections.connection_tracker import ConnectionTracker
 from ibwire.connections.counts import DirectionCounts
 from ibwire.connections.events import FlowEventKind
 from ibwire.connections.identity import KEEP, REORDER_IDS, Identity
-from ibwire.connections.opcode_sets import (
-    ACKNOWLEDGE,
-    ANSWERED,
-    ENDS,
-    FULL,
-    READ,
-    RESPONSES,
-    STARTS,
-    VERB,
+from ibwire.connections.opcode_sets import ANSWERED, READ, VERB
+from ibwire.connections.opcode_tables import (
+    IS_ACKNOWLEDGE,
+    IS_ANSWERED,
+    IS_END,
+    IS_FULL,
+    IS_READ,
+    IS_RESPONSE,
+    IS_START,
+    REFUSES,
+    VERB_OF,
+    VERBS,
 )
 from ibwire.connections.open_message import OpenMessage
 from ibwire.connections.packets import Rows
@@ -49,21 +52,6 @@ REACH = 1 << 22
 """PSNs that are followed at once: half of the range that distinguishes newer from older."""
 LEAST = 48
 """From this many packets on this is faster than one by one."""
-
-
-def _table(opcodes: frozenset[int]) -> npt.NDArray[np.bool_]:
-    table = np.zeros(256, np.bool_)
-    table[list(opcodes)] = True
-    return table
-
-
-IS_RESPONSE, IS_START, IS_END = _table(RESPONSES), _table(STARTS), _table(ENDS)
-IS_FULL, IS_READ, IS_ANSWERED = _table(FULL), _table(READ), _table(ANSWERED)
-IS_ACKNOWLEDGE = _table(ACKNOWLEDGE)
-VERBS = sorted(set(VERB.values()))
-VERB_OF = np.zeros(256, np.uint8)
-for _opcode, _verb in VERB.items():
-    VERB_OF[_opcode] = VERBS.index(_verb)
 
 
 def advance(pair: ConnectionTracker, rows: Rows, direction: npt.NDArray[np.uint8]) -> int:
@@ -157,7 +145,7 @@ def _first(irregular: npt.NDArray[np.bool_], at: Index | None = None) -> int | N
 def _plain(connection: Connection, rows: Rows, direction: npt.NDArray[np.uint8]) -> int:
     """How many rows at the beginning show nothing irregular, each packet by itself."""
     opcode = rows.opcode
-    odd = rows.damaged | (IS_RESPONSE[opcode] & (rows.syndrome >= 0x20))
+    odd = rows.damaged | (IS_RESPONSE[opcode] & (rows.syndrome >= REFUSES))
     mtu = connection.mtu or 0
     odd |= IS_FULL[opcode] & (rows.size != mtu)
     odd |= ~IS_FULL[opcode] & IS_READ[opcode] & (rows.dma_len > (MTUS[0] if not mtu else LONGEST))

@@ -17,6 +17,7 @@ from ibwire.connections.connection import Connection, End
 from ibwire.connections.connection_tracker import ConnectionTracker
 from ibwire.connections.counted import ROW, TROUBLES, Counted, Lists
 from ibwire.connections.ending import NAMED, Trouble
+from ibwire.connections.opcode_tables import IS_FULL, IS_RESPONSE, REFUSES, VERB_OF
 from ibwire.connections.open_requests import UNANSWERED_NS
 from ibwire.connections.packets import Rows
 from ibwire.connections.run_observer import RunsObserver
@@ -32,13 +33,10 @@ from ibwire.connections.short_runs import (
     States,
     plain,
 )
-from ibwire.connections.steady import IS_FULL, IS_RESPONSE, VERB_OF
 from ibwire.connections.tracker import RequestTracker
 from ibwire_layers.opcodes import OpCode, Service
 from ibwire_layers.psn import MASK
 
-REFUSES = 0x20
-"""From this syndrome on a response is a NAK or an RNR NAK."""
 MOST = 256
 """Packets of a connection; with more a tracker costs little beside them."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from heapq import merge
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import numpy.typing as npt
 import pytest
 
-from connections.talk import Talk
+from connections.talk import Change, Talk
 from connections.test_steady import MTU, ODDITIES, UNFINISHED, Watcher, odd, reads, sends, told
 from emulated_traffic import Stamped, feed
 from ibwire.capture import open_capture
@@ -20,6 +20,7 @@ from ibwire.connections.analysis import Analysis
 from ibwire.connections.connection_tracker import ConnectionTracker
 from ibwire.connections.packets import Rows
 from ibwire_layers.opcodes import OpCode
+from ibwire_layers.packet import Packet, RoCEv2Route
 
 STATE = (
     "acked",
@@ -146,19 +147,22 @@ def test_packets_behind_a_repaired_loss_are_taken_together_again(
     assert took > 0.85 * len(frames)
 
 
-def test_connections_with_hardly_anything_regular_are_not_looked_at_again_and_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A mirror that copies each packet twice: a round takes one packet and looks at hundreds."""
-    looked = 0
+@pytest.fixture
+def looked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many packets each round looks at."""
+    found: list[int] = []
     advance = short_runs.advance
 
     def counting(*given: Any) -> npt.NDArray[Any]:
-        nonlocal looked
-        looked += int((given[4] - given[3]).sum())
+        found.append(int((given[4] - given[3]).sum()))
         return advance(*given)
 
     monkeypatch.setattr(short_runs, "advance", counting)
+    return found
+
+
+def test_packets_behind_a_break_are_not_looked_at(looked: list[int]) -> None:
+    """A mirror that copies each packet twice: no regular packet follows another one."""
     talks = [Talk(True, number) for number in range(10)]
     for talk in talks:
         for psn in range(400):
@@ -170,7 +174,36 @@ def test_connections_with_hardly_anything_regular_are_not_looked_at_again_and_ag
     found = feed(Analysis(), frames).finish()
 
     assert [each.directions[0].duplicates for each in found.connections] == [400] * 10
-    assert 0 < looked < len(frames) // 2
+    assert not looked
+
+
+def test_connections_with_hardly_anything_regular_are_not_looked_at_again_and_again(
+    looked: list[int],
+) -> None:
+    """Every second request was overtaken, as only the identifications show: a round takes one
+    packet and looks at hundreds."""
+    talks = [Talk(True, number) for number in range(10)]
+    for talk in talks:
+        for psn in range(400):
+            talk.ask(OpCode.RC_SEND_ONLY, psn, 64, change=with_id(200 + (psn ^ 1)))
+            talk.answer(psn, psn)
+    frames = list(merge(*(talk.frames for talk in talks)))
+
+    found = feed(Analysis(), frames).finish()
+
+    # Of the first two nothing shows yet that identifications count up.
+    assert [each.directions[0].reordered for each in found.connections] == [199] * 10
+    assert 0 < sum(looked) < len(frames) // 2
+
+
+def with_id(number: int) -> Change:
+    """Another IP identification."""
+
+    def change(packet: Packet) -> Packet:
+        assert isinstance(packet.route, RoCEv2Route)
+        return replace(packet, route=replace(packet.route, ip=replace(packet.route.ip, id=number)))
+
+    return change
 
 
 @pytest.mark.parametrize("block", [10, 100])
