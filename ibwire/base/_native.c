@@ -538,11 +538,78 @@ end:
     return done;
 }
 
+PyDoc_STRVAR(packets_doc, "packets(rows, type)\n--\n\n"
+                          "See `packets` of `ibwire.connections.packets.Rows`.");
+
+static PyObject *packet_of(const Row *row, PyTypeObject *type) {
+    PyObject *packet = type->tp_alloc(type, 19);
+    if (!packet)
+        return NULL;
+    PyObject *fields[] = {
+        PyLong_FromLongLong(row->number),
+        PyLong_FromLongLong(row->time_ns),
+        PyLong_FromUnsignedLongLong(row->va),
+        PyLong_FromLong(row->flow),
+        PyLong_FromUnsignedLong(row->psn),
+        PyLong_FromUnsignedLong(row->length),
+        PyLong_FromUnsignedLong(row->size),
+        PyLong_FromUnsignedLong(row->dma_len),
+        PyLong_FromUnsignedLong(row->rkey),
+        PyLong_FromUnsignedLong(row->msn),
+        PyLong_FromUnsignedLong(row->icrc),
+        PyLong_FromLong(row->ip_id),
+        PyLong_FromLong(row->syndrome),
+        PyLong_FromLong(row->port),
+        PyLong_FromLong(row->file),
+        PyLong_FromLong(row->opcode),
+        PyBool_FromLong(row->ack_req),
+        PyBool_FromLong(row->marked),
+        PyBool_FromLong(row->damaged),
+    };
+    int is_whole = 1;
+    for (int at = 0; at < 19; at++) {
+        is_whole &= fields[at] != NULL;
+        PyTuple_SET_ITEM(packet, at, fields[at]);
+    }
+    if (!is_whole)
+        Py_CLEAR(packet);
+    return packet;
+}
+
+static PyObject *packets(PyObject *self, PyObject *args) {
+    PyObject *rows_of, *found = NULL;
+    PyTypeObject *type;
+    Buffers held = {.count = 0};
+    if (!PyArg_ParseTuple(args, "OO!", &rows_of, &PyType_Type, &type))
+        return NULL;
+    if (!PyType_IsSubtype(type, &PyTuple_Type)) {
+        PyErr_SetString(PyExc_TypeError, "packets are tuples");
+        return NULL;
+    }
+    const Row *rows = array(&held, rows_of, -1, 1, 0);
+    if (!rows)
+        goto end;
+    Py_ssize_t count = last_size(&held) / sizeof(Row);
+    if ((found = PyList_New(count)))
+        for (Py_ssize_t each = 0; each < count; each++) {
+            PyObject *packet = packet_of(&rows[each], type);
+            if (!packet) {
+                Py_CLEAR(found);
+                goto end;
+            }
+            PyList_SET_ITEM(found, each, packet);
+        }
+end:
+    release(&held);
+    return found;
+}
+
 static PyMethodDef functions[] = {
     {"crc32", crc32, METH_VARARGS, crc32_doc},
     {"icrcs", icrcs, METH_VARARGS, icrcs_doc},
     {"record_starts", record_starts, METH_VARARGS, record_starts_doc},
     {"plain_frames", plain_frames, METH_VARARGS, plain_frames_doc},
+    {"packets", packets, METH_VARARGS, packets_doc},
     {"read_packets", read_packets, METH_VARARGS, read_packets_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -119,6 +119,9 @@ class Rows:
 
     def packets(self) -> list[TransportPacket]:
         """The packets one by one."""
+        if native is not None:
+            found: list[TransportPacket] = native.packets(self._data, TransportPacket)
+            return found
         return list(map(_packet_of, _FIELDS.iter_unpack(self._data.tobytes())))
 
     def packet(self, row: int) -> TransportPacket:

@@ -99,6 +99,20 @@ def test_crc_is_that_of_zlib_for_every_length() -> None:
     assert found == [zlib.crc32(data[size % 13 : size], size) for size in lengths]
 
 
+def test_packets_one_by_one_are_the_same() -> None:
+    """Of any bytes, so with values up to the largest of each type."""
+    raw = np.random.default_rng(1).integers(0, 256, (50, packets.ROW.itemsize), np.uint8)
+    raw[:20] |= 0x80
+    raw[:, -4:] &= 1
+    rows = packets.Rows(raw.view(packets.ROW)[:, 0])
+
+    one, other = both(rows.packets)
+
+    assert one == other
+    assert {type(each) for each in other} == {packets.TransportPacket}
+    assert [list(map(type, each)) for each in one] == [list(map(type, each)) for each in other]
+
+
 @each_capture
 def test_shipped_capture_reads_the_same(path: Path) -> None:
     def read() -> list[dict[str, Any]]:
