@@ -424,6 +424,71 @@ end:
 
 /* Fields of packets. */
 
+/* Where the addresses of a header begin, how many words of 32 bits they are, and the bits of these
+   that count: of the LRH all words, without lanes and lengths. */
+static const struct {
+    int offset, words;
+    uint32_t bits;
+} ADDRESSES[] = {{12, 2, 0xFFFFFFFF}, {8, 8, 0xFFFFFFFF}, {8, 8, 0xFFFFFFFF}, {0, 2, 0xFFFF}};
+
+PyDoc_STRVAR(flow_hashes_doc,
+             "flow_hashes(data, rows, services, factors, bth, deth, ipv4, ipv6, grh, lrh, out)\n"
+             "--\n\nSee `ibwire.connections.flow._hashes`.");
+
+static PyObject *flow_hashes(PyObject *self, PyObject *args) {
+    PyObject *of[11], *done = NULL;
+    Buffers held = {.count = 0};
+    const int64_t *bth, *deth, *headers[4];
+    if (!PyArg_ParseTuple(args, "OOOOOOOOOOO", &of[0], &of[1], &of[2], &of[3], &of[4], &of[5],
+                          &of[6], &of[7], &of[8], &of[9], &of[10]))
+        return NULL;
+    Bytes data = array(&held, of[0], -1, 1, 0);
+    if (!data)
+        goto end;
+    int64_t size = last_size(&held);
+    const int64_t *rows = array(&held, of[1], -1, 8, 0);
+    if (!rows)
+        goto end;
+    Py_ssize_t count = last_size(&held) / 8;
+    const uint64_t *services = array(&held, of[2], 256, 8, 0);
+    const uint64_t *factors = services ? array(&held, of[3], 10, 8, 0) : NULL;
+    if (!factors || !(bth = array(&held, of[4], -1, 8, 0)))
+        goto end;
+    Py_ssize_t frames = last_size(&held) / 8;
+    if (!(deth = array(&held, of[5], frames, 8, 0)))
+        goto end;
+    for (int kind = 0; kind < 4; kind++)
+        if (!(headers[kind] = array(&held, of[6 + kind], frames, 8, 0)))
+            goto end;
+    uint64_t *out = array(&held, of[10], count, 8, 1);
+    if (!out)
+        goto end;
+    for (Py_ssize_t each = 0; each < count; each++) {
+        int64_t row = rows[each];
+        if (row < 0 || row >= frames || bth[row] < 0 || bth[row] + BTH_SIZE > size) {
+            PyErr_SetString(PyExc_ValueError, "a packet lies outside the buffer");
+            goto end;
+        }
+        Bytes packet = data + bth[row];
+        uint64_t value = ((uint64_t)be24(packet + 5) << 8 | services[packet[0]]) * factors[0];
+        if (deth[row] >= 0 && deth[row] + 8 <= size)
+            value += be24(data + deth[row] + 5) * factors[1];
+        for (int kind = 0; kind < 4; kind++) {
+            int64_t at = headers[kind][row] + ADDRESSES[kind].offset;
+            if (headers[kind][row] < 0 || at + 4 * ADDRESSES[kind].words > size)
+                continue;
+            for (int word = 0; word < ADDRESSES[kind].words; word++)
+                value += (be32(data + at + 4 * word) & ADDRESSES[kind].bits) * factors[2 + word];
+            break; /* only what `addresses` reads: one hash a key */
+        }
+        out[each] = value ^ value >> 31;
+    }
+    done = Py_NewRef(Py_None);
+end:
+    release(&held);
+    return done;
+}
+
 /* One row of `ibwire.connections.packets.ROW`. */
 typedef struct {
     int64_t number, time_ns;
@@ -609,6 +674,7 @@ static PyMethodDef functions[] = {
     {"icrcs", icrcs, METH_VARARGS, icrcs_doc},
     {"record_starts", record_starts, METH_VARARGS, record_starts_doc},
     {"plain_frames", plain_frames, METH_VARARGS, plain_frames_doc},
+    {"flow_hashes", flow_hashes, METH_VARARGS, flow_hashes_doc},
     {"packets", packets, METH_VARARGS, packets_doc},
     {"read_packets", read_packets, METH_VARARGS, read_packets_doc},
     {NULL, NULL, 0, NULL},

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 import numpy.typing as npt
 
+from ibwire.base.native import native
 from ibwire.capture.index import gather
 from ibwire.connections.packets import Fields
 from ibwire.dissect import Columns
@@ -227,6 +228,12 @@ _LID = np.uint64(0xFFFF)
 def _hashes(columns: Columns, rows: npt.NDArray[np.int64]) -> Keys:
     """(n,) equal for packets of one flow, different for different flows, except by chance."""
     frames = columns.frames
+    if native is not None:
+        found = np.empty(len(rows), np.uint64)
+        headers = (h.BTH, h.DETH, *(header for header, _, _ in _ADDRESSES))
+        positions = map(frames.position, headers)
+        native.flow_hashes(frames.data, rows, _SERVICES, _FACTORS, *positions, found)
+        return found
     of = Fields(columns, rows).of
     value: Keys = of(h.BTH)("dest_qp", np.uint64) << np.uint64(8)
     value |= _SERVICES[frames.opcode[rows]]

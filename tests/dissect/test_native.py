@@ -20,7 +20,7 @@ from examples import scaled
 from ibwire.base.errors import CaptureError
 from ibwire.capture import RecordBatch, open_capture, pcap
 from ibwire.capture.index import PADDING
-from ibwire.connections import packets
+from ibwire.connections import flow, packets
 from ibwire.dissect import Columns, frames, icrc
 from ibwire_layers import headers as h
 from ibwire_layers import outer
@@ -31,7 +31,7 @@ from vectors import LINK_PACKET, load
 
 T = TypeVar("T")
 
-USERS = pcap, frames, icrc, packets
+USERS = pcap, frames, icrc, packets, flow
 """Modules that have a pass of their own in Python."""
 
 
@@ -79,6 +79,7 @@ def what_is_read(batch: RecordBatch) -> dict[str, Any]:
         found[header.__name__] = many.position(header)
     found |= {"bth": many.bth, "icrc": icrc.icrc_status(many), "bytes": batch.data.copy()}
     rows = packets.known(columns)
+    found["flow hash"] = flow._hashes(columns, rows)
     read = packets.read(columns, rows, np.arange(len(rows), dtype=np.int32))
     found |= {f"packet {name}": getattr(read, name) for name in packets.ROW.names or ()}
     return found
