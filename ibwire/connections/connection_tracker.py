@@ -42,8 +42,11 @@ ALONE: Final = 4
 """
 FEW: Final = 6
 """With fewer packets up to the next break it goes on, for the same reason."""
+FIRST_TOGETHER: Final = 8
+"""Packets that become objects at first: two thirds of the irregular parts of a connection are not
+longer (1 % of the packets of 256 connections lost)."""
 TOGETHER: Final = 16
-"""Packets that become objects at a time."""
+"""Packets that become objects at a time behind them."""
 
 
 @dataclass(slots=True)
@@ -163,9 +166,9 @@ class ConnectionTracker:
         which end sent each. breaks: those of all rows.
         """
         one, other = self.requests
-        begin = start
+        begin, together = start, FIRST_TOGETHER
         while begin < end:
-            part = slice(begin, min(begin + TOGETHER, end))
+            part = slice(begin, min(begin + together, end))
             ways: list[int] = direction[part].tolist()
             packets = rows.take(part).packets()
             at = 0
@@ -175,7 +178,7 @@ class ConnectionTracker:
                 if may_go and breaks.following(here) - here >= FEW:
                     return here - start
                 at += self.take_some(ways, packets, at)
-            begin += TOGETHER
+            begin, together = begin + together, TOGETHER
         return end - start
 
     def _goes_on(self, direction: int, packet: TransportPacket) -> bool:

@@ -40,29 +40,37 @@ class Identity:
     first: int = -1
     """Of the first packet; -1 before it."""
     counts_up: bool = False
-    _newest: dict[int, int] = field(default_factory=dict)
-    _waiting: list[_Ids] = field(default_factory=list)
-    """Packets that are not in `_newest` yet, so that they stay arrays; oldest first."""
+    _parts: list[_Ids | dict[int, int]] = field(default_factory=list)
+    """The newest packets, oldest first: as arrays, or ICRCs by identification. They are looked up
+    where they are, by `icrc_of`."""
+
+    def icrc_of(self, ip_id: int) -> int:
+        """The ICRC of the newest packet with this identification; -1 where none is among the newest
+        ones."""
+        newer = 0
+        for part in reversed(self._parts):
+            if isinstance(part, dict):
+                found, place = part.get(ip_id, -1), 0
+            else:
+                place = part.place(ip_id)
+                found = -1 if place < 0 else int(part.icrc[part.start + place])
+            newer += len(part)
+            if found >= 0:
+                # With more packets after it, it may be forgotten.
+                return found if newer - place <= KEEP else self.newest.get(ip_id, -1)
+        return -1
 
     @property
     def newest(self) -> dict[int, int]:
-        """ICRC by identification, of the newest packets."""
-        if self._waiting:
-            waiting, self._waiting = self._waiting, []
-            for each in waiting:
-                self._add_array(each)
-        return self._newest
-
-    def _add_array(self, added: _Ids) -> None:
-        """Put packets into `_newest`."""
-        numbers: list[int] = added.ip_id[added.start : added.end].tolist()
-        icrcs: list[int] = added.icrc[added.start : added.end].tolist()
-        found = dict(zip(numbers, icrcs, strict=True))
-        if len(found) == len(numbers):
-            self._newest = _renewed(self._newest, found)
-        else:
-            for ip_id, icrc in zip(numbers, icrcs, strict=True):
-                self._remember(ip_id, icrc)
+        """ICRC by identification, of the newest packets, oldest first."""
+        parts = self._parts
+        if len(parts) == 1 and isinstance(parts[0], dict):
+            return parts[0]
+        newest: dict[int, int] = {}
+        for part in parts:
+            newest = _renewed(newest, part if isinstance(part, dict) else part.icrcs())
+        self._parts[:] = [newest] if newest else []
+        return newest
 
     def note(self, packet: TransportPacket) -> int:
         """Remember a packet; returns how many identifications it has passed over.
@@ -79,7 +87,7 @@ class Identity:
         elif 0 < step <= 0x10000 - REORDER_IDS:
             self.high, self.counts_up = ip_id, step < REORDER_IDS
             skipped = step - 1
-        elif step and ip_id not in self.newest and not self._precedes_all(ip_id):
+        elif step and self.icrc_of(ip_id) < 0 and not self._precedes_all(ip_id):
             skipped = -1
         self._remember(ip_id, packet.icrc)
         return skipped
@@ -100,7 +108,8 @@ class Identity:
         self.high = int(ip_id[-1])
         if len(moved):
             start = max(len(ip_id) - KEEP, 0)
-            self.remember(ip_id[start:].copy(), icrc[start:].copy(), 0, len(ip_id) - start)
+            kept = ip_id[start:].copy(), icrc[start:].copy()
+            self.remember(*kept, 0, len(ip_id) - start, last=self.high, ahead=int(step.sum()))
         else:
             self._remember(self.high, int(icrc[-1]))
         return np.maximum(step.astype(np.int64) - 1, 0)
@@ -111,37 +120,49 @@ class Identity:
         icrc: npt.NDArray[np.uint32],
         start: int,
         end: int,
+        *,
+        last: int,
+        ahead: int,
     ) -> None:
         """Remember the packets at these places of arrays, which it keeps until `copy_kept`.
 
-        The identification of each is ahead of the one before.
+        The identification of each is ahead of the one before. last: that of the last one. ahead:
+        how far it is at most ahead of the first one.
         """
-        waiting = self._waiting
-        waiting.append(_Ids(ip_id, icrc, max(start, end - KEEP), end))
-        newer, place = 0, len(waiting)
+        parts = self._parts
+        if len(parts) == PARTS:
+            parts[:] = [self.newest]
+        parts.append(_Ids(ip_id, icrc, max(start, end - KEEP), end, last, ahead))
+        newer, place = 0, len(parts)
         while place and newer < KEEP:
             place -= 1
-            # The first may repeat the last identification of the part before.
-            newer += waiting[place].end - waiting[place].start - 1
+            part = parts[place]
+            if isinstance(part, _Ids):
+                # The first may repeat the last identification of the part before.
+                newer += part.end - part.start - 1
         if place:
-            del waiting[:place]
-        if len(waiting) == PARTS:
-            self._newest = self.newest
+            del parts[:place]
 
     def copy_kept(self) -> None:
         """Copy what is kept of larger arrays, so that those are freed."""
-        for each in self._waiting:
-            if each.end - each.start < len(each.ip_id):
-                each.ip_id = each.ip_id[each.start : each.end].copy()
-                each.icrc = each.icrc[each.start : each.end].copy()
-                each.start, each.end = 0, each.end - each.start
+        for part in self._parts:
+            if isinstance(part, _Ids):
+                part.copy_kept()
 
     def _remember(self, ip_id: int, icrc: int) -> None:
-        newest = self.newest if self._waiting else self._newest
+        parts = self._parts
+        newest = parts[-1] if parts else None
+        if not isinstance(newest, dict):
+            if len(parts) == PARTS:
+                newest = self.newest
+            else:
+                newest = {}
+                parts.append(newest)
         newest.pop(ip_id, None)
         newest[ip_id] = icrc
         if len(newest) > KEEP:
             del newest[next(iter(newest))]
+            del parts[:-1]
 
     def _precedes_all(self, ip_id: int) -> bool:
         """Whether a packet was sent before the first that was seen."""
@@ -154,6 +175,8 @@ class Identity:
         """
         step = other.ip_id - one.ip_id & 0xFFFF
         step = min(step, REORDER_IDS) if step <= 0x10000 - REORDER_IDS else 0
+        if step <= 1:
+            return set()
         return {one.ip_id + each & 0xFFFF for each in range(1, step)}.difference(self.newest)
 
     def decides(self, packet: TransportPacket) -> bool:
@@ -171,7 +194,7 @@ class Identity:
 
     def is_copy(self, packet: TransportPacket) -> bool:
         """Whether this is the same packet as an earlier one, where the identification decides."""
-        return self.newest.get(packet.ip_id) == packet.icrc
+        return self.icrc_of(packet.ip_id) == packet.icrc
 
     def is_duplicate(
         self, packet: TransportPacket, before: TransportPacket | None, *, has_cause: bool
@@ -190,9 +213,12 @@ class Identity:
 
 
 class _Ids:
-    """Identifications and ICRCs from a place of arrays on, to before another one."""
+    """Identifications and ICRCs from a place of arrays on, to before another one.
 
-    __slots__ = ("end", "icrc", "ip_id", "start")
+    last: the last identification. ahead: how far it is at most ahead of the first one.
+    """
+
+    __slots__ = ("_ahead", "_ip_id", "_last", "_places", "end", "icrc", "start")
 
     def __init__(
         self,
@@ -200,9 +226,45 @@ class _Ids:
         icrc: npt.NDArray[np.uint32],
         start: int,
         end: int,
+        last: int,
+        ahead: int,
     ) -> None:
-        self.ip_id, self.icrc = ip_id, icrc
+        self._ip_id, self.icrc = ip_id, icrc
         self.start, self.end = start, end
+        self._last, self._ahead = last, ahead
+        self._places: dict[int, int] | None = None
+        """By identification, made when one may be among them."""
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+    def place(self, ip_id: int) -> int:
+        """Where the newest packet with this identification is among them; -1 without one."""
+        if self._last - ip_id & 0xFFFF > self._ahead:
+            return -1
+        if self._places is None:
+            self._places = dict(zip(self._numbers(), range(len(self)), strict=True))
+        return self._places.get(ip_id, -1)
+
+    def icrcs(self) -> dict[int, int]:
+        """ICRCs by identification, oldest first."""
+        icrcs: list[int] = self.icrc[self.start : self.end].tolist()
+        found: dict[int, int] = {}
+        for ip_id, icrc in zip(self._numbers(), icrcs, strict=True):
+            found.pop(ip_id, None)
+            found[ip_id] = icrc
+        return found
+
+    def copy_kept(self) -> None:
+        """Copy what is kept of larger arrays, so that those are freed."""
+        if len(self) < len(self.icrc):
+            self._ip_id = self._ip_id[self.start : self.end].copy()
+            self.icrc = self.icrc[self.start : self.end].copy()
+            self.start, self.end = 0, len(self)
+
+    def _numbers(self) -> list[int]:
+        numbers: list[int] = self._ip_id[self.start : self.end].tolist()
+        return numbers
 
 
 @dataclass(slots=True, eq=False)

@@ -129,9 +129,10 @@ def count_sides(
             identity.high = found.last_id[place]
             if found.has_moved[place]:
                 identity.counts_up = found.counts_up[place]
-                identity.remember(ip_id, icrc, start, end)
+                ahead = end - start + found.skipped_ids[place]
+                identity.remember(ip_id, icrc, start, end, last=identity.high, ahead=ahead)
             else:
-                identity.remember(ip_id, icrc, end - 1, end)
+                identity.remember(ip_id, icrc, end - 1, end, last=identity.high, ahead=0)
 
 
 def take_requests(

@@ -135,7 +135,7 @@ def _count(
     identity = tracker.connection.identities[way]
     if not identity.counts_up or end - first < FEWEST:
         return 0
-    ip_id, newest = identity.high, identity.newest
+    ip_id = identity.high
     last_ns = tracker.last_ns
     count = 0
     for place in range(at, min(len(packets), at + end - first)):
@@ -146,7 +146,7 @@ def _count(
             or packet.opcode not in opcodes
             or packet.psn != first + count & MASK
             or packet.ip_id != ip_id
-            or ip_id in newest
+            or identity.icrc_of(ip_id) >= 0
             or packet.damaged
             or packet.marked
             or packet.syndrome > INVALID_CREDITS

@@ -109,8 +109,12 @@ def test_many_at_once_are_as_one_by_one(start: int, steps: list[int], cut: int, 
         assert count == 0
 
     assert (together.high, together.counts_up) == (alone.high, alone.counts_up)
-    assert list(together.newest.items()) == list(alone.newest.items())
-    assert len(alone.newest) <= KEEP
+    expected = alone.newest
+    seen = {*ids.tolist(), *(ids - 1 & 0xFFFF).tolist()}
+    for each in seen:  # before they are put together
+        assert together.icrc_of(each) == expected.get(each, -1)
+    assert list(together.newest.items()) == list(expected.items())
+    assert len(expected) <= KEEP
 
 
 def test_identifications_that_come_round_to_the_first_are_all_remembered() -> None:
@@ -162,7 +166,7 @@ def test_what_is_kept_of_arrays_of_many_connections_is_short() -> None:
     ids, psn = rows.ip_id.copy(), rows.psn.astype(np.int64)
     identity, recent = Identity(), Recent()
 
-    identity.remember(ids, rows.icrc.copy(), 100, 300)
+    identity.remember(ids, rows.icrc.copy(), 100, 300, last=299, ahead=199)
     recent.add_places(psn, rows, 100, 300, first=100, last=299)
     identity.copy_kept()
     recent.copy_kept()
