@@ -126,6 +126,11 @@ def odd_completions(difference: Difference) -> Iterator[tuple[tuple[int, ...], s
                 yield each, text.format(f"{_status(each)} of another queue pair")
 
 
+def statuses_of(completions: Sequence[object]) -> set[object]:
+    """The statuses of completions."""
+    return {each[2] for each in completions if isinstance(each, tuple)}
+
+
 def has_same_kind(difference: Difference) -> bool:
     """Whether the first wrong answer is of the kind that is due."""
     expected, got = first_verdicts(difference)

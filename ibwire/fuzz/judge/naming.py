@@ -7,7 +7,6 @@ differs. Findings of one group probably have one cause.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ibwire.fuzz.case import (
@@ -23,6 +22,19 @@ from ibwire.fuzz.case import (
     packet_text,
 )
 from ibwire.fuzz.judge.comparison import Difference, Kind
+from ibwire.fuzz.judge.concurrency import (
+    ACK_DUE,
+    BROKEN,
+    DUPLICATE_ATOMIC,
+    DUPLICATE_RULES,
+    DUPLICATE_WRITE,
+    ELSEWHERE,
+    OF_ANOTHER,
+    is_of_another,
+    of_held,
+    of_pair,
+    place_of,
+)
 from ibwire.fuzz.judge.effects import (
     ANOTHER_ORDER,
     FLUSH,
@@ -37,16 +49,13 @@ from ibwire.fuzz.judge.effects import (
     effect_of,
     extra_frame,
     missing_frame,
-    odd_completions,
+    statuses_of,
 )
-from ibwire.fuzz.judge.findings import verdict
 from ibwire.fuzz.judge.request_names import (
     AFTER_ERROR,
-    AHEAD,
     ERROR,
     FULL,
     INVALIDATE,
-    NOT_READY,
     RESERVED_OPCODE,
     RIGHT_SEND,
     SERVICES,
@@ -58,32 +67,23 @@ from ibwire.fuzz.judge.request_names import (
 from ibwire.fuzz.judge.response_names import INSIDE_MESSAGE
 from ibwire.fuzz.judge.scene import (
     ACK_WAIT,
-    DURING_RNR,
     ENOUGH,
-    GAP_NAK,
-    INSIDE,
     RNR_WAIT,
-    SHORT,
     STEPS,
     TIME,
     WRONG_LKEY,
     Scene,
 )
+from ibwire.fuzz.judge.setting import ORDER, PKEY, REARMED, SHARED, across_wrap, setting_of
 from ibwire.fuzz.judge.subject import About
 from ibwire.fuzz.targets.emulated_device import (
-    PEER_QPN,
     SENDS,
     Emulation,
 )
 from ibwire.rc.profile import Profile
 from ibwire.rc.work import WCStatus, WROpcode
-from ibwire_layers.errors import DecodeError
 from ibwire_layers.opcodes import INFO, Operation, Position
 from ibwire_layers.packet import Packet as WholePacket
-from ibwire_layers.psn import MASK
-
-OF_ANOTHER = "a completion of another queue pair"
-"""The group of differences in what the step is not about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,16 +100,16 @@ class Name:
 
 def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
     """The name of a difference in the last step of a case. profile: of the reference."""
-    last, (case, difference) = case.steps[difference.step], _of_held(case, difference)
+    last, (case, difference) = case.steps[difference.step], of_held(case, difference)
     reference = Emulation(case.connection, profile)
     scene = Scene(reference, case, difference, profile)
-    step, effect = scene.step, _of_pair(scene, effect_of(difference))
-    about = _setting(scene, effect) or _place(scene, effect) or scene.about
-    if _is_of_another(last, scene) and missing_frame(difference) is not None:
-        about = _ELSEWHERE  # the step after a held packet, which such a case needs
+    step, effect = scene.step, of_pair(scene, effect_of(difference))
+    about = setting_of(scene, effect) or place_of(scene, effect) or scene.about
+    if is_of_another(last, scene) and missing_frame(difference) is not None:
+        about = ELSEWHERE  # the step after a held packet, which such a case needs
     if about is FULL and effect.group == "memory":
         about = RIGHT_SEND  # where its bytes go is no matter of its size
-    about = _across_wrap(scene, about)
+    about = across_wrap(scene, about)
     if isinstance(step, Wait):
         if about is RNR_WAIT and _begins_right(difference):
             about = ACK_WAIT  # which begins when the request is sent again
@@ -126,7 +126,7 @@ def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
         elif about.is_ignored:  # where it fails in a malformed packet depends on its opcode
             group = f"{group.partition(' in ')[0]} at {about.group or about.what}"
         return Name(f"{text}: {effect.text}", rule, f"crash: {group}")
-    if about is _SHARED:
+    if about is SHARED:
         return Name(f"{text}: {effect.text}", about.rule, about.group)
     if effect.group in (FLUSH_ORDER, SRQ_LIMIT, LAST_WQE):
         return Name(f"{text}: {effect.text}", effect.rule, effect.group)
@@ -141,7 +141,7 @@ def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
     if about.is_wrong and scene.sends_after_its_end:
         return Name(f"{text}: {effect.text}", AFTER_ERROR.rule, ERROR)
     # Whatever a packet is, its MigReq bit counts while a path is to be armed.
-    ignored = None if about is _REARMED else scene.ignored
+    ignored = None if about is REARMED else scene.ignored
     if about.is_wrong and (ignored is None or about.is_ignored):
         return _of_wrong(text, about, effect, scene)
     if ignored is not None:
@@ -158,58 +158,6 @@ def fault_in(case: Case, place: int, profile: Profile) -> str:
     crash = Difference(place, Kind.CRASH, [], [""])
     about = Scene(Emulation(case.connection, profile), case, crash, profile).about
     return about.what if about.is_wrong else ""
-
-
-def _of_held(case: Case, difference: Difference) -> tuple[Case, Difference]:
-    """A case up to a held packet whose effect differs, which is compared with the step after it."""
-    number = difference.step
-    step, before = case.steps[number], case.steps[number - 1] if number else None
-    is_held = isinstance(before, Packet) and before.held and not isinstance(step, Packet)
-    if not is_held or difference.kind not in (Kind.ANSWER, Kind.MEMORY):
-        return case, difference
-    if difference.kind is Kind.ANSWER:
-        expected, got = map(_responses, (difference.expected, difference.got))
-        if expected == got:
-            return case, difference
-        difference = replace(difference, expected=expected, got=got)
-    assert isinstance(before, Packet)
-    shorter = case.with_steps([*case.steps[: number - 1], replace(before, held=False)])
-    return shorter, replace(difference, step=number - 1)
-
-
-def _is_of_another(step: Step, scene: Scene) -> bool:
-    """Whether a step is for another queue pair than the last one of a scene."""
-    last, pairs = scene.step, scene.connection.pairs
-    if not isinstance(step, Packet | Post | Receive) or not isinstance(last, Packet):
-        return False
-    return step.pair % pairs != last.pair % pairs
-
-
-def _responses(frames: Sequence[object]) -> list[object]:
-    """The responses among what a device has sent."""
-    return [each for each in frames if isinstance(each, bytes) and _has_response(each)]
-
-
-def _has_response(frame: bytes) -> bool:
-    try:
-        info = INFO.get(WholePacket.parse(frame).bth.opcode)
-    except DecodeError:
-        return False
-    return info is not None and info.is_response
-
-
-def _of_pair(scene: Scene, effect: Effect) -> Effect:
-    """The effect, which says so if completions of another queue pair than the step's differ."""
-    step = scene.step
-    if not isinstance(step, Packet | Post | Receive):
-        return effect
-    own = step.pair % scene.connection.pairs
-    for completion, text in odd_completions(scene.difference):
-        if scene.owners.get((completion[0], completion[1]), own) != own:
-            if completion[2] == WCStatus.SUCCESS:
-                return replace(effect, text=text)
-            return replace(effect, text=text, rule=_ELSEWHERE.rule, group=OF_ANOTHER)
-    return effect
 
 
 def _lacks_retry(scene: Scene, effect: Effect) -> bool:
@@ -247,9 +195,9 @@ def _of_wrong(text: str, about: About, effect: Effect, scene: Scene) -> Name:
     if effect.is_executed:
         group = "executed"
         rule = DUPLICATES if about.rule == DUPLICATE_WRITE else rule
-    elif group in OF_FIELD and (about.treatment or rule != _ORDER):
+    elif group in OF_FIELD and (about.treatment or rule != ORDER):
         rule = about.treatment or about.rule
-        if about.rule in _DUPLICATE_RULES and group == "credits" and scene.connection.pairs == 1:
+        if about.rule in DUPLICATE_RULES and group == "credits" and scene.connection.pairs == 1:
             rule = DUPLICATES  # a receive request was used, not those of others counted
         elif rule not in _FIELDS_OF_RULE.get(group, ()):
             rule = _rule_of_field(effect, scene)
@@ -277,14 +225,14 @@ def _of_right(text: str, about: About, effect: Effect, scene: Scene) -> Name:
     if isinstance(step, Post) and about.what:
         rule = about.rule
     elif _sends_nothing_new(scene) and (isinstance(step, Post) or scene.limit_of_requests):
-        rule = scene.limit_of_requests or _ELSEWHERE.rule
+        rule = scene.limit_of_requests or ELSEWHERE.rule
     ignores_credits = _may_send(step) and scene.ignores_credits
     if ignores_credits and not scene.has_wrong:
         text = f"{text} after {_IGNORED_CREDITS.what}" if isinstance(step, Post) else text
         return Name(f"{text}: {effect.text}", _IGNORED_CREDITS.rule, _IGNORED_CREDITS.group)
     before = _cause(scene, effect)
     if before is None and scene.breaks_another_pair and isinstance(step, Packet | Post):
-        before = _BROKEN
+        before = BROKEN
     is_counted = effect.rule in (RNR_RETRY, RETRY_COUNT)
     if before is not None and about not in UNUSUAL.values() and not is_counted:
         wider = f"{what}: {effect.group}"
@@ -292,7 +240,7 @@ def _of_right(text: str, about: About, effect: Effect, scene: Scene) -> Name:
         if before.group == WRAP:
             return Name(f"{text}: {effect.text}", rule, WRAP)
         if scene.breaks_another_pair:
-            rule = _ELSEWHERE.rule
+            rule = ELSEWHERE.rule
         elif not scene.is_reliable:
             rule = before.treatment or before.rule
     if ignores_credits:
@@ -319,7 +267,7 @@ def _rule_of_right(about: About, effect: Effect, scene: Scene) -> str:
         return _rule_of_field(effect, scene) or about.rule
     if not scene.is_reliable:
         return _rule_of_service(about, effect, scene)
-    if about.rule == _ORDER or scene.repeats_invalidate:
+    if about.rule == ORDER or scene.repeats_invalidate:
         return about.rule
     if about.rule == INVALIDATE.rule and _has_failed(scene.difference):
         return about.rule
@@ -371,12 +319,8 @@ def _has_failed(difference: Difference) -> bool:
     if difference.kind is not Kind.COMPLETION:
         return False
     sides = (difference.expected, difference.got)
-    statuses = [_statuses(side) for side in sides]
+    statuses = [statuses_of(side) for side in sides]
     return (WCStatus.SUCCESS in statuses[0]) != (WCStatus.SUCCESS in statuses[1])
-
-
-def _statuses(completions: Sequence[object]) -> set[object]:
-    return {each[2] for each in completions if isinstance(each, tuple)}
 
 
 def _rule_of_nak(about: About, effect: Effect, scene: Scene) -> str:
@@ -427,110 +371,6 @@ def _rule_of_field(effect: Effect, scene: Scene) -> str:
     if not scene.is_reliable and effect.group == "bth.ack_req":
         return SERVICES[scene.service].rule
     return effect.rule
-
-
-def _setting(scene: Scene, effect: Effect) -> About | None:
-    """What is unusual about the queue pair, if a minimised case needs it."""
-    connection, step = scene.connection, scene.step
-    if connection.pkey_index and effect.group in _OF_PKEY:
-        return replace(_PKEY, what=f"with P_Key index {connection.pkey_index}")
-    if connection.rearmed:
-        return _REARMED
-    if not isinstance(step, Packet):
-        return None
-    is_of_request = effect.rule in ("", STATUS) or "wr_id" in effect.group.split()
-    if connection.srq and is_of_request and not _is_dropped_message(scene):
-        return _SHARED
-    if effect.rule not in ("", STATUS) or scene.about.is_wrong:
-        return None
-    info = INFO.get(step.opcode)
-    if connection.sges > 1 and info is not None and info.operation is Operation.SEND:
-        is_silent = effect.group == "no completion" or scene.is_dropped
-        is_dropped = not scene.is_reliable and is_silent
-        difference = scene.difference
-        if difference.kind is Kind.COMPLETION and WCStatus.LOC_PROT_ERR in _statuses(
-            difference.got
-        ):
-            return _SGES_KEY
-        is_refused = effect.nak or is_dropped or scene.stores_nothing
-        return _SGES_REFUSED if is_refused else _SGES
-    return None
-
-
-def _is_dropped_message(scene: Scene) -> bool:
-    """Whether a message of UC is dropped for what is wrong with it, on one side or on both.
-
-    Its receive request, if it is of a shared queue, completes with an error then, which shows it.
-    """
-    about = scene.about
-    if scene.service != "UC" or scene.difference.kind is Kind.CRASH:
-        return False
-    is_unusual = about.is_wrong or not about.rule.endswith("#uc")
-    return is_unusual and about.rule != NOT_READY.rule
-
-
-def _across_wrap(scene: Scene, about: About) -> About:
-    """What a step is about, with the wrap of its PSNs if a short case needs that."""
-    is_own = not isinstance(scene.step, Packet) or _is_response(scene.step)
-    first_psn = scene.connection.sq_psn if is_own else scene.connection.rq_psn
-    is_near = first_psn > MASK - SHORT
-    if not (is_near and scene.is_short) or about.rule.endswith("#psn-order"):
-        return about
-    what = f"{about.what} across the PSN wrap".strip()
-    return replace(
-        about, what=what, rule=_ORDER, treatment="", group=WRAP if about.is_wrong else ""
-    )
-
-
-def _is_response(packet: Packet) -> bool:
-    info = INFO.get(packet.opcode)
-    return info is not None and info.is_response
-
-
-def _place(scene: Scene, effect: Effect) -> About | None:
-    """What the queue pair, or another one, is doing beside, if that is what goes wrong."""
-    step, reference = scene.step, scene.reference
-    if not isinstance(step, Packet) or scene.difference.kind is Kind.CRASH:
-        return None
-    asked = scene.is_answered_from
-    # The frames of a device on a link have other numbers than this reference.
-    if (
-        asked is not None
-        and reference.connection.pairs > 1
-        and asked != reference.symbols["peer_qpn"]
-    ):
-        is_waiting = any(scene.waiting[asked - PEER_QPN :][:1]) if asked >= PEER_QPN else False
-        return DURING_RNR if is_waiting else _ELSEWHERE
-    missing = missing_frame(scene.difference)
-    situation = scene.situation
-    if situation is INSIDE:
-        is_ignored = effect.group in ("no answer", "no completion")
-        return situation if is_ignored else None
-    if situation is DURING_RNR:
-        return situation if effect.group in ("no answer", "an answer", "another answer") else None
-    held, before = scene.held, scene.before
-    if missing is None:
-        is_late = before is AHEAD and scene.about is not AHEAD and _reports_gap(scene)
-        return _while_answered(before) if before is not None and is_late else None
-    if held is not None and _is_of_another(held, scene):
-        return _ELSEWHERE
-    if situation is not None or not scene.is_about_earlier(missing):
-        return situation
-    if before is not None and before.rule in _DUPLICATE_RULES:
-        return _while_answered(before)
-    return replace(_EARLIER, rule=_ACK_DUE) if verdict(missing) == "ACK" else _EARLIER
-
-
-def _while_answered(about: About) -> About:
-    """What a step is about if an answer to the packet before it is wrong."""
-    return replace(_EARLIER, what=f"while {about.what} is to be answered", rule=about.rule)
-
-
-def _reports_gap(scene: Scene) -> bool:
-    """Whether the device sends a NAK for a gap too much, which may be one for a held packet."""
-    extra, held = extra_frame(scene.difference), scene.held
-    is_own = held is not None and not _is_of_another(held, scene)
-    return is_own and extra is not None and verdict(extra) == GAP_NAK
 
 
 def _cause(scene: Scene, effect: Effect) -> About | None:
@@ -628,26 +468,16 @@ def _step_text(step: Step) -> str:
 
 _TRANSPORT = "docs/reference/transport.md#"
 _WIRE = "docs/reference/wire-formats.md#"
-DUPLICATE_WRITE = f"IBA 9.7.5.1.5; {_TRANSPORT}duplicate-write"
 DUPLICATES = f"IBA 9.7.5.1.5, C9-105; {_TRANSPORT}duplicates"
-DUPLICATE_ATOMIC = f"IBA 9.7.5.1.5; {_TRANSPORT}duplicate-atomic"
 SOLICITED = f"IBA 9.2.3; {_TRANSPORT}solicited-event"
 READ_RESOURCES = f"IBA 9.7.4.1.5; {_TRANSPORT}read-resources"
 ACCESS_FLAGS = f"IBA 9.7.4.1.5; {_TRANSPORT}access-flags"
 _PADDING = f"IBA 9.2.4; {_WIRE}padding"
-_ORDER = f"IBA 9.7.1; {_TRANSPORT}psn-order"
 _PSN_COUNT = f"IBA 9.7.2; {_TRANSPORT}psn-count"
-_ACK_DUE = f"IBA 9.7.5.1.2; {_TRANSPORT}ack-due"
 _WRITE_LENGTH = f"C9-93; {_TRANSPORT}write-length"
 
 _LATER_NAKS = ("RNR NAK", "NAK REMOTE_ACCESS")
 """Of checks that come after that of the opcode: who sends them has passed over that one."""
-
-_DUPLICATE_RULES = (
-    DUPLICATE_WRITE,
-    DUPLICATE_ATOMIC,
-    f"IBA 9.7.5.1.5; {_TRANSPORT}duplicate-read",
-)
 
 _OF_NAK = {
     "RNR NAK": f"IBA 9.7.5.2.8; {_TRANSPORT}receive-missing",
@@ -658,9 +488,9 @@ _OF_NAK = {
 """What a NAK says, which may be false; an invalid request may be one for many reasons."""
 
 _RULES_OF_RIGHT = {
-    f"IBA 9.7.5; {_TRANSPORT}ack-due": _ACK_DUE,
-    f"IBA 9.7.5; {_TRANSPORT}write-length": _ACK_DUE,
-    INVALIDATE.rule: _ACK_DUE,
+    f"IBA 9.7.5; {_TRANSPORT}ack-due": ACK_DUE,
+    f"IBA 9.7.5; {_TRANSPORT}write-length": ACK_DUE,
+    INVALIDATE.rule: ACK_DUE,
     f"IBA 9.7.5; {_TRANSPORT}response-kinds": f"IBA 9.7.5; {_TRANSPORT}response-kinds",
     f"IBA 9.4.5; {_TRANSPORT}atomics": f"IBA 9.4.5; {_TRANSPORT}atomics",
     f"IBA A19; {_TRANSPORT}atomic-write": f"IBA A19; {_TRANSPORT}atomic-write",
@@ -676,54 +506,14 @@ _STORED: dict[Operation | None, str] = {
 _FIELDS_OF_RULE = {"bth.psn": (DUPLICATE_WRITE,), "atomicacketh.orig": (DUPLICATE_ATOMIC,)}
 """Rules of packets that say what a field of the response is."""
 
-_PKEY = About(
-    "with another P_Key index", f"IBA 10.9.3; {_WIRE}partition-key", group="another P_Key index"
-)
-
-_OF_PKEY = frozenset(
-    (
-        "bth.pkey",
-        "pkey_index",
-        "no answer",
-        "an answer",
-        "executed",
-        "refused",
-        "another answer",
-        "another NAK",
-        "no completion",
-        "a completion",
-        "status",
-        "memory",
-        FLUSH,
-    )
-)
-"""What goes wrong where P_Keys are compared: packets are taken or dropped, or have another one."""
-
-_ELSEWHERE = About(
-    "while another queue pair answers",
-    f"IBA 10.3.1; {_TRANSPORT}qp-state-actions",
-    group="the answers of another queue pair",
-)
 _MIGRATION = f"IBA 17.2.8, 9.7.6.1.3; {_TRANSPORT}migration, {_TRANSPORT}retry-count"
 """A path changes too early or too late, or retries are counted wrongly."""
 
-_BROKEN = replace(_ELSEWHERE, what="an error of another queue pair", is_wrong=False)
-
-NEEDED = frozenset((WRAP, _PKEY.group, "an alternate path"))
+NEEDED = frozenset((WRAP, PKEY.group, REARMED.group))
 """Groups of what is unusual about a connection, which only a minimised case needs."""
 
-_EARLIER = About("while earlier responses wait", f"IBA 9.7.5.1; {_TRANSPORT}ack-order")
 _IGNORED_CREDITS = About(
     "the credits of a response with data",
     f"IBA 9.7.7.2; {_TRANSPORT}credits-limit",
     group="the credits of a response with data",
-)
-_SGES = About("into a receive of several SGEs", f"IBA 9.7.2; {_TRANSPORT}segmentation")
-_SGES_KEY = replace(_SGES, rule=WRONG_LKEY.rule)
-_SGES_REFUSED = replace(_SGES, rule=f"IBA 9.7.4.1.6; {_TRANSPORT}receive-too-short")
-_SHARED = About(
-    "with a shared receive queue", f"IBA 10.2.9; {_TRANSPORT}srq", group="a shared receive queue"
-)
-_REARMED = About(
-    "with an alternate path", f"IBA 17.2.8; {_TRANSPORT}migration", group="an alternate path"
 )

@@ -1,0 +1,143 @@
+"""What else goes on in the last step of a case: other queue pairs, and responses that wait.
+
+A finding is named after that instead of after the step if it is what goes wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ibwire.fuzz.case import Case, Packet, Post, Receive, Step
+from ibwire.fuzz.judge.comparison import Difference, Kind
+from ibwire.fuzz.judge.effects import Effect, extra_frame, missing_frame, odd_completions
+from ibwire.fuzz.judge.findings import verdict
+from ibwire.fuzz.judge.request_names import AHEAD
+from ibwire.fuzz.judge.scene import DURING_RNR, GAP_NAK, INSIDE, Scene
+from ibwire.fuzz.judge.subject import About
+from ibwire.fuzz.targets.emulated_device import PEER_QPN
+from ibwire.rc.work import WCStatus
+from ibwire_layers.errors import DecodeError
+from ibwire_layers.opcodes import INFO
+from ibwire_layers.packet import Packet as WholePacket
+
+
+def of_pair(scene: Scene, effect: Effect) -> Effect:
+    """The effect, which says so if completions of another queue pair than the step's differ."""
+    step = scene.step
+    if not isinstance(step, Packet | Post | Receive):
+        return effect
+    own = step.pair % scene.connection.pairs
+    for completion, text in odd_completions(scene.difference):
+        if scene.owners.get((completion[0], completion[1]), own) != own:
+            if completion[2] == WCStatus.SUCCESS:
+                return replace(effect, text=text)
+            return replace(effect, text=text, rule=ELSEWHERE.rule, group=OF_ANOTHER)
+    return effect
+
+
+def of_held(case: Case, difference: Difference) -> tuple[Case, Difference]:
+    """A case up to a held packet whose effect differs, which is compared with the step after it."""
+    number = difference.step
+    step, before = case.steps[number], case.steps[number - 1] if number else None
+    is_held = isinstance(before, Packet) and before.held and not isinstance(step, Packet)
+    if not is_held or difference.kind not in (Kind.ANSWER, Kind.MEMORY):
+        return case, difference
+    if difference.kind is Kind.ANSWER:
+        expected, got = map(_responses, (difference.expected, difference.got))
+        if expected == got:
+            return case, difference
+        difference = replace(difference, expected=expected, got=got)
+    assert isinstance(before, Packet)
+    shorter = case.with_steps([*case.steps[: number - 1], replace(before, held=False)])
+    return shorter, replace(difference, step=number - 1)
+
+
+def place_of(scene: Scene, effect: Effect) -> About | None:
+    """What the queue pair, or another one, is doing beside, if that is what goes wrong."""
+    step, reference = scene.step, scene.reference
+    if not isinstance(step, Packet) or scene.difference.kind is Kind.CRASH:
+        return None
+    asked = scene.is_answered_from
+    # The frames of a device on a link have other numbers than this reference.
+    if (
+        asked is not None
+        and reference.connection.pairs > 1
+        and asked != reference.symbols["peer_qpn"]
+    ):
+        is_waiting = any(scene.waiting[asked - PEER_QPN :][:1]) if asked >= PEER_QPN else False
+        return DURING_RNR if is_waiting else ELSEWHERE
+    missing = missing_frame(scene.difference)
+    situation = scene.situation
+    if situation is INSIDE:
+        is_ignored = effect.group in ("no answer", "no completion")
+        return situation if is_ignored else None
+    if situation is DURING_RNR:
+        return situation if effect.group in ("no answer", "an answer", "another answer") else None
+    held, before = scene.held, scene.before
+    if missing is None:
+        is_late = before is AHEAD and scene.about is not AHEAD and _reports_gap(scene)
+        return _while_answered(before) if before is not None and is_late else None
+    if held is not None and is_of_another(held, scene):
+        return ELSEWHERE
+    if situation is not None or not scene.is_about_earlier(missing):
+        return situation
+    if before is not None and before.rule in DUPLICATE_RULES:
+        return _while_answered(before)
+    return replace(_EARLIER, rule=ACK_DUE) if verdict(missing) == "ACK" else _EARLIER
+
+
+def _while_answered(about: About) -> About:
+    """What a step is about if an answer to the packet before it is wrong."""
+    return replace(_EARLIER, what=f"while {about.what} is to be answered", rule=about.rule)
+
+
+def _reports_gap(scene: Scene) -> bool:
+    """Whether the device sends a NAK for a gap too much, which may be one for a held packet."""
+    extra, held = extra_frame(scene.difference), scene.held
+    is_own = held is not None and not is_of_another(held, scene)
+    return is_own and extra is not None and verdict(extra) == GAP_NAK
+
+
+def is_of_another(step: Step, scene: Scene) -> bool:
+    """Whether a step is for another queue pair than the last one of a scene."""
+    last, pairs = scene.step, scene.connection.pairs
+    if not isinstance(step, Packet | Post | Receive) or not isinstance(last, Packet):
+        return False
+    return step.pair % pairs != last.pair % pairs
+
+
+def _responses(frames: Sequence[object]) -> list[object]:
+    """The responses among what a device has sent."""
+    return [each for each in frames if isinstance(each, bytes) and _has_response(each)]
+
+
+def _has_response(frame: bytes) -> bool:
+    try:
+        info = INFO.get(WholePacket.parse(frame).bth.opcode)
+    except DecodeError:
+        return False
+    return info is not None and info.is_response
+
+
+_TRANSPORT = "docs/reference/transport.md#"
+
+OF_ANOTHER = "a completion of another queue pair"
+"""The group of differences in what the step is not about."""
+
+ELSEWHERE = About(
+    "while another queue pair answers",
+    f"IBA 10.3.1; {_TRANSPORT}qp-state-actions",
+    group="the answers of another queue pair",
+)
+BROKEN = replace(ELSEWHERE, what="an error of another queue pair", is_wrong=False)
+
+DUPLICATE_WRITE = f"IBA 9.7.5.1.5; {_TRANSPORT}duplicate-write"
+DUPLICATE_ATOMIC = f"IBA 9.7.5.1.5; {_TRANSPORT}duplicate-atomic"
+DUPLICATE_RULES = (
+    DUPLICATE_WRITE,
+    DUPLICATE_ATOMIC,
+    f"IBA 9.7.5.1.5; {_TRANSPORT}duplicate-read",
+)
+ACK_DUE = f"IBA 9.7.5.1.2; {_TRANSPORT}ack-due"
+_EARLIER = About("while earlier responses wait", f"IBA 9.7.5.1; {_TRANSPORT}ack-order")

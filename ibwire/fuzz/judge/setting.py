@@ -1,0 +1,108 @@
+"""What is unusual about the queue pairs of a case, if a minimised case needs it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ibwire.fuzz.case import Packet
+from ibwire.fuzz.judge.comparison import Kind
+from ibwire.fuzz.judge.effects import FLUSH, STATUS, Effect, statuses_of
+from ibwire.fuzz.judge.request_names import NOT_READY, WRAP
+from ibwire.fuzz.judge.scene import SHORT, WRONG_LKEY, Scene
+from ibwire.fuzz.judge.subject import About
+from ibwire.rc.work import WCStatus
+from ibwire_layers.opcodes import INFO, Operation
+from ibwire_layers.psn import MASK
+
+
+def setting_of(scene: Scene, effect: Effect) -> About | None:
+    """What is unusual about the queue pair of the last step, if that explains an effect."""
+    connection, step = scene.connection, scene.step
+    if connection.pkey_index and effect.group in _OF_PKEY:
+        return replace(PKEY, what=f"with P_Key index {connection.pkey_index}")
+    if connection.rearmed:
+        return REARMED
+    if not isinstance(step, Packet):
+        return None
+    is_of_request = effect.rule in ("", STATUS) or "wr_id" in effect.group.split()
+    if connection.srq and is_of_request and not _is_dropped_message(scene):
+        return SHARED
+    if effect.rule not in ("", STATUS) or scene.about.is_wrong:
+        return None
+    info = INFO.get(step.opcode)
+    if connection.sges > 1 and info is not None and info.operation is Operation.SEND:
+        is_silent = effect.group == "no completion" or scene.is_dropped
+        is_dropped = not scene.is_reliable and is_silent
+        difference = scene.difference
+        is_completion = difference.kind is Kind.COMPLETION
+        if is_completion and WCStatus.LOC_PROT_ERR in statuses_of(difference.got):
+            return _SGES_KEY
+        is_refused = effect.nak or is_dropped or scene.stores_nothing
+        return _SGES_REFUSED if is_refused else _SGES
+    return None
+
+
+def _is_dropped_message(scene: Scene) -> bool:
+    """Whether a message of UC is dropped for what is wrong with it, on one side or on both.
+
+    Its receive request, if it is of a shared queue, completes with an error then, which shows it.
+    """
+    about = scene.about
+    if scene.service != "UC" or scene.difference.kind is Kind.CRASH:
+        return False
+    is_unusual = about.is_wrong or not about.rule.endswith("#uc")
+    return is_unusual and about.rule != NOT_READY.rule
+
+
+def across_wrap(scene: Scene, about: About) -> About:
+    """What a step is about, with the wrap of its PSNs if a short case needs that."""
+    is_own = not isinstance(scene.step, Packet) or _is_response(scene.step)
+    first_psn = scene.connection.sq_psn if is_own else scene.connection.rq_psn
+    is_near = first_psn > MASK - SHORT
+    if not (is_near and scene.is_short) or about.rule.endswith("#psn-order"):
+        return about
+    what = f"{about.what} across the PSN wrap".strip()
+    return replace(about, what=what, rule=ORDER, treatment="", group=WRAP if about.is_wrong else "")
+
+
+def _is_response(packet: Packet) -> bool:
+    info = INFO.get(packet.opcode)
+    return info is not None and info.is_response
+
+
+_TRANSPORT = "docs/reference/transport.md#"
+_WIRE = "docs/reference/wire-formats.md#"
+ORDER = f"IBA 9.7.1; {_TRANSPORT}psn-order"
+
+PKEY = About(
+    "with another P_Key index", f"IBA 10.9.3; {_WIRE}partition-key", group="another P_Key index"
+)
+
+_OF_PKEY = frozenset(
+    (
+        "bth.pkey",
+        "pkey_index",
+        "no answer",
+        "an answer",
+        "executed",
+        "refused",
+        "another answer",
+        "another NAK",
+        "no completion",
+        "a completion",
+        "status",
+        "memory",
+        FLUSH,
+    )
+)
+"""What goes wrong where P_Keys are compared: packets are taken or dropped, or have another one."""
+
+_SGES = About("into a receive of several SGEs", f"IBA 9.7.2; {_TRANSPORT}segmentation")
+_SGES_KEY = replace(_SGES, rule=WRONG_LKEY.rule)
+_SGES_REFUSED = replace(_SGES, rule=f"IBA 9.7.4.1.6; {_TRANSPORT}receive-too-short")
+SHARED = About(
+    "with a shared receive queue", f"IBA 10.2.9; {_TRANSPORT}srq", group="a shared receive queue"
+)
+REARMED = About(
+    "with an alternate path", f"IBA 17.2.8; {_TRANSPORT}migration", group="an alternate path"
+)
