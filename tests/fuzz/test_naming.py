@@ -41,6 +41,7 @@ from mutants.table import EDGES, FIRMWARE, FUZZED, INTERACTIONS, read_mutants
 PLANTED = FUZZED | read_mutants(INTERACTIONS) | read_mutants(EDGES) | read_mutants(FIRMWARE)
 
 SEND = Packet(int(OpCode.RC_SEND_ONLY))
+SEND_LAST = Packet(int(OpCode.RC_SEND_LAST), length=8)
 WRITE = Packet(int(OpCode.RC_RDMA_WRITE_ONLY), length=8)
 WRITE_FIRST = Packet(int(OpCode.RC_RDMA_WRITE_FIRST), length=256, fields={"reth.dma_len": 512})
 READ = Packet(int(OpCode.RC_RDMA_READ_REQUEST), fields={"reth.dma_len": 8})
@@ -736,6 +737,7 @@ HELD_BACK: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
 """What holds requests back, which are never sent: how messages are cut is no matter of it."""
 
 WAITING_ACK = "waiting-ack-of-another-lost"
+DROPPED = "rnr-nak-drops-waiting-responses"
 NEEDED: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
     (  # seven retries and the end, and one retry less
         "rnr-nak-uses-retry-cnt",
@@ -898,6 +900,28 @@ NEEDED: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
         ],
         "COMPARE_SWAP (while another queue pair answers): nothing instead of ACK",
         "qp-state-actions",
+    ),
+    (  # the last packet has the PSN of those before it
+        DROPPED,
+        Connection(receives=0),
+        [SEND.altered(held=True), SEND.altered(held=True), SEND_LAST],
+        "SEND_LAST (while earlier responses wait): nothing instead of RNR NAK wait=0.64ms",
+        "ack-order, docs/reference/transport.md#receive-missing",
+    ),
+    (  # a sequence NAK has the PSN that is expected
+        DROPPED,
+        Connection(receives=0),
+        [SEND.altered(psn=("expected", 1), held=True), SEND],
+        "SEND_ONLY (while a request behind a gap is to be answered): "
+        "nothing instead of NAK PSN_SEQUENCE_ERROR",
+        "ack-order, docs/reference/transport.md#psn-ahead",
+    ),
+    (
+        DROPPED,
+        Connection(receives=1),
+        [SEND.altered(held=True), SEND],
+        "SEND_ONLY (while earlier responses wait): nothing instead of ACK",
+        "ack-order, docs/reference/transport.md#ack-due",
     ),
 )
 """What a minimised case needs, which the rule is about."""

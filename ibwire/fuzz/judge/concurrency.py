@@ -82,9 +82,31 @@ def place_of(scene: Scene, effect: Effect) -> About | None:
         return ELSEWHERE
     if situation is not None or not scene.is_about_earlier(missing):
         return situation
-    if before is not None and before.rule in DUPLICATE_RULES:
-        return _while_answered(before)
-    return replace(_EARLIER, rule=ACK_DUE) if verdict(missing) == "ACK" else _EARLIER
+    return _while_earlier_waits(before, missing, is_overtaken=bool(scene.difference.got))
+
+
+def _while_earlier_waits(before: About | None, missing: bytes, *, is_overtaken: bool) -> About:
+    """What a step is about if the response to what came before it is never sent.
+
+    is_overtaken: whether a later one is.
+    """
+    about, due = _EARLIER, _EARLIER.rule
+    if before is not None and (before is AHEAD or before.rule in DUPLICATE_RULES):
+        about, due = _while_answered(before), before.rule
+    elif verdict(missing) == "ACK":
+        due = ACK_DUE
+    elif before is not None and before.is_wrong and "NAK" in verdict(missing):
+        due = before.rule
+    return replace(about, rule=_both(_EARLIER.rule, due) if is_overtaken else due)
+
+
+def _both(one: str, other: str) -> str:
+    """Two rules as one: their sections of the specification, and their entries."""
+    if one == other:
+        return one
+    sections, entries = one.split("; ")
+    others, more = other.split("; ")
+    return f"{sections}, {others.removeprefix('IBA ')}; {entries}, {more}"
 
 
 def _while_answered(about: About) -> About:

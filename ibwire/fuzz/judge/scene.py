@@ -47,10 +47,13 @@ from ibwire.fuzz.targets.emulated_device import (
 )
 from ibwire.fuzz.vocabulary.binding import Binding, emulated_binding
 from ibwire.rc.profile import Profile
+from ibwire_layers import syndrome as aeth
 from ibwire_layers.errors import DecodeError
+from ibwire_layers.headers import AETH
 from ibwire_layers.opcodes import INFO, Operation
 from ibwire_layers.packet import Packet as WholePacket
 from ibwire_layers.psn import HALF, MASK
+from ibwire_layers.syndrome import AckKind
 
 ENOUGH = 2
 """Earlier steps of one kind that a minimised case takes at most, unless their number matters."""
@@ -90,6 +93,8 @@ class Scene:
         """Whether each queue pair waits after an RNR NAK before the last step."""
         self.owners: dict[tuple[int, int], int] = {}
         """The queue pair of each work request before the last step, by queue and number."""
+        self._unsent: set[tuple[int, int | None]] = set()
+        """PSN and NAK of each response that waits before the last step."""
         self.is_unstored = self.is_beyond = False
         """Whether memory was to be written and is as it was; whether the reverse."""
         content = b""
@@ -129,6 +134,7 @@ class Scene:
         ]
         self.waiting = [qp.sends.timers.rnr is not None for qp in reference.pairs]
         self.owners = _owners(reference)
+        self._unsent = {(each.psn, each.syndrome) for each in reference.qp.responder.replies}
         if isinstance(step, Packet):
             self.last_psn = reference.psn(step.psn[0]) + step.psn[1] & MASK
 
@@ -175,10 +181,14 @@ class Scene:
 
     def is_about_earlier(self, frame: bytes) -> bool:
         """Whether a response is to a request before the last packet, which came before it left."""
+        if self.held is None:
+            return False
+        packet = WholePacket.parse(frame)
+        if (packet.bth.psn, _nak_of(packet)) in self._unsent:
+            return True
         if verdict(frame) == GAP_NAK:
             return False  # which names the PSN that is expected
-        is_earlier = 0 < self.last_psn - WholePacket.parse(frame).bth.psn & MASK < HALF
-        return self.held is not None and is_earlier
+        return 0 < self.last_psn - packet.bth.psn & MASK < HALF
 
     @property
     def is_answered_from(self) -> int | None:
@@ -313,6 +323,13 @@ class Scene:
             if isinstance(step, Packet) and _is_read(step)
         ]
         return any(isinstance(each, int) and each > mtu for each in lengths)
+
+
+def _nak_of(packet: WholePacket) -> int | None:
+    """The syndrome of a NAK or RNR NAK; `None` for another response."""
+    header = packet.extension(AETH)
+    is_nak = header is not None and aeth.kind(header.syndrome) is not AckKind.ACK
+    return header.syndrome if header is not None and is_nak else None
 
 
 def _is_read(packet: Packet) -> bool:
