@@ -159,7 +159,8 @@ def _wanted(tables: Sequence[Path], only: Sequence[str]) -> dict[Path, list[str]
             mutants = read_mutants(table)
         except (OSError, ValueError, KeyError, TypeError, AssertionError) as error:
             raise click.BadParameter(f"{table}: {error!r}", param_hint="TABLE") from None
-        names = [name for name, each in mutants.items() if each.fuzz is not None or table != TABLE]
+        is_own = table.resolve() == TABLE
+        names = [name for name, each in mutants.items() if each.fuzz is not None or not is_own]
         wanted[table] = [name for name in names if not only or name in only]
     known = {name for names in wanted.values() for name in names}
     for name in only:

@@ -20,9 +20,9 @@ from ibwire.fuzz.vocabulary.vocabularies import CONNECTION_MANAGER
 from ibwire.rc.profile import SPEC
 from ibwire_layers.opcodes import OpCode
 from mutants.engine import copied
-from mutants.table import FIRMWARE, read_mutants
+from mutants.table import FIRMWARE, FUZZED, read_mutants
 
-MUTANTS = read_mutants(FIRMWARE)
+MUTANTS = FUZZED | read_mutants(FIRMWARE)
 
 
 def said(message: str, exchange: int = 0, **fields: Value) -> Mad:
@@ -38,7 +38,7 @@ def named(fault: str, steps: Sequence[Step], state: str) -> Name:
     )
     assert difference is not None
     assert difference.step == len(steps) - 1
-    return manager_name(difference, steps[-1], state)
+    return manager_name(difference, steps, state)
 
 
 ACCEPTED = [said("REQ"), Command("accept", 0)]
@@ -79,6 +79,13 @@ CASES: Sequence[tuple[str, Sequence[Step], str, str, str]] = (
         "DREQ_SENT",
         "wait in DREQ_SENT: silence instead of DREQ",
         "resending",
+    ),
+    (  # it is the REP that differs from the rest of the exchange
+        "dreq-with-a-wrong-remote-id",
+        [Command("connect", 0), said("REP", rep__local_comm_id=1), said("DREQ")],
+        "REP_RCVD",
+        "DREQ with other IDs than before: silence instead of DREP",
+        "unknown-connection",
     ),
 )
 

@@ -738,6 +738,8 @@ HELD_BACK: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
 
 WAITING_ACK = "waiting-ack-of-another-lost"
 DROPPED = "rnr-nak-drops-waiting-responses"
+LOWERED = "credits-go-back"
+READ_RESPONSE_FIRST = Packet(int(OpCode.RC_RDMA_READ_RESPONSE_FIRST), ("una", 0), length=256)
 NEEDED: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
     (  # seven retries and the end, and one retry less
         "rnr-nak-uses-retry-cnt",
@@ -922,6 +924,95 @@ NEEDED: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
         [SEND.altered(held=True), SEND],
         "SEND_ONLY (while earlier responses wait): nothing instead of ACK",
         "ack-order, docs/reference/transport.md#ack-due",
+    ),
+    (  # where another packet follows at once, only that shows what a held one has stored
+        "padding-of-a-write-stored",
+        USUAL,
+        [
+            wrong(WRITE_FIRST, reth__dma_len=509),
+            Packet(int(OpCode.RC_RDMA_WRITE_LAST), length=253, held=True),
+            wrong(READ, reth__dma_len=768),
+        ],
+        "READ_REQUEST after WRITE_LAST: READ_RESPONSE_MIDDLE with other data",
+        "reth, docs/reference/wire-formats.md#padding",
+    ),
+    (  # some bytes of it are stored
+        "odd-write-across-a-page",
+        Connection(service="UC"),
+        [UC_FIRST.altered(fields={"reth.va": ("va", 4001), "reth.dma_len": 512})],
+        "UC_WRITE_FIRST: other bytes in its memory",
+        "reth",
+    ),
+    (  # the key is seen to be wrong, and called another mistake
+        "bad-key-of-an-atomic-misnamed",
+        USUAL,
+        [wrong(ADD, atomiceth__rkey=("rkey", 1))],
+        "FETCH_ADD (an R_Key with another low byte): "
+        "NAK INVALID_REQUEST instead of NAK REMOTE_ACCESS_ERROR",
+        "remote-key",
+    ),
+    (  # a packet to the other queue pair of the connection
+        "read-inside-a-send",
+        Connection(pairs=2),
+        [
+            Packet(int(OpCode.RC_SEND_FIRST), length=256, fields={"bth.dest_qp": ("qpn", 1)}),
+            READ.altered(pair=1),
+        ],
+        "READ_REQUEST (a READ inside a SEND): READ_RESPONSE_ONLY instead of NAK INVALID_REQUEST",
+        "opcode-sequence",
+    ),
+    (  # the timer expires in time, and not all is retransmitted
+        "ghost-ack-completes",
+        USUAL,
+        [
+            Post(int(WROpcode.RDMA_WRITE), 513),
+            NO_DATA.altered(psn=("una", -2)),
+            Wait(100 * MS),
+        ],
+        "a wait after a response that comes again: nothing instead of WRITE_FIRST",
+        "response-duplicate",
+    ),
+    (  # a NAK with a reserved code acknowledges what is before it, as every NAK does
+        "ack-inside-message-completes",
+        USUAL,
+        [
+            Post(int(WROpcode.RDMA_WRITE), 513),
+            NO_DATA.altered(psn=("una", 2), fields={"aeth.syndrome": 0x64}),
+        ],
+        "ACKNOWLEDGE (a reserved syndrome inside a message): "
+        "a completion SUCCESS of a send too many",
+        "ack-coalescing",
+    ),
+    (
+        LOWERED,
+        USUAL,
+        [
+            Post(int(WROpcode.RDMA_READ), 513),
+            READ_RESPONSE_FIRST.altered(fields={"aeth.syndrome": 5}),
+            NO_DATA.altered(fields={"aeth.syndrome": 0, "aeth.msn": ("ssn", 0)}),
+            Post(int(WROpcode.SEND_WITH_IMM)),
+            Post(int(WROpcode.SEND)),
+        ],
+        "a posted SEND after a response with fewer credits: nothing instead of SEND_ONLY",
+        "credits-limit",
+    ),
+    (
+        LOWERED,
+        USUAL,
+        [
+            Post(int(WROpcode.RDMA_READ), 512),
+            READ_RESPONSE_FIRST.altered(fields={"aeth.syndrome": 5}),
+            Packet(
+                int(OpCode.RC_RDMA_READ_RESPONSE_LAST),
+                ("una", 0),
+                length=256,
+                fields={"aeth.syndrome": 0, "aeth.msn": ("ssn", 1)},
+            ),
+            Post(int(WROpcode.SEND)),
+            Post(int(WROpcode.SEND), 257),
+        ],
+        "a posted SEND after a response with fewer credits: SEND_FIRST with another bth.ack_req",
+        "credits-limit",
     ),
 )
 """What a minimised case needs, which the rule is about."""

@@ -97,10 +97,10 @@ def _while_earlier_waits(before: About | None, missing: bytes, *, is_overtaken: 
         due = ACK_DUE
     elif before is not None and before.is_wrong and "NAK" in verdict(missing):
         due = before.rule
-    return replace(about, rule=_both(_EARLIER.rule, due) if is_overtaken else due)
+    return replace(about, rule=both(_EARLIER.rule, due) if is_overtaken else due)
 
 
-def _both(one: str, other: str) -> str:
+def both(one: str, other: str) -> str:
     """Two rules as one: their sections of the specification, and their entries."""
     if one == other:
         return one

@@ -30,6 +30,7 @@ from ibwire.fuzz.judge.concurrency import (
     DUPLICATE_WRITE,
     ELSEWHERE,
     OF_ANOTHER,
+    both,
     is_of_another,
     of_held,
     of_pair,
@@ -133,6 +134,9 @@ def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
     if effect.group == FLUSH:
         rule = AFTER_ERROR.rule if reference.qp.responder.failed else effect.rule
         return Name(f"{text}: {effect.text}", rule, ERROR)
+    if isinstance(step, Wait) and (response := scene.acknowledging) is not None:
+        text = f"a wait after {response.what}: {effect.text}"
+        return Name(text, response.rule, response.group or f"after {response.what}: {effect.group}")
     if _lacks_retry(scene, effect):
         return Name(f"{text}: {effect.text}", RETRY_COUNT, f"{about.what}: retries")
     if _lacks_rnr_retry(scene, effect):
@@ -140,6 +144,9 @@ def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
         return Name(f"{text}: {effect.text}", RNR_RETRY, "RNR retries")
     if about.is_wrong and scene.sends_after_its_end:
         return Name(f"{text}: {effect.text}", AFTER_ERROR.rule, ERROR)
+    if _may_send(step) and scene.takes_credits_back:
+        text = f"{text} after {_FEWER_CREDITS.what}" if isinstance(step, Post) else text
+        return Name(f"{text}: {effect.text}", _FEWER_CREDITS.rule, _FEWER_CREDITS.group)
     # Whatever a packet is, its MigReq bit counts while a path is to be armed.
     ignored = None if about is REARMED else scene.ignored
     if about.is_wrong and (ignored is None or about.is_ignored):
@@ -203,6 +210,8 @@ def _of_wrong(text: str, about: About, effect: Effect, scene: Scene) -> Name:
             rule = _rule_of_field(effect, scene)
     if effect.rule == SOLICITED:
         rule = effect.rule
+    elif _completes_too_much(scene):
+        rule = _PARTIAL
     elif about.treatment and _is_noticed(effect, scene):
         rule = about.treatment
     elif scene.service == "UC" and about.rule.endswith("#opcode-sequence"):
@@ -230,6 +239,10 @@ def _of_right(text: str, about: About, effect: Effect, scene: Scene) -> Name:
     if ignores_credits and not scene.has_wrong:
         text = f"{text} after {_IGNORED_CREDITS.what}" if isinstance(step, Post) else text
         return Name(f"{text}: {effect.text}", _IGNORED_CREDITS.rule, _IGNORED_CREDITS.group)
+    stored = _stored_by_held(scene) if effect.group == "data" else ""
+    if stored:
+        text = f"{text} after {_step_text(scene.earlier[-1])}"
+        return Name(f"{text}: {effect.text}", stored, "memory that a READ returns")
     before = _cause(scene, effect)
     if before is None and scene.breaks_another_pair and isinstance(step, Packet | Post):
         before = BROKEN
@@ -256,7 +269,9 @@ def _is_noticed(effect: Effect, scene: Scene) -> bool:
         is_taken = effect.is_executed and effect.group != "no completion"
         return effect.ends or not is_taken
     info = INFO.get(scene.step.opcode) if isinstance(scene.step, Packet) else None
-    return info is not None and info.is_response and effect.group == "no answer"
+    if info is not None and info.is_response:
+        return effect.group == "no answer"
+    return effect.group == "another NAK"
 
 
 def _rule_of_right(about: About, effect: Effect, scene: Scene) -> str:
@@ -272,7 +287,7 @@ def _rule_of_right(about: About, effect: Effect, scene: Scene) -> str:
     if about.rule == INVALIDATE.rule and _has_failed(scene.difference):
         return about.rule
     if _completes_too_much(scene):
-        return f"IBA 9.7.5.1.2; {_TRANSPORT}ack-coalescing"
+        return _PARTIAL
     if effect.rule:
         return effect.rule
     if not isinstance(scene.step, Packet):
@@ -293,6 +308,16 @@ def _rule_of_right(about: About, effect: Effect, scene: Scene) -> str:
     if effect.group not in ("no answer", "another answer"):
         return about.rule
     return _PSN_COUNT if scene.has_long_read else rules
+
+
+def _stored_by_held(scene: Scene) -> str:
+    """The rule of what a held packet stores, which the last step shows; empty for none."""
+    held = scene.held
+    info = None if held is None else INFO.get(held.opcode)
+    if held is None or info is None or info.operation not in _STORED:
+        return ""
+    rule = _STORED[info.operation]
+    return both(rule, _PADDING) if held.length & 3 else rule
 
 
 def _completes_too_much(scene: Scene) -> bool:
@@ -352,7 +377,7 @@ def _rule_of_service(about: About, effect: Effect, scene: Scene) -> str:
             is_first = info.position in (Position.FIRST, Position.ONLY)
             if scene.is_beyond and scene.step.length & 3:
                 return _PADDING
-            if scene.is_unstored:
+            if scene.is_dropped:
                 return own if is_first else _WRITE_LENGTH
             return _STORED[Operation.WRITE]
     return effect.rule or about.rule
@@ -474,6 +499,7 @@ READ_RESOURCES = f"IBA 9.7.4.1.5; {_TRANSPORT}read-resources"
 ACCESS_FLAGS = f"IBA 9.7.4.1.5; {_TRANSPORT}access-flags"
 _PADDING = f"IBA 9.2.4; {_WIRE}padding"
 _PSN_COUNT = f"IBA 9.7.2; {_TRANSPORT}psn-count"
+_PARTIAL = f"IBA 9.7.5.1.2; {_TRANSPORT}ack-coalescing"
 _WRITE_LENGTH = f"C9-93; {_TRANSPORT}write-length"
 
 _LATER_NAKS = ("RNR NAK", "NAK REMOTE_ACCESS")
@@ -512,6 +538,11 @@ _MIGRATION = f"IBA 17.2.8, 9.7.6.1.3; {_TRANSPORT}migration, {_TRANSPORT}retry-c
 NEEDED = frozenset((WRAP, PKEY.group, REARMED.group))
 """Groups of what is unusual about a connection, which only a minimised case needs."""
 
+_FEWER_CREDITS = About(
+    "a response with fewer credits",
+    f"IBA 9.7.7.2; {_TRANSPORT}credits-limit",
+    group="a response with fewer credits",
+)
 _IGNORED_CREDITS = About(
     "the credits of a response with data",
     f"IBA 9.7.7.2; {_TRANSPORT}credits-limit",

@@ -496,7 +496,11 @@ INVALIDATE = About(
 )
 _MESSAGE_SIZE = About("a message beyond 2^31 bytes", f"C9-94; {_TRANSPORT}message-size")
 _KEY = About("an unknown R_Key", f"IBA 9.7.4.1.5; {_TRANSPORT}remote-key")
-_KEY_BYTE = About("an R_Key with another low byte", f"IBA 10.6.3.3; {_TRANSPORT}memory-keys")
+_KEY_BYTE = About(
+    "an R_Key with another low byte",
+    f"IBA 10.6.3.3; {_TRANSPORT}memory-keys",
+    treatment=_KEY.rule,
+)
 _DOMAIN = About("an R_Key of another protection domain", f"IBA 9.7.4.1.5; {_TRANSPORT}remote-key")
 _RANGE = (
     About("a range that begins before its region", f"IBA 9.7.4.1.5; {_TRANSPORT}remote-key"),

@@ -46,7 +46,7 @@ def about(reference: Emulation, packet: Packet, psn: int) -> About | None:
     kind = aeth.kind(syndrome & 0xFF) if isinstance(syndrome, int) else AckKind.ACK
     is_plain = info.operation is Operation.ACKNOWLEDGE
     if is_plain and _is_reserved(packet, kind):
-        return _RESERVED
+        return _RESERVED_INSIDE if kind is AckKind.NAK and psn != wqe.first_psn else _RESERVED
     if any(each.plan.is_answered for each in started[: started.index(wqe)]):
         return _BEHIND
     if wqe.plan.operation is Operation.READ and ahead and psn != wqe.first_psn:
@@ -199,6 +199,8 @@ _RESERVED = About(
     "IBA 9.7.6; docs/reference/transport.md#aeth",
     is_ignored=True,
 )
+_RESERVED_INSIDE = replace(_RESERVED, what=f"{_RESERVED.what} {INSIDE_MESSAGE}", is_ignored=False)
+"""As a NAK it acknowledges what is before it."""
 _RNR_INSIDE = About(
     "an RNR NAK inside a message",
     "IBA 9.7.6; docs/reference/transport.md#rnr-place",

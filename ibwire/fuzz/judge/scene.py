@@ -28,7 +28,7 @@ from ibwire.fuzz.judge.effects import (
     has_same_kind,
 )
 from ibwire.fuzz.judge.findings import verdict
-from ibwire.fuzz.judge.forgetful import ignores_credits_of_data
+from ibwire.fuzz.judge.forgetful import ignores_credits_of_data, takes_credits_back
 from ibwire.fuzz.judge.request_names import (
     AFTER_ERROR,
     AHEAD,
@@ -46,6 +46,7 @@ from ibwire.fuzz.targets.emulated_device import (
     Emulation,
 )
 from ibwire.fuzz.vocabulary.binding import Binding, emulated_binding
+from ibwire.fuzz.vocabulary.queue_pair.encoding import number_of
 from ibwire.rc.profile import Profile
 from ibwire_layers import syndrome as aeth
 from ibwire_layers.errors import DecodeError
@@ -104,7 +105,7 @@ class Scene:
         for number, each in enumerate(walk(reference, case, difference.step)):
             if number < difference.step:
                 timeouts = _timeouts(reference, each, timeouts)
-            step = _as_arrived(reference, binding, each)
+            step = _at_its_pair(reference, _as_arrived(reference, binding, each))
             about = _about(reference, step, received)
             if about is AHEAD and self._is_refused(step):
                 about = BEHIND_REFUSED
@@ -116,7 +117,9 @@ class Scene:
                     content = bytes(reference.memory)
                     self.is_unstored = _is_as_before(reference.memory, difference.got)
                     self.is_beyond = _is_as_before(reference.memory, difference.expected, 1)
+            reference.prepare(each)
 
+        reference.prepare(self.step)
         changed = count_of_others(content, reference.memory) if content else 0
         self.is_dropped = self.is_unstored and difference.size == changed
         """Whether no byte was written of those that were to be: misplaced ones differ besides."""
@@ -251,6 +254,24 @@ class Scene:
         if not self.is_reliable:
             return False
         return ignores_credits_of_data(self._case, self.difference, self._profile)
+
+    @property
+    def takes_credits_back(self) -> bool:
+        """Whether the device lets a response with fewer credits lower its limit."""
+        return self.is_reliable and takes_credits_back(self._case, self.difference, self._profile)
+
+    @property
+    def acknowledging(self) -> About | None:
+        """What the response is about after which only the rest of a message is retransmitted."""
+        expected, got = self.difference.expected, self.difference.got
+        count = len(got) if self.difference.kind is Kind.ANSWER else 0
+        if not 0 < count < len(expected) or list(expected[-count:]) != list(got):
+            return None
+        if not all(isinstance(each, bytes) and self.is_sent_before(each) for each in expected):
+            return None
+        last = self.subjects[-2:-1]
+        is_right = bool(last) and isinstance(last[0][0], Packet) and expected[0] not in got
+        return last[0][1] if is_right else None
 
     @property
     def sends_after_its_end(self) -> bool:
@@ -441,6 +462,21 @@ def _as_arrived(reference: Emulation, binding: Binding, step: Step) -> Step:
     return step.altered(
         opcode=int(packet.bth.opcode), length=len(packet.payload), fields={**outer, **inner}
     )
+
+
+def _at_its_pair(reference: Emulation, step: Step) -> Step:
+    """A packet to another queue pair of the connection as one of that, which `qp` is then."""
+    if not isinstance(step, Packet) or isinstance(step, Mad) or "bth.dest_qp" not in step.fields:
+        return step
+    number = number_of(step.fields["bth.dest_qp"], reference.symbols)
+    pair = next((i for i, qp in enumerate(reference.pairs) if qp.number == number), None)
+    if pair is None:
+        return step
+    base, offset = step.psn
+    psn = reference.psn(base) + offset
+    reference.focus(pair)
+    rest = {name: value for name, value in step.fields.items() if name != "bth.dest_qp"}
+    return step.altered(pair=pair, psn=(base, psn - reference.psn(base)), fields=rest)
 
 
 def _is_outer(name: str) -> bool:

@@ -182,7 +182,7 @@ class EmulatorTestbed(Testbed):
         if self.vocabulary is CONNECTION_MANAGER:
             reference = self.vocabulary.reference(case.connection, state.profile)
             before = state_before(reference, case, left.step)
-            return manager_name(left, case.steps[left.step], before)
+            return manager_name(left, case.steps[: left.step + 1], before)
         name = name_of(case, left, state.profile)
         devices = self._ack_timer.devices
         is_of_timer = self._ack_timer.explains(case, left, state.profile)

@@ -173,7 +173,7 @@ class ManagerTestbed(LinkTestbed):
 
     def name_of(self, state: RunState, case: Case, left: Difference, bucket: str) -> Name:
         """By what is wrong with the message on purpose, if it is not a right one."""
-        return manager_name(left, case.steps[left.step], self._before)
+        return manager_name(left, case.steps[: left.step + 1], self._before)
 
     def shorten(
         self, state: RunState, case: Case, difference: Difference, profile: Profile

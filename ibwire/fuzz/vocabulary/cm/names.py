@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from ibwire.fuzz.case import MESSAGES, Command, Mad, Packet, Step
@@ -43,10 +43,22 @@ def by_oddity(step: Mad) -> Mad:
     return replace(step, why=oddity(step) or step.message)
 
 
-def manager_name(difference: Difference, step: Step, state: str) -> Name:
-    """The name of a difference in the last step of a case. state: of the exchange before it."""
+def manager_name(difference: Difference, steps: Sequence[Step], state: str) -> Name:
+    """The name of a difference in the last of some steps. state: of the exchange before it."""
+    step = steps[-1]
     text = _text(difference, step, state)
-    return Name(text, _rule(difference, step, state), text)
+    rule = _rule(difference, step, state)
+    if isinstance(step, Mad) and rule.endswith(f"#{_RULES[step.message]}") and not step.fields:
+        sent = [each for each in steps if isinstance(each, Mad) and each.exchange == step.exchange]
+        if any(map(_has_other_id, sent)):
+            text = f"{step.message} with other IDs than before: {_treatment(difference)}"
+            rule = _UNKNOWN
+    return Name(text, rule, text)
+
+
+def _has_other_id(message: Mad) -> bool:
+    """Whether a message has another ID of its sender than the rest of the exchange."""
+    return f"{message.message.lower()}.local_comm_id" in message.fields
 
 
 def _text(difference: Difference, step: Step, state: str) -> str:
@@ -63,8 +75,11 @@ def _text(difference: Difference, step: Step, state: str) -> str:
         return bucket_of(difference, step, state)
     if not difference.expected and not what.startswith(step.message):
         return f"{what} is taken"
-    got, expected = verdicts(difference.got), verdicts(difference.expected)
-    return f"{what}: {got} instead of {expected}"
+    return f"{what}: {_treatment(difference)}"
+
+
+def _treatment(difference: Difference) -> str:
+    return f"{verdicts(difference.got)} instead of {verdicts(difference.expected)}"
 
 
 def _rule(difference: Difference, step: Step, state: str) -> str:
@@ -92,7 +107,7 @@ def _rule(difference: Difference, step: Step, state: str) -> str:
     if oddity(step) in SIZES or (step.fields and is_outside):
         return f"IBA 13.4.2; {_PAGE}mad"
     if any(name.endswith("_comm_id") or name in _QUEUE_PAIRS for name in step.fields):
-        return f"IBA 12.9; {_PAGE}unknown-connection"
+        return _UNKNOWN
     if state == _TIMEWAIT or "req.local_qpn" in step.fields:
         return f"IBA 12.9; {_PAGE}teardown"  # what still has the queue pair of an old connection
     is_repeated = step.message == "REQ" and state != NOT_BEGUN
@@ -110,6 +125,7 @@ def _of_message(names: Collection[str]) -> bool:
 
 
 _PAGE = "docs/reference/cm.md#"
+_UNKNOWN = f"IBA 12.9; {_PAGE}unknown-connection"
 _TIMEWAIT = "TIMEWAIT"
 _REPLIED = ("REP_RCVD", "MRA_REP_SENT", "ESTABLISHED", "DREQ_SENT")
 """States in which the side that has sent the REQ has received the REP."""
