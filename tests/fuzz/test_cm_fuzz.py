@@ -47,7 +47,11 @@ from ibwire.fuzz.targets.emulator import EmulatorTestbed
 from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire.fuzz.vocabulary.cm.encoding import FORMS, encode_message
 from ibwire.fuzz.vocabulary.operators import OPERATORS, Group
-from ibwire.fuzz.vocabulary.vocabularies import CONNECTION_MANAGER, manager_generators
+from ibwire.fuzz.vocabulary.vocabularies import (
+    CONNECTION_MANAGER,
+    MANAGER_OPENING,
+    manager_generators,
+)
 from ibwire.rc.attributes import QPState
 from ibwire.rc.unreliable import QP1
 from ibwire_layers.headers import BTH, DETH
@@ -115,10 +119,10 @@ def ids(mad: bytes) -> tuple[int, int]:
 
 
 def cases(seed: int, count: int) -> Iterator[tuple[Alone, Iterator[Step]]]:
-    """Devices, and what each must do while it is observed."""
+    """Devices, and what each must do while it is observed, behind the opening of a run."""
     make = manager_generators(seed)
     for number in range(count):
-        generator = make(number)
+        generator = make(MANAGER_OPENING + number)
         alone = Alone(managed_emulation(generator.connection))
         yield alone, iter(partial(generator.next, alone.device), None)
 

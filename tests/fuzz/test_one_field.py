@@ -29,13 +29,17 @@ from ibwire.fuzz.vocabulary.queue_pair.one_field import (
 from ibwire.fuzz.vocabulary.vocabularies import OPENING, queue_pair_generators
 from ibwire.rc.profile import PROFILES
 from ibwire_layers.headers import BTH
-from ibwire_layers.opcodes import INFO
+from ibwire_layers.opcodes import INFO, Position
 from ibwire_layers.schema import Header
 from mutants.engine import copied
 from mutants.table import EDGES, INTERACTIONS, TABLE, read_mutants
 
 BINDING = Binding(PEER_ADDRESS, ADDRESS)
 ROLES = Role.RESPONDER, Role.REQUESTER
+CHECKED = {"tail", "icrc"} | {
+    f"bth.{name}" for name in ("opcode", "pad_count", "tver", "pkey", "dest_qp")
+}
+"""What decides whether a packet is taken at all."""
 
 
 @cache
@@ -111,6 +115,19 @@ def test_the_first_cases_of_each_request_are_the_changed_packet_alone() -> None:
         assert len(steps) == 1
 
     assert max(len(carried_out(number, Role.RESPONDER)[0]) for number in range(OPENING)) == 3
+
+
+def test_parts_of_messages_come_first_with_what_does_not_drop_them() -> None:
+    for seed in range(5):
+        cards = cards_of(seed, Role.RESPONDER, len(REQUESTS))
+        positions = [INFO[REQUESTS[card.exchange]].position for card in cards]
+        is_part = [position not in (Position.ONLY, None) for position in positions]
+
+        assert is_part[:6] == [True, False, False] * 2
+        names = [card.field for card in cards]
+        assert not {name for name, part in zip(names, is_part, strict=True) if part} & CHECKED
+        whole = {name for name, part in zip(names[:11], is_part, strict=False) if not part}
+        assert whole == CHECKED
 
 
 def test_half_of_the_first_psns_are_near_the_wrap() -> None:

@@ -49,10 +49,23 @@ class Card:
     """How many cards this exchange had before."""
 
 
+class Order:
+    """What comes first of what would come at random: nothing does."""
+
+    def exchanges(self, shuffled: Sequence[int]) -> Sequence[int]:
+        """All exchanges in the order in which they come."""
+        return shuffled
+
+    def is_early(self, exchange: int, name: str) -> bool:
+        """Whether a field of an exchange comes before others that were changed as seldom."""
+        return False
+
+
 class Deck:
     """The cards by number, for a seed.
 
-    exchanges: the fields of each. changes: what a field may become.
+    exchanges: the fields of each. changes: what a field may become. order: what comes first of
+    what would come at random.
     """
 
     def __init__(
@@ -60,10 +73,12 @@ class Deck:
         seed: str,
         exchanges: Sequence[Sequence[str]],
         changes: Callable[[str], Sequence[Change]],
+        order: Order | None = None,
     ) -> None:
         self._seed = seed
         self._exchanges = exchanges
         self._changes = changes
+        self._order = order if order is not None else Order()
         self._epoch = -1
         self._cards: Sequence[Card] = ()
 
@@ -76,7 +91,7 @@ class Deck:
         return self._cards[place]
 
     def _shuffled(self, rng: Random) -> Sequence[Card]:
-        exchanges = _endless(rng, range(len(self._exchanges)))
+        exchanges = _endless(rng, range(len(self._exchanges)), self._order.exchanges)
         shares = Counter(name for names in self._exchanges for name in names)
         left: list[list[str]] = [[] for _ in self._exchanges]
         used: Counter[str] = Counter()
@@ -88,7 +103,7 @@ class Deck:
             names = left[exchange]
             if not names:
                 names += rng.sample(self._exchanges[exchange], len(self._exchanges[exchange]))
-            name = min(names, key=lambda each: used[each] / shares[each])
+            name = self._next_of(exchange, names, used, shares)
             names.remove(name)
             used[name] += 1
             if name not in changes:
@@ -97,14 +112,27 @@ class Deck:
             turns[exchange] += 1
         return cards
 
+    def _next_of(
+        self, exchange: int, names: Sequence[str], used: Counter[str], shares: Counter[str]
+    ) -> str:
+        """The field that was changed least, for how many exchanges have it."""
+        is_early = self._order.is_early
+        return min(
+            names, key=lambda each: (used[each] / shares[each], not is_early(exchange, each))
+        )
+
 
 Item = TypeVar("Item")
 
 
-def _endless(rng: Random, items: Sequence[Item]) -> Iterator[Item]:
+def _endless(
+    rng: Random,
+    items: Sequence[Item],
+    arranged: Callable[[Sequence[Item]], Sequence[Item]] = lambda items: items,
+) -> Iterator[Item]:
     """All items in some order, then in another one, and so on."""
     while True:
-        yield from rng.sample(items, len(items))
+        yield from arranged(rng.sample(items, len(items)))
 
 
 def changes_of(width: int) -> Sequence[Change]:

@@ -14,6 +14,7 @@ from ibwire.fuzz.stepper import Maker, Stepper
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.targets.emulated_manager import managed_emulation
 from ibwire.fuzz.vocabulary.cm import coverage as cm_coverage
+from ibwire.fuzz.vocabulary.cm import one_field as one_message
 from ibwire.fuzz.vocabulary.cm.generator import ManagerGenerator
 from ibwire.fuzz.vocabulary.operators import Group
 from ibwire.fuzz.vocabulary.queue_pair import coverage as queue_pair_coverage
@@ -112,8 +113,22 @@ def _roles(role: Role) -> tuple[Role, ...]:
 def manager_generators(
     seed: int, role: Role = Role.CM, ops: Collection[str] = (), *, combines: bool = True
 ) -> Maker:
-    """The generator of each case against a connection manager by its number."""
-    return lambda number: ManagerGenerator(Random(f"{seed}:{role}:{number}"), ops)
+    """The generator of each case against a connection manager by its number.
+
+    combines: whether a run begins with cases of a deck, as that of a queue pair.
+    """
+    cards = one_message.deck(seed) if combines and (not ops or Group.FIELD in ops) else None
+
+    def make(number: int) -> Stepper:
+        if cards is not None and number < MANAGER_OPENING:
+            return one_message.OneMessage(cards.card(number))
+        return ManagerGenerator(Random(f"{seed}:{role}:{number}"), ops)
+
+    return make
+
+
+MANAGER_OPENING = 200
+"""Cases of the deck with which a run against a connection manager begins."""
 
 
 QUEUE_PAIR = Vocabulary(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ibwire.cm.messages import BASE_VERSION, CLASS_VERSION, LINUX, Message
 from ibwire.drill.packets import pattern
-from ibwire.fuzz.case import CaseError, Mad
+from ibwire.fuzz.case import CaseError, Mad, Value
 from ibwire.fuzz.vocabulary.queue_pair.encoding import Symbols, number_of, rewritten
 from ibwire.rc.unreliable import QP1
 from ibwire_layers import cm
@@ -40,6 +40,18 @@ def encode_message(packet: Mad, psn: int, symbols: Symbols, ends: bytes = b"") -
     if pad or packet.more:
         whole += bytes(pad + packet.more)
     return whole if packet.cut is None else whole[: packet.cut]
+
+
+def usual_value(message: str, name: str) -> Value:
+    """What a field of a message is when a step does not give it."""
+    part, _, key = name.partition(".")
+    form = FORMS[message]
+    kind = next(kind for kind in (*_COMMON, form.kind) if PARTS[kind] == part)
+    symbol = "transaction" if key == "transaction_id" else form.symbols.get(key)
+    if symbol is not None and kind in (MAD, form.kind):
+        return symbol, 0
+    mask, shift = _place(kind, key)
+    return _USUAL[message][0] >> shift & mask
 
 
 def _named(packet: Mad) -> set[str]:

@@ -15,7 +15,7 @@ from random import Random
 from ibwire.base.units import MS
 from ibwire.fuzz.case import GOOD, Connection, Packet, Post, Role, Step, Value, Wait
 from ibwire.fuzz.targets.emulated_device import Emulation
-from ibwire.fuzz.vocabulary.deck import Card, Change, Deck, changes_of
+from ibwire.fuzz.vocabulary.deck import Card, Change, Deck, Order, changes_of
 from ibwire.fuzz.vocabulary.queue_pair.messages import ATOMICS, FORMS, READ, answers
 from ibwire.fuzz.vocabulary.queue_pair.response_mutators import in_turn
 from ibwire.rc.work import WROpcode
@@ -82,7 +82,12 @@ def _has_another(card: Card) -> bool:
 def deck(seed: int, role: Role) -> Deck:
     """The deck of a role of a queue pair."""
     opcodes = REQUESTS if role is Role.RESPONDER else [_answer_to(*wish) for wish in WISHES]
-    return Deck(f"{seed}:{role}", [fields_of(opcode) for opcode in opcodes], changes_for)
+    return Deck(
+        f"{seed}:{role}",
+        [fields_of(opcode) for opcode in opcodes],
+        changes_for,
+        RequestsInOrder(opcodes),
+    )
 
 
 def changed(packet: Packet, card: Card, symbols: Mapping[str, int]) -> Packet:
@@ -110,11 +115,43 @@ def changed(packet: Packet, card: Card, symbols: Mapping[str, int]) -> Packet:
 def fields_of(opcode: int) -> Sequence[str]:
     """What is changed in a packet: the fields of its headers, its payload, what is after it.
 
-    Twice as often: the PSN, the payload, and the fields that few packets have.
+    Twice as often: the PSN, the payload, the fields that few packets have, and of a whole message
+    what a right device looks at before all else.
     """
     extended = INFO[opcode].headers
     own = [f"{kind.KEY}.{entry.name}" for kind in extended for entry in kind.FIELDS]
-    return [*(f"{h.BTH.KEY}.{entry.name}" for entry in h.BTH.FIELDS), *own, *own, *_OTHERS]
+    more = () if _is_part(opcode) else _CHECKED
+    return [*(f"{h.BTH.KEY}.{entry.name}" for entry in h.BTH.FIELDS), *own, *own, *_OTHERS, *more]
+
+
+class RequestsInOrder(Order):
+    """One part of a message, then two whole ones, and of each what it shows best.
+
+    A part is out of its place when it comes alone, which shows as long as it is not dropped for
+    something else; a whole message shows best whether what is checked first is checked.
+    """
+
+    def __init__(self, opcodes: Sequence[int]) -> None:
+        self._is_part = [_is_part(each) for each in opcodes]
+
+    def exchanges(self, shuffled: Sequence[int]) -> Sequence[int]:
+        """All exchanges, parts and whole messages in turn."""
+        parts = [each for each in shuffled if self._is_part[each]]
+        whole = [each for each in shuffled if not self._is_part[each]]
+        turns = [
+            [*parts[place : place + 1], *whole[2 * place : 2 * place + 2]]
+            for place in range(len(shuffled))
+        ]
+        return [each for turn in turns for each in turn]
+
+    def is_early(self, exchange: int, name: str) -> bool:
+        """Whether a field is among those that are changed first."""
+        return (name in _CHECKED) is not self._is_part[exchange] and name != "bth.ack_req"
+
+
+def _is_part(opcode: int) -> bool:
+    """Whether a packet is only a part of a message."""
+    return INFO[opcode].position not in (Position.ONLY, None)
 
 
 @cache
@@ -157,6 +194,11 @@ _READ_FIRST = OpCode.RC_RDMA_READ_RESPONSE_FIRST
 
 PAYLOAD, TAIL = "payload", "tail"
 _OTHERS = ("bth.psn", PAYLOAD, PAYLOAD, TAIL, "icrc")
+_CHECKED = (
+    *("bth.opcode", "bth.pad_count", "bth.tver", "bth.pkey", "bth.dest_qp"),
+    *(TAIL, "icrc"),
+)
+"""What decides whether a packet is taken at all (IBA 9.6)."""
 
 PROBE = int(OpCode.RC_RDMA_WRITE_ONLY)
 PROBED = 3
@@ -197,7 +239,7 @@ _LENGTHS = (
     *(MTU - 1, MTU, MTU + 1, MTU + 4, 1000, 1024, 1025, 4096),
 )
 _DISTANCES = (
-    *(1, 1, 2, 3, -1, -1, -2, -3, 16, -16, 255, 256, -256, 1 << 16, -(1 << 16)),
+    *(1, 1, 2, 3, -1, -1, -1, -2, -2, -3, 16, -16, 255, 256, -256, 1 << 16, -(1 << 16)),
     *(1 << 22, -(1 << 22), (1 << 23) - 1, 1 << 23, -(1 << 23) + 1),
 )
 _SERVICES = (*[0x20] * 128, *[0x60] * 32, *[0xA0] * 16, *[0x40] * 8)
