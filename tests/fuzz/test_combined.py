@@ -43,8 +43,10 @@ from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire.fuzz.vocabulary.queue_pair import combined
 from ibwire.fuzz.vocabulary.queue_pair.combined import CombinedGenerator
 from ibwire.fuzz.vocabulary.queue_pair.edge_operators import (
+    duplicate_of_another,
     duplicates_meanwhile,
     ignored_meanwhile,
+    overtaking,
     window_range,
 )
 from ibwire.fuzz.vocabulary.queue_pair.generator import Menu
@@ -57,7 +59,7 @@ from ibwire_layers.packet import Packet as WholePacket
 from mutants.engine import _patched_sources, copied
 from mutants.table import EDGES, FIRMWARE, INTERACTIONS, read_mutants
 
-MUTANTS = read_mutants(INTERACTIONS) | read_mutants(EDGES)
+MUTANTS = read_mutants(INTERACTIONS) | read_mutants(EDGES) | read_mutants(FIRMWARE)
 TABLES = MUTANTS | read_mutants(FIRMWARE)
 BINDING = Binding(PEER_ADDRESS, ADDRESS)
 
@@ -367,6 +369,53 @@ def test_requests_before_the_psn_wrap_come_again_soon_after_it() -> None:
         steps = [*before, *duplicates_meanwhile(traffic, device)]
         found = shown("replay-behind-newer-responses-at-the-wrap", steps, rq_psn=connection.rq_psn)
         assert found is not None, seed
+
+
+@pytest.mark.parametrize("behind", [0, 2])
+def test_a_request_that_only_another_queue_pair_knows_comes_as_a_duplicate(behind: int) -> None:
+    """Whether or not this queue pair has come as far. behind: packets that it has executed."""
+    connection = Connection(pairs=2)
+    other = packet(READ)
+    before: list[Packet] = [other.altered(pair=1), *[packet(WRITE)] * behind]
+    count = 0
+    for seed in range(20):
+        device, traffic = Emulation(connection), Traffic(Random(seed), connection)
+        for step in before:
+            device.prepare(step)
+            device.receive(BINDING.frame(step, device.psn("expected"), device.symbols))
+            device.answers()
+        device.focus(0)
+        traffic.others = [[(other, connection.rq_psn)]]
+        steps = [*before, *duplicate_of_another(traffic, device)]
+        count += shown("duplicate-read-from-another-queue-pair", steps, pairs=2) is not None
+
+    assert count >= 12
+
+
+def test_one_request_of_several_arrives_late_before_any_is_answered() -> None:
+    device = Emulation(Connection())
+
+    for seed in range(100):
+        steps = overtaking(Traffic(Random(seed), device.connection), device)
+        places: list[int] = []
+        executed = 0
+        for step in steps:
+            assert isinstance(step, Packet)
+            places.append(executed + step.psn[1])
+            executed += step.psn == ("expected", 0)
+        assert [isinstance(step, Packet) and step.held for step in steps].count(False) == 1
+        assert sorted(places) == list(range(len(steps)))
+        assert places != sorted(places)
+
+
+def test_what_waits_when_a_late_request_comes_is_sent() -> None:
+    device = Emulation(Connection())
+    found = [
+        shown("nak-withdraws-acks", overtaking(Traffic(Random(seed), device.connection), device))
+        for seed in range(40)
+    ]
+
+    assert sum(each is not None for each in found) >= 5
 
 
 def test_what_comes_during_a_wait_counts_for_no_retry() -> None:

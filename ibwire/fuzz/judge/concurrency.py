@@ -91,11 +91,13 @@ def _while_earlier_waits(before: About | None, missing: bytes, *, is_overtaken: 
     is_overtaken: whether a later one is.
     """
     about, due = _EARLIER, _EARLIER.rule
-    if before is not None and (before is AHEAD or before.rule in DUPLICATE_RULES):
+    is_nak = "NAK" in verdict(missing)
+    is_own = before is not None and (before is AHEAD if is_nak else before.rule in DUPLICATE_RULES)
+    if before is not None and is_own:
         about, due = _while_answered(before), before.rule
     elif verdict(missing) == "ACK":
         due = ACK_DUE
-    elif before is not None and before.is_wrong and "NAK" in verdict(missing):
+    elif before is not None and before.is_wrong and is_nak:
         due = before.rule
     return replace(about, rule=both(_EARLIER.rule, due) if is_overtaken else due)
 

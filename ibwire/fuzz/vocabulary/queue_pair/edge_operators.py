@@ -128,6 +128,32 @@ def long_gap(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     ]
 
 
+def overtaking(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
+    """Requests of which one arrives late, all before the device has answered the first."""
+    rng = traffic.rng
+    if reference.under_way is not None:
+        return []
+    order = list(range(rng.choice((2, 3, 3, 4))))
+    late = order.pop(rng.randrange(len(order) - 1) if len(order) < 3 or rng.random() < 0.3 else 1)
+    order.insert(late + rng.choice((1, 1, 2)), late)
+    kinds = ("WRITE", "SEND", "WRITE_IMM") if reference.waiting_receives >= FEW else ("WRITE",)
+    requests = [_plain(traffic, reference, kinds) for _ in order]
+    steps, executed = [], 0
+    for place in order:
+        psn = "expected", place - executed
+        steps.append(requests[place].altered(psn=psn, held=True, why="overtaking"))
+        executed += place == executed
+    return [*steps[:-1], steps[-1].altered(held=False)]
+
+
+def _plain(traffic: Traffic, reference: Emulation, kinds: Sequence[str]) -> Packet:
+    """A request of one packet, mostly a message of one of these kinds."""
+    draw = traffic.rng.random()
+    if draw < 0.6:
+        return Packet(int(FORMS[traffic.one_of(kinds)][3]), length=8)
+    return read(8, {}) if draw < 0.8 else traffic.atomic(reference)
+
+
 def long_last(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """A SEND of which the LAST is longer than the path MTU, and fits its receive request."""
     rng, mtu = traffic.rng, traffic.mtu
@@ -162,14 +188,51 @@ def window_range(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
 
 
 def duplicate_of_another(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
-    """What another queue pair has executed, with a PSN that this one takes for a duplicate."""
-    known = [each for other in traffic.others for each in other[-RECENT:]]
+    """What another queue pair has executed, with a PSN that this one takes for a duplicate.
+
+    If its response is kept there, this one first executes what it takes to be as far.
+    """
     expected = reference.psn("expected")
+    kept = _kept_elsewhere(traffic, reference) if reference.under_way is None else []
+    if kept and traffic.rng.random() < 0.8:
+        packet, psn = traffic.one_of(kept)
+        ahead = psn + 1 - expected & MASK
+        count = ahead if ahead < HALF else 0
+        again = packet.altered(
+            psn=("expected", _signed(psn - expected - count)), why="of another queue pair"
+        )
+        return [*[Packet(int(FORMS["WRITE"][3]), length=8)] * count, again]
+    known = [each for other in traffic.others for each in other[-RECENT:]]
     behind = [(packet, psn) for packet, psn in known if psn - expected & MASK >= HALF]
     if not behind:
         return []
     packet, psn = traffic.one_of(behind)
     return [repeated(packet, psn, reference, "of another queue pair")]
+
+
+def _kept_elsewhere(traffic: Traffic, reference: Emulation) -> list[tuple[Packet, int]]:
+    """The READs and atomics that only other queue pairs keep, with their PSNs.
+
+    Not those that are far ahead of what this queue pair expects.
+    """
+    own = {each.psn for each in reference.qp.responder.resources}
+    others = {each.psn for qp in reference.pairs for each in qp.responder.resources}
+    wanted = others - own
+    if not wanted:
+        return []
+    expected = reference.psn("expected")
+    return [
+        (packet, psn)
+        for other in traffic.others
+        for packet, psn in other
+        if psn in wanted and packet.opcode in _ANSWERED and _signed(psn - expected) < RECENT
+    ]
+
+
+def _signed(distance: int) -> int:
+    """A distance between PSNs, negative for an older one."""
+    distance &= MASK
+    return distance - MASK - 1 if distance >= HALF else distance
 
 
 def duplicates_meanwhile(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
