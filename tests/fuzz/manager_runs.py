@@ -30,7 +30,9 @@ def run(
 ) -> Report:
     """A run of so many packets; what came of it."""
     target = link(across, **options)
-    campaign = Campaign(ManagerTestbed(target), manager_generators(seed), report=report)
+    campaign = Campaign(
+        ManagerTestbed(target), manager_generators(seed, combines=False), report=report
+    )
     for _ in campaign.run(campaign.report.packets + packets):
         pass
     return campaign.report

@@ -37,7 +37,7 @@ from ibwire.fuzz.targets.emulator import target
 from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire.fuzz.vocabulary.cm.script import manager_script
 from ibwire.fuzz.vocabulary.queue_pair.script import CannotSay
-from ibwire.fuzz.vocabulary.vocabularies import manager_generators
+from ibwire.fuzz.vocabulary.vocabularies import MANAGER_OPENING, manager_generators
 from ibwire_layers.opcodes import OpCode
 
 SCRIPTED = (
@@ -184,7 +184,7 @@ def test_script_of_a_finding_passes_on_the_emulator_and_not_on_the_target(name: 
 
 def exchanges(seed: int, count: int) -> Iterator[Case]:
     """What attacks do with one connection at a time, each alone and to its end."""
-    make = manager_generators(seed)
+    make = manager_generators(seed, combines=False)
     for number in range(count):
         generator = make(number)
         connection = generator.connection
@@ -207,7 +207,7 @@ def exchanges(seed: int, count: int) -> Iterator[Case]:
 @pytest.mark.parametrize("seed", [3, pytest.param(4, marks=pytest.mark.slow)])
 def test_script_of_any_case_is_the_same_case(seed: int) -> None:
     """Of all that attacks do in many exchanges at a time: what the reference sends and reports."""
-    make, most = manager_generators(seed), 60 if seed == 3 else 400
+    make, most = manager_generators(seed, combines=False), 60 if seed == 3 else 400
     for number in range(1 if seed == 3 else 25):
         generator = make(number)
         device = managed_emulation(generator.connection)
@@ -226,6 +226,20 @@ def test_script_of_any_case_is_the_same_case(seed: int) -> None:
         assert not text.startswith("{")
         assert says(text, case)
         assert parse_case(text.encode(), "case.drill").packets == case.packets
+
+
+@pytest.mark.parametrize("seed", [3, pytest.param(4, marks=pytest.mark.slow)])
+def test_script_of_a_case_of_one_message_is_the_same_case(seed: int) -> None:
+    make = manager_generators(seed)
+    for number in range(10 if seed == 3 else MANAGER_OPENING):
+        generator = make(number)
+        device = managed_emulation(generator.connection)
+        steps = tuple(iter(partial(generator.next, device), None))
+        case = Case(generator.connection, steps, origin=f"seed {seed} case {number}")
+        text = case_text(case)
+
+        assert not text.startswith("{")
+        assert says(text, case)
 
 
 def test_case_of_several_connections_is_a_script() -> None:

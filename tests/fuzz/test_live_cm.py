@@ -128,7 +128,7 @@ def test_recorded_case_leaves_no_connection_open() -> None:
     case = Case(Connection(), (Mad(), Mad(message="RTU")))
     with link(across) as target:
         tested = ManagerLinkTarget(target)
-        Campaign(tested.testbed(Role.CM), manager_generators(1)).judge(case)
+        Campaign(tested.testbed(Role.CM), manager_generators(1, combines=False)).judge(case)
         record(case, tested)
         assert across.established == 1
 
@@ -585,7 +585,9 @@ FAULTS = {
 
 @pytest.mark.parametrize("text", sampled(FAULTS, 6))
 def test_what_the_specification_fixes_is_found(text: str) -> None:
-    campaign = Campaign(ManagerTestbed(link(Across(FAULTS[text]))), manager_generators(3))
+    campaign = Campaign(
+        ManagerTestbed(link(Across(FAULTS[text]))), manager_generators(3, combines=False)
+    )
 
     found = next((each for each in campaign.run(2000) if text in each.bucket), None)
 
@@ -613,7 +615,7 @@ ASKING_FAULTS = {
 @pytest.mark.parametrize("text", ASKING_FAULTS)
 def test_what_the_specification_fixes_of_the_side_that_asks_is_found(text: str) -> None:
     across = Across(ASKING_FAULTS[text], obeys=True)
-    campaign = Campaign(ManagerTestbed(link(across)), manager_generators(3))
+    campaign = Campaign(ManagerTestbed(link(across)), manager_generators(3, combines=False))
 
     found = next((each for each in campaign.run(2000) if text in each.bucket), None)
 
@@ -627,7 +629,9 @@ def test_script_that_cannot_be_tried_is_not_written() -> None:
     """It would ask for a REJ, where a device may also be silent."""
     tested = ManagerLinkTarget(link(Across(FAULTS["cm.rej.reason"])))
     case = Case(Connection(), (Mad(message="REP"),))
-    _, difference = Campaign(tested.testbed(Role.CM), manager_generators(1)).judge(case)
+    _, difference = Campaign(tested.testbed(Role.CM), manager_generators(1, combines=False)).judge(
+        case
+    )
     assert difference is not None
     finding = Finding(1, "Any.", case, case, difference, 1, "Any.")
 

@@ -59,7 +59,9 @@ def test_manager_that_stops_asking_is_a_finding() -> None:
         said.append(received)
         return [] if len(said) > 500 and isinstance(received.message, cm.REQ) else [received]
 
-    campaign = Campaign(ManagerTestbed(link(Across(tires, obeys=True))), manager_generators(1))
+    campaign = Campaign(
+        ManagerTestbed(link(Across(tires, obeys=True))), manager_generators(1, combines=False)
+    )
     found = list(campaign.run(2000))
 
     assert campaign.lost == f"{ADDRESS} does not ask for connections any more"
@@ -96,7 +98,7 @@ def test_what_a_device_that_comes_back_has_died_of_is_made_shorter(forgets: bool
     across = Across(longest=256, forgets=forgets)
     restart = Restarted(across)
     target = link(across, restart=cast(Restart, restart))
-    campaign = Campaign(ManagerTestbed(target), manager_generators(1))
+    campaign = Campaign(ManagerTestbed(target), manager_generators(1, combines=False))
     steps = (Mad(), Mad(message="RTU"), Mad(message="DREQ", more=8))
 
     _, difference = campaign.judge(case := Case(Connection(), steps))
@@ -111,7 +113,9 @@ def test_what_a_device_that_comes_back_has_died_of_is_made_shorter(forgets: bool
 def test_a_death_is_kept_when_the_user_interrupts_while_it_is_made_shorter() -> None:
     across = Across(longest=256)
     restart = cast(Restart, Restarted(across, interrupts=True))
-    campaign = Campaign(ManagerTestbed(link(across, restart=restart)), manager_generators(1))
+    campaign = Campaign(
+        ManagerTestbed(link(across, restart=restart)), manager_generators(1, combines=False)
+    )
 
     with pytest.raises(KeyboardInterrupt):
         list(campaign.run(2000))
@@ -124,7 +128,7 @@ def test_a_death_is_kept_when_the_user_interrupts_while_it_is_made_shorter() -> 
 @pytest.mark.usefixtures("new_mac")
 def test_a_dead_listener_is_seen_when_a_case_is_judged_by_itself() -> None:
     across = Across(longest=256, forgets=True)
-    campaign = Campaign(ManagerTestbed(link(across)), manager_generators(1))
+    campaign = Campaign(ManagerTestbed(link(across)), manager_generators(1, combines=False))
     case = Case(Connection(), (Mad(message="DREQ", more=8),))
 
     _, difference = campaign.judge(case)
@@ -184,7 +188,9 @@ def test_manager_that_never_stops_sending_is_dead() -> None:
         said.append(received)
         return [received] * (MAXIMUM_ANSWERS + 1 if len(said) > 6 else 1)
 
-    campaign = Campaign(ManagerTestbed(link(Across(flood))), manager_generators(1), minimises=False)
+    campaign = Campaign(
+        ManagerTestbed(link(Across(flood))), manager_generators(1, combines=False), minimises=False
+    )
     list(campaign.run(500))
 
     assert "packets without a pause" in campaign.lost

@@ -936,6 +936,26 @@ NEEDED: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
         "READ_REQUEST after WRITE_LAST: READ_RESPONSE_MIDDLE with other data",
         "reth, docs/reference/wire-formats.md#padding",
     ),
+    (  # without the packet that is refused the message would go on
+        "rnr-nak-forgets-message",
+        Connection(receives=0),
+        [WRITE_FIRST, Packet(int(OpCode.RC_RDMA_WRITE_LAST_WITH_IMMEDIATE), length=256), READ],
+        "READ_REQUEST (a READ inside a WRITE) after no receive request: "
+        "READ_RESPONSE_ONLY instead of NAK INVALID_REQUEST",
+        "receive-missing",
+    ),
+    (  # it is not the queue pair that has ended which goes on
+        "slots-of-others-freed-by-error",
+        Connection(pairs=2),
+        [
+            Post(int(WROpcode.RDMA_READ), 8),
+            Post(int(WROpcode.RDMA_READ), 8, fence=True),
+            READ.altered(psn=("expected", 1), held=True),
+            Packet(int(OpCode.RC_RDMA_WRITE_MIDDLE), length=256, pair=1),
+        ],
+        "WRITE_MIDDLE (while another queue pair answers): READ_REQUEST instead of nothing",
+        "qp-state-actions",
+    ),
     (  # some bytes of it are stored
         "odd-write-across-a-page",
         Connection(service="UC"),

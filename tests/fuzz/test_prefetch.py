@@ -147,7 +147,7 @@ def test_the_deviations_of_rxe_are_found_by_the_same_packets() -> None:
 @pytest.mark.parametrize(
     ("fault", "role", "packets"),
     [
-        pytest.param("rnr-nak-leaks", "responder", 700, marks=pytest.mark.slow),
+        pytest.param("rnr-nak-leaks", "responder", 1500, marks=pytest.mark.slow),
         pytest.param("reserved-syndrome-acknowledges", "requester", 5000, marks=pytest.mark.slow),
         pytest.param("repeated-req-connects-twice", "cm", 500, marks=pytest.mark.slow),
     ],

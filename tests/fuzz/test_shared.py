@@ -212,12 +212,20 @@ def test_all_that_comes_of_the_limit_has_one_cause() -> None:
     assert len({each.group for each in found}) == 1
 
 
+def test_credits_of_a_shared_queue_have_their_own_rule_at_duplicates_too() -> None:
+    device = copied(MUTANTS["srq-credits-reported"])[Emulation.__module__].Emulation
+
+    name = named(device, Case(Connection(srq=1), (packet(WRITE_IMM, -1),)))
+
+    assert name.rule.endswith("#credits-granted")
+
+
 @pytest.mark.slow
 @each_case("name", MUTANTS)
 def test_a_fault_in_shared_receive_queues_is_found(name: str) -> None:
     device = copied(MUTANTS[name])[Emulation.__module__].Emulation
     run = Campaign(
-        EmulatorTestbed(device), vocabulary_for(Role.RESPONDER).generators(1, Role.RESPONDER, ())
+        EmulatorTestbed(device), vocabulary_for(Role.RESPONDER).generators(3, Role.RESPONDER, ())
     )
 
     finding = next(run.run(6000), None)

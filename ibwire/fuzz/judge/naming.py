@@ -57,6 +57,7 @@ from ibwire.fuzz.judge.request_names import (
     ERROR,
     FULL,
     INVALIDATE,
+    NOT_READY,
     RESERVED_OPCODE,
     RIGHT_SEND,
     SERVICES,
@@ -204,7 +205,8 @@ def _of_wrong(text: str, about: About, effect: Effect, scene: Scene) -> Name:
         rule = DUPLICATES if about.rule == DUPLICATE_WRITE else rule
     elif group in OF_FIELD and (about.treatment or rule != ORDER):
         rule = about.treatment or about.rule
-        if about.rule in DUPLICATE_RULES and group == "credits" and scene.connection.pairs == 1:
+        is_alone = scene.connection.pairs == 1 and not scene.connection.srq
+        if about.rule in DUPLICATE_RULES and group == "credits" and is_alone:
             rule = DUPLICATES  # a receive request was used, not those of others counted
         elif rule not in _FIELDS_OF_RULE.get(group, ()):
             rule = _rule_of_field(effect, scene)
@@ -214,10 +216,12 @@ def _of_wrong(text: str, about: About, effect: Effect, scene: Scene) -> Name:
         rule = _PARTIAL
     elif about.treatment and _is_noticed(effect, scene):
         rule = about.treatment
-    elif scene.service == "UC" and about.rule.endswith("#opcode-sequence"):
+    elif about.rule.endswith("#opcode-sequence"):
         before = scene.before
-        if before is not None and before.is_wrong and before.rule != about.rule:
-            # It has no FIRST because that one was dropped, which UC does not report.
+        # It has no FIRST because that one was dropped, which UC does not report; or what goes on
+        # behind a packet that was refused is at fault, without which it would show nothing.
+        is_left = scene.service == "UC" or (before is NOT_READY and scene.is_short)
+        if is_left and before is not None and before.is_wrong and before.rule != about.rule:
             text, rule = f"{text} after {before.what}", before.rule
     is_late = about.rule.endswith("#opcode-sequence") and effect.text.startswith(_LATER_NAKS)
     wider = f"{about.what}: executed" if is_late else ""

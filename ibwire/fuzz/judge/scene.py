@@ -195,8 +195,8 @@ class Scene:
 
     @property
     def is_answered_from(self) -> int | None:
-        """The queue pair of the peer that the first missing or wrong answer is for."""
-        frame = first_frame(self.difference)
+        """The queue pair of the peer that the first missing, wrong or extra answer is for."""
+        frame = first_frame(self.difference) or extra_frame(self.difference)
         return None if frame is None else WholePacket.parse(frame).bth.dest_qp
 
     @property
@@ -278,6 +278,8 @@ class Scene:
         """Whether the device goes on with its own requests, where that packet has ended all."""
         frame = extra_frame(self.difference)
         if frame is None or not self.reference.qp.responder.failed:
+            return False
+        if self.reference.pairs[self._sender(frame)] is not self.reference.qp:
             return False
         info = INFO.get(WholePacket.parse(frame).bth.opcode)
         return info is not None and not info.is_response

@@ -49,16 +49,17 @@ class Card:
     """How many cards this exchange had before."""
 
 
+@dataclass(frozen=True, slots=True)
 class Order:
     """What comes first of what would come at random: nothing does."""
 
-    def exchanges(self, shuffled: Sequence[int]) -> Sequence[int]:
-        """All exchanges in the order in which they come."""
-        return shuffled
+    exchanges: Callable[[Sequence[int]], Sequence[int]] = lambda shuffled: shuffled
+    """All exchanges in the order in which they come."""
+    is_early: Callable[[int, str], bool] = lambda exchange, name: False
+    """Whether a field of an exchange comes before others that were changed as seldom."""
 
-    def is_early(self, exchange: int, name: str) -> bool:
-        """Whether a field of an exchange comes before others that were changed as seldom."""
-        return False
+
+RANDOM = Order()
 
 
 class Deck:
@@ -73,12 +74,12 @@ class Deck:
         seed: str,
         exchanges: Sequence[Sequence[str]],
         changes: Callable[[str], Sequence[Change]],
-        order: Order | None = None,
+        order: Order = RANDOM,
     ) -> None:
         self._seed = seed
         self._exchanges = exchanges
         self._changes = changes
-        self._order = order if order is not None else Order()
+        self._order = order
         self._epoch = -1
         self._cards: Sequence[Card] = ()
 

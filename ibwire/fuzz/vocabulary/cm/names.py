@@ -68,7 +68,8 @@ def _text(difference: Difference, step: Step, state: str) -> str:
         return f"{step.what}: {wrong} of the REQ"
     if not isinstance(step, Mad) or difference.kind is not Kind.ANSWER:
         return bucket_of(difference, step, state)
-    if fields:
+    expected, got = first_verdicts(difference)
+    if fields and expected.partition(" ")[0] == got.partition(" ")[0]:  # the same message
         return f"{step.message}: {wrong} of the answer"
     what = oddity(step)
     if what not in SIZES and not step.fields:

@@ -12,7 +12,7 @@ from functools import cache
 from itertools import islice
 from random import Random
 
-from ibwire.base.units import MS
+from ibwire.base.units import MS, US
 from ibwire.fuzz.case import GOOD, Connection, Packet, Post, Role, Step, Value, Wait
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.vocabulary.deck import Card, Change, Deck, Order, changes_of
@@ -32,6 +32,10 @@ LONG_WAIT = 100 * MS
 """Longer than the ACK timeout of a connection with the usual attributes."""
 
 
+COARSE = 8 * MS
+"""More than the steps in which a device may count time (the choice `rnr_granularity`)."""
+
+
 class OneField:
     """One case of a deck. rng: of this case alone."""
 
@@ -42,6 +46,8 @@ class OneField:
         """The connection that the case begins with."""
         self._steps: deque[Step] = deque()
         self._is_changed = False
+        self._waits = 0
+        """Waits that are left: the first one until soon after the next timer."""
         if role is Role.RESPONDER:
             opcode = REQUESTS[card.exchange]
             if card.turn >= BARE and card.turn % 2 and opcode in _FIRSTS:
@@ -54,7 +60,17 @@ class OneField:
         if not self._steps and not self._is_changed:
             self._is_changed = True
             self._steps.extend(self._changed(reference))
-        return self._steps.popleft() if self._steps else None
+        if self._steps:
+            return self._steps.popleft()
+        self._waits -= 1
+        return self._wait(reference) if self._waits >= 0 else None
+
+    def _wait(self, reference: Emulation) -> Step:
+        due = reference.node.poll_timeout() if self._waits else None
+        if due is None or due - reference.now >= LONG_WAIT:
+            self._waits = 0
+            return Wait(LONG_WAIT)
+        return Wait(max(due - reference.now, 0) // US * US + COARSE)
 
     def _changed(self, reference: Emulation) -> Sequence[Step]:
         """The packet with another value in one field, and sometimes what shows its effect."""
@@ -63,10 +79,9 @@ class OneField:
             packet = changed(request(REQUESTS[card.exchange]), card, symbols)
             return [packet, request(PROBE)] if _has_another(card) else [packet]
         right = in_turn(islice(answers(reference), 2 if _has_another(card) else 1))
-        if not right:
-            return [Wait(LONG_WAIT)]
-        steps: list[Step] = [changed(right[0], card, symbols), *right[1:]]
-        return [*steps, Wait(LONG_WAIT)] if card.turn % 2 else steps
+        if card.turn % 2 or not right:
+            self._waits = 2
+        return [changed(right[0], card, symbols), *right[1:]] if right else []
 
 
 def _first_psn(rng: Random) -> int:
@@ -86,7 +101,7 @@ def deck(seed: int, role: Role) -> Deck:
         f"{seed}:{role}",
         [fields_of(opcode) for opcode in opcodes],
         changes_for,
-        RequestsInOrder(opcodes),
+        order_of(opcodes),
     )
 
 
@@ -124,29 +139,26 @@ def fields_of(opcode: int) -> Sequence[str]:
     return [*(f"{h.BTH.KEY}.{entry.name}" for entry in h.BTH.FIELDS), *own, *own, *_OTHERS, *more]
 
 
-class RequestsInOrder(Order):
+def order_of(opcodes: Sequence[int]) -> Order:
     """One part of a message, then two whole ones, and of each what it shows best.
 
     A part is out of its place when it comes alone, which shows as long as it is not dropped for
     something else; a whole message shows best whether what is checked first is checked.
     """
+    is_part = [_is_part(each) for each in opcodes]
 
-    def __init__(self, opcodes: Sequence[int]) -> None:
-        self._is_part = [_is_part(each) for each in opcodes]
+    def exchanges(shuffled: Sequence[int]) -> Sequence[int]:
+        parts = [each for each in shuffled if is_part[each]]
+        whole = [each for each in shuffled if not is_part[each]]
+        arranged: list[int] = []
+        for place in range(len(shuffled)):
+            arranged += [*parts[place : place + 1], *whole[2 * place : 2 * place + 2]]
+        return arranged
 
-    def exchanges(self, shuffled: Sequence[int]) -> Sequence[int]:
-        """All exchanges, parts and whole messages in turn."""
-        parts = [each for each in shuffled if self._is_part[each]]
-        whole = [each for each in shuffled if not self._is_part[each]]
-        turns = [
-            [*parts[place : place + 1], *whole[2 * place : 2 * place + 2]]
-            for place in range(len(shuffled))
-        ]
-        return [each for turn in turns for each in turn]
+    def is_early(exchange: int, name: str) -> bool:
+        return (name in _CHECKED) is not is_part[exchange] and name != "bth.ack_req"
 
-    def is_early(self, exchange: int, name: str) -> bool:
-        """Whether a field is among those that are changed first."""
-        return (name in _CHECKED) is not self._is_part[exchange] and name != "bth.ack_req"
+    return Order(exchanges, is_early)
 
 
 def _is_part(opcode: int) -> bool:
