@@ -49,6 +49,8 @@ class Fingerprint:
     """The witness of each choice, by field."""
     unexplained: list[Case] = field(default_factory=list)
     """Witnesses in which the target does what no choice explains."""
+    is_unlike: bool = False
+    """Whether the target has differed from the reference in most witnesses."""
 
 
 MOST_LOST = 3
@@ -65,6 +67,8 @@ def fingerprint(
     """
     found = Fingerprint(profile)
     try:
+        differs = [name for name, case in cases if not _agrees(case, profile, trials)]
+        found.is_unlike = len(differs) > len(cases) // 2
         while _singles(found, cases, choices, trials) or _together(found, cases, choices, trials):
             pass
         found.unexplained = [case for _, case in cases if not _agrees(case, found.profile, trials)]
@@ -182,11 +186,16 @@ def _together(
     choices: Sequence[Choice],
     replay: Replay,
 ) -> bool:
-    """Take over choices that show in every packet, and therefore only together."""
+    """Take over choices that show in every packet, and therefore only together.
+
+    Where few witnesses differ, each of these choices does in its own.
+    """
+    differs = [name for name, case in cases if not _agrees(case, found.profile, replay)]
+    hidden = set() if found.is_unlike else {name for name, _ in cases}.difference(differs)
+    open_choices = [each for each in choices if each.name not in hidden | found.shown.keys()]
     for _, case in cases:
         if _agrees(case, found.profile, replay):
             continue
-        open_choices = [choice for choice in choices if choice.name not in found.shown]
         other = explanation(case, found.profile, open_choices, replay)
         if other is None:
             continue
