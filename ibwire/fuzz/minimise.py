@@ -37,6 +37,9 @@ MAXIMUM_TRIALS = 3000
 MAXIMUM_STEPS = 100_000
 """Steps of them all: 10 s on the emulator, where one takes 0.1 ms."""
 
+FEW = 6
+"""Up to this size groups are tried wherever they may begin: they are messages."""
+
 Thing = TypeVar("Thing")
 
 Holds = Callable[[Sequence[Part]], bool]
@@ -79,7 +82,7 @@ def minimise(
         case = _fewer_steps(case, counted)
     for other in _elsewhere(case) if elsewhere and case.packets > 1 else ():
         if counted(other):
-            shorter = _fewer_steps(_last_steps(other, counted), counted)
+            shorter = _fewer_steps(_last_steps(other, counted), counted, few=1)
             if shorter.packets < case.packets:
                 case = shorter
     return case
@@ -304,21 +307,28 @@ def _needed(things: Sequence[Thing], holds: Callable[[Sequence[Thing]], bool]) -
     return needed
 
 
-def _fewer_steps(case: Case, shows: _Counted) -> Case:
-    """Without any group of steps that it does not need."""
+def _fewer_steps(case: Case, shows: _Counted, few: int = FEW) -> Case:
+    """Without any group of steps that it does not need. few: up to it, groups of each size."""
     whole, before = case, len(case.steps) + 1
+    failed: set[tuple[int, ...]] = set()
+    """What was tried, by the identity of its steps."""
+
+    def holds(rest: Sequence[Step]) -> bool:
+        key = tuple(map(id, rest))
+        if key in failed:
+            return False
+        if shows(whole.with_steps(rest)):
+            return True
+        failed.add(key)
+        return False
+
     while len(case.steps) < before and not shows.is_over:
         before = len(case.steps)
         size = max(before // 2, min(before - 1, FEW), 1)  # a long message beside one step, too
         while size:
-            steps = without_groups(case.steps, lambda rest: shows(whole.with_steps(rest)), size)
-            case = case.with_steps(steps)
-            size = size // 2 if size > FEW else size - 1
+            case = case.with_steps(without_groups(case.steps, holds, size))
+            size = size // 2 if size > few else size - 1
     return case
-
-
-FEW = 6
-"""Up to this size groups are tried wherever they may begin: they are messages."""
 
 
 def without_groups(
