@@ -485,7 +485,7 @@ class _Run:
                 f"left out  {counted(kinds, 'kind')} of difference, seen {counted(times, 'time')}: "
                 "probably of the findings above"
             )
-            yield f"{'':10}not examined, as most time went into that; a longer run examines more"
+            yield f"{'':10}not examined, as there was no time; a longer run examines more"
         if self._directory is not None and self.failure is None:
             yield f"saved     {self._directory}"
 

@@ -29,7 +29,7 @@ from ibwire.fuzz.judge.naming import Name
 from ibwire.fuzz.judge.profiles import choices_of, profile_of
 from ibwire.fuzz.judge.witness import WITNESS, Trials, differing, fingerprint, is_shown
 from ibwire.fuzz.minimise import never, without_groups
-from ibwire.fuzz.report import HISTORY, MAXIMUM_BUCKETS, Report, RunState, Search
+from ibwire.fuzz.report import HISTORY, MAXIMUM_BUCKETS, Postponed, Report, RunState, Search
 from ibwire.fuzz.stepper import Maker
 from ibwire.fuzz.targets.testbed import Confirmed, Testbed
 from ibwire.programs.endpoint import Interrupted
@@ -111,13 +111,13 @@ class Campaign:
 
     @property
     def explained(self) -> int:
-        """What cases that were carried out again have cost, in packets that take as long."""
+        """What cases that were carried out again have cost, in steps that take as long."""
         return self._testbed.explained
 
     @property
     def has_more_to_show(self) -> bool:
-        """Whether the witnesses have shown something that is not reported yet."""
-        return bool(self._waiting)
+        """Whether something was seen that is not reported yet, and for which there is time."""
+        return bool(self._waiting) or self._next_postponed() is not None
 
     @property
     def sent(self) -> int:
@@ -137,7 +137,7 @@ class Campaign:
     def run(self, packets: int) -> Iterator[Finding]:
         """Continue until that many packets have been sent in all; yields new findings."""
         report = self.report
-        while report.packets < packets and not self.lost:
+        while (report.packets < packets or self.has_more_to_show) and not self.lost:
             found = self.one_case(packets)
             if found is not None:
                 yield found
@@ -154,6 +154,8 @@ class Campaign:
         state, report = self.state, self.report
         if (found := self.next_shown(is_over=is_over)) is not None or self.lost:
             return found
+        if report.packets >= packets:
+            return None  # the budget was spent before what was left to be shown
         before = state.profile, report.taken
         try:
             found = self._one_case(packets)
@@ -165,9 +167,11 @@ class Campaign:
         return found
 
     def next_shown(self, *, is_over: Callable[[], bool] = bool) -> Finding | None:
-        """The next finding that the witnesses show, before any case; the first call runs them.
+        """The next finding of what was seen before; the first call carries out the witnesses.
 
         A witness in which the device crashes is a finding, too; the next call goes on after it.
+        Then come differences that were postponed, before new devices are needed: there each
+        process of a run that several work on has come to the same point.
         is_over: as of `one_case`.
         """
         self.state.search.is_over = is_over
@@ -175,7 +179,7 @@ class Campaign:
             try:
                 if not self._has_fingerprint:
                     self._take_fingerprint()
-                return self._from_fingerprint()
+                return self._from_fingerprint() or self._from_postponed()
             except self._testbed.failures as error:
                 found = self._crashed(str(error))
                 self._leave_fatal_out()
@@ -337,6 +341,32 @@ class Campaign:
                 return found
         return None
 
+    def _next_postponed(self) -> Postponed | None:
+        """The difference that was postponed and for which there is time now."""
+        testbed, report = self._testbed, self.report
+        if not report.postponed or not testbed.is_fresh or testbed.explains_too_much(report):
+            return None
+        is_late = self.state.search.is_over() or self.is_interrupted
+        return None if is_late else report.next_postponed
+
+    def _from_postponed(self) -> Finding | None:
+        """The next finding of differences for which there was no time when they were seen."""
+        state, report, testbed = self.state, self.report, self._testbed
+        while (postponed := self._next_postponed()) is not None:
+            before = state.profile, report.taken
+            try:
+                confirmed = testbed.confirm_postponed(state, postponed)
+                found = self._judged(confirmed) if confirmed is not None else None
+            except (KeyboardInterrupt, Interrupted) as signal:
+                state.profile, report.taken = before
+                raise KeyboardInterrupt from signal
+            report.take_postponed(postponed)
+            testbed.end_case(state, found, is_last=False)
+            if found is not None:
+                found.packet = postponed.packet
+                return found
+        return None
+
     def _deviation(self, case: Case, choice: Choice) -> Finding | None:
         """The finding of a known deviation that a case shows, if it is a new one."""
         name = Name(choice.about, choice.rule, choice.about)
@@ -373,7 +403,7 @@ class Campaign:
             return None
         shortest = case
         if state.minimises and not self.is_interrupted:
-            shortest = self._short_enough(case, difference)
+            shortest = self._short_enough(confirmed, difference)
         shortest, name, difference = self._named(shortest, difference, confirmed.bucket)
         if self._is_counted(name, confirmed):
             return None
@@ -394,9 +424,10 @@ class Campaign:
             report.led_to[confirmed.bucket] = name.text
         return self._new(name, shortest, confirmed.original)
 
-    def _short_enough(self, case: Case, difference: Difference) -> Case:
+    def _short_enough(self, confirmed: Confirmed, difference: Difference) -> Case:
         """The shortest case; where time is short, one with the name of a finding will do."""
         search, testbed, report = self.state.search, self._testbed, self.report
+        case = confirmed.case
 
         def has_name(shorter: Case) -> bool:
             found = self.replay(shorter)
@@ -404,7 +435,7 @@ class Campaign:
                 testbed.finding_of(self.state, shorter, found, needs_connection=True)
             )
 
-        if report.groups and testbed.explains_too_much(report):
+        if report.groups and (confirmed.is_postponed or testbed.explains_too_much(report)):
             if testbed.finding_of(self.state, case, difference, needs_connection=False):
                 return case
             search.is_enough = has_name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -25,34 +25,29 @@ OTHERS = "others"
 """The bucket of all differences beyond those."""
 
 
-MOST_DOUBLED = 20
-"""How often the number of differences that are left out is doubled at most."""
+MAXIMUM_POSTPONED = 200
+"""Differences that are kept until there is time for them."""
 
 
-@dataclass(slots=True)
-class Patience:
-    """Which differences of a kind are examined when time is short.
+@dataclass(frozen=True, slots=True)
+class Postponed:
+    """A difference that is examined when there is time for it."""
 
-    After two in vain, two are left out, and with each further one in vain twice as many and two
-    more: kinds of differences that are all of one cause cost little, and none is given up.
-    """
+    case: Case
+    """The case that showed it, behind those that were carried out before on the same devices."""
+    bucket: str
+    """The name of the difference, if nothing explains it."""
+    kind: str
+    """What it has in common with others of one cause, whatever the opcodes and the state are."""
+    what: str
+    """What is wrong with the last packet, if anything is."""
+    packet: int
+    """Number of the packet of the run that showed it, from 1."""
 
-    in_vain: int = 0
-    """How many of the last ones were no new finding."""
-    left_out: int = 0
-    """How many were left out after the last one."""
-
-    def is_next(self) -> bool:
-        """Whether the next difference is examined; it is left out if not."""
-        if self.left_out + 2 < 1 << min(self.in_vain, MOST_DOUBLED):
-            self.left_out += 1
-            return False
-        self.left_out = 0
-        return True
-
-    def note(self, *, is_new: bool) -> None:
-        """Take note of what one was that was examined."""
-        self.in_vain = 0 if is_new else self.in_vain + 1
+    @property
+    def traits(self) -> tuple[str, ...]:
+        """What it may have in common with others of the same cause."""
+        return self.kind, f"packet: {self.what}", f"{self.bucket.partition(' ')[0]}: {self.kind}"
 
 
 @dataclass(slots=True)
@@ -80,11 +75,13 @@ class Report:
     unstable: Counter[str] = field(default_factory=Counter)
     """Differences that were not seen again, by bucket."""
     unexamined: Counter[str] = field(default_factory=Counter)
-    """Differences for which there was no time, by bucket."""
-    patience: defaultdict[str, Patience] = field(default_factory=lambda: defaultdict(Patience))
-    """Which differences are examined when time is short, by their kind."""
+    """Differences for which there was no time so far, by bucket."""
+    postponed: dict[str, Postponed] = field(default_factory=dict)
+    """One of them, by bucket."""
+    in_vain: dict[str, int] = field(default_factory=dict)
+    """How many of the last differences with a trait, among those examined, were no new finding."""
     explained: int = 0
-    """What cases that were carried out again had cost when a resumed run was saved, in packets."""
+    """What cases that were carried out again had cost when a resumed run was saved, in steps."""
 
     @property
     def choices(self) -> dict[str, str]:
@@ -99,9 +96,39 @@ class Report:
         """Count a difference that was not seen again."""
         _count(self.unstable, bucket)
 
-    def count_unexamined(self, bucket: str) -> None:
-        """Count a difference that was not examined because time was short."""
+    def postpone(self, postponed: Postponed) -> None:
+        """Keep a difference for later: of a bucket the one with the shortest case."""
+        bucket = postponed.bucket
         _count(self.unexamined, bucket)
+        kept = self.postponed.get(bucket)
+        if kept is None or len(postponed.case.steps) < len(kept.case.steps):
+            self.postponed[bucket] = postponed
+        if len(self.postponed) > MAXIMUM_POSTPONED:
+            del self.postponed[max(self.postponed, key=self._rank)]
+
+    @property
+    def next_postponed(self) -> Postponed | None:
+        """The difference that is most likely to be a new finding, of those with a short case."""
+        bucket = min(self.postponed, key=self._rank, default=None)
+        return None if bucket is None else self.postponed[bucket]
+
+    def _rank(self, bucket: str) -> tuple[int, int, int, int]:
+        """Smaller the sooner a difference is examined: kinds that were not examined come first."""
+        postponed = self.postponed[bucket]
+        in_vain = sum(self.in_vain.get(each, -1) for each in postponed.traits)
+        return in_vain, self.examined[bucket], len(postponed.case.steps), postponed.packet
+
+    def take_postponed(self, postponed: Postponed) -> None:
+        """Take out a difference that has been examined."""
+        self.postponed.pop(postponed.bucket, None)
+        self.unexamined[postponed.bucket] -= 1
+        if self.unexamined[postponed.bucket] <= 0:
+            del self.unexamined[postponed.bucket]
+
+    def note_examined(self, examined: Postponed, *, is_new: bool) -> None:
+        """Take note of what a difference was that was examined."""
+        for trait in examined.traits:
+            self.in_vain[trait] = 0 if is_new else self.in_vain.get(trait, 0) + 1
 
 
 def _count(counts: Counter[str], bucket: str) -> None:

@@ -15,11 +15,11 @@ from typing import Any
 from ibwire.base.errors import CaptureError
 from ibwire.drill.files import write_text
 from ibwire.fuzz.campaign import Campaign
-from ibwire.fuzz.case import CaseError, Role
+from ibwire.fuzz.case import CaseError, Role, from_json, to_json
 from ibwire.fuzz.coverage import Cell, Coverage
 from ibwire.fuzz.judge.exclusions import parse_exclusion
 from ibwire.fuzz.judge.findings import Finding
-from ibwire.fuzz.report import Patience, Report
+from ibwire.fuzz.report import Postponed, Report
 from ibwire.fuzz.stepper import Maker
 from ibwire.fuzz.targets.emulator import DEFAULT
 from ibwire.fuzz.vocabulary.operators import Group
@@ -34,6 +34,9 @@ NAME = "run.json"
 
 MAXIMUM_NAME = 100
 """Characters of the name of a recording in an origin."""
+
+LONGEST_POSTPONED = 1000
+"""Steps of a postponed case that is saved, so that two hundred of them fit into the file."""
 
 MAXIMUM_SIZE = 1 << 26
 """Bytes of such a file."""
@@ -153,7 +156,18 @@ class Session:
             "explained": campaign.explained,
             "led_to": report.led_to,
             "examined": dict(report.examined),
-            "patience": [{"kind": kind, **asdict(each)} for kind, each in report.patience.items()],
+            "in_vain": report.in_vain,
+            "postponed": [
+                {
+                    "case": to_json(each.case),
+                    "bucket": each.bucket,
+                    "kind": each.kind,
+                    "what": each.what,
+                    "packet": each.packet,
+                }
+                for each in report.postponed.values()
+                if len(each.case.steps) <= LONGEST_POSTPONED
+            ],
             "findings": [
                 {**asdict(known), "seen": report.seen[known.bucket]} for known in self.known
             ],
@@ -230,11 +244,11 @@ def _session(document: _Object) -> Session:
     if "unexamined" in document.document:
         report.unexamined = _by_bucket(document, "unexamined")
     if "explained" in document.document:
-        _take_patience(report, document)
+        _take_examined(report, document)
     return Session(settings, report, document.number("next_case"), known)
 
 
-def _take_patience(report: Report, document: _Object) -> None:
+def _take_examined(report: Report, document: _Object) -> None:
     """What a run knows of differences that are not worth the time to examine them."""
     report.explained = document.number("explained")
     report.examined = _by_bucket(document, "examined")
@@ -242,10 +256,19 @@ def _take_patience(report: Report, document: _Object) -> None:
     for bucket in led_to.document:
         if (name := led_to.text(bucket)) in report.seen:
             report.led_to[bucket] = name
-    for each in document.objects("patience"):
-        report.patience[each.text("kind")] = Patience(
-            each.number("in_vain"), each.number("left_out")
+    if "postponed" not in document.document:
+        return  # of a version that kept none
+    in_vain = document.object("in_vain")
+    report.in_vain = {kind: in_vain.number(kind) for kind in in_vain.document}
+    for each in document.objects("postponed"):
+        postponed = Postponed(
+            from_json(each.text("case"), "postponed"),
+            each.line("bucket"),
+            each.line("kind"),
+            each.line("what"),
+            each.number("packet"),
         )
+        report.postponed[postponed.bucket] = postponed
 
 
 def _by_bucket(document: _Object, name: str) -> Counter[str]:
@@ -303,6 +326,12 @@ class _Object:
         value = self._take(name)
         if not isinstance(value, str):
             raise CaseError(f"{self._where}{name}: {value!r}, not a text")
+        return value
+
+    def line(self, name: str) -> str:
+        value = self.text(name)
+        if value and not value.isprintable():
+            raise CaseError(f"{self._where}{name}: {value!r}, not a line of text")
         return value
 
     def one_of(self, name: str, known: tuple[str, ...]) -> str:

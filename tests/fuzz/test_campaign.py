@@ -38,12 +38,12 @@ from ibwire.fuzz.judge.choices import CHOICES
 from ibwire.fuzz.judge.comparison import Difference, Kind, crash
 from ibwire.fuzz.judge.findings import Finding, kind_of, signature
 from ibwire.fuzz.judge.profiles import profile_of
-from ibwire.fuzz.report import Patience, Report, RunState, Search
+from ibwire.fuzz.report import Postponed, Report, RunState, Search
 from ibwire.fuzz.run_file import Session, Settings, load
+from ibwire.fuzz.targets import testbed as of_testbed
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
 from ibwire.fuzz.targets.emulator import EmulatorTestbed
 from ibwire.fuzz.targets.emulator import target as emulator
-from ibwire.fuzz.targets.testbed import Confirmed
 from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire.fuzz.vocabulary.operators import RESPONSE_MUTATORS
 from ibwire.fuzz.vocabulary.queue_pair.messages import answers
@@ -359,27 +359,6 @@ def test_differences_of_a_kind_may_have_different_opcodes_but_not_verdicts() -> 
     assert other != write  # a NAK is missing
 
 
-def test_when_time_is_short_more_and_more_of_a_kind_are_left_out_and_counted() -> None:
-    """After two in vain 2 are left out, then 6, 14 ...; what is new starts that again."""
-    patience = Patience()
-
-    def examined(times: int) -> list[int]:
-        found = []
-        for number in range(1, times + 1):
-            if patience.is_next():
-                patience.note(is_new=False)
-                found.append(number)
-        return found
-
-    assert examined(27) == [1, 2, 5, 12, 27]
-    patience.note(is_new=True)
-    assert examined(5) == [1, 2, 5]
-
-
-def test_a_patience_of_a_file_with_any_number_has_a_limit() -> None:
-    assert Patience(in_vain=1 << 60, left_out=1 << 20).is_next()
-
-
 def test_packets_of_different_kinds_differ_in_one_way_whatever_their_fields_are() -> None:
     binding = Binding(PEER_ADDRESS, ADDRESS)
     symbols = Emulation(Connection()).symbols
@@ -410,7 +389,9 @@ def test_resumed_run_knows_which_differences_are_not_worth_its_time(tmp_path: Pa
     report = campaign.report
     report.led_to |= {"a difference": found.bucket, "another one": "no finding"}
     report.examined["a difference"] = 2
-    report.patience["answer, request, ACK, silence"] = Patience(in_vain=5, left_out=3)
+    report.in_vain["answer, request, ACK, silence"] = 5
+    later = Postponed(found.original, "WRITE_ONLY", "answer, request", "bth.psn", packet=7)
+    report.postpone(later)
     session.save(tmp_path, campaign)
 
     resumed = load(tmp_path)
@@ -418,45 +399,11 @@ def test_resumed_run_knows_which_differences_are_not_worth_its_time(tmp_path: Pa
     assert resumed.report.led_to["a difference"] == found.bucket
     assert "another one" not in resumed.report.led_to
     assert resumed.report.examined == report.examined
-    assert resumed.report.patience == report.patience
+    assert resumed.report.in_vain == report.in_vain
+    assert resumed.report.postponed == {"WRITE_ONLY": later}
     testbed = EmulatorTestbed(Mute)
     Campaign(testbed, resumed.settings.maker(), report=resumed.report)
     assert testbed.explained == 1234
-
-
-class Hurried(EmulatorTestbed):
-    """Has explained too much from the start, and knows no finding by its name alone."""
-
-    def explains_too_much(self, report: Report) -> bool:
-        return True
-
-    def finding_of(self, *_: object, **__: object) -> str:
-        return ""
-
-
-def test_differences_that_there_was_no_time_for_are_counted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Until one of their bucket is examined: then they are further ones of what it belongs to."""
-    swap = replace(WRITE, opcode=int(OpCode.RC_COMPARE_SWAP), length=0)
-    steps = [WRITE, READ, swap, swap, swap]
-    campaign = Campaign(
-        Hurried(Mute), lambda number: Scripted(steps[number - 1]), first=1, explains=False
-    )
-
-    def judged(campaign: Campaign, confirmed: Confirmed) -> None:
-        if confirmed.case.steps[-1] == swap:
-            campaign.report.led_to[confirmed.bucket] = "no answers"
-
-    monkeypatch.setattr(Campaign, "_judged", judged)
-    report = campaign.report
-
-    assert list(campaign.run(4)) == []
-    assert dict(report.unexamined) == {
-        "COMPARE_SWAP in IDLE: silence instead of ATOMIC_ACKNOWLEDGE": 2
-    }
-    assert list(campaign.run(5)) == []
-    assert (dict(report.unexamined), dict(report.seen)) == ({}, {"no answers": 2})
 
 
 class Crashing(Emulation):
@@ -738,8 +685,11 @@ def test_a_reference_that_does_not_come_to_rest_ends_no_search_for_a_shorter_cas
     assert short == case.with_steps(case.steps[1:])
 
 
-def test_what_has_the_name_of_a_finding_is_counted_for_it_where_time_is_short() -> None:
-    """While most of the time went to explaining, such a case is not minimised."""
+def test_what_has_the_name_of_a_finding_is_counted_for_it_where_time_is_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Such a case waits until there is time to look at its name, and is not minimised."""
+    monkeypatch.setattr(of_testbed, "SOONEST", 0)
 
     class Forgetful(Emulation):
         """Does not answer WRITEs."""
@@ -757,10 +707,10 @@ def test_what_has_the_name_of_a_finding_is_counted_for_it_where_time_is_short() 
     forms = (WRITE, WRITE.altered(opcode=int(OpCode.RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE)))
     testbed = Counting(Forgetful)
     campaign = Campaign(testbed, lambda number: Scripted(forms[number % 2]), explains=False)
-    findings = list(campaign.run(60))
+    findings = list(campaign.run(3000))
 
     assert len(findings) == 1
-    assert sum(campaign.report.seen.values()) == 60
+    assert sum(campaign.report.seen.values()) == 3000
     assert testbed.shortened == 1
 
 

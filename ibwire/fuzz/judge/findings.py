@@ -120,10 +120,18 @@ def kind_of(difference: Difference, step: Step) -> str:
         direction = _class_of(opcode_text(step.opcode))
     expected, got = first_verdicts(difference)
     words = [difference.kind, direction, _class_of(expected), _class_of(got)]
+    if difference.kind == Kind.COMPLETION:
+        words += map(_statuses, (difference.expected, difference.got))
     if expected == got:
         fields = {each for answer in wrong_fields(difference) for each in answer}
         words += sorted(f"{part}.{name}" for part, name in fields)
     return ", ".join(words)
+
+
+def _statuses(completions: Sequence[object]) -> str:
+    """The statuses of completions, each once."""
+    found = dict.fromkeys(each[2] for each in completions if isinstance(each, tuple))
+    return " ".join(map(str, found)) or "none"
 
 
 def _class_of(verdict: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
@@ -18,10 +18,11 @@ from ibwire.fuzz.case import (
     Connect,
     Connection,
     NeverConnects,
+    Packet,
     Role,
     RunsAway,
 )
-from ibwire.fuzz.condense import joined
+from ibwire.fuzz.condense import joined, parts_of_case
 from ibwire.fuzz.judge.comparison import FATAL, Device, Difference, ExactComparison
 from ibwire.fuzz.judge.findings import Finding, bucket_of, kind_of, one_line, signature
 from ibwire.fuzz.judge.naming import Name, name_of
@@ -29,7 +30,7 @@ from ibwire.fuzz.judge.replays import Replays
 from ibwire.fuzz.judge.scene import state_before
 from ibwire.fuzz.judge.witnesses import WITNESSES
 from ibwire.fuzz.minimise import Shows, condense, minimise
-from ibwire.fuzz.report import HISTORY, RunState
+from ibwire.fuzz.report import HISTORY, Postponed, RunState
 from ibwire.fuzz.targets.ack_timer import LENGTH_GROUP, LENGTH_RULE, AckTimer
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.targets.emulated_manager import managed_emulation
@@ -51,14 +52,23 @@ DEFAULT = "emu"
 EXAMINED = 3
 """Differences of a bucket that are examined; all later ones are taken for the same."""
 
+HURRIED_TRIALS = 150
+"""Cases carried out for one finding while other differences wait."""
+
+HURRIED_TRIALS_ON_NEW = 50
+"""Such cases on new devices."""
+
 DOUBTS = 3
 """Cases in which new devices must do what used ones have done, before a search relies on these."""
 
 ALWAYS = 1 << 30
 """For devices that keep something of earlier connections: every such case is compared."""
 
-TWO_DEVICES = 2
-"""Packets that are sent in the time in which two new devices are made."""
+TWO_DEVICES = 20
+"""Steps that are carried out in the time in which two new devices are made."""
+
+RECONNECTION = 8
+"""Steps that are carried out in the time in which two devices make another connection."""
 
 Open = Callable[[Connection], Device]
 """Makes the device for a connection."""
@@ -85,8 +95,8 @@ class EmulatorTestbed(Testbed):
         self._ack_timer = AckTimer(self.comparison, open_device)
         self._named: tuple[Case, Difference, Profile, Name] | None = None
         """The last name, and what has it."""
-        self._examined: tuple[str, str] | None = None
-        """Kind and bucket of the difference of this case, if it is examined."""
+        self._examined: Postponed | None = None
+        """The difference that is examined, if any is."""
 
     @property
     def is_fresh(self) -> bool:
@@ -124,28 +134,46 @@ class EmulatorTestbed(Testbed):
         bucket = bucket_of(difference, case.steps[-1], before)
         history = list(self.history)
         self.reset()
+        is_short = self.explains_too_much(report)
         is_known = bucket in report.led_to
-        if report.examined[bucket] >= EXAMINED or (is_known and self.explains_too_much(report)):
+        if report.examined[bucket] >= EXAMINED or (is_known and is_short):
             if is_known:
                 report.seen[report.led_to[bucket]] += 1
             return None
-        if report.groups and self.explains_too_much(report):
-            seen = replace(difference, step=len(case.steps) - 1)
-            finding = self.finding_of(state, case, seen, needs_connection=False)
+        kind = kind_of(difference, case.steps[-1])
+        last = case.steps[-1]
+        what = last.why if isinstance(last, Packet) else ""
+        seen = Postponed(joined(history, case), bucket, kind, what, report.packets)
+        if is_short or report.postponed:  # one of those may be worth more
+            report.postpone(seen)
+            return None
+        return self._confirmed(state, case, seen)
+
+    def confirm_postponed(self, state: RunState, postponed: Postponed) -> Confirmed | None:
+        """See whether a difference comes again, unless its case has the name of a finding."""
+        report, bucket = state.report, postponed.bucket
+        connection, steps = parts_of_case(postponed.case)[-1]
+        alone = replace(postponed.case, connection=connection, steps=tuple(steps))
+        again = self.replay(alone, state.profile)
+        if again is not None and report.groups:
+            finding = self.finding_of(state, alone, again, needs_connection=False)
             if finding:
+                self._examined = postponed
                 report.led_to[bucket] = finding
                 report.seen[finding] += 1
                 return None
-        kind = kind_of(difference, case.steps[-1])
-        if self.explains_too_much(report) and not report.patience[kind].is_next():
-            report.count_unexamined(bucket)
-            return None
-        self._examined = kind, bucket
+        confirmed = self._confirmed(state, alone, postponed)
+        return None if confirmed is None else replace(confirmed, is_postponed=True)
+
+    def _confirmed(self, state: RunState, case: Case, seen: Postponed) -> Confirmed | None:
+        """See whether a difference comes again on new devices, alone or after the history."""
+        report, bucket = state.report, seen.bucket
+        self._examined = seen
         report.examined[bucket] += 1
         again = self.replay(case, state.profile)
         if again is not None:
             return Confirmed(case, bucket, original=case, difference=again)
-        original = joined(history, case)
+        original = seen.case
         again = self.replay(original, state.profile)
         if again is None:
             report.count_unstable(bucket)
@@ -155,12 +183,17 @@ class EmulatorTestbed(Testbed):
 
     def end_case(self, state: RunState, found: Finding | None, *, is_last: bool) -> None:
         """Note whether what was examined was a new finding."""
+        report = state.report
+        if is_last and report.postponed:
+            self.reset()  # they are examined between two histories
         if self._examined is None:
             return
-        (kind, bucket), self._examined = self._examined, None
-        state.report.patience[kind].note(is_new=found is not None)
-        if bucket in state.report.led_to:
-            state.report.seen[state.report.led_to[bucket]] += state.report.unexamined.pop(bucket, 0)
+        examined, self._examined = self._examined, None
+        bucket = examined.bucket
+        report.note_examined(examined, is_new=found is not None)
+        if bucket in report.led_to:
+            report.seen[report.led_to[bucket]] += report.unexamined.pop(bucket, 0)
+            report.postponed.pop(bucket, None)
 
     def replay(self, case: Case, profile: Profile) -> Difference | None:
         """Carry a case out on new devices."""
@@ -186,7 +219,8 @@ class EmulatorTestbed(Testbed):
         name = name_of(case, left, state.profile)
         devices = self._ack_timer.devices
         is_of_timer = self._ack_timer.explains(case, left, state.profile)
-        self.explained += (self._ack_timer.devices - devices) * (1 + len(case.steps)) // 2
+        devices = self._ack_timer.devices - devices
+        self.explained += devices * (TWO_DEVICES + len(case.steps)) // 2
         return replace(name, rule=LENGTH_RULE, group=LENGTH_GROUP) if is_of_timer else name
 
     def shorten(
@@ -195,12 +229,20 @@ class EmulatorTestbed(Testbed):
         """A shorter case that shows the same difference from this reference."""
         search, shows = state.search, self._showing(difference, profile)
         shorten = partial(minimise, is_over=search.is_over, is_enough=search.is_enough)
+        is_hurried = bool(state.report.postponed)
+        if is_hurried:
+            shorten = partial(shorten, trials=HURRIED_TRIALS)
         is_of_one = not any(isinstance(step, Connect) for step in case.steps)
         if is_of_one:
-            shorter = search.shorter(shorten, case, _OnUsedDevices(self, difference, profile))
+            on_used = _OnUsedDevices(self, difference, profile)
+            shorter = search.shorter(shorten, case, on_used)
             if shorter == case or shows(shorter):
                 return shorter
+            if search.also is None:
+                case = _last_shown([case, *on_used.shown], shows)
         # The device keeps something of earlier connections.
+        if is_hurried:
+            shorten = partial(shorten, trials=HURRIED_TRIALS_ON_NEW)
         return case if search.is_interrupted else search.shorter(shorten, case, shows)
 
     def _showing(self, difference: Difference, profile: Profile) -> Shows:
@@ -217,6 +259,18 @@ class EmulatorTestbed(Testbed):
         return shows
 
 
+def _last_shown(cases: Sequence[Case], shows: Shows) -> Case:
+    """Of cases of which the first one shows it and the last one does not, one that does."""
+    first, end = 0, len(cases) - 1
+    while end - first > 1:
+        middle = (first + end) // 2
+        if shows(cases[middle]):
+            first = middle
+        else:
+            end = middle
+    return cases[first]
+
+
 class _OnUsedDevices:
     """Whether a case shows the same difference, on devices that have carried out others before.
 
@@ -231,6 +285,8 @@ class _OnUsedDevices:
         self._comparison: ExactComparison | None = None
         self._has_differed = False
         """Whether the devices have differed in the last case."""
+        self.shown: list[Case] = []
+        """Those that have shown it."""
         self._checks_left = DOUBTS
         """Cases after a difference that are still compared with what new devices do."""
 
@@ -245,14 +301,17 @@ class _OnUsedDevices:
                 self._checks_left = self._checks_left - 1 if is_same else ALWAYS
         except RunsAway:
             return False  # the reference, with what it has taken over
-        return found is not None and signature(found) == self._wanted
+        if found is None or signature(found) != self._wanted:
+            return False
+        self.shown.append(case)
+        return True
 
     def _carry_out(self, case: Case) -> Difference | None:
         comparison, self._comparison = self._comparison, None
         if comparison is None or not _is_again(comparison, case.connection):
             comparison = self._testbed.comparison(case.connection, self._profile)
             self._testbed.explained += TWO_DEVICES
-        self._testbed.explained += 1 + len(case.steps)
+        self._testbed.explained += RECONNECTION + len(case.steps)
         found = comparison.carry_out(case)
         self._has_differed = found is not None
         if found is None or found.kind not in FATAL:

@@ -13,7 +13,7 @@ from ibwire.fuzz.judge.comparison import Comparison, Difference
 from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.judge.naming import NEEDED, Name
 from ibwire.fuzz.judge.witness import Witness
-from ibwire.fuzz.report import Report, RunState
+from ibwire.fuzz.report import Postponed, Report, RunState
 from ibwire.fuzz.stepper import Stepper
 from ibwire.fuzz.vocabulary.vocabularies import Vocabulary
 from ibwire.rc.profile import Profile
@@ -31,10 +31,19 @@ class Confirmed:
     """The case as it was executed."""
     difference: Difference | None = None
     """That of the case on new devices; `None` if it is not known."""
+    is_postponed: bool = False
+    """Whether time was short when it was seen."""
 
 
 EXPLAINING = 4
 """One packet in so many may be sent, or time for it be spent, to explain what was found."""
+
+SOONEST = 4_000
+"""Packets of a run that are counted from the start, as most findings are of its first ones."""
+
+STEPS_OF_A_PACKET = 4
+"""Steps of cases that are carried out again in the time that a packet of the run takes, which is
+also made and whose coverage is counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +80,17 @@ class Testbed(ABC):
         self.history: list[Case] = []
         """Cases on the same devices, or since the device was last seen alive."""
         self.explained = 0
-        """What cases that were carried out again have cost, in packets that take as long; 0 for a
+        """What cases that were carried out again have cost, in steps that take as long; 0 for a
         target on which all differences are explained."""
 
     def explains_too_much(self, report: Report) -> bool:
         """Whether more than a share of all time went to cases that were carried out again.
 
-        A difference is then counted for a finding if its case, as it is, has the name of that.
+        A difference is then postponed. It is later counted for a finding if its case, as it is, has
+        the name of that.
         """
-        return self.explained * EXPLAINING > self.explained + report.packets
+        steps = max(report.packets, SOONEST) * STEPS_OF_A_PACKET
+        return self.explained * EXPLAINING > self.explained + steps
 
     def finding_of(
         self, state: RunState, case: Case, difference: Difference, *, needs_connection: bool
@@ -146,6 +157,10 @@ class Testbed(ABC):
         self, state: RunState, case: Case, difference: Difference, before: str
     ) -> Confirmed | None:
         """See whether a difference comes again. before: state before the last step."""
+
+    def confirm_postponed(self, state: RunState, postponed: Postponed) -> Confirmed | None:
+        """See whether a difference comes again for which there was no time before."""
+        return None
 
     @abstractmethod
     def replay(self, case: Case, profile: Profile) -> Difference | None:
