@@ -130,13 +130,11 @@ def changed(packet: Packet, card: Card, symbols: Mapping[str, int]) -> Packet:
 def fields_of(opcode: int) -> Sequence[str]:
     """What is changed in a packet: the fields of its headers, its payload, what is after it.
 
-    Twice as often: the PSN, the payload, the fields that few packets have, and of a whole message
-    what a right device looks at before all else.
+    Twice as often: the PSN, the payload, and the fields that few packets have.
     """
     extended = INFO[opcode].headers
     own = [f"{kind.KEY}.{entry.name}" for kind in extended for entry in kind.FIELDS]
-    more = () if _is_part(opcode) else _CHECKED
-    return [*(f"{h.BTH.KEY}.{entry.name}" for entry in h.BTH.FIELDS), *own, *own, *_OTHERS, *more]
+    return [*(f"{h.BTH.KEY}.{entry.name}" for entry in h.BTH.FIELDS), *own, *own, *_OTHERS]
 
 
 def order_of(opcodes: Sequence[int]) -> Order:
