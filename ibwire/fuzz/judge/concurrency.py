@@ -10,16 +10,14 @@ from dataclasses import replace
 
 from ibwire.fuzz.case import Case, Packet, Post, Receive, Step
 from ibwire.fuzz.judge.comparison import Difference, Kind
-from ibwire.fuzz.judge.effects import Effect, extra_frame, missing_frame, odd_completions
+from ibwire.fuzz.judge.effects import Effect, extra_frame, missing_frame, odd_completions, parsed
 from ibwire.fuzz.judge.findings import verdict
 from ibwire.fuzz.judge.request_names import AHEAD
 from ibwire.fuzz.judge.scene import DURING_RNR, GAP_NAK, INSIDE, Scene
 from ibwire.fuzz.judge.subject import About
 from ibwire.fuzz.targets.emulated_device import PEER_QPN
 from ibwire.rc.work import WCStatus
-from ibwire_layers.errors import DecodeError
 from ibwire_layers.opcodes import INFO
-from ibwire_layers.packet import Packet as WholePacket
 
 
 def of_pair(scene: Scene, effect: Effect) -> Effect:
@@ -137,10 +135,8 @@ def _responses(frames: Sequence[object]) -> list[object]:
 
 
 def _has_response(frame: bytes) -> bool:
-    try:
-        info = INFO.get(WholePacket.parse(frame).bth.opcode)
-    except DecodeError:
-        return False
+    packet = parsed(frame)
+    info = None if packet is None else INFO.get(packet.bth.opcode)
     return info is not None and info.is_response
 
 

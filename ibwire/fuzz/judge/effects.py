@@ -62,6 +62,14 @@ def effect_of(difference: Difference) -> Effect:
             return _event(difference)
 
 
+def parsed(frame: bytes) -> WholePacket | None:
+    """A frame as a packet; `None` if it is none, and so no answer to any packet."""
+    try:
+        return WholePacket.parse(frame)
+    except DecodeError:
+        return None
+
+
 def missing_frame(difference: Difference) -> bytes | None:
     """The first answer that is due and not there, if those that are there are all right.
 
@@ -87,10 +95,8 @@ def _missing(expected: Sequence[bytes], got: Sequence[bytes]) -> bytes | None:
 
 
 def _dest_qp(frame: bytes) -> int:
-    try:
-        return WholePacket.parse(frame).bth.dest_qp
-    except DecodeError:
-        return -1
+    packet = parsed(frame)
+    return -1 if packet is None else packet.bth.dest_qp
 
 
 def extra_frame(difference: Difference) -> bytes | None:

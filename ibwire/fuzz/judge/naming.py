@@ -50,6 +50,7 @@ from ibwire.fuzz.judge.effects import (
     effect_of,
     extra_frame,
     missing_frame,
+    parsed,
     statuses_of,
 )
 from ibwire.fuzz.judge.request_names import (
@@ -85,7 +86,6 @@ from ibwire.fuzz.targets.emulated_device import (
 from ibwire.rc.profile import Profile
 from ibwire.rc.work import WCStatus, WROpcode
 from ibwire_layers.opcodes import INFO, Operation, Position
-from ibwire_layers.packet import Packet as WholePacket
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,7 +432,10 @@ def _is_of_same_kind(scene: Scene, effect: Effect) -> bool:
     one, other = next((pair for pair in pairs if pair[0] != pair[1]), (None, None))
     if not isinstance(one, bytes) or not isinstance(other, bytes) or scene.is_sent_before(other):
         return False
-    forms = [INFO.get(WholePacket.parse(frame).bth.opcode) for frame in (one, other)]
+    packets = [packet for frame in (one, other) if (packet := parsed(frame)) is not None]
+    if len(packets) < 2:
+        return False
+    forms = [INFO.get(packet.bth.opcode) for packet in packets]
     return None not in forms and len({form.operation for form in forms if form is not None}) == 1
 
 

@@ -26,6 +26,7 @@ from ibwire.fuzz.judge.effects import (
     extra_frame,
     first_frame,
     has_same_kind,
+    parsed,
 )
 from ibwire.fuzz.judge.findings import verdict
 from ibwire.fuzz.judge.forgetful import ignores_credits_of_data, takes_credits_back
@@ -49,7 +50,6 @@ from ibwire.fuzz.vocabulary.binding import Binding, emulated_binding
 from ibwire.fuzz.vocabulary.queue_pair.encoding import number_of
 from ibwire.rc.profile import Profile
 from ibwire_layers import syndrome as aeth
-from ibwire_layers.errors import DecodeError
 from ibwire_layers.headers import AETH
 from ibwire_layers.opcodes import INFO, Operation
 from ibwire_layers.packet import Packet as WholePacket
@@ -186,7 +186,9 @@ class Scene:
         """Whether a response is to a request before the last packet, which came before it left."""
         if self.held is None:
             return False
-        packet = WholePacket.parse(frame)
+        packet = parsed(frame)
+        if packet is None:
+            return False
         if (packet.bth.psn, _nak_of(packet)) in self._unsent:
             return True
         if verdict(frame) == GAP_NAK:
@@ -197,7 +199,8 @@ class Scene:
     def is_answered_from(self) -> int | None:
         """The queue pair of the peer that the first missing, wrong or extra answer is for."""
         frame = first_frame(self.difference) or extra_frame(self.difference)
-        return None if frame is None else WholePacket.parse(frame).bth.dest_qp
+        packet = None if frame is None else parsed(frame)
+        return None if packet is None else packet.bth.dest_qp
 
     @property
     def is_retransmission(self) -> bool:
@@ -207,10 +210,11 @@ class Scene:
 
     def is_sent_before(self, frame: bytes) -> bool:
         """Whether a packet is a request that was sent before the last step."""
-        bth = WholePacket.parse(frame).bth
-        form = INFO.get(bth.opcode)
-        is_request = form is not None and not form.is_response
-        return is_request and (self.next_psns[self._sender(frame)] - 1 - bth.psn & MASK) < HALF
+        packet = parsed(frame)
+        form = None if packet is None else INFO.get(packet.bth.opcode)
+        if packet is None or form is None or form.is_response:
+            return False
+        return (self.next_psns[self._sender(frame)] - 1 - packet.bth.psn & MASK) < HALF
 
     def retransmissions(self, frame: bytes) -> int:
         """How often a device has retransmitted a request: before the last step, where only
@@ -221,7 +225,8 @@ class Scene:
     def _sender(self, frame: bytes) -> int:
         """The number of the queue pair that sends a frame."""
         # The frames of a device on a link have other numbers than this reference.
-        pair = WholePacket.parse(frame).bth.dest_qp - PEER_QPN
+        packet = parsed(frame)
+        pair = -1 if packet is None else packet.bth.dest_qp - PEER_QPN
         if 0 <= pair < len(self.next_psns):
             return pair
         return self.reference.pairs.index(self.reference.qp)
@@ -230,9 +235,10 @@ class Scene:
     def goes_on_after_the_end(self) -> bool:
         """Whether a queue pair retransmits that has given up all of its requests."""
         frame = extra_frame(self.difference)
-        if frame is None:
+        packet = None if frame is None else parsed(frame)
+        if packet is None:
             return False
-        pair = WholePacket.parse(frame).bth.dest_qp - PEER_QPN
+        pair = packet.bth.dest_qp - PEER_QPN
         pairs = self.reference.pairs
         own = pairs[pair : pair + 1] if 0 <= pair < len(pairs) else pairs
         return not any(qp.sends.wqes for qp in own)
@@ -281,7 +287,8 @@ class Scene:
             return False
         if self.reference.pairs[self._sender(frame)] is not self.reference.qp:
             return False
-        info = INFO.get(WholePacket.parse(frame).bth.opcode)
+        packet = parsed(frame)
+        info = None if packet is None else INFO.get(packet.bth.opcode)
         return info is not None and not info.is_response
 
     @property
@@ -448,11 +455,8 @@ def _as_arrived(reference: Emulation, binding: Binding, step: Step) -> Step:
     if not isinstance(step, Packet) or isinstance(step, Mad) or "bth.opcode" not in step.fields:
         return step
     frame = binding.frame(step, reference.psn(step.psn[0]), reference.symbols)
-    try:
-        packet = WholePacket.parse(frame)
-    except DecodeError:
-        return step
-    if packet.bth.opcode not in INFO:
+    packet = parsed(frame)
+    if packet is None or packet.bth.opcode not in INFO:
         return step
     outer = {name: value for name, value in step.fields.items() if _is_outer(name)}
     inner = {
