@@ -1,8 +1,8 @@
 """Where the sequence of a connection's packets breaks, as neighbouring packets show it.
 
-`rounds` and `analysis` look for regular traffic only up to the next break: what lies behind one is
-not regular yet, so a look at it would be repeated. A break may be regular all the same, and
-irregular packets need not be one; both cost only time.
+`rounds` and `analysis` look for regular traffic only up to the next break: packets behind a break
+would have to be examined again, so they are left for later. A break may be regular all the same,
+and irregular packets need not be one: a wrong guess costs time and never changes the result.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class Breaks:
 
     def __init__(self, positions: list[int], count: int) -> None:
         self._positions = [*positions, count]
+        self._array = np.array(self._positions, np.int64)
 
     def following(self, at: int) -> int:
         """Position of the first break from here on, or behind the last packet."""
@@ -43,8 +44,7 @@ class Breaks:
 
     def following_many(self, at: Index) -> Index:
         """(n,) the same for each of these positions."""
-        positions = np.array(self._positions, np.int64)
-        found: Index = positions[np.searchsorted(positions, at)]
+        found: Index = self._array[np.searchsorted(self._array, at)]
         return found
 
     def between(self, start: int, end: int) -> Breaks:
@@ -70,7 +70,7 @@ def find(
     requests = np.flatnonzero(~is_response & (opcode != OpCode.CNP))
     requests = requests[np.argsort(side[requests], kind="stable")]
     step = np.diff(psn[requests]) & MASK
-    span = _spans(rows, opcode, requests[:-1], side, _shown(rows, opcode, side, mtu))
+    span = _spans(rows, opcode, requests[:-1], side, _path_mtus(rows, opcode, side, mtu))
     is_odd = (span > 0) & (step != span) & (np.diff(side[requests]) == 0)
     is_break[requests[1:][is_odd]] = True
     responses = np.flatnonzero(is_response)
@@ -83,7 +83,7 @@ def find(
     return Breaks(np.flatnonzero(is_break).tolist(), len(rows))
 
 
-def _shown(rows: Rows, opcode: npt.NDArray[np.uint8], side: Index, mtu: Index) -> Index:
+def _path_mtus(rows: Rows, opcode: npt.NDArray[np.uint8], side: Index, mtu: Index) -> Index:
     """(connections,) path MTU, also where the first packet that has to fill it shows it."""
     full = np.flatnonzero(IS_FULL[opcode])[::-1]
     shown = np.zeros(len(mtu), np.int64)
