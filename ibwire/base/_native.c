@@ -1,15 +1,17 @@
 /* Passes over the bytes of a capture that cost most in Python: records, headers, ICRCs, fields.
 
-   Each function does what a function in Python does, which names it and stands in for it where this
-   file is not compiled; tests hold the two to the same results. Arrays come as buffers of NumPy
-   arrays in C order; a wrong size is a ValueError. What a capture holds is never trusted: every
-   read is inside the buffer. */
+   Each function has a counterpart in Python, used where this file is not compiled; tests hold the
+   two to the same results. Arrays come as buffers of NumPy arrays in C order; a wrong size is a
+   ValueError. What a capture holds is never trusted: every read is inside the buffer. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
 #include <stdint.h>
 #include <string.h>
+
+/* Changes with the arguments of a function: `ibwire/base/native.py` compares it. */
+#define FORMAT 1
 
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
 #define HAS_CLMUL 1
@@ -113,8 +115,8 @@ static uint32_t crc_by_table(uint32_t crc, Bytes data, int64_t size) {
 
 #ifdef HAS_CLMUL
 
-/* The first 128 bits, multiplied by the powers of x that lie between them and what is added: after
-   that they need not be looked at again. Source: Gopal et al., Fast CRC Computation for Generic
+/* Fold the first 128 bits into 128 bits that follow at a fixed distance: the CRC stays the same.
+   Source: Gopal et al., Fast CRC Computation for Generic
    Polynomials Using PCLMULQDQ Instruction, Intel 2009. */
 __attribute__((target("pclmul,sse4.1"))) static inline __m128i fold(__m128i first, __m128i powers,
                                                                    __m128i later) {
@@ -145,9 +147,10 @@ __attribute__((target("pclmul,sse4.1"))) static uint32_t crc_by_folding(uint32_t
     return crc_by_table(crc_by_table(0, rest, 16), data, size);
 }
 
-static int can_fold;
-
 #endif
+
+/* Whether this processor multiplies without carries: a table takes ten times as long. */
+static int can_fold;
 
 static uint32_t crc_of(uint32_t crc, Bytes data, int64_t size) {
 #ifdef HAS_CLMUL
@@ -159,6 +162,7 @@ static uint32_t crc_of(uint32_t crc, Bytes data, int64_t size) {
 
 PyDoc_STRVAR(crc32_doc, "crc32(data, value)\n--\n\nAs `zlib.crc32`.");
 
+/* For tests alone. */
 static PyObject *crc32(PyObject *self, PyObject *args) {
     Py_buffer data;
     unsigned int value;
@@ -274,7 +278,7 @@ end:
 /* Records of pcap. */
 
 PyDoc_STRVAR(record_starts_doc, "record_starts(data, first, step, big, ordered, out)\n--\n\n"
-                                "See `ibwire.capture.pcap.PcapReader._walk`.");
+                                "See `ibwire.capture.pcap.PcapParser._walk`.");
 
 static PyObject *record_starts(PyObject *self, PyObject *args) {
     PyObject *data_of, *out_of, *done = NULL;
@@ -315,7 +319,7 @@ typedef struct {
     int64_t vlan, ipv4, ipv6, udp, bth, end;
 } Plain;
 
-/* Whether a frame is RoCEv2 in Ethernet with at most one VLAN tag, and nothing about it is odd. */
+/* Whether a frame is RoCEv2 over Ethernet, with at most one VLAN tag, no tunnel and no fault. */
 static int is_plain(Plain *found, Bytes data, int64_t at, int64_t limit,
                     const int64_t *header_size) {
     if (at + 14 > limit)
@@ -606,10 +610,15 @@ end:
 PyDoc_STRVAR(packets_doc, "packets(rows, type)\n--\n\n"
                           "See `packets` of `ibwire.connections.packets.Rows`.");
 
+#define FIELDS 19
+
 static PyObject *packet_of(const Row *row, PyTypeObject *type) {
-    PyObject *packet = type->tp_alloc(type, 19);
+    PyObject *packet = type->tp_alloc(type, FIELDS);
     if (!packet)
         return NULL;
+#if PY_VERSION_HEX >= 0x030E0000
+    ((PyTupleObject *)packet)->ob_hash = -1; /* not known yet */
+#endif
     PyObject *fields[] = {
         PyLong_FromLongLong(row->number),
         PyLong_FromLongLong(row->time_ns),
@@ -632,7 +641,7 @@ static PyObject *packet_of(const Row *row, PyTypeObject *type) {
         PyBool_FromLong(row->damaged),
     };
     int is_whole = 1;
-    for (int at = 0; at < 19; at++) {
+    for (int at = 0; at < FIELDS; at++) {
         is_whole &= fields[at] != NULL;
         PyTuple_SET_ITEM(packet, at, fields[at]);
     }
@@ -655,6 +664,10 @@ static PyObject *packets(PyObject *self, PyObject *args) {
     if (!rows)
         goto end;
     Py_ssize_t count = last_size(&held) / sizeof(Row);
+    if (last_size(&held) % sizeof(Row)) {
+        PyErr_SetString(PyExc_ValueError, "an array does not hold whole rows");
+        goto end;
+    }
     if ((found = PyList_New(count)))
         for (Py_ssize_t each = 0; each < count; each++) {
             PyObject *packet = packet_of(&rows[each], type);
@@ -693,5 +706,9 @@ PyMODINIT_FUNC PyInit__native(void) {
 #ifdef HAS_CLMUL
     can_fold = __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
 #endif
-    return PyModule_Create(&module);
+    PyObject *made = PyModule_Create(&module);
+    if (made && (PyModule_AddIntConstant(made, "FORMAT", FORMAT) < 0 ||
+                 PyModule_AddIntConstant(made, "CAN_FOLD", can_fold) < 0))
+        Py_CLEAR(made);
+    return made;
 }

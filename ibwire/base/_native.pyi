@@ -2,6 +2,9 @@
 
 from typing import Any
 
+FORMAT: int
+CAN_FOLD: int
+
 def crc32(data: object, value: int) -> int: ...
 def flow_hashes(*arrays: object) -> None: ...
 def icrcs(*arrays: object) -> None: ...

@@ -5,10 +5,17 @@ Whoever calls them does the same in Python without them.
 
 from __future__ import annotations
 
+import sys
 from types import ModuleType
 
-native: ModuleType | None
-try:
-    from ibwire.base import _native as native
-except ImportError:
-    native = None
+FORMAT = 1
+"""That of the compiled file; another one was left from another version."""
+
+native: ModuleType | None = None
+if sys.maxsize > 1 << 32:  # NumPy's indices have 64 bits there, which the functions expect
+    try:
+        from ibwire.base import _native
+    except ImportError:
+        pass
+    else:
+        native = _native if getattr(_native, "FORMAT", 0) == FORMAT else None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import struct
+import sys
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,6 +19,8 @@ from hypothesis import strategies as st
 
 import strategies
 from examples import scaled
+from ibwire import base
+from ibwire.base import native as native_front
 from ibwire.base.errors import CaptureError
 from ibwire.capture import RecordBatch, open_capture, pcap
 from ibwire.capture.index import PADDING
@@ -112,6 +116,9 @@ def test_packets_one_by_one_are_the_same() -> None:
     assert one == other
     assert {type(each) for each in other} == {packets.TransportPacket}
     assert [list(map(type, each)) for each in one] == [list(map(type, each)) for each in other]
+    assert list(map(hash, one)) == list(map(hash, other))
+    with pytest.raises(ValueError, match="whole rows"):
+        native_module().packets(np.zeros(73, np.uint8), packets.TransportPacket)
 
 
 @each_capture
@@ -213,6 +220,22 @@ def test_arrays_of_wrong_sizes_and_frames_outside_the_buffer_are_refused() -> No
         native.icrcs(data, rows, start, end, np.zeros(2, np.uint32), (), found)
     with pytest.raises(ValueError, match="16 bytes or more"):
         native.record_starts(data, 0, 8, False, True, np.zeros(9, np.int64))
+
+
+def test_a_compiled_file_of_another_version_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    stale = ModuleType("_native")
+    monkeypatch.setattr(base, "_native", stale, raising=False)
+    monkeypatch.setitem(sys.modules, "ibwire.base._native", stale)
+    spec = native_front.__spec__
+    assert spec is not None
+    fresh = importlib.util.module_from_spec(spec)
+    assert spec.loader is not None
+
+    spec.loader.exec_module(fresh)
+    assert fresh.native is None
+    stale.FORMAT = fresh.FORMAT  # type: ignore[attr-defined]
+    spec.loader.exec_module(fresh)
+    assert fresh.native is stale
 
 
 def test_bits_behind_the_end_of_a_frame_are_not_masked() -> None:
