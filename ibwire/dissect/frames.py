@@ -148,7 +148,7 @@ class Frames:
             self.fault[rows] = Fault.NESTING
 
     def _walk_plain(self) -> Rows:
-        """Walk RoCEv2 over Ethernet: one VLAN tag at most, no tunnel, no fault; returns the rest."""
+        """Walk RoCEv2 over Ethernet, with one tag at most and without fault; returns the rest."""
         assert native is not None
         done = np.zeros(len(self), np.bool_)
         native.plain_frames(
