@@ -119,11 +119,12 @@ class Report:
         return in_vain, self.examined[bucket], len(postponed.case.steps), postponed.packet
 
     def take_postponed(self, postponed: Postponed) -> None:
-        """Take out a difference that has been examined."""
-        self.postponed.pop(postponed.bucket, None)
-        self.unexamined[postponed.bucket] -= 1
-        if self.unexamined[postponed.bucket] <= 0:
-            del self.unexamined[postponed.bucket]
+        """Take out a difference that has been examined, for all others of its bucket, too."""
+        bucket = postponed.bucket
+        self.postponed.pop(bucket, None)
+        others = max(self.unexamined.pop(bucket, 0) - 1, 0)
+        if bucket in self.led_to:
+            self.seen[self.led_to[bucket]] += others
 
     def note_examined(self, examined: Postponed, *, is_new: bool) -> None:
         """Take note of what a difference was that was examined."""

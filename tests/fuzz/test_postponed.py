@@ -217,6 +217,21 @@ def test_of_a_bucket_the_shortest_case_is_kept() -> None:
     assert report.unexamined == {"bucket": 3}
 
 
+def test_one_of_a_bucket_is_examined_for_all() -> None:
+    report = empty()
+    for _ in range(3):
+        report.postpone(of_kind("a choice", bucket="a choice"))
+        report.postpone(of_kind("a finding", bucket="a finding"))
+    report.led_to["a finding"] = "its name"
+    report.seen["its name"] = 1
+
+    for bucket in ("a choice", "a finding"):
+        report.take_postponed(report.postponed[bucket])
+
+    assert (dict(report.unexamined), report.postponed) == ({}, {})
+    assert report.seen == {"its name": 3}
+
+
 def test_no_more_is_kept_than_there_may_be_and_the_likeliest_is_not_dropped() -> None:
     report = empty()
     report.note_examined(of_kind("known"), is_new=False)
