@@ -360,6 +360,10 @@ class Campaign:
             except (KeyboardInterrupt, Interrupted) as signal:
                 state.profile, report.taken = before
                 raise KeyboardInterrupt from signal
+            except (CaseError, RunsAway):  # of a reference that has taken over more since then
+                state.profile, report.taken = before
+                report.count_unstable(postponed.bucket)
+                found = None
             report.take_postponed(postponed)
             testbed.end_case(state, found, is_last=False)
             if found is not None:

@@ -10,7 +10,7 @@ import pytest
 from fuzz.test_campaign import READ, WRITE, Mute, Scripted
 from fuzz.test_prefetch import run
 from ibwire.fuzz.campaign import Campaign
-from ibwire.fuzz.case import Case, CaseError, Connect, Connection, Role
+from ibwire.fuzz.case import Case, CaseError, Connect, Connection, Role, RunsAway
 from ibwire.fuzz.coverage import Coverage
 from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.findings import kind_of
@@ -21,6 +21,7 @@ from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.targets.emulator import EmulatorTestbed, Open
 from ibwire.fuzz.targets.testbed import EXPLAINING, SOONEST, STEPS_OF_A_PACKET
 from ibwire.fuzz.vocabulary.vocabularies import QUEUE_PAIR, vocabulary_for
+from ibwire.rc.profile import Profile
 from ibwire_layers.opcodes import OpCode
 from mutants.engine import copied
 from mutants.table import MUTANTS, Mutant
@@ -97,6 +98,27 @@ def test_what_was_postponed_is_found_in_a_resumed_run(tmp_path: Path) -> None:
     assert [each.bucket for each in resumed.run(4)] == [
         each.bucket for each in campaign_of(whole).run(4)
     ]
+
+
+@pytest.mark.parametrize("error", [RunsAway("endless"), CaseError("no such pair")])
+def test_what_the_reference_can_no_longer_be_given_is_unstable(error: Exception) -> None:
+    class Changed(Hurried):
+        def replay(self, case: Case, profile: Profile) -> Difference | None:
+            if READ in case.steps:
+                raise error
+            return super().replay(case, profile)
+
+    tested = Changed()
+    campaign = campaign_of(tested)
+    assert list(campaign.run(4)) == []
+    tested.is_hurried = False
+
+    found = list(campaign.run(4))
+
+    assert [each.packet for each in found] == [1, 3]
+    report = campaign.report
+    assert report.unstable == {"READ_REQUEST in IDLE: silence instead of READ_RESPONSE_ONLY": 1}
+    assert (dict(report.unexamined), report.postponed) == ({}, {})
 
 
 def test_a_long_postponed_case_is_not_saved_but_counted(tmp_path: Path) -> None:
