@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,14 +15,15 @@ from ibwire.fuzz.case import Case, CaseError, Connect, Connection, Role, RunsAwa
 from ibwire.fuzz.coverage import Coverage
 from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.findings import kind_of
+from ibwire.fuzz.minimise import minimise
 from ibwire.fuzz.report import MAXIMUM_POSTPONED, Postponed, Report
 from ibwire.fuzz.run_file import LONGEST_POSTPONED, Session, Settings, load
-from ibwire.fuzz.targets import testbed
+from ibwire.fuzz.targets import emulator, testbed
 from ibwire.fuzz.targets.emulated_device import Emulation
-from ibwire.fuzz.targets.emulator import EmulatorTestbed, Open
+from ibwire.fuzz.targets.emulator import HURRIED_TRIALS, EmulatorTestbed, Open
 from ibwire.fuzz.targets.testbed import EXPLAINING, SOONEST, STEPS_OF_A_PACKET
 from ibwire.fuzz.vocabulary.vocabularies import QUEUE_PAIR, vocabulary_for
-from ibwire.rc.profile import Profile
+from ibwire.rc.profile import SPEC, Profile
 from ibwire_layers.opcodes import OpCode
 from mutants.engine import copied
 from mutants.table import MUTANTS, Mutant
@@ -82,6 +84,40 @@ def test_what_was_postponed_is_counted_and_found_when_there_is_time() -> None:
     assert sum(report.seen.values()) == 4
     assert [each.packet for each in found] == [1, 2, 3]
     assert report.packets == 4
+
+
+def test_the_search_for_the_last_postponed_difference_is_not_cut_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limits = []
+
+    def limited(*args: Any, **options: Any) -> Case:
+        limits.append(options.get("trials"))
+        return minimise(*args, **options)
+
+    monkeypatch.setattr(emulator, "minimise", limited)
+    tested = Hurried()
+    campaign = campaign_of(tested)
+    assert list(campaign.run(3)) == []
+    tested.is_hurried = False
+
+    assert len(list(campaign.run(3))) == 3
+    assert limits == [HURRIED_TRIALS, HURRIED_TRIALS, None]
+
+
+def test_a_difference_that_is_known_does_not_wait_for_others() -> None:
+    tested = Hurried()
+    campaign = campaign_of(tested)
+    report = campaign.report
+    assert campaign.one_case(3) is None
+    report.led_to["READ_REQUEST in IDLE: silence instead of READ_RESPONSE_ONLY"] = "its name"
+    tested.connect(Connection(), SPEC)  # the next case goes on with used devices
+    tested.is_hurried = False
+
+    assert campaign.one_case(3) is None
+
+    assert report.seen == {"its name": 1}
+    assert list(report.postponed) == ["WRITE_ONLY in IDLE: silence instead of ACK"]
 
 
 def test_what_was_postponed_is_found_in_a_resumed_run(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from ibwire.fuzz.judge.replays import Replays
 from ibwire.fuzz.judge.scene import state_before
 from ibwire.fuzz.judge.witnesses import WITNESSES
 from ibwire.fuzz.minimise import Shows, condense, minimise
-from ibwire.fuzz.report import HISTORY, Postponed, RunState
+from ibwire.fuzz.report import HISTORY, Postponed, Report, RunState
 from ibwire.fuzz.targets.ack_timer import LENGTH_GROUP, LENGTH_RULE, AckTimer
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.targets.emulated_manager import managed_emulation
@@ -135,8 +135,9 @@ class EmulatorTestbed(Testbed):
         history = list(self.history)
         self.reset()
         is_short = self.explains_too_much(report)
+        is_hurried = is_short or bool(report.postponed)  # one of those may be worth more
         is_known = bucket in report.led_to
-        if report.examined[bucket] >= EXAMINED or (is_known and is_short):
+        if report.examined[bucket] >= EXAMINED or (is_known and is_hurried):
             if is_known:
                 report.seen[report.led_to[bucket]] += 1
             return None
@@ -144,7 +145,7 @@ class EmulatorTestbed(Testbed):
         last = case.steps[-1]
         what = last.why if isinstance(last, Packet) else ""
         seen = Postponed(joined(history, case), bucket, kind, what, report.packets)
-        if is_short or report.postponed:  # one of those may be worth more
+        if is_hurried:
             report.postpone(seen)
             return None
         return self._confirmed(state, case, seen)
@@ -229,7 +230,7 @@ class EmulatorTestbed(Testbed):
         """A shorter case that shows the same difference from this reference."""
         search, shows = state.search, self._showing(difference, profile)
         shorten = partial(minimise, is_over=search.is_over, is_enough=search.is_enough)
-        is_hurried = bool(state.report.postponed)
+        is_hurried = self._others_wait(state.report)
         if is_hurried:
             shorten = partial(shorten, trials=HURRIED_TRIALS)
         is_of_one = not any(isinstance(step, Connect) for step in case.steps)
@@ -244,6 +245,11 @@ class EmulatorTestbed(Testbed):
         if is_hurried:
             shorten = partial(shorten, trials=HURRIED_TRIALS_ON_NEW)
         return case if search.is_interrupted else search.shorter(shorten, case, shows)
+
+    def _others_wait(self, report: Report) -> bool:
+        """Whether differences of other buckets than the one that is examined are postponed."""
+        examined = {self._examined.bucket} if self._examined is not None else set()
+        return bool(report.postponed.keys() - examined)
 
     def _showing(self, difference: Difference, profile: Profile) -> Shows:
         """Whether a case shows the same against this reference."""
