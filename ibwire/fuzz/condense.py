@@ -31,6 +31,12 @@ def parts_of_case(case: Case) -> list[Part]:
     return list(found)
 
 
+def last_part(case: Case) -> Case:
+    """The case with only its last connection."""
+    connection, steps = parts_of_case(case)[-1]
+    return replace(case, connection=connection, steps=tuple(steps))
+
+
 def whole_case(case: Case, parts: Sequence[Part]) -> Case:
     """The case with these connections."""
     (first, steps), *others = parts

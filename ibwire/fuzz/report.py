@@ -112,6 +112,11 @@ class Report:
         bucket = min(self.postponed, key=self._rank, default=None)
         return None if bucket is None else self.postponed[bucket]
 
+    @property
+    def postponed_in_order(self) -> list[Postponed]:
+        """All of them, that one first."""
+        return [self.postponed[bucket] for bucket in sorted(self.postponed, key=self._rank)]
+
     def _rank(self, bucket: str) -> tuple[int, int, int, int]:
         """Smaller the sooner a difference is examined: kinds that were not examined come first."""
         postponed = self.postponed[bucket]

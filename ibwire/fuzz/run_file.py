@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from ibwire.base.errors import CaptureError
 from ibwire.drill.files import write_text
 from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import CaseError, Role, from_json, to_json
+from ibwire.fuzz.condense import last_part
 from ibwire.fuzz.coverage import Cell, Coverage
 from ibwire.fuzz.judge.exclusions import parse_exclusion
 from ibwire.fuzz.judge.findings import Finding
@@ -36,7 +37,10 @@ MAXIMUM_NAME = 100
 """Characters of the name of a recording in an origin."""
 
 LONGEST_POSTPONED = 1000
-"""Steps of a postponed case that is saved, so that two hundred of them fit into the file."""
+"""Steps of a postponed case that is saved."""
+
+STEPS_OF_POSTPONED = 50_000
+"""Steps of all postponed cases that are saved, so that they fit into the file."""
 
 MAXIMUM_SIZE = 1 << 26
 """Bytes of such a file."""
@@ -165,8 +169,7 @@ class Session:
                     "what": each.what,
                     "packet": each.packet,
                 }
-                for each in report.postponed.values()
-                if len(each.case.steps) <= LONGEST_POSTPONED
+                for each in _to_save(report)
             ],
             "findings": [
                 {**asdict(known), "seen": report.seen[known.bucket]} for known in self.known
@@ -178,6 +181,27 @@ class Session:
             "cells": [[*cell, count] for cell, count in sorted(report.coverage.cells.items())],
         }
         write_text(directory / NAME, _dumps(document))
+
+
+def _to_save(report: Report) -> list[Postponed]:
+    """The postponed differences that fit into the file: without what came before where it is long.
+
+    Most cases show their difference alone.
+    """
+    in_order, left = report.postponed_in_order, STEPS_OF_POSTPONED
+    kept: dict[str, Postponed] = {}
+    for each in in_order:
+        alone = replace(each, case=last_part(each.case))
+        if (steps := len(alone.case.steps)) <= min(left, LONGEST_POSTPONED):
+            kept[each.bucket] = alone
+            left -= steps
+    for each in in_order:
+        if each.bucket in kept and len(each.case.steps) <= LONGEST_POSTPONED:
+            more = len(each.case.steps) - len(kept[each.bucket].case.steps)
+            if more <= left:
+                kept[each.bucket] = each
+                left -= more
+    return [kept[bucket] for bucket in report.postponed if bucket in kept]
 
 
 def load(place: Path) -> Session:

@@ -10,8 +10,10 @@ import pytest
 
 from fuzz.test_campaign import READ, WRITE, Mute, Scripted
 from fuzz.test_prefetch import run
+from ibwire.fuzz import run_file
 from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import Case, CaseError, Connect, Connection, Role, RunsAway
+from ibwire.fuzz.condense import joined
 from ibwire.fuzz.coverage import Coverage
 from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.findings import kind_of
@@ -168,6 +170,38 @@ def test_a_long_postponed_case_is_not_saved_but_counted(tmp_path: Path) -> None:
 
     assert [len(each.case.steps) for each in report.postponed.values()] == [LONGEST_POSTPONED]
     assert sum(report.unexamined.values()) == 2
+
+
+def behind(history: int, steps: int, bucket: str) -> Postponed:
+    """A case of so many steps, behind another one."""
+    before, case = (Case(Connection(), (WRITE,) * number) for number in (history, steps))
+    return Postponed(joined([before], case), bucket, bucket, "", packet=1)
+
+
+def saved(tmp_path: Path, *postponed: Postponed) -> list[int]:
+    """The steps of the cases that a run file has of these."""
+    session = Session.new(Settings())
+    campaign = campaign_of(Hurried(), session.report)
+    for each in postponed:
+        campaign.report.postpone(each)
+    session.save(tmp_path, campaign)
+    return [len(each.case.steps) for each in load(tmp_path).report.postponed.values()]
+
+
+def test_of_a_case_behind_a_long_history_the_case_is_saved(tmp_path: Path) -> None:
+    cases = behind(10, 5, "short"), behind(LONGEST_POSTPONED, 5, "long")
+
+    assert saved(tmp_path, *cases) == [16, 5]
+
+
+def test_no_more_steps_are_saved_than_fit_and_each_case_alone_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_file, "STEPS_OF_POSTPONED", 50)
+    cases = behind(30, 5, "third"), behind(20, 5, "second"), behind(8, 2, "first")
+
+    assert saved(tmp_path, *cases) == [5, 26, 11]
+    assert saved(tmp_path, *cases, behind(1, 50, "last")) == [5, 26, 11]
 
 
 def test_a_postponed_difference_with_an_unprintable_name_is_refused(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from ibwire.fuzz.case import (
     Role,
     RunsAway,
 )
-from ibwire.fuzz.condense import joined, parts_of_case
+from ibwire.fuzz.condense import joined, last_part
 from ibwire.fuzz.judge.comparison import FATAL, Device, Difference, ExactComparison
 from ibwire.fuzz.judge.findings import Finding, bucket_of, kind_of, one_line, signature
 from ibwire.fuzz.judge.naming import Name, name_of
@@ -153,8 +153,7 @@ class EmulatorTestbed(Testbed):
     def confirm_postponed(self, state: RunState, postponed: Postponed) -> Confirmed | None:
         """See whether a difference comes again, unless its case has the name of a finding."""
         report, bucket = state.report, postponed.bucket
-        connection, steps = parts_of_case(postponed.case)[-1]
-        alone = replace(postponed.case, connection=connection, steps=tuple(steps))
+        alone = last_part(postponed.case)
         again = self.replay(alone, state.profile)
         if again is not None and report.groups:
             finding = self.finding_of(state, alone, again, needs_connection=False)
