@@ -479,15 +479,21 @@ class _Run:
         hidden = len(report.unstable) - SHOWN
         if hidden > 0:
             yield f"{'':10}and {hidden} more: --json, and run.json of -o, have all"
-        if report.unexamined:
-            kinds, times = len(report.unexamined), sum(report.unexamined.values())
-            yield (
-                f"left out  {counted(kinds, 'kind')} of difference, seen {counted(times, 'time')}: "
-                "probably of the findings above"
-            )
-            yield f"{'':10}not examined, as there was no time; a longer run examines more"
+        yield from _left_out(report)
         if self._directory is not None and self.failure is None:
             yield f"saved     {self._directory}"
+
+
+def _left_out(report: Report) -> Iterator[str]:
+    """What was not examined, and why."""
+    if not report.unexamined:
+        return
+    kinds, times = len(report.unexamined), sum(report.unexamined.values())
+    yield f"left out  {counted(kinds, 'kind')} of difference, seen {counted(times, 'time')}"
+    yield f"{'':10}not examined: a quarter of the time had gone into explaining others;"
+    if report.seen:
+        yield f"{'':10}most probably belong to the findings above;"
+    yield f"{'':10}a longer run or --resume examines more"
 
 
 def _as_object(finding: Finding, recording: Recording, reason: str) -> dict[str, object]:

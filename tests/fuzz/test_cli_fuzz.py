@@ -567,20 +567,23 @@ def test_differences_that_did_not_recur_are_counted_in_the_report(
     ]
 
 
+@pytest.mark.parametrize("has_finding", [False, True])
 def test_differences_that_there_was_no_time_for_are_counted_in_the_report(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, has_finding: bool
 ) -> None:
     def hurried(campaign: Campaign, packets: int, *, is_over: Callable[[], bool]) -> None:
         campaign.report.packets = packets
+        campaign.report.seen.update(["a finding"] * has_finding)
         for number in (1, 2, 2):
             campaign.report.unexamined[f"kind {number}"] += 1
 
     monkeypatch.setattr(Campaign, "one_case", hurried)
     lines = fuzz("-o", str(tmp_path / "run")).stdout.splitlines()
 
-    assert lines[-3:-1] == [
-        "left out  2 kinds of difference, seen 3 times: probably of the findings above",
-        "          not examined, as there was no time; a longer run examines more",
+    assert lines[lines.index("left out  2 kinds of difference, seen 3 times") + 1 : -1] == [
+        "          not examined: a quarter of the time had gone into explaining others;",
+        *["          most probably belong to the findings above;"] * has_finding,
+        "          a longer run or --resume examines more",
     ]
     assert load(tmp_path / "run").report.unexamined == {"kind 1": 1, "kind 2": 2}
 
