@@ -39,7 +39,7 @@ class Postponed:
     """The name of the difference, if nothing explains it."""
     kind: str
     """What it has in common with others of one cause, whatever the opcodes and the state are."""
-    what: str
+    packet_fault: str
     """What is wrong with the last packet, if anything is."""
     packet: int
     """Number of the packet of the run that showed it, from 1."""
@@ -47,7 +47,11 @@ class Postponed:
     @property
     def traits(self) -> tuple[str, ...]:
         """What it may have in common with others of the same cause."""
-        return self.kind, f"packet: {self.what}", f"{self.bucket.partition(' ')[0]}: {self.kind}"
+        return (
+            self.kind,
+            f"packet: {self.packet_fault}",
+            f"{self.bucket.partition(' ')[0]}: {self.kind}",
+        )
 
 
 @dataclass(slots=True)
@@ -108,7 +112,7 @@ class Report:
 
     @property
     def next_postponed(self) -> Postponed | None:
-        """The difference that is most likely to be a new finding, of those with a short case."""
+        """The one most likely to be a new finding; among equals the one with the shortest case."""
         bucket = min(self.postponed, key=self._rank, default=None)
         return None if bucket is None else self.postponed[bucket]
 
@@ -118,7 +122,7 @@ class Report:
         return [self.postponed[bucket] for bucket in sorted(self.postponed, key=self._rank)]
 
     def _rank(self, bucket: str) -> tuple[int, int, int, int]:
-        """Smaller the sooner a difference is examined: kinds that were not examined come first."""
+        """Sort key: the smallest is examined first; kinds never examined come first."""
         postponed = self.postponed[bucket]
         in_vain = sum(self.in_vain.get(each, -1) for each in postponed.traits)
         return in_vain, self.examined[bucket], len(postponed.case.steps), postponed.packet

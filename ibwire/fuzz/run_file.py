@@ -166,7 +166,7 @@ class Session:
                     "case": to_json(each.case),
                     "bucket": each.bucket,
                     "kind": each.kind,
-                    "what": each.what,
+                    "packet_fault": each.packet_fault,
                     "packet": each.packet,
                 }
                 for each in _to_save(report)
@@ -273,7 +273,7 @@ def _session(document: _Object) -> Session:
 
 
 def _take_examined(report: Report, document: _Object) -> None:
-    """What a run knows of differences that are not worth the time to examine them."""
+    """Read what was examined, and what waits."""
     report.explained = document.number("explained")
     report.examined = _by_bucket(document, "examined")
     led_to = document.object("led_to")
@@ -289,7 +289,7 @@ def _take_examined(report: Report, document: _Object) -> None:
             from_json(each.text("case"), "postponed"),
             each.line("bucket"),
             each.line("kind"),
-            each.line("what"),
+            each.line("packet_fault"),
             each.number("packet"),
         )
         report.postponed[postponed.bucket] = postponed

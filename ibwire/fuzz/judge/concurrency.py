@@ -115,7 +115,7 @@ def _while_answered(about: About) -> About:
 
 
 def _reports_gap(scene: Scene) -> bool:
-    """Whether the device sends a NAK for a gap too much, which may be one for a held packet."""
+    """Whether the device sends one sequence NAK too many, which may be for a held packet."""
     extra, held = extra_frame(scene.difference), scene.held
     is_own = held is not None and not is_of_another(held, scene)
     return is_own and extra is not None and verdict(extra) == GAP_NAK

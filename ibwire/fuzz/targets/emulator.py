@@ -143,8 +143,8 @@ class EmulatorTestbed(Testbed):
             return None
         kind = kind_of(difference, case.steps[-1])
         last = case.steps[-1]
-        what = last.why if isinstance(last, Packet) else ""
-        seen = Postponed(joined(history, case), bucket, kind, what, report.packets)
+        fault = last.why if isinstance(last, Packet) else ""
+        seen = Postponed(joined(history, case), bucket, kind, fault, report.packets)
         if is_hurried:
             report.postpone(seen)
             return None

@@ -32,7 +32,7 @@ class Confirmed:
     difference: Difference | None = None
     """That of the case on new devices; `None` if it is not known."""
     is_postponed: bool = False
-    """Whether time was short when it was seen."""
+    """Whether it was examined later than it was seen."""
 
 
 EXPLAINING = 4

@@ -51,7 +51,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What comes first of what would come at random: nothing does."""
+    """Which cards come early; by default the order is random."""
 
     exchanges: Callable[[Sequence[int]], Sequence[int]] = lambda shuffled: shuffled
     """All exchanges in the order in which they come."""
