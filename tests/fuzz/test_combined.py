@@ -46,7 +46,7 @@ from ibwire.fuzz.vocabulary.queue_pair.edge_operators import (
     duplicate_of_another,
     duplicates_meanwhile,
     ignored_meanwhile,
-    overtaking,
+    reordered_requests,
     window_range,
 )
 from ibwire.fuzz.vocabulary.queue_pair.generator import Menu
@@ -396,7 +396,7 @@ def test_one_request_of_several_arrives_late_before_any_is_answered() -> None:
     device = Emulation(Connection())
 
     for seed in range(100):
-        steps = overtaking(Traffic(Random(seed), device.connection), device)
+        steps = reordered_requests(Traffic(Random(seed), device.connection), device)
         places: list[int] = []
         executed = 0
         for step in steps:
@@ -411,7 +411,10 @@ def test_one_request_of_several_arrives_late_before_any_is_answered() -> None:
 def test_what_waits_when_a_late_request_comes_is_sent() -> None:
     device = Emulation(Connection())
     found = [
-        shown("nak-withdraws-acks", overtaking(Traffic(Random(seed), device.connection), device))
+        shown(
+            "nak-withdraws-acks",
+            reordered_requests(Traffic(Random(seed), device.connection), device),
+        )
         for seed in range(40)
     ]
 

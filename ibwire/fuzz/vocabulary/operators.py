@@ -119,7 +119,7 @@ REQUEST_OPERATORS: Sequence[Operator[RequestOperator]] = (
     Operator(Role.RESPONDER, Group.DUP, edge.rest_of_a_read, weight=5, combined=True),
     Operator(Role.RESPONDER, Group.DUP, edge.lost_answers, weight=5, combined=True),
     Operator(Role.RESPONDER, Group.PSN, edge.long_gap, weight=3, combined=True),
-    Operator(Role.RESPONDER, Group.PSN, edge.overtaking, weight=5, combined=True),
+    Operator(Role.RESPONDER, Group.PSN, edge.reordered_requests, weight=5, combined=True),
     Operator(Role.RESPONDER, Group.DUP, edge.duplicate_of_another, weight=5, combined=True),
     Operator(Role.RESPONDER, Group.DUP, edge.duplicates_meanwhile, weight=8, combined=True),
     Operator(Role.RESPONDER, Group.FIELD, edge.migration_bit, weight=3, combined=True),

@@ -128,7 +128,7 @@ def long_gap(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     ]
 
 
-def overtaking(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
+def reordered_requests(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """Requests of which one arrives late, all before the device has answered the first."""
     rng = traffic.rng
     if reference.under_way is not None:
@@ -141,7 +141,7 @@ def overtaking(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     steps, executed = [], 0
     for place in order:
         psn = "expected", place - executed
-        steps.append(requests[place].altered(psn=psn, held=True, why="overtaking"))
+        steps.append(requests[place].altered(psn=psn, held=True, why="reordered"))
         executed += place == executed
     return [*steps[:-1], steps[-1].altered(held=False)]
 
