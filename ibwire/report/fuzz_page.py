@@ -74,7 +74,7 @@ def brief_part(name: str, bucket: str, origin: str) -> str:
     """A finding from before the run was resumed: its packets are in its directory."""
     return (
         f"<h3>{_text(name)} {_text(bucket)}</h3>\n"
-        f'<p class="hint">Found {_text(origin)}, before the run was resumed; '
+        f'<p class="hint">Found before the run was resumed: {_text(origin)}; '
         f"its packets: {_text(name)}/case.pcapng</p>\n"
     )
 
