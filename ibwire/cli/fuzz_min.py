@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -24,10 +23,10 @@ from ibwire.cli.fuzzing import (
 from ibwire.cli.messages import print_error
 from ibwire.cli.paths import InputPath, OutputPath
 from ibwire.drill.files import write_text
-from ibwire.fuzz.judge.profiles import choices_of
 from ibwire.fuzz.recording import record
 from ibwire.fuzz.report_text import case_lines, outcome_lines
 from ibwire.fuzz.saved import case_file, case_text
+from ibwire.fuzz.shortest import shortest_alone
 from ibwire.fuzz.watchdog import watchdog
 
 
@@ -78,9 +77,11 @@ def command(
         if difference is None:
             click.echo(f"no difference between {tested.name} and the reference", err=True)
             return
-        short = campaign.shortest(case, difference, profile)
-        short = replace(short, choices=choices_of(profile, case.profile))
-        recording = record(short, tested)
+        short, profile, difference = shortest_alone(campaign, case, difference, profile)
+        if difference is None:
+            print_error(f"{tested.name} has differed once, but not when the case was repeated")
+            sys.exit(FOUND)
+        recording = record(short, tested, profile)
         write_text(output or STANDARD_OUTPUT, case_text(short))
     click.echo("\n".join([*case_lines(short), *outcome_lines(recording)]), err=True)
     if campaign.is_interrupted:

@@ -15,15 +15,11 @@ from typing import Any
 from ibwire.fuzz.case import Case, CaseError, Packet, RunsAway, Step
 from ibwire.fuzz.coverage import Answer, Cell, Coverage
 from ibwire.fuzz.guidance import Guided
+from ibwire.fuzz.judge.alone import explained_alone
 from ibwire.fuzz.judge.choices import Choice
 from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.exclusions import WitnessExcluded
-from ibwire.fuzz.judge.explanation import (
-    explained,
-    explanation,
-    single_explanations,
-    with_values,
-)
+from ibwire.fuzz.judge.explanation import explanation, single_explanations, with_values
 from ibwire.fuzz.judge.findings import Finding, distance, signature, wrong_fields
 from ibwire.fuzz.judge.naming import Name
 from ibwire.fuzz.judge.profiles import choices_of, profile_of
@@ -491,14 +487,8 @@ class Campaign:
         """
         search, others = self.state.search, [allowed]
 
-        def differs_from_all(shorter: Case) -> bool:
-            try:
-                return all(self.replay(shorter, each) is not None for each in others)
-            except (CaseError, RunsAway):
-                return False
-
         try:
-            search.also = differs_from_all
+            search.also = lambda shorter: self.differs_from_all(shorter, others)
             while len(others) <= FEW and not self.is_interrupted:
                 shortest = self.shortest(case, difference, self.state.profile)
                 found = self._allowing(shortest)
@@ -673,11 +663,32 @@ class Campaign:
         judged: list[tuple[Profile, Difference]] = []
         for taken in ({}, dict(case.choices)):
             start = profile_of(state.base, taken)
-            state.profile, difference = explained(case, start, allowed, self._testbed.replay)
+            state.profile, difference = explained_alone(
+                case, start, allowed, self._testbed.replay, self._is_witnessed
+            )
             if difference is None:
                 return state.profile, None
             judged.append((state.profile, difference))
         return min(judged, key=lambda each: distance(each[1]))
+
+    def _is_witnessed(self, choice: Choice, profile: Profile, other: Profile) -> bool:
+        """Whether a witness of a choice shows that a deterministic target makes it.
+
+        profile, other: the reference with and without it.
+        """
+        testbed, name = self._testbed, choice.name
+        if not testbed.is_deterministic or name in testbed.without_witness:
+            return True
+        cases = self._witness_cases
+        is_known = any(each == name for each, _ in cases)
+        return not is_known or is_shown(name, cases, profile, other, testbed.replay)
+
+    def differs_from_all(self, case: Case, profiles: Sequence[Profile]) -> bool:
+        """Whether a target differs from each of these references, which all come to rest."""
+        try:
+            return all(self.replay(case, each) is not None for each in profiles)
+        except (CaseError, RunsAway):
+            return False
 
     def replay(self, case: Case, profile: Profile | None = None) -> Difference | None:
         """Carry a case out on new devices: how the target differs, if it does."""

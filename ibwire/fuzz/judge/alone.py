@@ -1,0 +1,35 @@
+"""The choices of a target in a single case, which is not part of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ibwire.fuzz.case import Case
+from ibwire.fuzz.judge.choices import Choice
+from ibwire.fuzz.judge.comparison import Difference
+from ibwire.fuzz.judge.explanation import Replay, changed, explained, with_values
+from ibwire.rc.profile import Profile
+
+Shown = Callable[[Choice, Profile, Profile], bool]
+"""Whether a witness of a choice shows it; given are the references with it and without it."""
+
+
+def explained_alone(
+    case: Case, profile: Profile, choices: Sequence[Choice], replay: Replay, is_shown: Shown
+) -> tuple[Profile, Difference | None]:
+    """The reference with those choices that explain the most of a case, and what is left.
+
+    A choice that explains only a part of a case must be shown by its own witness: else it may be
+    one that the target does not make, which hides a fault and shows another difference instead.
+    """
+    while True:
+        nearest, difference = explained(case, profile, choices, replay)
+        wrong = [
+            choice
+            for choice in changed(profile, nearest, choices)
+            if (difference is not None or choice.is_always_shown)
+            and not is_shown(choice, nearest, with_values(nearest, profile, [choice]))
+        ]
+        if not wrong:
+            return nearest, difference
+        choices = [choice for choice in choices if choice not in wrong]
