@@ -232,7 +232,9 @@ def _of_rc(case: Case) -> Iterator[Case]:
 def _step_of_rc(step: Step) -> Step:
     if not isinstance(step, Packet) or step.opcode >> 5 != Service.XRC:
         return step
-    return step.altered(opcode=_operation(step))
+    of_rc = step.altered(opcode=_operation(step))
+    is_gone = step.why in _FIELDS and _FIELDS[step.why] not in of_rc.fields
+    return of_rc.altered(why="") if is_gone else of_rc
 
 
 def _on(case: Case, connection: Connection) -> Case:
@@ -565,6 +567,10 @@ _PLAIN = {
 """Values that are easy to understand, the plainest first."""
 
 
+_FIELDS = {"P_Key": "bth.pkey", "shared receive queue": "xrceth.xrc_srq"}
+"""The field that is wrong in a packet of which this is said to be wrong on purpose."""
+
+
 def _plainer_step(step: Step) -> Iterator[Step]:
     if isinstance(step, Connect):
         for entry in fields(Connection):
@@ -578,7 +584,7 @@ def _plainer_step(step: Step) -> Iterator[Step]:
     for name in step.fields:
         rest = {key: step.fields[key] for key in step.fields if key != name}
         # What is named after the field is not wrong with it any more.
-        is_named = step.why in (name, name.partition(".")[2])
+        is_named = step.why in (name, name.partition(".")[2]) or _FIELDS.get(step.why) == name
         yield replace(step, fields=rest, why="" if is_named else step.why)
     if step.held:
         yield replace(step, held=False)

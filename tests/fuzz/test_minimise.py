@@ -54,6 +54,7 @@ def test_what_is_not_wrong_any_more_is_not_called_so() -> None:
     for odd, why in (
         (Packet(WRITE, fields=wrong, why="bth.pkey"), ""),
         (Packet(WRITE, fields=wrong, why="syndrome"), ""),
+        (Packet(WRITE, fields=wrong, why="P_Key"), ""),
         (Packet(WRITE, icrc=5, why="ICRC"), ""),
         (Packet(WRITE, cut=20, why="cut"), ""),
         (Packet(WRITE, fields=wrong, why="gap"), "gap"),
@@ -61,6 +62,17 @@ def test_what_is_not_wrong_any_more_is_not_called_so() -> None:
         case = Case(steps=(odd,))
 
         assert minimise(case, lambda each: bool(each.steps)).steps == (Packet(WRITE, why=why),)
+
+
+def test_a_packet_of_rc_is_not_said_to_have_the_number_of_a_wrong_receive_queue() -> None:
+    write = Packet(5 << 5 | WRITE, fields={"xrceth.xrc_srq": 0}, why="shared receive queue")
+    case = Case(Connection(service="XRC_RECV"), (write,))
+
+    plain = minimise(case, lambda each: bool(each.steps))
+    needed = minimise(case, lambda each: each.steps == (write,))
+
+    assert plain.steps == (Packet(WRITE),)
+    assert needed.steps == (write,)
 
 
 def test_an_attribute_that_matters_stays() -> None:
