@@ -78,6 +78,24 @@ static void *array(Buffers *held, PyObject *from, Py_ssize_t count, int size, in
 
 static Py_ssize_t last_size(const Buffers *held) { return held->view[held->count - 1].len; }
 
+/* The bytes of a chunk, and which of its frames are meant. */
+typedef struct {
+    Bytes data;
+    int64_t size;
+    const int64_t *rows;
+    Py_ssize_t count;
+} Chosen;
+
+static int choose(Chosen *chosen, Buffers *held, PyObject *data_of, PyObject *rows_of) {
+    if (!(chosen->data = array(held, data_of, -1, 1, 0)))
+        return 0;
+    chosen->size = last_size(held);
+    if (!(chosen->rows = array(held, rows_of, -1, 8, 0)))
+        return 0;
+    chosen->count = last_size(held) / 8;
+    return 1;
+}
+
 /* CRC-32 of Ethernet and zlib. */
 
 static uint32_t crc_table[16][256];
@@ -227,22 +245,19 @@ static PyObject *icrcs(PyObject *self, PyObject *args) {
                           &PyTuple_Type, &masks_of, &out_of))
         return NULL;
     Py_ssize_t kinds = PyTuple_GET_SIZE(masks_of);
-    Bytes data = array(&held, data_of, -1, 1, 0);
-    if (!data)
+    Chosen in;
+    if (!choose(&in, &held, data_of, rows_of))
         goto end;
-    int64_t size = last_size(&held);
     const int64_t *start = array(&held, start_of, -1, 8, 0);
     if (!start)
         goto end;
     Py_ssize_t frames = last_size(&held) / 8;
-    const int64_t *end = array(&held, end_of, frames, 8, 0);
-    const int64_t *rows = end ? array(&held, rows_of, -1, 8, 0) : NULL;
-    if (!rows)
-        goto end;
-    Py_ssize_t count = last_size(&held) / 8;
-    const uint32_t *seeds = array(&held, seeds_of, count, 4, 0);
-    uint32_t *out = seeds ? array(&held, out_of, count, 4, 1) : NULL;
-    if (!out)
+    const int64_t *end;
+    const uint32_t *seeds;
+    uint32_t *out;
+    if (!(end = array(&held, end_of, frames, 8, 0)) ||
+        !(seeds = array(&held, seeds_of, in.count, 4, 0)) ||
+        !(out = array(&held, out_of, in.count, 4, 1)))
         goto end;
     if (kinds > MOST_MASKS) {
         PyErr_SetString(PyExc_ValueError, "too many masks");
@@ -257,15 +272,15 @@ static PyObject *icrcs(PyObject *self, PyObject *args) {
             goto end;
         masks[each].count = last_size(&held) / 2;
     }
-    for (Py_ssize_t each = 0; each < count; each++) {
-        int64_t row = rows[each];
+    for (Py_ssize_t each = 0; each < in.count; each++) {
+        int64_t row = in.rows[each];
         if (row < 0 || row >= frames || start[row] < 0 || start[row] > end[row] - ICRC_SIZE ||
-            end[row] > size) {
+            end[row] > in.size) {
             PyErr_SetString(PyExc_ValueError, "a frame lies outside the buffer");
             goto end;
         }
         uint32_t crc = seeds[each] ^ 0xFFFFFFFFu;
-        if (masked_crc(&crc, data, start[row], end[row] - ICRC_SIZE, masks, kinds, row) < 0)
+        if (masked_crc(&crc, in.data, start[row], end[row] - ICRC_SIZE, masks, kinds, row) < 0)
             goto end;
         out[each] = crc ^ 0xFFFFFFFFu;
     }
@@ -446,14 +461,11 @@ static PyObject *flow_hashes(PyObject *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "OOOOOOOOOOO", &of[0], &of[1], &of[2], &of[3], &of[4], &of[5],
                           &of[6], &of[7], &of[8], &of[9], &of[10]))
         return NULL;
-    Bytes data = array(&held, of[0], -1, 1, 0);
-    if (!data)
+    Chosen in;
+    if (!choose(&in, &held, of[0], of[1]))
         goto end;
-    int64_t size = last_size(&held);
-    const int64_t *rows = array(&held, of[1], -1, 8, 0);
-    if (!rows)
-        goto end;
-    Py_ssize_t count = last_size(&held) / 8;
+    Bytes data = in.data;
+    int64_t size = in.size;
     const uint64_t *services = array(&held, of[2], 256, 8, 0);
     const uint64_t *factors = services ? array(&held, of[3], 10, 8, 0) : NULL;
     if (!factors || !(bth = array(&held, of[4], -1, 8, 0)))
@@ -464,11 +476,11 @@ static PyObject *flow_hashes(PyObject *self, PyObject *args) {
     for (int kind = 0; kind < 4; kind++)
         if (!(headers[kind] = array(&held, of[6 + kind], frames, 8, 0)))
             goto end;
-    uint64_t *out = array(&held, of[10], count, 8, 1);
+    uint64_t *out = array(&held, of[10], in.count, 8, 1);
     if (!out)
         goto end;
-    for (Py_ssize_t each = 0; each < count; each++) {
-        int64_t row = rows[each];
+    for (Py_ssize_t each = 0; each < in.count; each++) {
+        int64_t row = in.rows[each];
         if (row < 0 || row >= frames || bth[row] < 0 || bth[row] + BTH_SIZE > size) {
             PyErr_SetString(PyExc_ValueError, "a packet lies outside the buffer");
             goto end;
@@ -519,15 +531,12 @@ static PyObject *read_packets(PyObject *self, PyObject *args) {
                           &of[4], &of[5], &of[6], &of[7], &of[8], &of[9], &of[10], &of[11],
                           &of[12], &of[13], &of[14], &of[15], &of[16]))
         return NULL;
-    Bytes data = array(&held, of[0], -1, 1, 0);
-    if (!data)
+    Chosen in;
+    if (!choose(&in, &held, of[0], of[1]))
         goto end;
-    int64_t size = last_size(&held);
-    const int64_t *rows = array(&held, of[1], -1, 8, 0);
-    if (!rows)
-        goto end;
-    Py_ssize_t count = last_size(&held) / 8;
-    const int32_t *flow = array(&held, of[2], count, 4, 0);
+    Bytes data = in.data;
+    int64_t size = in.size;
+    const int32_t *flow = array(&held, of[2], in.count, 4, 0);
     const int64_t *time_ns = flow ? array(&held, of[3], -1, 8, 0) : NULL;
     if (!time_ns)
         goto end;
@@ -547,11 +556,11 @@ static PyObject *read_packets(PyObject *self, PyObject *args) {
         !(header_size = array(&held, of[12], 256, 8, 0)) ||
         !(reth = array(&held, of[13], 256, 8, 0)) || !(atomic = array(&held, of[14], 256, 8, 0)) ||
         !(aeth = array(&held, of[15], 256, 8, 0)) ||
-        !(out = array(&held, of[16], count, sizeof(Row), 1)))
+        !(out = array(&held, of[16], in.count, sizeof(Row), 1)))
         goto end;
-    memset(out, 0, count * sizeof(Row));
-    for (Py_ssize_t each = 0; each < count; each++, out++) {
-        int64_t row = rows[each];
+    memset(out, 0, in.count * sizeof(Row));
+    for (Py_ssize_t each = 0; each < in.count; each++, out++) {
+        int64_t row = in.rows[each];
         if (row < 0 || row >= frames || limits[row] > size || bth[row] < 0 ||
             bth[row] + BTH_SIZE > limits[row]) {
             PyErr_SetString(PyExc_ValueError, "a packet lies outside the buffer");
