@@ -689,7 +689,7 @@ def test_what_has_the_name_of_a_finding_is_counted_for_it_where_time_is_short(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Such a case waits until there is time to look at its name, and is not minimised."""
-    monkeypatch.setattr(of_testbed, "SOONEST", 0)
+    monkeypatch.setattr(of_testbed, "MINIMUM_PACKETS", 0)
 
     class Forgetful(Emulation):
         """Does not answer WRITEs."""

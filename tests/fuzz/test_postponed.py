@@ -23,7 +23,7 @@ from ibwire.fuzz.run_file import LONGEST_POSTPONED, Session, Settings, load
 from ibwire.fuzz.targets import emulator, testbed
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.targets.emulator import HURRIED_TRIALS, EmulatorTestbed, Open
-from ibwire.fuzz.targets.testbed import EXPLAINING, SOONEST, STEPS_OF_A_PACKET
+from ibwire.fuzz.targets.testbed import EXPLAINING, MINIMUM_PACKETS, STEPS_PER_PACKET
 from ibwire.fuzz.vocabulary.vocabularies import QUEUE_PAIR, vocabulary_for
 from ibwire.rc.profile import SPEC, Profile
 from ibwire_layers.opcodes import OpCode
@@ -362,7 +362,7 @@ def test_explaining_takes_its_share_and_one_search_at_most(seed: int, packets: i
 
     found = list(campaign.run(packets))
 
-    of_run = max(campaign.report.packets, SOONEST) * STEPS_OF_A_PACKET
+    of_run = max(campaign.report.packets, MINIMUM_PACKETS) * STEPS_PER_PACKET
     assert campaign.explained <= of_run // (EXPLAINING - 1) + OF_ONE_SEARCH
     assert campaign.report.postponed
     assert found
@@ -370,7 +370,7 @@ def test_explaining_takes_its_share_and_one_search_at_most(seed: int, packets: i
 
 @pytest.mark.slow
 def test_what_is_postponed_is_the_same_with_two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(testbed, "SOONEST", 0)
+    monkeypatch.setattr(testbed, "MINIMUM_PACKETS", 0)
     settings = Settings(target="py:mutants.target:rnr-nak-leaks", role=Role.RESPONDER)
     alone, shared = run(settings, 1, 1500), run(settings, 2, 1500)
 

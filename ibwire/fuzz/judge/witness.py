@@ -188,7 +188,7 @@ def _together(
 ) -> bool:
     """Take over choices that show in every packet, and therefore only together.
 
-    Where few witnesses differ, each of these choices does in its own.
+    Where few witnesses differ, only choices whose own witness differs are tried.
     """
     differs = [name for name, case in cases if not _agrees(case, found.profile, replay)]
     hidden = set() if found.is_unlike else {name for name, _ in cases}.difference(differs)

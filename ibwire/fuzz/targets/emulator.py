@@ -265,7 +265,7 @@ class EmulatorTestbed(Testbed):
 
 
 def _last_shown(cases: Sequence[Case], shows: Shows) -> Case:
-    """Of cases of which the first one shows it and the last one does not, one that does."""
+    """By bisection, a late one of these cases that shows it on new devices, as the first does."""
     first, end = 0, len(cases) - 1
     while end - first > 1:
         middle = (first + end) // 2

@@ -38,10 +38,10 @@ class Confirmed:
 EXPLAINING = 4
 """One packet in so many may be sent, or time for it be spent, to explain what was found."""
 
-SOONEST = 4_000
-"""Packets of a run that are counted from the start, as most findings are of its first ones."""
+MINIMUM_PACKETS = 4_000
+"""A shorter run may spend as much on explaining as one of this length: most findings come first."""
 
-STEPS_OF_A_PACKET = 4
+STEPS_PER_PACKET = 4
 """Steps of cases that are carried out again in the time that a packet of the run takes, which is
 also made and whose coverage is counted."""
 
@@ -89,7 +89,7 @@ class Testbed(ABC):
         A difference is then postponed. It is later counted for a finding if its case, as it is, has
         the name of that.
         """
-        steps = max(report.packets, SOONEST) * STEPS_OF_A_PACKET
+        steps = max(report.packets, MINIMUM_PACKETS) * STEPS_PER_PACKET
         return self.explained * EXPLAINING > self.explained + steps
 
     def finding_of(
