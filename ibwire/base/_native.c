@@ -11,7 +11,7 @@
 #include <string.h>
 
 /* Changes with the arguments of a function: `ibwire/base/native.py` compares it. */
-#define FORMAT 1
+#define FORMAT 2
 
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
 #define HAS_CLMUL 1
@@ -616,6 +616,198 @@ end:
     return done;
 }
 
+/* What rules about single packets look at. */
+
+/* `ibwire.rules.aspects.Aspect` and its `_Kind` have the same numbers. */
+enum {
+    SIZE = 1 << 0,
+    PAD_BYTES = 1 << 1,
+    VERSION = 1 << 2,
+    RESERVED = 1 << 3,
+    BYTE_4 = 1 << 4,
+    MIG_REQ = 1 << 5,
+    P_KEY = 1 << 6,
+    SOLICITED = 1 << 7,
+    DEST_QP = 1 << 8,
+    UDP_PORT = 1 << 9,
+    EXTENSION = 1 << 10,
+    ACK_REQ = 1 << 11,
+    SYNDROME = 1 << 12,
+    ADDRESS = 1 << 13,
+    FORM_OF_CNP = 1 << 14,
+    BECN = 1 << 15,
+    HOP_LIMIT = 1 << 16,
+    Q_KEY = 1 << 17,
+    IP_CHECKSUM = 1 << 18,
+    UDP_CHECKSUM = 1 << 19,
+    ALL_ASPECTS = (1 << 20) - 1,
+};
+
+enum {
+    IS_EMPTY = 1 << 0,
+    IS_FULL = 1 << 1,
+    NOT_EMPTY = 1 << 2,
+    UP_TO_MTU = 1 << 3,
+    IS_EIGHT = 1 << 4,
+    WHOLE_WRITE = 1 << 5,
+    CONNECTED = 1 << 6,
+    MAY_SOLICIT = 1 << 7,
+    MAY_ASK = 1 << 8,
+    HAS_DATA = 1 << 9,
+    IS_CNP = 1 << 10,
+    IS_DATAGRAM = 1 << 11,
+    IS_RARE = 1 << 12,
+};
+
+#define LEAST_MTU 256
+#define LARGEST_MTU 4096
+
+/* Whether the header checksum of IPv4 is wrong, of a header inside the buffer (RFC 1071). */
+static int is_wrong_sum(Bytes at) {
+    uint32_t sum = 0;
+    for (int word = 0; word < 2 * (at[0] & 0xF); word++)
+        sum += be16(at + 2 * word);
+    sum = (sum & 0xFFFF) + (sum >> 16);
+    return (sum & 0xFFFF) + (sum >> 16) != 0xFFFF;
+}
+
+/* Aspects of the BTH. */
+static uint32_t odd_transport_header(Bytes bth, uint32_t kind) {
+    uint32_t odd = 0, target = be24(bth + 5);
+    int is_other = !(kind & IS_CNP);
+    if (bth[1] & 0x0F)
+        odd |= VERSION;
+    if (bth[8] & 0x7F)
+        odd |= RESERVED;
+    if (bth[4] & 0x3F)
+        odd |= BYTE_4;
+    if (bth[4] & 0x40 && is_other)
+        odd |= BECN;
+    if (kind & CONNECTED && !(bth[1] & 0x40))
+        odd |= MIG_REQ;
+    if (!(be16(bth + 2) & 0x7FFF) && is_other)
+        odd |= P_KEY;
+    if (bth[1] & 0x80 && is_other && !(kind & MAY_SOLICIT))
+        odd |= SOLICITED;
+    if (bth[8] & 0x80 && is_other && !(kind & MAY_ASK))
+        odd |= ACK_REQ;
+    if (kind & CONNECTED && (target <= 1 || target == 0xFFFFFF))
+        odd |= DEST_QP;
+    if (kind & IS_DATAGRAM && target == 1)
+        odd |= Q_KEY;
+    if (!is_other)
+        odd |= FORM_OF_CNP;
+    return odd;
+}
+
+/* Aspects of what follows it. size: bytes of payload; reth, atomic, aeth: offsets of these headers
+   in the packet, negative without. */
+static uint32_t odd_rest(Bytes bth, uint32_t kind, int64_t size, int64_t reth, int64_t atomic,
+                         int64_t aeth) {
+    uint32_t odd = 0;
+    int is_mtu = size >= LEAST_MTU && size <= LARGEST_MTU && !(size & (size - 1));
+    if ((kind & IS_EMPTY && size) || (kind & IS_FULL && !is_mtu) || (kind & NOT_EMPTY && !size) ||
+        (kind & UP_TO_MTU && size > LARGEST_MTU) || (size + (bth[1] >> 4 & 3)) & 3)
+        odd |= SIZE;
+    if (reth >= 0) {
+        uint32_t length = be32(bth + reth + 12);
+        if (length > 0x80000000u || (kind & WHOLE_WRITE && size != length) ||
+            (kind & IS_EIGHT && (size != 8 || length != 8)))
+            odd |= SIZE;
+        if (kind & IS_EIGHT && bth[reth + 7] & 7)
+            odd |= ADDRESS;
+    } else if (kind & IS_EIGHT)
+        odd |= SIZE;
+    if (atomic >= 0 && bth[atomic + 7] & 7)
+        odd |= ADDRESS;
+    if (aeth >= 0) {
+        uint32_t syndrome = bth[aeth], what = syndrome >> 5;
+        if (what > 3 || what == 2 || (what == 3 && (syndrome & 0x1F) > 3) ||
+            (what && kind & HAS_DATA))
+            odd |= SYNDROME;
+    }
+    if (kind & IS_DATAGRAM && bth[BTH_SIZE + 4])
+        odd |= EXTENSION;
+    return odd;
+}
+
+PyDoc_STRVAR(unusual_aspects_doc,
+             "unusual_aspects(data, rows, limits, end, has_icrc, bth, ipv4, ipv6, udp, "
+             "header_size, kinds, reth, atomic, aeth)\n--\n\n"
+             "See `ibwire.rules.aspects.unusual`.");
+
+static PyObject *unusual_aspects(PyObject *self, PyObject *args) {
+    PyObject *of[14], *done = NULL;
+    Buffers held = {.count = 0};
+    if (!PyArg_ParseTuple(args, "OOOOOOOOOOOOOO", &of[0], &of[1], &of[2], &of[3], &of[4], &of[5],
+                          &of[6], &of[7], &of[8], &of[9], &of[10], &of[11], &of[12], &of[13]))
+        return NULL;
+    Chosen in;
+    if (!choose(&in, &held, of[0], of[1]))
+        goto end;
+    Bytes data = in.data;
+    const int64_t *limits = array(&held, of[2], -1, 8, 0);
+    if (!limits)
+        goto end;
+    Py_ssize_t frames = last_size(&held) / 8;
+    const int64_t *end, *bth, *ipv4, *ipv6, *udp, *header_size, *reth, *atomic, *aeth;
+    const uint8_t *has_icrc;
+    const uint32_t *kinds;
+    if (!(end = array(&held, of[3], frames, 8, 0)) ||
+        !(has_icrc = array(&held, of[4], frames, 1, 0)) ||
+        !(bth = array(&held, of[5], frames, 8, 0)) ||
+        !(ipv4 = array(&held, of[6], frames, 8, 0)) ||
+        !(ipv6 = array(&held, of[7], frames, 8, 0)) ||
+        !(udp = array(&held, of[8], frames, 8, 0)) ||
+        !(header_size = array(&held, of[9], 256, 8, 0)) ||
+        !(kinds = array(&held, of[10], 256, 4, 0)) || !(reth = array(&held, of[11], 256, 8, 0)) ||
+        !(atomic = array(&held, of[12], 256, 8, 0)) || !(aeth = array(&held, of[13], 256, 8, 0)))
+        goto end;
+    uint32_t odd = 0;
+    for (Py_ssize_t each = 0; each < in.count; each++) {
+        int64_t row = in.rows[each];
+        if (row < 0 || row >= frames || limits[row] > in.size || bth[row] < 0 ||
+            bth[row] + BTH_SIZE > limits[row]) {
+            PyErr_SetString(PyExc_ValueError, "a packet lies outside the buffer");
+            goto end;
+        }
+        Bytes packet = data + bth[row];
+        uint8_t opcode = packet[0], pad = packet[1] >> 4 & 3;
+        uint32_t kind = kinds[opcode];
+        int64_t payload = bth[row] + header_size[opcode], limit = limits[row];
+        int64_t behind = end[row] - (has_icrc[row] ? ICRC_SIZE : 0);
+        if (!header_size[opcode] || payload > limit || behind < payload + pad || kind & IS_RARE) {
+            odd = ALL_ASPECTS;
+            break;
+        }
+        odd |= odd_transport_header(packet, kind);
+        odd |= odd_rest(packet, kind, behind - payload - pad, reth[opcode], atomic[opcode],
+                        aeth[opcode]);
+        for (int back = 1; back <= pad && behind <= limit; back++)
+            if (data[behind - back])
+                odd |= PAD_BYTES;
+        int64_t at = ipv4[row];
+        if (at >= 0) {
+            if (at + 20 > limit || at + 4 * (data[at] & 0xF) > limit || is_wrong_sum(data + at))
+                odd |= IP_CHECKSUM;
+            if (at + 20 > limit || !data[at + 8])
+                odd |= HOP_LIMIT;
+        }
+        at = ipv6[row];
+        if (at >= 0 && (at + 40 > limit || !data[at + 7]))
+            odd |= HOP_LIMIT;
+        at = udp[row];
+        if (at >= 0 && (at + 8 > limit || be16(data + at + 2) != ROCEV2_PORT))
+            odd |= UDP_PORT;
+        if (at >= 0 && (at + 8 > limit || be16(data + at + 6)))
+            odd |= UDP_CHECKSUM;
+    }
+    done = PyLong_FromUnsignedLong(odd);
+end:
+    release(&held);
+    return done;
+}
+
 PyDoc_STRVAR(packets_doc, "packets(rows, type)\n--\n\n"
                           "See `packets` of `ibwire.connections.packets.Rows`.");
 
@@ -699,6 +891,7 @@ static PyMethodDef functions[] = {
     {"flow_hashes", flow_hashes, METH_VARARGS, flow_hashes_doc},
     {"packets", packets, METH_VARARGS, packets_doc},
     {"read_packets", read_packets, METH_VARARGS, read_packets_doc},
+    {"unusual_aspects", unusual_aspects, METH_VARARGS, unusual_aspects_doc},
     {NULL, NULL, 0, NULL},
 };
 

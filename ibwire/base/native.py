@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from types import ModuleType
 
-FORMAT = 1
+FORMAT = 2
 """That of the compiled file; another one was left from another version."""
 
 native: ModuleType | None = None

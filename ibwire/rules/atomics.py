@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from ibwire.connections.packets import Rows, TransportPacket
 from ibwire.connections.states import RETRANSMITTED, PacketStatus
+from ibwire.rules.aspects import Aspect
 from ibwire.rules.findings import Rule, Severity
 from ibwire.rules.history import FRESH, ConnectionCheck, Operands, RequestHistory, Violation
 from ibwire.rules.packet import Chunk, Mask, PacketRule, opcodes_where
@@ -72,7 +73,9 @@ def _address(chunk: Chunk, row: int) -> str:
     return f"{found}, expected a multiple of 8"
 
 
-PACKET_RULES: tuple[PacketRule, ...] = (PacketRule(ALIGNED, _is_unaligned, _address),)
+PACKET_RULES: tuple[PacketRule, ...] = (
+    PacketRule(ALIGNED, _is_unaligned, _address, aspect=Aspect.ADDRESS),
+)
 
 
 class Atomics(ConnectionCheck):

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ibwire.base.membership import are_among
+from ibwire.rules.aspects import Aspect
 from ibwire.rules.findings import Rule, Severity
 from ibwire.rules.packet import Chunk, Mask, PacketRule
 from ibwire_layers import outer
@@ -118,6 +119,6 @@ def _udp_words(chunk: Chunk, row: int) -> str:
 
 
 PACKET_RULES: tuple[PacketRule, ...] = (
-    PacketRule(IP_CHECKSUM, _ip_is_wrong, _ip_words),
-    PacketRule(UDP_CHECKSUM, _udp_is_wrong, _udp_words),
+    PacketRule(IP_CHECKSUM, _ip_is_wrong, _ip_words, aspect=Aspect.IP_CHECKSUM),
+    PacketRule(UDP_CHECKSUM, _udp_is_wrong, _udp_words, aspect=Aspect.UDP_CHECKSUM),
 )

@@ -19,6 +19,7 @@ from ibwire.connections.summary import STEP_NS, Summary
 from ibwire.connections.tracker import RequestTracker
 from ibwire.dissect import Columns
 from ibwire.rules import (
+    aspects,
     atomics,
     catalogue,
     congestion,
@@ -94,8 +95,11 @@ class Conformance:
         """Check the next chunk of the capture."""
         columns = self._analysis.points.take(columns)
         flow = self._flow(columns)
-        chunks: dict[object, Chunk] = {}
+        chunks: dict[object, Chunk] = {sound: sound(columns)}
+        unusual = aspects.unusual(columns, chunks[sound].rows)
         for each in self._packet_rules:
+            if not int(each.aspect) & unusual:
+                continue
             chunk = chunks.get(each.of)
             if chunk is None:
                 chunk = chunks[each.of] = each.of(columns)
@@ -103,7 +107,7 @@ class Conformance:
             for number, rows in _grouped(flow[chunk.rows[broken]], broken):
                 words = each.words(chunk, int(rows[0]))
                 self._add(each.rule, number, chunk, rows, words, has_icrc=each.has_icrc)
-        chunk = chunks.get(sound) or sound(columns)
+        chunk = chunks[sound]
         self._check_services(chunk, flow)
         if self._checks_constants:
             self._constants.take(chunk, flow[chunk.rows])

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from ibwire.connections.connection import Connection
 from ibwire.connections.packets import TransportPacket
+from ibwire.rules.aspects import Aspect
 from ibwire.rules.findings import Rule, Severity
 from ibwire.rules.history import Violation
 from ibwire.rules.packet import Chunk, Mask, PacketRule, opcodes_where
@@ -93,11 +94,12 @@ def _has_becn(chunk: Chunk) -> Mask:
 
 
 PACKET_RULES: tuple[PacketRule, ...] = (
-    PacketRule(FORM, _is_malformed, _form),
+    PacketRule(FORM, _is_malformed, _form, aspect=Aspect.CNP),
     PacketRule(
         BECN,
         _has_becn,
         lambda chunk, row: f"{name_of(int(chunk.opcode[row]))} with BECN 1, expected 0",
+        aspect=Aspect.BECN,
     ),
 )
 

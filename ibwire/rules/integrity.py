@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ibwire.base.membership import are_among
+from ibwire.rules.aspects import Aspect
 from ibwire.rules.findings import EXAMPLES, Rule, Severity
 from ibwire.rules.packet import BAD, GOOD, Chunk, Mask, PacketRule, opcodes_where
 from ibwire_layers.headers import ImmDt
@@ -177,31 +178,45 @@ def _is_set(field: str) -> Callable[[Chunk], Mask]:
 
 
 PACKET_RULES: tuple[PacketRule, ...] = (
-    PacketRule(PAD_BYTES, _has_padding, _padding),
-    PacketRule(TVER, lambda chunk: chunk["bth.tver"] != 0, _says("bth.tver", "TVer", "0")),
+    PacketRule(PAD_BYTES, _has_padding, _padding, aspect=Aspect.PAD_BYTES),
+    PacketRule(
+        TVER,
+        lambda chunk: chunk["bth.tver"] != 0,
+        _says("bth.tver", "TVer", "0"),
+        aspect=Aspect.VERSION,
+    ),
     PacketRule(
         RESERVED,
         lambda chunk: chunk["bth.reserved7"] != 0,
         _says("bth.reserved7", "reserved bits", "0"),
+        aspect=Aspect.RESERVED,
     ),
     *(
-        PacketRule(EXTENSION, _is_set(field), _says(field, f"reserved bits of the {header}", "0"))
+        PacketRule(
+            EXTENSION,
+            _is_set(field),
+            _says(field, f"reserved bits of the {header}", "0"),
+            aspect=Aspect.EXTENSION,
+        )
         for field, header in _RESERVED.items()
     ),
     PacketRule(
         BYTE_4,
         lambda chunk: chunk["bth.resv6a"] != 0,
         _says("bth.resv6a", "reserved bits", "0"),
+        aspect=Aspect.BYTE_4,
     ),
     PacketRule(
         MIG_REQ,
         lambda chunk: chunk.are(_CONNECTED) & (chunk["bth.m"] == 0),
         _says("bth.m", "MigReq", "1"),
+        aspect=Aspect.MIG_REQ,
     ),
     PacketRule(
         P_KEY,
         lambda chunk: (chunk["bth.p_key"] & 0x7FFF == 0) & (chunk.opcode != OpCode.CNP),
         _says("bth.p_key", "P_Key", "a partition"),
+        aspect=Aspect.P_KEY,
     ),
     PacketRule(
         SOLICITED,
@@ -209,6 +224,7 @@ PACKET_RULES: tuple[PacketRule, ...] = (
             ~chunk.are(_SOLICITING) & (chunk["bth.se"] != 0) & (chunk.opcode != OpCode.CNP)
         ),
         _says("bth.se", "SE", "0"),
+        aspect=Aspect.SOLICITED,
     ),
     PacketRule(
         DEST_QP,
@@ -217,6 +233,7 @@ PACKET_RULES: tuple[PacketRule, ...] = (
             & ((chunk["bth.destqp"] <= 1) | (chunk["bth.destqp"] == _MULTICAST))
         ),
         _says("bth.destqp", "destination queue pair", "one of a connection"),
+        aspect=Aspect.DEST_QP,
     ),
     PacketRule(
         UDP_PORT,
@@ -225,6 +242,7 @@ PACKET_RULES: tuple[PacketRule, ...] = (
             f"{name_of(int(chunk.opcode[row]))} from UDP port {chunk['udp.srcport'][row]} to "
             f"{chunk['udp.dstport'][row]}, expected to {ROCEV2_PORT}"
         ),
+        aspect=Aspect.UDP_PORT,
     ),
 )
 

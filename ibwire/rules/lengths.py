@@ -12,6 +12,7 @@ from ibwire.connections.connection import MTUS
 from ibwire.connections.packets import TransportPacket
 from ibwire.connections.runs import Index
 from ibwire.connections.states import PacketStatus
+from ibwire.rules.aspects import Aspect
 from ibwire.rules.findings import Rule, Severity
 from ibwire.rules.history import (
     ENDS,
@@ -181,41 +182,49 @@ PACKET_RULES: tuple[PacketRule, ...] = (
         NONE,
         lambda chunk: chunk.are(_EMPTY) & (_size(chunk) > 0),
         lambda chunk, row: f"{_payload(chunk, row)}, expected none",
+        aspect=Aspect.SIZE,
     ),
     PacketRule(
         FULL_SIZE,
         _is_partial,
         lambda chunk, row: f"{_payload(chunk, row)}, which is not a path MTU",
+        aspect=Aspect.SIZE,
     ),
     PacketRule(
         LAST_EMPTY,
         lambda chunk: chunk.are(_SOME) & (_size(chunk) == 0),
         lambda chunk, row: f"{_payload(chunk, row)}, expected at least 1",
+        aspect=Aspect.SIZE,
     ),
     PacketRule(
         LIMIT,
         lambda chunk: chunk.are(_UPTO) & (_size(chunk) > LARGEST),
         lambda chunk, row: f"{_payload(chunk, row)}, expected at most {LARGEST}",
+        aspect=Aspect.SIZE,
     ),
     PacketRule(
         PADDING,
         lambda chunk: (_size(chunk) + chunk["bth.padcnt"]) & 3 != 0,
         lambda chunk, row: f"{_pad(chunk, row)}, expected {-int(_size(chunk)[row]) % 4}",
+        aspect=Aspect.SIZE,
     ),
     PacketRule(
         MESSAGE,
         lambda chunk: chunk.are(_RETH) & (chunk["reth.dmalen"] > LARGEST_MESSAGE),
         lambda chunk, row: f"{_dma(chunk, row)}, expected at most 2^31",
+        aspect=Aspect.SIZE,
     ),
     PacketRule(
         WRITE,
         lambda chunk: chunk.are(_WRITE_ONLY) & (_size(chunk) != chunk["reth.dmalen"]),
         lambda chunk, row: f"{_dma(chunk, row)}, expected equal numbers",
+        aspect=Aspect.SIZE,
     ),
     PacketRule(
         EIGHT,
         lambda chunk: chunk.are(_EIGHT) & ((_size(chunk) != 8) | (chunk["reth.dmalen"] != 8)),
         lambda chunk, row: f"{_dma(chunk, row)}, expected 8 and 8",
+        aspect=Aspect.SIZE,
     ),
     PacketRule(HEADERS, _has_faulty_length, _fault, intact),
 )

@@ -9,6 +9,7 @@ import numpy as np
 
 from ibwire.connections.packets import TransportPacket
 from ibwire.connections.states import DUPLICATE, NEW, RETRANSMITTED, PacketStatus
+from ibwire.rules.aspects import Aspect
 from ibwire.rules.findings import Rule, Severity
 from ibwire.rules.history import ACKNOWLEDGES, ConnectionCheck, RequestHistory, Violation
 from ibwire.rules.packet import Chunk, Mask, PacketRule, opcodes_where
@@ -156,6 +157,7 @@ PACKET_RULES: tuple[PacketRule, ...] = (
             f"{name_of(int(chunk.opcode[row]))} with syndrome "
             f"0x{chunk['aeth.syndrome'][row]:02x}, {describe(int(chunk['aeth.syndrome'][row]))}"
         ),
+        aspect=Aspect.SYNDROME,
     ),
     PacketRule(
         CODE,
@@ -164,6 +166,7 @@ PACKET_RULES: tuple[PacketRule, ...] = (
             f"{name_of(int(chunk.opcode[row]))} with syndrome "
             f"0x{chunk['aeth.syndrome'][row]:02x}, which is reserved"
         ),
+        aspect=Aspect.SYNDROME,
     ),
 )
 

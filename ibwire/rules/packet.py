@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from ibwire.dissect import Columns
 from ibwire.dissect.icrc import STATUS_WORDS
+from ibwire.rules.aspects import Aspect
 from ibwire.rules.findings import Rule
 from ibwire_layers.errors import Fault
 from ibwire_layers.opcodes import INFO, OpCodeInfo
@@ -81,6 +82,8 @@ class PacketRule:
     of: Callable[[Columns], Chunk] = sound
     has_icrc: bool = True
     """Whether damage of its packets would show in their ICRC."""
+    aspect: Aspect = Aspect.OTHER
+    """What it looks at: where that is as usual in all packets, none breaks the rule."""
 
 
 def opcodes_where(condition: Callable[[OpCodeInfo], bool]) -> Mask:

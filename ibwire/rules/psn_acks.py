@@ -9,6 +9,7 @@ import numpy as np
 
 from ibwire.connections.packets import TransportPacket
 from ibwire.connections.states import DUPLICATE, NEW, PacketStatus
+from ibwire.rules.aspects import Aspect
 from ibwire.rules.findings import Rule, Severity
 from ibwire.rules.history import (
     ACKNOWLEDGES,
@@ -118,6 +119,7 @@ PACKET_RULES: tuple[PacketRule, ...] = (
             & (chunk.opcode != OpCode.CNP)
         ),
         lambda chunk, row: f"{name_of(int(chunk.opcode[row]))} with AckReq 1, expected 0",
+        aspect=Aspect.ACK_REQ,
     ),
     PacketRule(
         ASKED_MAD,
@@ -131,6 +133,7 @@ PACKET_RULES: tuple[PacketRule, ...] = (
             f"{name_of(int(chunk.opcode[row]))} to QP {chunk['bth.destqp'][row]} with AckReq 1, "
             "expected 0"
         ),
+        aspect=Aspect.ACK_REQ,
     ),
 )
 

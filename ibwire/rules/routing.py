@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ibwire.dissect import Columns
+from ibwire.rules.aspects import Aspect
 from ibwire.rules.findings import Rule, Severity
 from ibwire.rules.packet import Chunk, Mask, PacketRule, opcodes_where
 from ibwire_layers import outer
@@ -71,6 +72,7 @@ PACKET_RULES: tuple[PacketRule, ...] = (
         HOP_LIMIT,
         _has_no_hops,
         lambda chunk, row: f"{name_of(int(chunk.opcode[row]))} with TTL or hop limit 0",
+        aspect=Aspect.HOP_LIMIT,
     ),
     PacketRule(
         Q_KEY,
@@ -83,5 +85,6 @@ PACKET_RULES: tuple[PacketRule, ...] = (
             f"{name_of(int(chunk.opcode[row]))} to QP 1 with Q_Key "
             f"0x{chunk['deth.q_key'][row]:08x}, expected 0x{MANAGEMENT_Q_KEY:08x}"
         ),
+        aspect=Aspect.Q_KEY,
     ),
 )
