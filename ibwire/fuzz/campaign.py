@@ -455,11 +455,11 @@ class Campaign:
     def _is_counted(self, name: Name, confirmed: Confirmed) -> bool:
         """Whether something has the name of a finding, or one that the user knows: it counts."""
         report = self.report
-        for group in (name.group, name.wider):
+        for group in (*name.keys, *name.wider):
             if group in report.accepted:
                 report.accepted[group] += 1
                 return True
-        bucket = report.groups.get(name.group) or report.groups.get(name.wider)
+        bucket = report.bucket_of((*name.keys, *name.wider))
         if bucket is None:
             return False
         report.seen[bucket] += 1
@@ -568,8 +568,9 @@ class Campaign:
             packet=report.packets,
             rule=name.rule,
             group=name.group,
+            causes=name.causes,
         )
-        report.groups[name.group] = text
+        report.groups |= dict.fromkeys(name.keys, text)
         report.seen[text] += 1
         report.findings.append(finding)
         return finding

@@ -29,7 +29,7 @@ from ibwire.fuzz.condense import Part, parts_of_case, whole_case
 from ibwire.fuzz.vocabulary.queue_pair.messages import FORMS, READ
 from ibwire.rc.work import WROpcode
 from ibwire_layers.opcodes import OpCode, Service
-from ibwire_layers.psn import MASK
+from ibwire_layers.psn import HALF, MASK
 
 MAXIMUM_TRIALS = 3000
 """Cases carried out for one finding."""
@@ -599,9 +599,13 @@ def _plainer_step(step: Step) -> Iterator[Step]:
     if step.at:
         yield replace(step, at=0)
     base, offset = step.psn
+    if offset:
+        yield replace(step, psn=(base, 0))
     for nearer in (1, 2):
         if abs(offset) > nearer:
             yield replace(step, psn=(base, nearer if offset > 0 else -nearer))
+    if abs(offset) >= HALF - 1:  # on the other side of it
+        yield replace(step, psn=(base, -1 if offset > 0 else 1))
     if step.length:
         yield replace(step, length=0)
     if step.length > 8:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from ibwire.fuzz.case import Case
@@ -65,7 +65,7 @@ class Report:
     seen: Counter[str] = field(default_factory=Counter)
     """How often each bucket was seen, also in runs that this one resumes."""
     groups: dict[str, str] = field(default_factory=dict)
-    """The bucket of each group of findings."""
+    """The bucket of each group of findings, and of each cause beside the group."""
     accepted: Counter[str] = field(default_factory=Counter)
     """How often each group was seen that the user knows already, 0 for none."""
     led_to: dict[str, str] = field(default_factory=dict)
@@ -95,6 +95,10 @@ class Report:
             for choice in CHOICES
             if choice.allowed and choice.name in self.taken
         }
+
+    def bucket_of(self, groups: Iterable[str]) -> str | None:
+        """The bucket of the first of these groups that has a finding."""
+        return next((self.groups[each] for each in groups if each in self.groups), None)
 
     def count_unstable(self, bucket: str) -> None:
         """Count a difference that was not seen again."""

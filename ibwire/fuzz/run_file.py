@@ -105,6 +105,8 @@ class Known:
     """Whether it could be written as a drill script."""
     group: str = ""
     """Equal for findings that probably have one cause."""
+    causes: tuple[str, ...] = ()
+    """Beside the group."""
 
     @property
     def name(self) -> str:
@@ -137,6 +139,7 @@ class Session:
                 packet=finding.packet,
                 script=has_script,
                 group=finding.group,
+                causes=finding.causes,
             )
         )
 
@@ -256,11 +259,13 @@ def _session(document: _Object) -> Session:
             packet=each.number("packet"),
             script=each.flag("script"),
             group=each.text("group"),
+            causes=tuple(each.texts("causes")) if "causes" in each.document else (),
         )
         known.append(finding)
         report.seen[finding.bucket] = each.number("seen")
-        if finding.group:
-            report.groups[finding.group] = finding.bucket
+        for group in (finding.group, *finding.causes):
+            if group:
+                report.groups[group] = finding.bucket
     taken = document.object("taken")
     report.taken = {name: taken.text(name) for name in taken.document}
     report.left_out = [parse_exclusion(text) for text in document.texts("left_out")]

@@ -11,6 +11,8 @@ from ibwire.fuzz.judge.naming import Name
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.targets.emulator import EmulatorTestbed
 from ibwire.fuzz.vocabulary.vocabularies import vocabulary_for
+from ibwire.rc.connect import ALL_ACCESS
+from ibwire.rc.memory import Access
 from ibwire.rc.profile import SPEC
 from ibwire.rc.work import WROpcode
 from ibwire_layers.opcodes import OpCode
@@ -56,6 +58,34 @@ FAULTS = {
         "            sends.credits.update(packet.syndrome, packet.msn)\n"
         "        una = psn + 1 & MASK\n",
         "        una = psn + 1 & MASK\n",
+    ),
+    "the MSN of a fatal NAK counts its request": Patch(
+        "rc/responder.py",
+        "        self.replies.append(Reply(psn, self.msn, _NAK | code))\n",
+        "        self.replies.append(Reply(psn, self.msn + 1 & MASK, _NAK | code))\n",
+    ),
+    "the MSN of all responses counts one more": Patch(
+        "rc/responder.py",
+        "        packet.msn = msn\n        self.qp.address(packet, None)\n",
+        "        packet.msn = msn + 1 & MASK\n        self.qp.address(packet, None)\n",
+    ),
+    "atomics refused with another NAK": Patch(
+        "rc/responder.py",
+        "        if not self._permits(_REMOTE_ATOMIC) or not self._has_slot():\n"
+        "            return self._refuse(packet)\n",
+        "        if not self._permits(_REMOTE_ATOMIC) or not self._has_slot():\n"
+        "            return self._refuse(packet, NakCode.REMOTE_OPERATIONAL_ERROR)\n",
+    ),
+    "duplicates acknowledged if they end a message": Patch(
+        "rc/responder.py",
+        "        elif self._habits.acknowledges_duplicate(packet):\n",
+        "        elif packet.form.is_last and self._habits.acknowledges_duplicate(packet):\n",
+    ),
+    "an ACK of PSN 0 not taken": Patch(
+        "rc/completer.py",
+        "        ahead = (psn - sends.una) & MASK\n        habits",
+        "        if is_ack and psn == 0:\n            return\n"
+        "        ahead = (psn - sends.una) & MASK\n        habits",
     ),
     "nothing is begun after something was answered": Patch(
         "rc/requester.py",
@@ -293,4 +323,82 @@ def test_a_nak_of_a_later_check_shows_that_the_opcode_was_passed_over() -> None:
         (USUAL, [write_first, wrong(add, atomiceth__rkey=0)]),
     )
 
-    assert refused.wider == executed.group
+    assert refused.wider == (executed.group,)
+
+
+NO_ATOMICS = Connection(access=int(ALL_ACCESS & ~Access.REMOTE_ATOMIC))
+REFUSED = (
+    (USUAL, [wrong(SWAP, atomiceth__va=("va", 4))]),
+    (USUAL, [Packet(int(OpCode.RC_SEND_LAST), length=8)]),
+    (Connection(room=0), [SEND.altered(length=8)]),
+)
+
+
+def test_a_number_that_is_wrong_in_all_fatal_naks_has_one_cause() -> None:
+    found = names("the MSN of a fatal NAK counts its request", *REFUSED)
+
+    assert {each.causes for each in found} == {("aeth.msn of a fatal NAK",)}
+
+
+def test_what_is_wrong_by_as_much_in_every_ack_is_no_other_cause_in_a_nak() -> None:
+    of_ack, *of_naks = names("the MSN of all responses counts one more", (USUAL, [SEND]), *REFUSED)
+
+    assert of_ack.causes == ("aeth.msn +1 in every ACK",)
+    assert all(of_ack.causes[0] in each.wider for each in of_naks)
+
+
+def test_what_is_wrong_in_naks_alone_is_no_fault_of_every_ack() -> None:
+    found = names("the MSN of a fatal NAK counts its request", *REFUSED)
+
+    assert all("aeth.msn +1 in every ACK" not in each.causes for each in found)
+
+
+def test_another_nak_for_one_kind_of_requests_has_one_cause() -> None:
+    too_many, denied = names(
+        "atomics refused with another NAK",
+        (Connection(max_dest_rd_atomic=0), [SWAP]),
+        (NO_ATOMICS, [Packet(int(OpCode.RC_FETCH_ADD))]),
+    )
+
+    assert too_many.causes == denied.causes != ()
+
+
+def test_duplicates_that_are_not_acknowledged_have_one_cause() -> None:
+    first = Packet(int(OpCode.RC_SEND_FIRST), ("expected", -1), length=256)
+    middle = Packet(int(OpCode.RC_RDMA_WRITE_MIDDLE), ("expected", -1), length=256)
+    read = Packet(int(OpCode.RC_RDMA_READ_REQUEST), fields={"reth.dma_len": 8})
+    found = groups(
+        "duplicates acknowledged if they end a message",
+        (USUAL, [first]),
+        (USUAL, [middle]),
+        (USUAL, [first.altered(held=True), read]),
+    )
+
+    assert set(found) == {"a duplicate SEND or WRITE: no answer"}
+
+
+def test_all_that_comes_of_an_ack_that_is_not_taken_has_its_rule() -> None:
+    near_the_wrap = Connection(sq_psn=0)
+    ack = Packet(ACK, ("una", 0))
+    found = names(
+        "an ACK of PSN 0 not taken",
+        (near_the_wrap, [Post(int(WROpcode.RDMA_WRITE)), ack]),
+        (near_the_wrap, [LONG_SEND, ack]),
+        (near_the_wrap, [Post(int(WROpcode.RDMA_WRITE), 513), ack, Wait(68_000_000_000)]),
+    )
+
+    assert {each.rule for each in found} == {"IBA 9.7.1; docs/reference/transport.md#psn-order"}
+    assert len({each.causes[0] for each in found}) == 1
+    assert found[2].text == (
+        "a wait (the ACK timer across the PSN wrap): WRITE_FIRST instead of nothing, "
+        "as if ACKNOWLEDGE (an ACK across the PSN wrap) had not come"
+    )
+
+
+def test_silence_does_not_show_that_a_response_is_not_taken() -> None:
+    (found,) = names(
+        "an RNR timer eight times too long",
+        (USUAL, [Post(int(WROpcode.RDMA_WRITE), 257), NOT_READY, Wait(20_000_000_000)]),
+    )
+
+    assert "as if" not in found.text

@@ -111,7 +111,10 @@ def both(one: str, other: str) -> str:
 
 def _while_answered(about: About) -> About:
     """What a step is about if an answer to the packet before it is wrong."""
-    return replace(_EARLIER, what=f"while {about.what} is to be answered", rule=about.rule)
+    what = f"while {about.what} is to be answered"
+    # Held or not, what is not answered then has one cause.
+    group = "a duplicate SEND or WRITE: no answer" if about.rule == DUPLICATE_WRITE else ""
+    return replace(_EARLIER, what=what, rule=about.rule, group=group)
 
 
 def _reports_gap(scene: Scene) -> bool:

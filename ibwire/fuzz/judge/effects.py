@@ -160,6 +160,8 @@ def _answer(difference: Difference) -> Effect:
     if f"XRC_{got}" == expected or f"XRC_{expected}" == got:
         text = f"{got} instead of {expected}"
         return Effect(text, "bth.opcode", OF_FIELD["bth.opcode"])
+    if expected != got and all(each.startswith("RNR NAK wait=") for each in (expected, got)):
+        return Effect(f"{got} instead of {expected}", "RNR timer", RNR_TIMER)
     if expected != got:
         text = f"{_or_nothing(got)} instead of {_or_nothing(expected)}"
         group = _treatment(expected, got)
@@ -311,6 +313,7 @@ def _event(difference: Difference) -> Effect:
 
 _TRANSPORT = "docs/reference/transport.md#"
 _WIRE = "docs/reference/wire-formats.md#"
+RNR_TIMER = f"IBA 9.7.5.2.8; {_TRANSPORT}rnr-timer"
 _ORDER_OF_RESPONSES = f"IBA 9.7.5.1; {_TRANSPORT}ack-order"
 ANOTHER_ORDER = "another order"
 FLUSH = "no flush"

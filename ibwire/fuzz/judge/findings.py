@@ -47,6 +47,8 @@ class Finding:
     """The known deviation that it is."""
     group: str = ""
     """Equal for findings that probably have one cause."""
+    causes: tuple[str, ...] = ()
+    """Beside the group: those with one of them in common probably have one cause, too."""
 
 
 @lru_cache(1 << 10)

@@ -21,6 +21,7 @@ from ibwire.fuzz.case import (
     Wait,
     packet_text,
 )
+from ibwire.fuzz.judge.causes import cause_of, changed_number
 from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.concurrency import (
     ACK_DUE,
@@ -44,6 +45,7 @@ from ibwire.fuzz.judge.effects import (
     OF_FIELD,
     RETRY_COUNT,
     RNR_RETRY,
+    RNR_TIMER,
     SRQ_LIMIT,
     STATUS,
     Effect,
@@ -77,8 +79,17 @@ from ibwire.fuzz.judge.scene import (
     WRONG_LKEY,
     Scene,
 )
-from ibwire.fuzz.judge.setting import ORDER, PKEY, REARMED, SHARED, across_wrap, setting_of
+from ibwire.fuzz.judge.setting import (
+    ORDER,
+    PKEY,
+    REARMED,
+    SHARED,
+    across_wrap,
+    is_of_requester,
+    setting_of,
+)
 from ibwire.fuzz.judge.subject import About
+from ibwire.fuzz.judge.unheeded import unheeded
 from ibwire.fuzz.targets.emulated_device import (
     SENDS,
     Emulation,
@@ -96,8 +107,15 @@ class Name:
     rule: str
     group: str
     """Equal for findings that probably have one cause."""
-    wider: str = ""
-    """Another group that it may belong to, such as that without what came before the last step."""
+    wider: tuple[str, ...] = ()
+    """Other groups that it may belong to, such as that without what came before the last step."""
+    causes: tuple[str, ...] = ()
+    """Beside the group: those with one of them in common probably have one cause, too."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The group and the causes."""
+        return self.group, *self.causes
 
 
 def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
@@ -148,17 +166,58 @@ def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
     if _may_send(step) and scene.takes_credits_back:
         text = f"{text} after {_FEWER_CREDITS.what}" if isinstance(step, Post) else text
         return Name(f"{text}: {effect.text}", _FEWER_CREDITS.rule, _FEWER_CREDITS.group)
+    place = unheeded(case, difference, profile)
+    if place is not None and _is_earlier(place, scene):
+        return _of_unheeded(text, effect, scene, place)
+    name = _of_step(text, about, effect, scene)
+    if place is None or about.is_wrong:
+        return name
+    return replace(name, causes=(*name.causes, _not_taken(about)))
+
+
+def _of_step(text: str, about: About, effect: Effect, scene: Scene) -> Name:
+    """The name of a difference that is named after the last step or what it is about."""
     # Whatever a packet is, its MigReq bit counts while a path is to be armed.
     ignored = None if about is REARMED else scene.ignored
     if about.is_wrong and (ignored is None or about.is_ignored):
-        return _of_wrong(text, about, effect, scene)
+        return _with_cause(_of_wrong(text, about, effect, scene), scene, effect, about)
     if ignored is not None:
         # A right device does nothing because of it: whatever comes of it has one cause.
         group = ignored.group or f"after {ignored.what}: {effect.group}"
         return Name(f"{text} after {ignored.what}: {effect.text}", ignored.rule, group)
     if effect.group == OF_ANOTHER:
         return Name(f"{text}: {effect.text}", effect.rule, effect.group)
-    return _of_right(text, about, effect, scene)
+    return _with_cause(_of_right(text, about, effect, scene), scene, effect, about)
+
+
+def _is_earlier(place: int, scene: Scene) -> bool:
+    """Whether a response that the device does not take is one before the last step."""
+    if place == len(scene.subjects) - 1 or not scene.difference.got:
+        return False  # of what is silent it cannot be said
+    return not scene.subjects[place][1].is_ignored and not scene.ignores_credits
+
+
+def _of_unheeded(text: str, effect: Effect, scene: Scene, place: int) -> Name:
+    """The name of a difference that comes of an earlier response which the device does not take."""
+    step, about = scene.subjects[place]
+    about = across_wrap(scene, about, step)
+    causes = (_OWN_WRAP,) if about.rule == ORDER else ()
+    text = f"{text}: {effect.text}, as if {_step_text(step)} ({about.what}) had not come"
+    return Name(text, about.rule, _not_taken(about), causes=causes)
+
+
+def _not_taken(about: About) -> str:
+    return f"{about.what}: not taken"
+
+
+def _with_cause(name: Name, scene: Scene, effect: Effect, about: About) -> Name:
+    """A name with what it has in common with others, unless it is named after the queue pair."""
+    if name.rule == ORDER:
+        return replace(name, causes=(_OWN_WRAP,)) if is_of_requester(scene.step) else name
+    if name.group == about.group:
+        return name
+    cause = cause_of(scene, effect, about)
+    return replace(name, causes=cause.own, wider=(*name.wider, *cause.wider))
 
 
 def fault_in(case: Case, place: int, profile: Profile) -> str:
@@ -210,7 +269,7 @@ def _of_wrong(text: str, about: About, effect: Effect, scene: Scene) -> Name:
             rule = DUPLICATES  # a receive request was used, not those of others counted
         elif rule not in _FIELDS_OF_RULE.get(group, ()):
             rule = _rule_of_field(effect, scene)
-    if effect.rule == SOLICITED:
+    if effect.rule in (SOLICITED, RNR_TIMER):
         rule = effect.rule
     elif _completes_too_much(scene):
         rule = _PARTIAL
@@ -224,14 +283,16 @@ def _of_wrong(text: str, about: About, effect: Effect, scene: Scene) -> Name:
         if is_left and before is not None and before.is_wrong and before.rule != about.rule:
             text, rule = f"{text} after {before.what}", before.rule
     is_late = about.rule.endswith("#opcode-sequence") and effect.text.startswith(_LATER_NAKS)
-    wider = f"{about.what}: executed" if is_late else ""
-    return Name(f"{text}: {effect.text}", rule, about.group or f"{about.what}: {group}", wider)
+    wider = (f"{about.what}: executed",) if is_late else ()
+    what = "a duplicate SEND or WRITE" if about.rule == DUPLICATE_WRITE else about.what
+    return Name(f"{text}: {effect.text}", rule, about.group or f"{what}: {group}", wider)
 
 
 def _of_right(text: str, about: About, effect: Effect, scene: Scene) -> Name:
     """The name for a packet or request without a fault, which may follow one that has."""
     step = scene.step
-    what, rule, wider = about.what, _rule_of_right(about, effect, scene), ""
+    what, rule = about.what, _rule_of_right(about, effect, scene)
+    wider: tuple[str, ...] = ()
     is_of_any = effect.is_of_any or effect.group in OF_FIELD
     if is_of_any and isinstance(step, Packet | Post):
         what = "a right packet"  # of any operation
@@ -252,7 +313,7 @@ def _of_right(text: str, about: About, effect: Effect, scene: Scene) -> Name:
         before = BROKEN
     is_counted = effect.rule in (RNR_RETRY, RETRY_COUNT)
     if before is not None and about not in UNUSUAL.values() and not is_counted:
-        wider = f"{what}: {effect.group}"
+        wider = (f"{what}: {effect.group}",)
         text, rule, what = f"{text} after {before.what}", before.rule, f"after {before.what}"
         if before.group == WRAP:
             return Name(f"{text}: {effect.text}", rule, WRAP)
@@ -261,10 +322,19 @@ def _of_right(text: str, about: About, effect: Effect, scene: Scene) -> Name:
         elif not scene.is_reliable:
             rule = before.treatment or before.rule
     if ignores_credits:
-        wider = _IGNORED_CREDITS.group  # if that is known; what is wrong may have this effect, too
-    # Whether an ACK is due beside makes no other finding.
+        wider = (
+            _IGNORED_CREDITS.group,
+        )  # if that is known; what is wrong may have this effect, too
+    # Whether an ACK is due beside makes no other finding, nor whether memory shows or is read.
     group = "refused" if effect.nak and effect.group == "an answer" else effect.group
+    group = "memory" if group == "data" and _writes(step) else group
     return Name(f"{text}: {effect.text}", rule, f"{what}: {group}", wider)
+
+
+def _writes(step: Step) -> bool:
+    """Whether a packet lets the device write into its memory."""
+    info = INFO.get(step.opcode) if isinstance(step, Packet) else None
+    return info is not None and info.operation in _WRITING
 
 
 def _is_noticed(effect: Effect, scene: Scene) -> bool:
@@ -298,7 +368,7 @@ def _rule_of_right(about: About, effect: Effect, scene: Scene) -> str:
         return about.rule
     info = INFO.get(scene.step.opcode)
     operation = None if info is None else info.operation
-    if effect.group == "memory" and operation is Operation.ATOMIC_ACKNOWLEDGE:
+    if effect.group in _BYTES and operation is Operation.ATOMIC_ACKNOWLEDGE:
         return f"IBA 9.4.5; {_TRANSPORT}atomics"
     if about.rule not in _RULES_OF_RIGHT:
         return about.rule
@@ -307,7 +377,7 @@ def _rule_of_right(about: About, effect: Effect, scene: Scene) -> str:
     if effect.group == "another answer" and effect.text.count("READ_RESPONSE") > 1:
         return STEPS[Post].rule  # it is cut into packets in another way
     rules = _RULES_OF_RIGHT[about.rule]
-    if effect.group == "memory" and operation in _STORED:
+    if effect.group in _BYTES and operation in _STORED:
         return _PADDING if scene.is_beyond and scene.step.length & 3 else _STORED[operation]
     if effect.group not in ("no answer", "another answer"):
         return about.rule
@@ -373,7 +443,9 @@ def _rule_of_service(about: About, effect: Effect, scene: Scene) -> str:
     if effect.rule == STATUS or "bth.ack_req" in fields or "wr_id" in fields:
         return own
     if fields == ["byte_len"]:
-        return own if scene.service == "UD" or about is UC_BEGINS else effect.rule
+        if scene.service == "UD":
+            return both(own, effect.rule)
+        return own if about is UC_BEGINS else effect.rule
     is_own_memory = effect.group == "memory" and about.rule == own
     if scene.service == "UC" and is_own_memory and isinstance(scene.step, Packet):
         info = INFO.get(scene.step.opcode)
@@ -389,8 +461,8 @@ def _rule_of_service(about: About, effect: Effect, scene: Scene) -> str:
 
 def _rule_of_field(effect: Effect, scene: Scene) -> str:
     """The rule of the field of an answer that differs, or of a packet that is sent again."""
-    if effect.group == "aeth.msn" and scene.has_long_read:
-        return _PSN_COUNT  # it was taken for a duplicate, or for none
+    if effect.group == "aeth.msn" and _is_taken_for_duplicate(scene):
+        return _PSN_COUNT
     if not isinstance(scene.step, Post):
         if effect.group.startswith("reth."):
             return f"IBA 9.7.6; {_TRANSPORT}read-restart"
@@ -400,6 +472,12 @@ def _rule_of_field(effect: Effect, scene: Scene) -> str:
     if not scene.is_reliable and effect.group == "bth.ack_req":
         return SERVICES[scene.service].rule
     return effect.rule
+
+
+def _is_taken_for_duplicate(scene: Scene) -> bool:
+    """Whether the ACK of a right request behind a long READ does not count that request."""
+    is_new = scene.has_long_read and not scene.about.is_wrong and scene.held is None
+    return is_new and changed_number(scene.difference, "aeth.msn") == -1
 
 
 def _cause(scene: Scene, effect: Effect) -> About | None:
@@ -509,6 +587,9 @@ _PSN_COUNT = f"IBA 9.7.2; {_TRANSPORT}psn-count"
 _PARTIAL = f"IBA 9.7.5.1.2; {_TRANSPORT}ack-coalescing"
 _WRITE_LENGTH = f"C9-93; {_TRANSPORT}write-length"
 
+_BYTES = ("memory", "data")
+"""What was stored is wrong in memory, or in a packet that is sent then."""
+
 _LATER_NAKS = ("RNR NAK", "NAK REMOTE_ACCESS")
 """Of checks that come after that of the opcode: who sends them has passed over that one."""
 
@@ -536,11 +617,27 @@ _STORED: dict[Operation | None, str] = {
 }
 """The rule that says where the bytes of a request go."""
 
+_WRITING = frozenset(
+    (
+        Operation.SEND,
+        Operation.WRITE,
+        Operation.ATOMIC_WRITE,
+        Operation.COMPARE_SWAP,
+        Operation.FETCH_ADD,
+        Operation.READ_RESPONSE,
+        Operation.ATOMIC_ACKNOWLEDGE,
+    )
+)
+"""Operations whose packets change memory, which a packet that is sent later may show."""
+
 _FIELDS_OF_RULE = {"bth.psn": (DUPLICATE_WRITE,), "atomicacketh.orig": (DUPLICATE_ATOMIC,)}
 """Rules of packets that say what a field of the response is."""
 
 _MIGRATION = f"IBA 17.2.8, 9.7.6.1.3; {_TRANSPORT}migration, {_TRANSPORT}retry-count"
 """A path changes too early or too late, or retries are counted wrongly."""
+
+_OWN_WRAP = "PSNs of its own requests across the wrap"
+"""What all have in common that goes wrong there at the requester."""
 
 NEEDED = frozenset((WRAP, PKEY.group, REARMED.group))
 """Groups of what is unusual about a connection, which only a minimised case needs."""

@@ -84,6 +84,8 @@ class Scene:
         """What else the queue pair is doing when the last packet arrives."""
         self.last_psn = 0
         """The PSN of the last packet."""
+        self.is_discarded = False
+        """Whether the last packet has a fault in its headers: whatever it is, it is discarded."""
         self.next_psns: list[int] = []
         """The PSN of the next new packet of each queue pair's requester before the last step."""
         self.timeouts: list[int] = []
@@ -140,6 +142,7 @@ class Scene:
         self._unsent = {(each.psn, each.syndrome) for each in reference.qp.responder.replies}
         if isinstance(step, Packet):
             self.last_psn = reference.psn(step.psn[0]) + step.psn[1] & MASK
+            self.is_discarded = headers(reference, step) is not None
 
     def _is_refused(self, step: Step) -> bool:
         """Whether the last packet at the expected PSN has found no receive request."""

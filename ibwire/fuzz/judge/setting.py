@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ibwire.fuzz.case import Packet
+from ibwire.fuzz.case import Packet, Step
 from ibwire.fuzz.judge.comparison import Kind
 from ibwire.fuzz.judge.effects import FLUSH, STATUS, Effect, statuses_of
 from ibwire.fuzz.judge.request_names import NOT_READY, WRAP
@@ -20,8 +20,8 @@ def setting_of(scene: Scene, effect: Effect) -> About | None:
     connection, step = scene.connection, scene.step
     if connection.pkey_index and effect.group in _OF_PKEY:
         return replace(PKEY, what=f"with P_Key index {connection.pkey_index}")
-    if connection.rearmed:
-        return REARMED
+    if connection.rearmed and not scene.is_discarded:
+        return REARMED  # whatever a packet is that is not discarded, its MigReq bit counts
     if not isinstance(step, Packet):
         return None
     is_of_request = effect.rule in ("", STATUS) or "wr_id" in effect.group.split()
@@ -54,15 +54,22 @@ def _is_dropped_message(scene: Scene) -> bool:
     return is_unusual and about.rule != NOT_READY.rule
 
 
-def across_wrap(scene: Scene, about: About) -> About:
-    """What a step is about, with the wrap of its PSNs if a short case needs that."""
-    is_own = not isinstance(scene.step, Packet) or _is_response(scene.step)
+def across_wrap(scene: Scene, about: About, step: Step | None = None) -> About:
+    """What a step is about, the last one by default, with the wrap of its PSNs if a short case
+    needs that.
+    """
+    is_own = is_of_requester(step or scene.step)
     first_psn = scene.connection.sq_psn if is_own else scene.connection.rq_psn
-    is_near = first_psn > MASK - SHORT
+    is_near = first_psn > MASK - SHORT or first_psn < SHORT
     if not (is_near and scene.is_short) or about.rule.endswith("#psn-order"):
         return about
     what = f"{about.what} across the PSN wrap".strip()
     return replace(about, what=what, rule=ORDER, treatment="", group=WRAP if about.is_wrong else "")
+
+
+def is_of_requester(step: Step) -> bool:
+    """Whether a step is about the requests of the device."""
+    return not isinstance(step, Packet) or _is_response(step)
 
 
 def _is_response(packet: Packet) -> bool:

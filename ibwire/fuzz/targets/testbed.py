@@ -100,9 +100,9 @@ class Testbed(ABC):
         needs_connection: whether the case needs whatever is unusual about its connection.
         """
         case = case.with_steps(case.steps[: difference.step + 1])
-        group = self.name_of(state, case, difference, "").group
-        is_sure = needs_connection or group not in NEEDED
-        return state.report.groups.get(group, "") if is_sure else ""
+        name = self.name_of(state, case, difference, "")
+        is_sure = needs_connection or name.group not in NEEDED
+        return (state.report.bucket_of(name.keys) or "") if is_sure else ""
 
     @property
     def lost(self) -> str:

@@ -1,0 +1,110 @@
+"""What findings have in common that have one cause, although they show at different packets.
+
+A wrong number in an answer may come of one line of a device whatever the answer is about: then the
+same field is wrong by as much, in answers of the same kind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ibwire.fuzz.case import Packet
+from ibwire.fuzz.judge.comparison import Difference, Kind
+from ibwire.fuzz.judge.concurrency import DUPLICATE_RULES
+from ibwire.fuzz.judge.effects import OF_FIELD, Effect
+from ibwire.fuzz.judge.findings import first_verdicts, part_of
+from ibwire.fuzz.judge.request_names import UC_BEGINS
+from ibwire.fuzz.judge.scene import GAP_NAK, Scene
+from ibwire.fuzz.judge.subject import About
+from ibwire.rc.work import WCOpcode
+from ibwire_layers.opcodes import INFO, Operation
+from ibwire_layers.packet import Packet as WholePacket
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Keys of findings, equal where they probably have one cause."""
+
+    own: tuple[str, ...] = ()
+    """Of this finding, and of others that belong to it."""
+    wider: tuple[str, ...] = ()
+    """Of findings that this one belongs to, if they are there."""
+
+
+def cause_of(scene: Scene, effect: Effect, about: About) -> Cause:
+    """What a difference has in common with others of one cause, beside what it is about."""
+    if scene.difference.kind is Kind.COMPLETION and effect.group in _OF_COMPLETION:
+        if about.is_wrong or about is UC_BEGINS:
+            return Cause()  # a part of a message may be missing
+        return Cause((f"{effect.group} of completions of {_completed(scene)}",))
+    if effect.group == "another NAK":
+        expected, got = first_verdicts(scene.difference)
+        return Cause((f"{got} instead of {expected} for {_operation(scene)}",))
+    if scene.difference.kind is not Kind.ANSWER or effect.group not in OF_FIELD:
+        return Cause()
+    if scene.is_retransmission:
+        return Cause((f"{effect.group} of what is retransmitted",))
+    return _of_answer(scene, effect, about)
+
+
+def _of_answer(scene: Scene, effect: Effect, about: About) -> Cause:
+    """Keys of a field of a response."""
+    field = effect.group
+    change = changed_number(scene.difference, field)
+    always = f"{field} {change:+} in every ACK" if change else ""
+    answer, _ = first_verdicts(scene.difference)
+    is_first = len(scene.subjects) == 1
+    wider = [always] if always else []
+    if not is_first and field == "aeth.msn":
+        wider.append(f"a right packet: {field}")  # it was counted wrongly before
+    if answer.startswith("NAK") and answer != GAP_NAK:
+        return Cause((f"{field} of a fatal NAK",), tuple(wider))
+    if about.rule in DUPLICATE_RULES:
+        return Cause((f"{field} of the answer to a duplicate",), tuple(wider))
+    is_plain = is_first and answer == "ACK" and not about.is_wrong
+    return Cause((always,)) if is_plain and always else Cause((), tuple(wider))
+
+
+def changed_number(difference: Difference, field: str) -> int:
+    """How much larger a field is than it should be in the first answer in which it differs."""
+    part, _, name = field.partition(".")
+    for frames in zip(difference.expected, difference.got, strict=False):
+        numbers = [_number(frame, part, name) for frame in frames]
+        if None not in numbers and numbers[0] != numbers[1]:
+            expected, got = (each or 0 for each in numbers)
+            return got - expected
+    return 0
+
+
+def _number(frame: object, part: str, name: str) -> int | None:
+    assert isinstance(frame, bytes)
+    header = part_of(WholePacket.parse(frame), part)
+    value = None if header is None else getattr(header, name, None)
+    return value if isinstance(value, int) else None
+
+
+def _completed(scene: Scene) -> str:
+    """The operation of the first completion that differs, and whether it is of a datagram."""
+    own = f", {scene.service}" if scene.service == "UD" else ""  # which has 40 bytes in front
+    pairs = zip(scene.difference.expected, scene.difference.got, strict=False)
+    for expected, got in pairs:
+        if expected != got and isinstance(expected, tuple):
+            return f"{WCOpcode(expected[_OPCODE]).name}{own}"
+    return scene.service
+
+
+def _operation(scene: Scene) -> str:
+    """The operation of the last packet; atomics are one."""
+    info = INFO.get(scene.step.opcode) if isinstance(scene.step, Packet) else None
+    if info is None or info.operation is None:
+        return "another packet"
+    return _KINDS.get(info.operation, info.operation.name)
+
+
+_KINDS = dict.fromkeys((Operation.COMPARE_SWAP, Operation.FETCH_ADD), "atomics")
+
+_OPCODE = 3
+"""Index of the opcode in a completion."""
+
+_OF_COMPLETION = frozenset(("byte_len", "imm_data", "flags", "pkey_index", "src_qp"))
+"""Fields that are made in one place for each kind of completion."""
