@@ -33,7 +33,7 @@ from mutants.score import (
     sooner,
     total,
 )
-from mutants.table import EDGES, FIRMWARE, INTERACTIONS, SHARED, TABLE, XRC, read_mutants
+from mutants.table import EDGES, FIRMWARE, INTERACTIONS, SHARED, TABLE, VALUES, XRC, read_mutants
 
 FAILED = 1
 WRONG_USAGE = 2
@@ -124,7 +124,7 @@ def command(
     processes = jobs or os.cpu_count() or 1
     usual = "stateful" if tables else "all"
     chosen = [generator or usual] if (generator or usual) != "all" else list(GENERATORS)
-    wanted = _wanted(tables or (TABLE, INTERACTIONS, EDGES, SHARED, XRC, FIRMWARE), only)
+    wanted = _wanted(tables or (TABLE, INTERACTIONS, EDGES, SHARED, XRC, FIRMWARE, VALUES), only)
     try:
         scores: list[Score] = []
         if not as_json:

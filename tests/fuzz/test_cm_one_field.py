@@ -18,6 +18,7 @@ from ibwire.fuzz.targets.emulator import EmulatorTestbed
 from ibwire.fuzz.vocabulary.cm.encoding import FORMS, encode_message, usual_value
 from ibwire.fuzz.vocabulary.cm.generator import ManagerGenerator
 from ibwire.fuzz.vocabulary.cm.one_field import PRIVATE, OneMessage, fields_of
+from ibwire.fuzz.vocabulary.value_cases import OneOfEach
 from ibwire.fuzz.vocabulary.vocabularies import (
     CONNECTION_MANAGER,
     MANAGER_OPENING,
@@ -54,7 +55,9 @@ def test_the_first_cases_are_one_message_and_commands() -> None:
         case = Case(Connection(), tuple(steps))
         assert from_json(to_json(case)) == case
 
-    assert isinstance(make(MANAGER_OPENING), ManagerGenerator)
+    later = [make(MANAGER_OPENING + number) for number in range(4)]
+    assert [isinstance(each, OneOfEach) for each in later] == [True, False, False, True]
+    assert isinstance(later[1], ManagerGenerator)
     assert MANAGER_OPENING % HISTORY == 0
 
 

@@ -16,6 +16,7 @@ from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
 from ibwire.fuzz.targets.emulator import EmulatorTestbed
 from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire.fuzz.vocabulary.deck import EPOCH, Card, Change, Deck, changes_of
+from ibwire.fuzz.vocabulary.queue_pair.combined import CombinedGenerator
 from ibwire.fuzz.vocabulary.queue_pair.encoding import encode
 from ibwire.fuzz.vocabulary.queue_pair.generator import Generator
 from ibwire.fuzz.vocabulary.queue_pair.one_field import (
@@ -26,6 +27,7 @@ from ibwire.fuzz.vocabulary.queue_pair.one_field import (
     fields_of,
     request,
 )
+from ibwire.fuzz.vocabulary.value_cases import OneOfEach
 from ibwire.fuzz.vocabulary.vocabularies import OPENING, queue_pair_generators
 from ibwire.rc.profile import PROFILES
 from ibwire_layers.headers import BTH
@@ -222,8 +224,11 @@ def test_a_run_begins_with_the_deck_and_goes_on_with_both_kinds() -> None:
     make = queue_pair_generators(1, Role.BOTH)
 
     assert all(isinstance(make(number), OneField) for number in range(2 * OPENING))
-    later = [isinstance(make(2 * OPENING + number), OneField) for number in range(8)]
-    assert later == [True, True, False, False, True, True, False, False]
+    made = [make(2 * OPENING + number) for number in range(10)]
+    is_long = [isinstance(each, Generator | CombinedGenerator) for each in made]
+    assert is_long == [False, False, True, True, False, False, False, False, True, True]
+    assert [isinstance(each, OneOfEach) for each in made[:8:2]] == [True, False, True, False]
+    assert isinstance(made[6], OneField)
     assert OPENING % HISTORY == 0
 
 

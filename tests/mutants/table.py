@@ -25,6 +25,9 @@ XRC = Path(__file__).with_name("xrc.toml")
 FIRMWARE = Path(__file__).with_name("firmware.toml")
 """Mutants as an author of an adapter's firmware makes them, written before a look at the fuzzer."""
 
+VALUES = Path(__file__).with_name("values.toml")
+"""Mutants in which a single value is wrong."""
+
 ROLES = ("responder", "requester", "cm")
 """The side of a device that a mutant of the fuzzer is in."""
 

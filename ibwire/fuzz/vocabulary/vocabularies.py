@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from enum import Enum
 from random import Random
 from typing import Protocol
 
@@ -16,12 +17,16 @@ from ibwire.fuzz.targets.emulated_manager import managed_emulation
 from ibwire.fuzz.vocabulary.cm import coverage as cm_coverage
 from ibwire.fuzz.vocabulary.cm import one_field as one_message
 from ibwire.fuzz.vocabulary.cm.generator import ManagerGenerator
+from ibwire.fuzz.vocabulary.cm.message_values import message_values
 from ibwire.fuzz.vocabulary.operators import Group
 from ibwire.fuzz.vocabulary.queue_pair import coverage as queue_pair_coverage
 from ibwire.fuzz.vocabulary.queue_pair.cells import cell_of
 from ibwire.fuzz.vocabulary.queue_pair.combined import CombinedGenerator
 from ibwire.fuzz.vocabulary.queue_pair.generator import Generator, Menu
 from ibwire.fuzz.vocabulary.queue_pair.one_field import OneField, deck
+from ibwire.fuzz.vocabulary.queue_pair.request_values import request_values
+from ibwire.fuzz.vocabulary.queue_pair.response_values import response_values
+from ibwire.fuzz.vocabulary.value_cases import OneOfEach, Shuffled
 from ibwire.rc.profile import Profile
 
 
@@ -70,10 +75,11 @@ def _plain_generators(seed: int, role: Role, ops: Collection[str]) -> Maker:
 
 
 class QueuePairMaker:
-    """The generators of a run: first short cases of a deck, then these and longer ones in turn.
+    """The generators of a run: first short cases of a deck, then short and longer ones in turn.
 
-    Of the longer ones three of five are combined, guided by coverage. ops: without the group of
-    fields there is no deck.
+    The short ones are first those that go through every value of something, and some of the deck;
+    then those of the deck. Of the longer ones three of five are combined, guided by coverage. ops:
+    without the group of fields there are no short ones.
     """
 
     def __init__(self, seed: int, role: Role, ops: Collection[str] = ()) -> None:
@@ -82,25 +88,59 @@ class QueuePairMaker:
         self._roles = _roles(role)
         self._plain = _plain_generators(seed, role, ops)
         self._menu = Menu(ops, combined=True)
-        has_deck = not ops or Group.FIELD in ops
-        self._decks = {each: deck(seed, each) for each in self._roles} if has_deck else {}
+        has_short = not ops or Group.FIELD in ops
+        self._decks = {each: deck(seed, each) for each in self._roles} if has_short else {}
+        self._values = {
+            each: Shuffled(f"{seed}:{each}", _VALUES[each]()) for each in self._roles if has_short
+        }
 
     def __call__(self, number: int) -> Stepper:
         """The generator of the case with this number."""
         turn, place = divmod(number, len(self._roles))
         role = self._roles[place]
         if self._decks:
-            late = turn - OPENING
-            if late < 0 or late % 2 == 0:
-                card = self._decks[role].card(turn if late < 0 else OPENING + late // 2)
-                return OneField(Random(f"{self._seed}:{role}:one field:{turn}"), role, card)
-            turn = late // 2
+            kind, turn = self._turn(turn, len(self._values[role]))
+            if kind is _Turn.VALUE:
+                return OneOfEach(self._values[role].case(turn))
+            if kind is _Turn.CARD:
+                rng = Random(f"{self._seed}:{role}:one field:{turn}")
+                return OneField(rng, role, self._decks[role].card(turn))
             number = turn * len(self._roles) + place
         if turn % 5 not in (1, 2, 3):
             return self._plain(number)
         rng = Random(f"{self._seed}:{role}:{number}")
         return CombinedGenerator(rng, role, self._menu, self.guide)
 
+    @staticmethod
+    def _turn(turn: int, values: int) -> tuple[_Turn, int]:
+        """What comes in a turn, and how many of that before. values: how many of them there are."""
+        late = turn - OPENING
+        if late < 0:
+            return _Turn.CARD, turn
+        rounds = -(-values // _ROUND.count(_Turn.VALUE))
+        round_, place = divmod(late, len(_ROUND))
+        if round_ < rounds:
+            kind = _ROUND[place]
+            before = round_ * _ROUND.count(kind) + _ROUND[:place].count(kind)
+            return kind, before + OPENING * (kind is _Turn.CARD)
+        later, is_long = divmod(late - rounds * len(_ROUND), 2)
+        kind = _Turn.LONG if is_long else _Turn.CARD
+        before = rounds * _ROUND.count(kind) + later
+        return kind, before + OPENING * (kind is _Turn.CARD)
+
+
+class _Turn(Enum):
+    """What comes in a turn of a run."""
+
+    CARD = "of the deck"
+    VALUE = "of a value"
+    LONG = "a longer case"
+
+
+_ROUND = (_Turn.VALUE, _Turn.LONG, _Turn.VALUE, _Turn.CARD, _Turn.LONG)
+"""The turns behind the opening, again and again until every value has come."""
+
+_VALUES = {Role.RESPONDER: request_values, Role.REQUESTER: response_values}
 
 OPENING = 400
 """Cases of the deck with which a run begins in each role; a multiple of `HISTORY`."""
@@ -117,11 +157,17 @@ def manager_generators(
 
     combines: whether a run begins with cases of a deck, as that of a queue pair.
     """
-    cards = one_message.deck(seed) if combines and (not ops or Group.FIELD in ops) else None
+    has_short = combines and (not ops or Group.FIELD in ops)
+    cards, values = one_message.deck(seed), Shuffled(f"{seed}:cm", message_values())
+    rounds = len(values) if has_short else 0
 
     def make(number: int) -> Stepper:
-        if cards is not None and number < MANAGER_OPENING:
-            return one_message.OneMessage(cards.card(number))
+        if has_short:
+            if number < MANAGER_OPENING:
+                return one_message.OneMessage(cards.card(number))
+            round_, place = divmod(number - MANAGER_OPENING, MANAGER_ROUND)
+            if place == 0 and round_ < rounds:
+                return OneOfEach(values.case(round_))
         return ManagerGenerator(Random(f"{seed}:{role}:{number}"), ops)
 
     return make
@@ -129,6 +175,9 @@ def manager_generators(
 
 MANAGER_OPENING = 200
 """Cases of the deck with which a run against a connection manager begins."""
+
+MANAGER_ROUND = 3
+"""Of so many cases behind these one goes through values, until all have come."""
 
 
 QUEUE_PAIR = Vocabulary(
