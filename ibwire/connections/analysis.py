@@ -37,6 +37,8 @@ HELD = 64
 much memory."""
 SLICE = 1 << 16
 """Packets of connections without a tracker that are counted at a time."""
+TOGETHER = 256
+"""Connections that are given their last packets at a time, at least."""
 SMALL_BLOCK = 1 << 14
 """The same where packets are followed one by one, because each becomes an object."""
 SETTLE_EVERY = 1 << 14
@@ -547,15 +549,18 @@ class Analysis:
     def _deliver_last(self, rows: Rows) -> None:
         """Give the last packets to their connections, and forget trackers that are not needed.
 
-        Where many packets are left, their connections are taken some thousands of packets at a
-        time, so that few of the trackers are in memory together.
+        Where many packets are left, their connections are taken some thousands of packets, or some
+        hundreds of connections, at a time, so that few of the trackers are in memory together.
         """
         order = np.argsort(self._number[rows.flow], kind="stable")
         number = self._number[rows.flow[order]]
+        starts = np.append(np.flatnonzero(np.diff(number, prepend=0)), len(rows))
         begin = 0
         while len(rows) - begin > SMALL_BLOCK:
             last = number[begin + SMALL_BLOCK - 1]
             end = int(np.searchsorted(number, last, side="right"))
+            many = int(np.searchsorted(starts, begin)) + TOGETHER
+            end = max(end, int(starts[min(many, len(starts) - 1)]))
             self._deliver(rows.take(order[begin:end]))
             over = np.flatnonzero(np.bincount(number[begin:end])).tolist()
             for each in over:

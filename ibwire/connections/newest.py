@@ -99,6 +99,20 @@ class NewestPackets:
 
     def _forget(self) -> None:
         """Drop the parts in whose place there are enough newer packets."""
+        newer, lowest = 0, 1 << 24
+        for place in reversed(range(len(self._parts))):
+            first, last = _range_of(self._parts[place])
+            if not first <= last < lowest:
+                self._forget_overlapping()
+                return
+            newer, lowest = newer + len(self._parts[place]), first
+            if newer >= self._most:
+                del self._parts[:place]
+                break
+        self._count = sum(map(len, self._parts))
+
+    def _forget_overlapping(self) -> None:
+        """The same where several parts may have a PSN."""
         newer: set[int] = set()
         for place in reversed(range(len(self._parts))):
             newer.update(_psns(self._parts[place]))
@@ -111,18 +125,18 @@ class NewestPackets:
 class _Array:
     """Packets with PSNs in ascending order (n,), which may begin again from 0 once."""
 
-    __slots__ = ("_first", "_last", "_size", "psn", "rows")
+    __slots__ = ("_size", "first", "last", "psn", "rows")
 
     def __init__(self, psn: npt.NDArray[np.int64], rows: Rows) -> None:
         self.psn, self.rows = psn, rows
-        self._first, self._last, self._size = int(psn[0]), int(psn[-1]), len(psn)
+        self.first, self.last, self._size = int(psn[0]), int(psn[-1]), len(psn)
 
     def __len__(self) -> int:
         return self._size
 
     def get(self, psn: int) -> TransportPacket | None:
         """The packet with this PSN."""
-        if self._first <= self._last and not self._first <= psn <= self._last:
+        if self.first <= self.last and not self.first <= psn <= self.last:
             return None
         found = (self.psn == psn).nonzero()[0]
         if not len(found):
@@ -133,6 +147,13 @@ class _Array:
     def packets(self) -> dict[int, TransportPacket]:
         """All of them by PSN."""
         return dict(zip(self.psn.tolist(), self.rows.packets(), strict=True))
+
+
+def _range_of(part: _Array | dict[int, TransportPacket]) -> tuple[int, int]:
+    """The first and the last PSN of a part; the first is larger where PSNs begin again from 0."""
+    if isinstance(part, dict):
+        return (min(part), max(part)) if part else (0, -1)
+    return part.first, part.last
 
 
 def _psns(part: _Array | dict[int, TransportPacket]) -> list[int]:

@@ -94,21 +94,27 @@ class Atomics(ConnectionCheck):
 
     def request(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Compare a retransmission with the first transmission."""
-        return self._compare(packet, status) if packet.opcode in REQUESTS else ()
-
-    def _compare(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
-        """An atomic."""
+        if packet.opcode not in REQUESTS:
+            return ()
         operands = self.history.operands.get(packet.number)
         if operands is None:
-            return
+            return ()
         self._unpack()
         operands = _compared(packet, operands)
         if status in FRESH:
             self._note_request(packet, operands)
-            return
-        if status is not RETRANSMITTED or packet.psn not in self._asked:
-            return
-        first, before = self._asked[packet.psn]
+            return ()
+        known = self._asked.get(packet.psn) if status is RETRANSMITTED else None
+        return () if known is None else self._compare(packet, operands, *known)
+
+    def _compare(
+        self,
+        packet: TransportPacket,
+        operands: Operands,
+        first: TransportPacket,
+        before: Operands,
+    ) -> Iterable[Violation]:
+        """A retransmitted atomic; before: the operands of the first one."""
         if (packet.opcode, packet.va, packet.rkey) != (first.opcode, first.va, first.rkey):
             found = f"{name_of(packet.opcode)} at 0x{packet.va:x}, R_Key 0x{packet.rkey:x}"
             expected = f"{name_of(first.opcode)} at 0x{first.va:x}, R_Key 0x{first.rkey:x}"

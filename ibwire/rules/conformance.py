@@ -12,7 +12,7 @@ from ibwire.connections.analysis import Analysis
 from ibwire.connections.connection import Connection
 from ibwire.connections.events import FlowEvent, FlowEventKind, Message
 from ibwire.connections.flow import FlowKeys, Flows
-from ibwire.connections.packets import TransportPacket
+from ibwire.connections.packets import Fields, TransportPacket
 from ibwire.connections.runs import CompletedMessages, Flags, Run, Runs
 from ibwire.connections.states import NEW, RETRANSMITTED, PacketStatus
 from ibwire.connections.summary import STEP_NS, Summary
@@ -45,6 +45,7 @@ from ibwire.rules.findings import (
 from ibwire.rules.history import ConnectionCheck, KeptOperands, RequestHistory, Violation
 from ibwire.rules.packet import BAD, GOOD, Chunk, sound
 from ibwire.rules.regular import Regular, opcode_table
+from ibwire_layers import headers as h
 from ibwire_layers.opcodes import INFO, OpCode, Service
 
 _RELIABLE = (Service.RC, Service.XRC)
@@ -84,7 +85,8 @@ class Conformance:
         self._checks_constants = any(map(self._collector.wants, constant.RULES))
         self._restarts: dict[int, list[int]] = {}
         """Connection -> packets with which its queue pairs began anew."""
-        self._histories: dict[tuple[int, int], _Checked] = {}
+        self._histories: dict[int, _Checked] = {}
+        """By twice the connection, plus the end that sends the requests."""
         self._notified: dict[int, Notifications] = {}
         self._operands = KeptOperands(KEEP_OPERANDS)
         self._packet_rules = [
@@ -199,11 +201,10 @@ class Conformance:
         """Keep the operands of atomics until their connection is checked."""
         rows = np.flatnonzero(_IS_ATOMIC[chunk.opcode])
         if len(rows):
-            values = np.zeros((len(rows), 2), np.uint64)
-            is_answer = _IS_ANSWER[chunk.opcode[rows]]
-            for column, field in enumerate(("atomiceth.swapdt", "atomiceth.cmpdt")):
-                values[~is_answer, column] = chunk[field][rows[~is_answer]]
-            values[is_answer, 0] = chunk["atomicacketh.origremdt"][rows[is_answer]]
+            of = Fields(chunk.columns, chunk.rows[rows]).of
+            asked = of(h.AtomicETH)
+            first = asked("swap", np.uint64) | of(h.AtomicAckETH)("orig", np.uint64)
+            values = np.stack([first, asked("compare", np.uint64)], axis=1)
             self._operands.add(chunk.numbers[rows], values)
 
     def _check_icrcs(self) -> None:
@@ -247,12 +248,13 @@ class Conformance:
         checked = self._checked(tracker)
         if status is RETRANSMITTED and checked.history.is_beyond(packet):
             status = NEW  # only damaged packets had its PSN before
-        for check in checked.all:
-            for violation in check.request(packet, status):
-                self._note(tracker, violation)
+        for check in checked.of_requests:
+            if found := check.request(packet, status):
+                self._note(tracker, found)
         checked.history.learn(packet)
         checked.history.note_request(packet, status)
-        self._note_packet(tracker.connection, tracker.end, packet)
+        if packet.marked:
+            self._notifications(tracker.connection).mark(tracker.end, packet)
 
     def response(
         self, tracker: RequestTracker, packet: TransportPacket, status: PacketStatus
@@ -261,11 +263,12 @@ class Conformance:
         checked = self._checked(tracker)
         if checked.is_answered:  # else they may be those of another connection
             checked.history.learn(packet)
-            for check in checked.all:
-                for violation in check.response(packet, status):
-                    self._note(tracker, violation)
+            for check in checked.of_responses:
+                if found := check.response(packet, status):
+                    self._note(tracker, found)
             checked.history.note_response(packet)
-        self._note_packet(tracker.connection, 1 - tracker.end, packet)
+        if packet.marked:
+            self._notifications(tracker.connection).mark(1 - tracker.end, packet)
 
     def other(self, connection: Connection, direction: int, packet: TransportPacket) -> None:
         """Check a CNP; datagrams and damaged packets are not checked."""
@@ -319,7 +322,7 @@ class Conformance:
         """Forget what packets of these connections are compared with."""
         for number in connections:
             for end in (0, 1):
-                self._histories.pop((number, end), None)
+                self._histories.pop(2 * number + end, None)
 
     def _note_congestion(self, runs: Runs) -> None:
         """Take the CNPs and the marked packets of runs."""
@@ -341,7 +344,7 @@ class Conformance:
     def event(self, event: FlowEvent) -> None:
         """Forget a tracker whose queue pair was reset."""
         if event.kind is FlowEventKind.RESTART:
-            self._histories.pop((event.connection, event.direction), None)
+            self._histories.pop(2 * event.connection + event.direction, None)
             restarts = self._restarts.setdefault(event.connection, [])
             if len(restarts) < MOST_RESTARTS:
                 restarts.append(event.number)
@@ -351,23 +354,19 @@ class Conformance:
     def message(self, message: Message) -> None:
         """Messages are not checked by themselves."""
 
-    def _note(self, tracker: RequestTracker, violation: Violation) -> None:
-        rule, words, packet = violation
-        sender = 1 - tracker.end if INFO[packet.opcode].is_response else tracker.end
-        key = ("connection", tracker.connection.number, sender)
-        # The ICRC of a packet that was cut is not there; its neighbours were cut as well.
-        self._collector.add(rule, key, packet.number, words, verified=packet.icrc != 0)
+    def _note(self, tracker: RequestTracker, violations: Iterable[Violation]) -> None:
+        for rule, words, packet in violations:
+            sender = 1 - tracker.end if INFO[packet.opcode].is_response else tracker.end
+            key = ("connection", tracker.connection.number, sender)
+            # The ICRC of a packet that was cut is not there; its neighbours were cut as well.
+            self._collector.add(rule, key, packet.number, words, verified=packet.icrc != 0)
 
     def _checked(self, tracker: RequestTracker) -> _Checked:
-        key = tracker.connection.number, tracker.end
+        key = 2 * tracker.connection.number + tracker.end
         checked = self._histories.get(key)
         if checked is None:
             checked = self._histories[key] = _Checked(RequestHistory(tracker, self._operands))
         return checked
-
-    def _note_packet(self, connection: Connection, direction: int, packet: TransportPacket) -> None:
-        if packet.marked:
-            self._notifications(connection).mark(direction, packet)
 
     def _notifications(self, connection: Connection) -> Notifications:
         return self._notified.setdefault(connection.number, Notifications())
@@ -383,12 +382,20 @@ class Conformance:
 class _Checked:
     """A history, and the checks that receive its packets."""
 
-    __slots__ = ("all", "history", "is_answered")
+    __slots__ = ("all", "history", "is_answered", "of_requests", "of_responses")
 
     def __init__(self, history: RequestHistory) -> None:
         self.history = history
         self.is_answered = _has_responses(history.tracker.connection)
         self.all = (catalogue.checks if self.is_answered else catalogue.unreliable_checks)(history)
+        self.of_requests = [each for each in self.all if _has_own(each, "request")]
+        """Those that look at requests; the next at responses."""
+        self.of_responses = [each for each in self.all if _has_own(each, "response")]
+
+
+def _has_own(check: ConnectionCheck, name: str) -> bool:
+    """Whether a check does something in a method."""
+    return getattr(type(check), name) is not getattr(ConnectionCheck, name)
 
 
 def _by_kind(checked: list[_Checked]) -> list[list[ConnectionCheck]]:
@@ -402,8 +409,7 @@ def _has_responses(connection: Connection) -> bool:
     return connection.service in _RELIABLE and connection.pairing != "guess"
 
 
-_IS_ANSWER = opcode_table(atomics.ANSWERS)
-_IS_ATOMIC = opcode_table(atomics.REQUESTS) | _IS_ANSWER
+_IS_ATOMIC = opcode_table(atomics.REQUESTS | atomics.ANSWERS)
 
 
 class _Locations:

@@ -33,8 +33,6 @@ KEEP_READS: Final = 16
 LARGE_SPAN: Final = 1 << 16
 """A READ that reserves more PSNs makes those of remembered requests ambiguous."""
 
-FEW: Final = 48
-"""Fewer identifications are faster one by one."""
 MOST_STEPS: Final = 1024
 """A sender whose IP identification makes a larger step does not increment it per packet."""
 
@@ -66,19 +64,25 @@ class KeptOperands:
         self._numbers: list[npt.NDArray[np.int64]] = []
         self._values: list[npt.NDArray[np.uint64]] = []
         """(n, 2) of each: swap and compare data, or the original value and nothing."""
+        self._firsts: list[int] = []
+        """The first number of each part."""
+        self._joined: tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]] | None = None
+        """All numbers and values, once many have been looked for."""
 
     def add(self, numbers: npt.NDArray[np.int64], values: npt.NDArray[np.uint64]) -> None:
         """Keep operands (n, 2) of packets that come after all before."""
         self._numbers.append(numbers)
         self._values.append(values)
+        self._firsts.append(int(numbers[0]))
+        self._joined = None
         self._count += len(numbers)
         while self._count - len(self._numbers[0]) >= self._most:
             self._count -= len(self._numbers.pop(0))
-            del self._values[0]
+            del self._values[0], self._firsts[0]
 
     def get(self, number: int) -> Operands | None:
         """Swap and compare data of a request, or the original value in a response and 0."""
-        at = bisect_right(self._numbers, number, key=_first_number) - 1
+        at = bisect_right(self._firsts, number) - 1
         if at < 0:
             return None
         numbers = self._numbers[at]
@@ -90,23 +94,14 @@ class KeptOperands:
     def of(
         self, numbers: npt.NDArray[np.int64]
     ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:
-        """The operands (n, 2) of some packets, and which of them are kept."""
-        values = np.zeros((len(numbers), 2), np.uint64)
-        known = np.zeros(len(numbers), np.bool_)
-        first, last = int(numbers.min()), int(numbers.max())
-        at = max(bisect_right(self._numbers, first, key=_first_number) - 1, 0)
-        for there, operands in zip(self._numbers[at:], self._values[at:], strict=True):
-            if there[0] > last:
-                break
-            row = np.minimum(np.searchsorted(there, numbers), len(there) - 1)
-            found = there[row] == numbers
-            known |= found
-            values[found] = operands[row[found]]
-        return values, known
-
-
-def _first_number(numbers: npt.NDArray[np.int64]) -> int:
-    return int(numbers[0])
+        """The operands (n, 2) of some packets, and which of them are kept: others have any."""
+        if not self._numbers:
+            return np.zeros((len(numbers), 2), np.uint64), np.zeros(len(numbers), np.bool_)
+        if self._joined is None:
+            self._joined = np.concatenate(self._numbers), np.concatenate(self._values)
+        there, values = self._joined
+        row = np.minimum(np.searchsorted(there, numbers), len(there) - 1)
+        return values[row], there[row] == numbers
 
 
 class Identifications:
@@ -123,25 +118,33 @@ class Identifications:
         if packet.ip_id >= 0:
             self._note(packet.ip_id)
 
-    def note_many(self, ip_id: npt.NDArray[np.int32]) -> None:
-        """Take the next packets of the sender, by their identifications."""
-        if len(ip_id) < FEW:
-            for each in ip_id.tolist():
-                if each >= 0:
-                    self._note(each)
+    @classmethod
+    def note_many(cls, senders: Sequence[Self], ip_id: npt.NDArray[np.int32], ends: Index) -> None:
+        """Take the next packets of several senders, by their identifications (n,).
+
+        ends: (senders + 1,) where those of each begin, and the number of all.
+        """
+        have = np.flatnonzero(np.diff(ends))
+        if not len(have):
             return
-        ip_id = ip_id[ip_id >= 0]
-        if not len(ip_id):
-            return
-        self._note(int(ip_id[0]))
-        step = steps(ip_id, self._high) & 0xFFFF
-        if (step > 0x10000 - MOST_STEPS).any():
-            for each in ip_id[1:].tolist():
-                self._note(each)
-            return
-        moved = step[step > 0]
-        if len(moved):
-            self._high, self.counts = int(ip_id[-1]), bool(moved[-1] < MOST_STEPS)
+        starts = ends[have]
+        high = np.array([each._high for each in senders], np.int64)[have]
+        step = steps(ip_id, 0)
+        step[starts] = ip_id[starts] - high
+        step &= 0xFFFF
+        is_odd = (step >= MOST_STEPS) | (ip_id < 0)
+        is_odd[starts] |= high < 0
+        odd = np.logical_or.reduceat(is_odd, starts).tolist()
+        moved = np.maximum.reduceat(step, starts).tolist()
+        last = ip_id[ends[have + 1] - 1].tolist()
+        for at, place in enumerate(have.tolist()):
+            sender = senders[place]
+            if odd[at]:
+                for each in ip_id[int(ends[place]) : int(ends[place + 1])].tolist():
+                    if each >= 0:
+                        sender._note(each)
+            elif moved[at]:
+                sender._high, sender.counts = last[at], True
 
     def _note(self, ip_id: int) -> None:
         step = (ip_id - self._high) & 0xFFFF
@@ -359,21 +362,22 @@ class RequestHistory:
         psn, rows = run.psn & MASK, run.rows
         shows = run.last_marked(IS_FULL[run.opcode])
         cls._run_reads(histories, run)
-        starts, ends = run.starts.tolist(), run.answer_starts.tolist()
+        starts = run.starts.tolist()
+        Identifications.note_many([each.request_ids for each in histories], asked, run.starts)
+        Identifications.note_many(
+            [each.answer_ids for each in histories], answered, run.answer_starts
+        )
         for place, history in enumerate(histories):
             requests = slice(starts[place], starts[place + 1])
-            responses = slice(ends[place], ends[place + 1])
             request, response = run.last_requests[place], run.last_responses[place]
             if request is not None:
                 if history.mtu is None and shows[place] >= 0:
                     history.mtu = int(run.mtu[place])
-                history.request_ids.note_many(asked[requests])
                 history.requests.put_many(psn[requests], rows, run.requests[requests])
                 history.newest = request
-            if response is not None:
-                history.answer_ids.note_many(answered[responses])
-                if history.front is None or distance(history.front.psn, response.psn) > 0:
-                    history.front = response
+            front = history.front
+            if response is not None and (front is None or distance(front.psn, response.psn) > 0):
+                history.front = response
 
     @staticmethod
     def _run_reads(histories: Sequence[RequestHistory], run: Regular) -> None:

@@ -131,9 +131,12 @@ _WRITE_ONLY = opcodes_where(
     lambda info: info.operation is Operation.WRITE and info.position is Position.ONLY
 )
 _RETH = opcodes_where(lambda info: RETH in info.headers)
-_IS_WRITE_FIRST = opcodes_where(
-    lambda info: info.operation is Operation.WRITE and info.position is Position.FIRST
+_WRITE_FIRST = frozenset(
+    code
+    for code, info in INFO.items()
+    if info.operation is Operation.WRITE and info.position is Position.FIRST
 )
+_IS_WRITE_FIRST = opcodes_where(lambda info: info.opcode in _WRITE_FIRST)
 _IS_WRITE_PART = opcodes_where(
     lambda info: info.operation is Operation.WRITE and info.position is not Position.ONLY
 )
@@ -290,20 +293,29 @@ class Write(ConnectionCheck):
 
     def request(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Compare with the RETH that it belongs to."""
-        info = INFO[packet.opcode]
-        if info.position is Position.FIRST and info.operation is Operation.WRITE:
+        if packet.opcode in _WRITE_FIRST:
             self.first = packet
             if packet.dma_len <= packet.size and packet.size in MTUS:
-                found = f"{info.opcode.name} with DMALen {packet.dma_len}"
-                yield WRITE, f"{found}, expected more than its own {packet.size} bytes", packet
-            return
+                found = f"{name_of(packet.opcode)} with DMALen {packet.dma_len}"
+                words = f"{found}, expected more than its own {packet.size} bytes"
+                return [(WRITE, words, packet)]
+            return ()
         first = self.first
-        if first is None or packet.opcode in READ_REQUESTS or first.size not in MTUS:
-            return
-        count = -(-first.dma_len // first.size)
+        if first is None:
+            return ()
         place = (packet.psn - first.psn) & MASK
-        if not 0 < place < count:
+        if not 0 < place * first.size < first.dma_len:
+            return ()
+        return self._compare(first, place, packet)
+
+    def _compare(
+        self, first: TransportPacket, place: int, packet: TransportPacket
+    ) -> Iterable[Violation]:
+        """A request with a PSN that the RETH takes, `place` behind it."""
+        if packet.opcode in READ_REQUESTS or first.size not in MTUS:
             return
+        info = INFO[packet.opcode]
+        count = -(-first.dma_len // first.size)
         if info.operation is not Operation.WRITE or info.position is Position.ONLY:
             # If the order itself is wrong, the check of order reports it.
             self.first = None

@@ -131,9 +131,10 @@ class Repeated(ConnectionCheck):
 
         before: the request before it. runs: whether that was retransmitted as well.
         """
+        found: list[Violation] = []
         first = self.history.requests.get(packet.psn)
-        if first is not None:
-            yield from _compare(first, packet)
+        if first is not None and not _is_same(first, packet):
+            found.extend(_compare(first, packet))
         follows = before is not None and self.history.request_ids.is_next(before, packet)
         known, early = self._known, self._early
         if early is not None:
@@ -143,19 +144,20 @@ class Repeated(ConnectionCheck):
             self._selects = self._selects or step > (self.history.span(before) or step)
         if known is not None and psn < known[0] and not self._selects and follows:
             words = f"although the requester went back to PSN {known[0] & MASK} in packet"
-            yield NEEDLESS, f"{_retransmitted(packet)}, {words} {known[1]}", packet
-            return
+            found.append((NEEDLESS, f"{_retransmitted(packet)}, {words} {known[1]}", packet))
+            return found
         if not runs and follows:
             self._known = psn, packet.number
         is_settled = self._is_settled(psn)
         self._owes = is_settled or self._refused >= 0 or (runs and self._owes)
         if is_settled:
-            return
+            return found
         if not self._owes and packet.ack_req and (early is None or not runs):
             self._early = _Early(psn, packet)
         if not runs and follows and self._waits_for_nothing():
             words = f"{_retransmitted(packet)}, although nothing asks for an ACK"
-            yield NEEDLESS, words, packet
+            found.append((NEEDLESS, words, packet))
+        return found
 
     def _is_settled(self, psn: int) -> bool:
         """Whether this and everything before it has been answered here."""
@@ -324,7 +326,19 @@ def _retransmitted(packet: TransportPacket) -> str:
     return f"{name_of(packet.opcode)} of PSN {packet.psn} retransmitted"
 
 
+def _is_same(first: TransportPacket, packet: TransportPacket) -> bool:
+    """Whether a retransmission has all that it must have of the first one."""
+    return (
+        packet.opcode == first.opcode
+        and packet.size == first.size
+        and packet.dma_len == first.dma_len
+        and packet.va == first.va
+        and packet.rkey == first.rkey
+    )
+
+
 def _compare(first: TransportPacket, packet: TransportPacket) -> Iterable[Violation]:
+    """A retransmission that differs from the first one."""
     if packet.opcode in ATOMICS and first.opcode in ATOMICS:
         return  # the checks of atomics look at them
     if packet.opcode != first.opcode:
