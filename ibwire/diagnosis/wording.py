@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import NamedTuple
 
 from ibwire.diagnosis.causes import Reason
@@ -215,6 +216,7 @@ VERBS = {
 }
 
 
+@cache
 def opcode(code: int) -> str:
     """An opcode without its transport: `WRITE MIDDLE`."""
     name = name_of(code)

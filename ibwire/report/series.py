@@ -136,12 +136,23 @@ class Thinned:
         order = np.argsort(column, kind="stable")
         column, height = column[order], value[first:][order]
         starts = np.flatnonzero(np.diff(column, prepend=-1))
-        size = np.diff(starts, append=len(column))
-        for extreme in (np.minimum, np.maximum):
-            hits = np.flatnonzero(height == np.repeat(extreme.reduceat(height, starts), size))
-            hits = hits[np.diff(column[hits], prepend=-1) != 0]
-            for at in (order[hits] + first).tolist():
-                self._put(self._cells, point(at))
+        lowest, highest = (
+            _first_of_each(extreme, height, starts) for extreme in (np.minimum, np.maximum)
+        )
+        for cell, low_at, low_value, high_at, high_value in zip(
+            column[starts].tolist(),
+            (order[lowest] + first).tolist(),
+            height[lowest].tolist(),
+            (order[highest] + first).tolist(),
+            height[highest].tolist(),
+            strict=True,
+        ):
+            low, high = self._cells.get(cell) or (None, None)
+            if low is None or low_value < low.value:
+                low = point(low_at)
+            if high is None or high_value > high.value:
+                high = point(high_at)
+            self._cells[cell] = low, high
 
     def points(self) -> list[Point]:
         """The kept points in packet order."""
@@ -157,6 +168,17 @@ class Thinned:
         column = min(max(column, 0), self._columns)
         low, high = cells.get(column, (point, point))
         cells[column] = min(low, point, key=_value), max(high, point, key=_value)
+
+
+def _first_of_each(
+    extreme: np.ufunc, height: npt.NDArray[np.int64], starts: npt.NDArray[np.intp]
+) -> npt.NDArray[np.intp]:
+    """Where each part of an array is lowest or highest for the first time; starts: of the parts."""
+    size = np.diff(starts, append=len(height))
+    hits = np.flatnonzero(height == np.repeat(extreme.reduceat(height, starts), size))
+    part = np.searchsorted(starts, hits, side="right")
+    first: npt.NDArray[np.intp] = hits[np.diff(part, prepend=0) != 0]
+    return first
 
 
 class Bins:

@@ -304,6 +304,31 @@ def test_thinning_keeps_few_real_points_and_every_extreme(
 
 
 @given(
+    st.integers(0, 1 << 32),
+    st.integers(1, 30),
+    st.lists(st.integers(1, 900), min_size=1, max_size=4),
+)
+def test_many_points_at_once_are_thinned_as_one_after_the_other(
+    seed: int, columns: int, sizes: list[int]
+) -> None:
+    draw = random.Random(seed)
+    one, other = Thinned(0, 1000, columns), Thinned(0, 1000, columns)
+    for size in sizes:
+        rows = [(draw.randrange(-50, 1100), draw.randrange(40), draw.random()) for _ in range(size)]
+        words = [str(word) for *_, word in rows]
+        times, values, numbers = (
+            np.array(each, np.int64)
+            for each in ([time for time, *_ in rows], [value for _, value, _ in rows], range(size))
+        )
+        other.add_many(times, values, numbers, words.__getitem__)
+        for number, (time, value, word) in enumerate(rows):
+            one.add(Point(time, value, number, str(word)))
+
+    assert other.count == one.count
+    assert other.points() == one.points()
+
+
+@given(
     st.integers(0, 10**10),
     st.lists(
         st.tuples(st.integers(-10, 10**10), st.integers(0, 10**10), st.integers(0, 1 << 31)),
