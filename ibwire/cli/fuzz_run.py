@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -39,7 +38,7 @@ from ibwire.fuzz.prefetch import Prefetcher
 from ibwire.fuzz.recording import Recording, record
 from ibwire.fuzz.report import Report
 from ibwire.fuzz.report_text import counted, finding_lines
-from ibwire.fuzz.run_file import Session, Settings, load
+from ibwire.fuzz.run_file import Known, Session, Settings, load
 from ibwire.fuzz.stepper import Maker
 from ibwire.fuzz.targets.testbed import Target
 from ibwire.fuzz.vocabulary.operators import groups
@@ -197,7 +196,9 @@ def command(  # long: one parameter and help line for each option
         run = _Run(session, tested, resume or directory, as_json=as_json)
         run.makes_page = html is not None
         if known is not None:
-            session.report.accepted = Counter({each.group: 0 for each in load(known).known})
+            run.accepted = load(known).known
+            for each in run.accepted:
+                session.report.accept(each.group, each.causes)
         for path in (junit, sarif, html):
             if path is not None:
                 require_writable(path)
@@ -261,6 +262,8 @@ class _Run:
         self._directory = directory
         self._as_json = as_json
         self._failures: list[tuple[str, str, str]] = []
+        self.accepted: Sequence[Known] = ()
+        """Findings that the user knows already."""
         self.makes_page = False
         """Whether findings are kept for a page."""
         self._parts: dict[str, str] = {}
@@ -441,6 +444,20 @@ class _Run:
             | ({"cells": len(report.coverage.cells)} if report.coverage.cells else {}),
         }
 
+    def _known_lines(self) -> Iterator[str]:
+        """Which of the accepted findings were met, and which were not."""
+        report = self._campaign.report
+        again = sum(report.accepted.values())
+        seen = sum(count > 0 for count in report.accepted.values())
+        yield f"known     {seen} of {len(report.accepted)}, seen {counted(again, 'time')}"
+        missing = [each for each in self.accepted if not report.accepted[each.group]]
+        for number, each in enumerate(missing):
+            yield f"{'' if number else 'not met':10}{each.name} {each.bucket}"
+        if missing and report.unexamined:
+            yield f"{'':10}They may be among what was left out, or repaired: `replay` shows it."
+        elif missing:
+            yield f"{'':10}They are repaired, or this run has not come to them: `replay` shows it."
+
     def _lines(self) -> Iterator[str]:
         report, settings = self._campaign.report, self._session.settings
         sent = report.packets - self._before
@@ -461,9 +478,7 @@ class _Run:
         )
         yield f"findings  {found}"
         if report.accepted:
-            again = sum(report.accepted.values())
-            seen = sum(count > 0 for count in report.accepted.values())
-            yield f"known     {seen} of {len(report.accepted)}, seen {counted(again, 'time')}"
+            yield from self._known_lines()
         tried, pairs, answers = report.coverage.tried()
         yield f"coverage  {tried} of {pairs} pairs of opcode and state, {answers} different answers"
         if report.coverage.cells:

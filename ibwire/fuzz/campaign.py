@@ -370,8 +370,7 @@ class Campaign:
     def _deviation(self, case: Case, choice: Choice) -> Finding | None:
         """The finding of a known deviation that a case shows, if it is a new one."""
         name = Name(choice.about, choice.rule, choice.about)
-        if name.group in self.report.accepted:
-            self.report.accepted[name.group] += 1
+        if self.report.is_accepted([name.group]):
             return None
         finding = self._new(name, case, case, without=[choice])
         if finding is not None:
@@ -455,11 +454,10 @@ class Campaign:
     def _is_counted(self, name: Name, confirmed: Confirmed) -> bool:
         """Whether something has the name of a finding, or one that the user knows: it counts."""
         report = self.report
-        for group in (*name.keys, *name.wider):
-            if group in report.accepted:
-                report.accepted[group] += 1
-                return True
-        bucket = report.bucket_of((*name.keys, *name.wider))
+        groups = *name.keys, *name.wider
+        if report.is_accepted(groups):
+            return True
+        bucket = report.bucket_of(groups)
         if bucket is None:
             return False
         report.seen[bucket] += 1

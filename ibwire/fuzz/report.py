@@ -67,7 +67,9 @@ class Report:
     groups: dict[str, str] = field(default_factory=dict)
     """The bucket of each group of findings, and of each cause beside the group."""
     accepted: Counter[str] = field(default_factory=Counter)
-    """How often each group was seen that the user knows already, 0 for none."""
+    """How often each finding was seen that the user knows already, 0 for none: by its group."""
+    accepted_as: dict[str, str] = field(default_factory=dict)
+    """The group of such a finding, by that and by each cause beside it."""
     led_to: dict[str, str] = field(default_factory=dict)
     """The bucket that a difference, before its case is minimised, belongs to."""
     examined: Counter[str] = field(default_factory=Counter)
@@ -99,6 +101,18 @@ class Report:
     def bucket_of(self, groups: Iterable[str]) -> str | None:
         """The bucket of the first of these groups that has a finding."""
         return next((self.groups[each] for each in groups if each in self.groups), None)
+
+    def accept(self, group: str, causes: Iterable[str]) -> None:
+        """Count what is of a group, or has one of these causes, and do not report it."""
+        self.accepted[group] = 0
+        self.accepted_as |= dict.fromkeys((group, *causes), group)
+
+    def is_accepted(self, groups: Iterable[str]) -> bool:
+        """Whether the user knows one of these groups; counts the first that is known."""
+        known = next((self.accepted_as[each] for each in groups if each in self.accepted_as), None)
+        if known is not None:
+            self.accepted[known] += 1
+        return known is not None
 
     def count_unstable(self, bucket: str) -> None:
         """Count a difference that was not seen again."""

@@ -20,6 +20,7 @@ from ibwire.base.errors import DecodeError, OutputError
 from ibwire.base.units import ack_timeout
 from ibwire.capture import open_capture
 from ibwire.drill import load, run
+from ibwire.drill.language.tokens import MAXIMUM_LINE
 from ibwire.fuzz.artefacts import checked_script, save, write_junit
 from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import (
@@ -33,7 +34,7 @@ from ibwire.fuzz.case import (
     Step,
     Wait,
 )
-from ibwire.fuzz.judge.comparison import Kind
+from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.recording import record
 from ibwire.fuzz.run_file import Session, Settings
@@ -185,6 +186,22 @@ def test_a_difference_after_connections_of_other_shapes_is_in_the_script() -> No
     assert not reason
     assert says(text, case)
     assert text.rstrip().endswith("qp2 < SEND_ONLY psn+1 ack\n  silence")
+
+
+def test_a_long_answer_that_is_no_piece_of_the_pattern_is_in_the_script_by_its_length() -> None:
+    """In hexadecimal it would be longer than a line of a script."""
+    odd = Packet(int(OpCode.RC_RDMA_WRITE_ONLY), length=8, at=99)
+    read = Packet(int(OpCode.RC_RDMA_READ_REQUEST), fields={"reth.dma_len": 1024})
+    last = Packet(int(OpCode.RC_SEND_ONLY), length=8)
+    case = Case(Connection(mtu=1024, receives=0), (odd, read, last))
+    difference = Difference(2, Kind.ANSWER, [], [])
+
+    text = script(case, difference, "Any.")
+
+    assert "> READ_RESPONSE_ONLY psn+1 aeth.msn=2 len=1024\n" in text
+    assert max(map(len, text.split("\n"))) <= MAXIMUM_LINE
+    assert says(text, case)
+    assert target("emu:spec").fulfils(text)
 
 
 @pytest.mark.slow

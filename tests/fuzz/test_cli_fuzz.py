@@ -19,13 +19,16 @@ from ibwire.cli import main
 from ibwire.cli.fuzz import command
 from ibwire.cli.fuzzing import Budget, BudgetType
 from ibwire.fuzz.campaign import Campaign
-from ibwire.fuzz.case import Case
+from ibwire.fuzz.case import Case, Role
+from ibwire.fuzz.coverage import Coverage
 from ibwire.fuzz.judge.choices import CHOICES
 from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.judge.witness import Fingerprint, fingerprint
+from ibwire.fuzz.report import Report
 from ibwire.fuzz.run_file import load
 from ibwire.fuzz.saved import parse_case
 from ibwire.fuzz.targets.emulator import target
+from ibwire.fuzz.vocabulary.vocabularies import vocabulary_for
 from ibwire.fuzz.watchdog import watchdog
 from mutants.engine import copied
 
@@ -354,6 +357,33 @@ def test_known_findings_are_not_reported_and_new_ones_are(tmp_path: Path) -> Non
     assert sorted(json.loads(again.stdout)["known"].values()) == [1, 1]
     assert other.exit_code == 1
     assert "ICRC" in json.loads(other.stdout.splitlines()[0])["bucket"]
+
+
+def test_known_findings_that_are_not_met_are_named(tmp_path: Path) -> None:
+    known = tmp_path / "known"
+    first = fuzz("--target", "emu:hns", "--budget", 1, "-o", known)
+    names = [line for line in first.stdout.splitlines() if line.startswith("F000")]
+
+    again = fuzz("--target", "emu", "--budget", 1, "--known", known)
+    met = fuzz("--target", "emu:hns", "--budget", 1, "--known", known)
+
+    lines = again.stdout.splitlines()
+    at = lines.index("known     0 of 2, seen 0 times")
+    assert lines[at + 1].split()[:2] == ["not", "met"]
+    listed = [" ".join(line.split()) for line in lines[at + 1 : at + 3]]
+    assert listed == [f"not met {' '.join(names[0].split())}", " ".join(names[1].split())]
+    assert "repaired" in lines[at + 3]
+    assert "known     2 of 2, seen 2 times" in met.stdout
+    assert "not met" not in met.stdout
+
+
+def test_known_causes_beside_the_group_are_known_too() -> None:
+    report = Report(Coverage(vocabulary_for(Role.BOTH).coverage))
+    report.accept("a READ response: aeth.msn", ["the MSN of a READ"])
+
+    assert report.is_accepted(["another", "the MSN of a READ"])
+    assert not report.is_accepted(["another"])
+    assert report.accepted == {"a READ response: aeth.msn": 1}
 
 
 def test_known_findings_are_those_of_a_run(tmp_path: Path) -> None:

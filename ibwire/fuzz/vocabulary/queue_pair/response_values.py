@@ -97,7 +97,7 @@ def _timeouts() -> Iterator[ValueCase]:
     """Each timeout, each number of retries (IBA 9.7.6.1.3, 9.7.5.2.8)."""
     for code in range(32):
         time = min(3 * (ACK_TIMEOUT_UNIT << code), MAXIMUM_TIME) if code else 100 * S
-        yield fixed(Connection(timeout=code, retry_cnt=1), [ASK, Wait(time), Wait(1 * US)])
+        yield fixed(Connection(timeout=code, retry_cnt=1), [ASK, Wait(time)])
     for count in range(8):
         connection = Connection(retry_cnt=count, timeout=8)
         over = Wait((ACK_TIMEOUT_UNIT << 8) + 1 * US)

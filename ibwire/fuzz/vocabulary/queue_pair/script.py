@@ -64,6 +64,10 @@ from ibwire_layers.psn import distance
 from ibwire_layers.schema import Header
 from ibwire_layers.syndrome import AckKind, NakCode
 
+LONGEST_DATA = 256
+"""Bytes of a response that are written out: lines of scripts are not long. Of more only how many
+there are is said, where they are no piece of the test pattern."""
+
 
 class CannotSay(Exception):
     """A drill script cannot express a case; the text gives the reason."""
@@ -384,6 +388,8 @@ class Writer:
         at = _PATTERN.find(payload) if len(payload) >= 4 else -1
         if at >= 0:
             words.append(f"len={len(payload)} at={at}")
+        elif len(payload) > LONGEST_DATA:
+            words.append(f"len={len(payload)}")
         elif payload:
             words.append(f'data="{payload.hex()}"')
         return " ".join(words)
