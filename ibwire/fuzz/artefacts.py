@@ -22,6 +22,7 @@ from ibwire.capture import PcapngWriter
 from ibwire.drill.files import write_text, write_xml
 from ibwire.fuzz.case import Case, Connect, Packet, Role, step_text
 from ibwire.fuzz.judge.findings import Finding
+from ibwire.fuzz.judge.profiles import UNCHECKED
 from ibwire.fuzz.recording import Recording, record
 from ibwire.fuzz.report_text import finding_lines, some
 from ibwire.fuzz.saved import case_text, file_name, says
@@ -187,6 +188,9 @@ def _ways(case: Case, tested: Target, directory: Path, reason: str) -> Iterator[
     else:
         yield f"  script    ibwire drill {quote(str(directory / SCRIPT))}{options}"
     for name, value in case.choices.items():
+        if name == UNCHECKED:
+            yield f"  besides   not compared, since there is a finding of its own: {value}"
+            continue
         yield f"  choice    the reference makes this one of the target, too: {name} = {value}"
     if any(isinstance(step, Connect) for step in case.steps):
         yield "  note      it takes several connections with the same device"

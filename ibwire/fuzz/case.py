@@ -571,7 +571,7 @@ def _read(kind: type[Any], name: str, value: Any, where: str) -> Any:
         if not isinstance(value, dict):
             raise CaseError(f"{where}: not an object")
         for key in value:
-            if kind is Packet and key not in _FIELDS:
+            if kind is Packet and key not in KNOWN_FIELDS:
                 raise CaseError(f"{where}.{key}: no such field")
         return {key: _read_value(each, f"{where}.{key}") for key, each in value.items()}
     if name == "icrc" and isinstance(value, str):
@@ -616,7 +616,7 @@ _HEADERS: Sequence[tuple[str, type[Header]]] = (
     *_ALWAYS,
     *((kind.KEY, kind) for info in INFO.values() for kind in info.headers),
 )
-_FIELDS = frozenset(f"{part}.{entry.name}" for part, kind in _HEADERS for entry in kind.FIELDS)
+KNOWN_FIELDS = frozenset(f"{part}.{entry.name}" for part, kind in _HEADERS for entry in kind.FIELDS)
 _HIGHEST = {
     "icrc": 0xFFFFFFFF,
     "pair": MAXIMUM_PAIRS - 1,

@@ -76,6 +76,8 @@ class Report:
     """How often such a difference was minimised."""
     taken: dict[str, str] = field(default_factory=dict)
     """Choices that the reference has taken over from the target: values by field."""
+    unchecked: list[str] = field(default_factory=list)
+    """Fields of packets with a finding, which are not compared in every second history."""
     left_out: list[Exclusion] = field(default_factory=list)
     """What a device on a link is not tested with any more."""
     unstable: Counter[str] = field(default_factory=Counter)

@@ -20,6 +20,7 @@ from ibwire.fuzz.condense import last_part
 from ibwire.fuzz.coverage import Cell, Coverage
 from ibwire.fuzz.judge.exclusions import parse_exclusion
 from ibwire.fuzz.judge.findings import Finding
+from ibwire.fuzz.judge.profiles import MAY_BE_UNCHECKED
 from ibwire.fuzz.report import Postponed, Report
 from ibwire.fuzz.stepper import Maker
 from ibwire.fuzz.targets.emulator import DEFAULT
@@ -157,6 +158,7 @@ class Session:
             "next_case": campaign.next_case,
             "taken": report.taken,
             "allowed": report.choices,
+            "unchecked": report.unchecked,
             "left_out": list(map(str, report.left_out)),
             "unstable": dict(report.unstable),
             "unexamined": dict(report.unexamined),
@@ -268,6 +270,8 @@ def _session(document: _Object) -> Session:
                 report.groups[group] = finding.bucket
     taken = document.object("taken")
     report.taken = {name: taken.text(name) for name in taken.document}
+    if "unchecked" in document.document:
+        report.unchecked = list(document.texts("unchecked", tuple(MAY_BE_UNCHECKED)))
     report.left_out = [parse_exclusion(text) for text in document.texts("left_out")]
     report.unstable = _by_bucket(document, "unstable")
     if "unexamined" in document.document:

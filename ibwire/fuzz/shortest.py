@@ -7,7 +7,7 @@ from dataclasses import replace
 from ibwire.fuzz.campaign import FEW, Campaign
 from ibwire.fuzz.case import Case, CaseError, RunsAway
 from ibwire.fuzz.judge.comparison import FATAL, Difference
-from ibwire.fuzz.judge.profiles import choices_of
+from ibwire.fuzz.judge.profiles import conditions_of
 from ibwire.programs.endpoint import Interrupted
 from ibwire.rc.profile import Profile
 
@@ -22,7 +22,7 @@ def shortest_alone(
     none does, it is the case itself. Without a difference, the case does not show it again.
     """
     search, others = campaign.state.search, [profile]
-    own = choices_of(profile, case.profile)
+    own = conditions_of(profile, case.profile)
     try:
         while len(others) <= FEW:
             shortest = replace(campaign.shortest(case, difference, profile), choices=own)

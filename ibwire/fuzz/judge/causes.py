@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ibwire.fuzz.case import Packet
+from ibwire.fuzz.case import Packet, Step
 from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.concurrency import DUPLICATE_RULES
 from ibwire.fuzz.judge.effects import OF_FIELD, Effect
-from ibwire.fuzz.judge.findings import first_verdicts, part_of
+from ibwire.fuzz.judge.findings import PARTS_OF_COMPLETION, first_verdicts, part_of
 from ibwire.fuzz.judge.request_names import UC_BEGINS
 from ibwire.fuzz.judge.scene import GAP_NAK, Scene
 from ibwire.fuzz.judge.subject import About
@@ -36,15 +36,51 @@ def cause_of(scene: Scene, effect: Effect, about: About) -> Cause:
     if scene.difference.kind is Kind.COMPLETION and effect.group in _OF_COMPLETION:
         if about.is_wrong or about is UC_BEGINS:
             return Cause()  # a part of a message may be missing
-        return Cause((f"{effect.group} of completions of {_completed(scene)}",))
+        return _of_completion(scene, effect)
+    if effect.group == "data" and scene.held is not None:
+        return Cause((f"other bytes among those of a {_operation(scene.held)}",))
+    if scene.difference.kind is Kind.MEMORY and _stores_otherwise(scene):
+        where = "behind" if scene.is_beyond else "among"
+        return Cause((f"other bytes {where} those of a {_operation(scene.step)}",))
     if effect.group == "another NAK":
         expected, got = first_verdicts(scene.difference)
-        return Cause((f"{got} instead of {expected} for {_operation(scene)}",))
+        return Cause((f"{got} instead of {expected} for {_operation(scene.step)}",))
     if scene.difference.kind is not Kind.ANSWER or effect.group not in OF_FIELD:
         return Cause()
     if scene.is_retransmission:
         return Cause((f"{effect.group} of what is retransmitted",))
     return _of_answer(scene, effect, about)
+
+
+def _of_completion(scene: Scene, effect: Effect) -> Cause:
+    """Keys of a part of a completion."""
+    field = effect.group
+    own = f"{field} of completions of {_completed(scene)}"
+    change = _changed_part(scene.difference, field)
+    always = f"{field} {change:+} in every completion"
+    if not change or field not in _COUNTS:
+        return Cause((own,))
+    is_plain = len(scene.subjects) == 1 and _completed(scene) == WCOpcode.RECV.name
+    return Cause((own, always)) if is_plain else Cause((own,), (always,))
+
+
+def _changed_part(difference: Difference, field: str) -> int:
+    """How much larger a part is than it should be in the first completion that differs."""
+    at = PARTS_OF_COMPLETION.index(field)
+    for one, other in zip(difference.expected, difference.got, strict=False):
+        if one != other and isinstance(one, tuple) and isinstance(other, tuple):
+            return int(other[at] - one[at])
+    return 0
+
+
+def _stores_otherwise(scene: Scene) -> bool:
+    """Whether a device stores the bytes of a packet that are to be stored, but others or elsewhere.
+
+    Not where it stores none at all, or should.
+    """
+    info = INFO.get(scene.step.opcode) if isinstance(scene.step, Packet) else None
+    is_stored = info is not None and info.operation in (Operation.SEND, Operation.WRITE)
+    return is_stored and not (scene.stores_nothing or scene.is_dropped)
 
 
 def _of_answer(scene: Scene, effect: Effect, about: About) -> Cause:
@@ -93,9 +129,9 @@ def _completed(scene: Scene) -> str:
     return scene.service
 
 
-def _operation(scene: Scene) -> str:
-    """The operation of the last packet; atomics are one."""
-    info = INFO.get(scene.step.opcode) if isinstance(scene.step, Packet) else None
+def _operation(step: Step) -> str:
+    """The operation of a packet; atomics are one."""
+    info = INFO.get(step.opcode) if isinstance(step, Packet) else None
     if info is None or info.operation is None:
         return "another packet"
     return _KINDS.get(info.operation, info.operation.name)
@@ -105,6 +141,9 @@ _KINDS = dict.fromkeys((Operation.COMPARE_SWAP, Operation.FETCH_ADD), "atomics")
 
 _OPCODE = 3
 """Index of the opcode in a completion."""
+
+_COUNTS = ("byte_len",)
+"""Parts of completions that are numbers of something."""
 
 _OF_COMPLETION = frozenset(("byte_len", "imm_data", "flags", "pkey_index", "src_qp"))
 """Fields that are made in one place for each kind of completion."""

@@ -79,6 +79,9 @@ class Device(Protocol):
         ...
 
 
+Agrees = Callable[[object, object], bool]
+
+
 class Kind(StrEnum):
     """The part in which a device differs, in the order of comparison."""
 
@@ -110,6 +113,10 @@ class Difference:
     """Frames, completions, events, bytes; lines of text of a crash."""
     size: int = 0
     """Bytes of memory that differ."""
+    unchecked: tuple[str, ...] = ()
+    """Fields of packets that may differ besides."""
+    frames: Sequence[Frame] = ()
+    """For times, what is sent then."""
 
 
 def crash(case: Case, reason: object) -> Difference:
@@ -129,6 +136,11 @@ class Comparison(ABC):
         self.expected: list[Frame] = []
         """The reference's answers to the last step."""
         self.records = False
+        self.agrees: Agrees | None = None
+        """Whether frames agree that differ, or completions, but for fields that are not compared.
+        """
+        self.unchecked: tuple[str, ...] = ()
+        """Those fields."""
         self.in_target = False
         """Whether the device under test runs, so that a failure is a difference."""
 
@@ -260,9 +272,36 @@ class ExactComparison(Comparison):
         got = self.target.answers()
         if self.records:
             self.frames += [(">", self.reference.now, frame) for frame in got]
-        if expected != got:
-            return Difference(number, Kind.ANSWER, expected, got)
+        if expected != got and (got := self._without_unchecked(expected, got)) != expected:
+            return self._in_answers(number, expected, got)
         return self._compare_application(number)
+
+    def _in_answers(
+        self, number: int, expected: Sequence[Frame], got: Sequence[Frame]
+    ) -> Difference:
+        return Difference(number, Kind.ANSWER, expected, got, unchecked=self.unchecked)
+
+    def _without_unchecked(self, expected: list[Frame], got: list[Frame]) -> list[Frame]:
+        """What the target sent, with the expected frame for each that differs only in fields that
+        are not compared.
+        """
+        agrees = self.agrees
+        if agrees is None:
+            return got
+        found: list[Frame] = []
+        at = 0
+        for frame in got:
+            for place in range(at, len(expected)):
+                if agrees(expected[place], frame):
+                    frame, at = expected[place], place + 1
+                    break
+            found.append(frame)
+        return found
+
+    def _agree(self, expected: Sequence[Completion], got: Sequence[Completion]) -> bool:
+        """Whether completions differ only in fields that are not compared."""
+        agrees = self.agrees
+        return agrees is not None and len(expected) == len(got) and all(map(agrees, expected, got))
 
     def _wait(self, time: Time, number: int) -> Difference | None:
         expected = self.reference.wait(time)
@@ -274,11 +313,12 @@ class ExactComparison(Comparison):
         if self.records:
             self.frames += [(">", when, frame) for when, frame in got]
         if expected != got:
-            frames = [frame for _, frame in got]
-            if frames == self.expected:
-                times = [when for when, _ in expected], [when for when, _ in got]
-                return Difference(number, Kind.TIME, *times)
-            return Difference(number, Kind.ANSWER, self.expected, frames)
+            frames = self._without_unchecked(self.expected, [frame for _, frame in got])
+            if frames != self.expected:
+                return self._in_answers(number, self.expected, frames)
+            times = [when for when, _ in expected], [when for when, _ in got]
+            if times[0] != times[1]:
+                return Difference(number, Kind.TIME, *times, frames=frames)
         return self._compare_application(number)
 
     def _compare_application(self, number: int) -> Difference | None:
@@ -289,9 +329,9 @@ class ExactComparison(Comparison):
         expected = reference.events()
         if self.trace is not None:
             self.trace.note(completed, whole, reference.memory, expected)
-        if completed != (found := target.completions()):
+        if completed != (found := target.completions()) and not self._agree(completed, found):
             return Difference(number, Kind.COMPLETION, completed, found)
-        if completed and whole != (other := target.details()):
+        if completed and whole != (other := target.details()) and not self._agree(whole, other):
             return Difference(number, Kind.COMPLETION, whole, other)
         if reference.memory != target.memory:
             return in_memory(number, reference.memory, target.memory)

@@ -13,7 +13,14 @@ from itertools import zip_longest
 
 from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.exclusions import FLAGS
-from ibwire.fuzz.judge.findings import first_verdicts, one_line, verdict, wrong_fields
+from ibwire.fuzz.judge.findings import (
+    PARTS_OF_COMPLETION,
+    first_verdicts,
+    has_other_payload,
+    one_line,
+    verdict,
+    wrong_fields,
+)
 from ibwire.fuzz.targets.emulated_device import SENDS
 from ibwire.rc.attributes import EventType
 from ibwire.rc.work import WCFlags, WCStatus
@@ -157,6 +164,9 @@ def _answer(difference: Difference) -> Effect:
     names = list(dict.fromkeys(f"{part}.{name}" for part, name in fields))
     if expected == got and _CONSEQUENCES.issuperset(names):
         expected, got = _other_verdicts(difference) or (expected, got)
+    sizes = _sizes(difference) if expected == got else None
+    if sizes:  # which the padding follows
+        names = [name for name in names if name != "bth.pad_count"]
     if f"XRC_{got}" == expected or f"XRC_{expected}" == got:
         text = f"{got} instead of {expected}"
         return Effect(text, "bth.opcode", OF_FIELD["bth.opcode"])
@@ -167,7 +177,7 @@ def _answer(difference: Difference) -> Effect:
         group = _treatment(expected, got)
         nak = got if "NAK" in got and "NAK" not in expected else ""
         return Effect(text, group, is_executed=group in ("executed", "an answer"), nak=nak)
-    if set(names) <= {"bth.pad_count"} and (sizes := _sizes(difference)):
+    if not names and sizes:
         text = f"{got} with {sizes[1]} bytes instead of {sizes[0]}"
         return Effect(text, "payload", f"IBA 9.7.2; {_TRANSPORT}segmentation")
     if not names:
@@ -177,7 +187,12 @@ def _answer(difference: Difference) -> Effect:
     if names == ["aeth.syndrome"] and _are_credits(difference):
         return Effect(f"{got} with other credits", "credits", OF_FIELD["credits"])
     rule = next((OF_FIELD[name] for name in names if name in OF_FIELD), "")
-    return Effect(f"{got} with another {', '.join(names)}", names[0], rule)
+    text = f"{got} with another {', '.join(names)}"
+    if sizes:
+        text = f"{text} and {sizes[1]} bytes instead of {sizes[0]}"
+    elif has_other_payload(difference):
+        text = f"{text} and other data"
+    return Effect(text, names[0], rule)
 
 
 def _other_verdicts(difference: Difference) -> tuple[str, str] | None:
@@ -262,7 +277,9 @@ def _other_completion(expected: object, got: object) -> Effect:
     assert isinstance(expected, tuple)
     assert isinstance(got, tuple)
     fields = [
-        name for name, one, other in zip(_FIELDS, expected, got, strict=False) if one != other
+        name
+        for name, one, other in zip(PARTS_OF_COMPLETION, expected, got, strict=False)
+        if one != other
     ]
     if "status" in fields:
         text = f"completion {_status(got)} instead of {_status(expected)}"
@@ -337,11 +354,7 @@ _CONSEQUENCES = {"aeth.msn", "aeth.syndrome"}
 """Fields that tell what another packet did."""
 
 _WITH_IMM = int(WCFlags.WITH_IMM)
-_FIELDS = (
-    *("queue", "wr_id", "status", "opcode", "byte_len", "imm_data", "flags"),
-    *("solicited", "pkey_index", "qp_num", "src_qp"),
-)
-_IMM = _FIELDS.index("imm_data")
+_IMM = PARTS_OF_COMPLETION.index("imm_data")
 
 OF_FIELD = {
     "aeth.msn": f"IBA 9.7.7.1; {_TRANSPORT}msn",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import zip_longest
 
 from ibwire.cm.messages import decode
 from ibwire.fuzz.case import Case, Packet, Step, opcode_text, packet_text, step_text
-from ibwire.fuzz.judge.comparison import KINDS, Difference, Kind
+from ibwire.fuzz.judge.comparison import KINDS, Agrees, Difference, Kind
 from ibwire.fuzz.judge.exclusions import FLAGS
 from ibwire.fuzz.vocabulary.cm.coverage import manager_verdict
 from ibwire.rc.unreliable import QP1
@@ -81,7 +81,9 @@ def bucket_of(difference: Difference, step: Step, state: str) -> str:
         expected, got = (each.partition(" wait=")[0] for each in first_verdicts(difference))
         if expected != got:
             return f"{what} in {state}: {got} instead of {expected}"
-        return f"{what} in {state}: another {got}"
+        fields = fields_at_fault(difference)
+        fields += ["payload"] if has_other_payload(difference) else []
+        return f"{what} in {state}: another {got} ({', '.join(fields)})"
     if difference.kind == Kind.CRASH:
         return f"{what}: {one_line(difference.got[0])}"
     return f"{what} in {state}: {difference.kind}"
@@ -147,10 +149,81 @@ def wrong_fields(difference: Difference) -> list[list[tuple[str, str]]]:
     """For each answer of the last step the fields in which the target differs, with headers."""
     if difference.kind != Kind.ANSWER:
         return []
+    unchecked = difference.unchecked
     return [
-        list(_wrong_fields(one, other))
+        [each for each in _wrong_fields(one, other) if ".".join(each) not in unchecked]
         for one, other in zip(difference.expected, difference.got, strict=False)
     ]
+
+
+def agreeing_but(unchecked: Collection[str]) -> Agrees:
+    """Whether two frames, or completions, agree but for these fields; a wrong frame has to be of
+    the right kind.
+    """
+
+    def agrees(one: object, other: object) -> bool:
+        if one == other:
+            return True
+        if isinstance(one, tuple) and isinstance(other, tuple):
+            return set(_parts_at_fault(one, other)) <= set(unchecked)
+        if (
+            not isinstance(one, bytes)
+            or not isinstance(other, bytes)
+            or len(one) != len(other)
+            or verdict(one) != verdict(other)
+        ):
+            return False
+        fields = {".".join(each) for each in _wrong_fields(one, other)}
+        return bool(fields) and fields <= set(unchecked) and _payload(one) == _payload(other)
+
+    return agrees
+
+
+def _payload(frame: bytes) -> bytes:
+    return bytes(WholePacket.parse(frame).payload)
+
+
+def fields_at_fault(difference: Difference) -> list[str]:
+    """The fields in which the first wrong answer differs, if it is of the right kind otherwise."""
+    expected, got = first_verdicts(difference)
+    if difference.kind == Kind.COMPLETION and len(difference.expected) == len(difference.got):
+        pairs = zip(difference.expected, difference.got, strict=True)
+        return next((_parts_at_fault(*pair) for pair in pairs if pair[0] != pair[1]), [])
+    if difference.kind != Kind.ANSWER or expected != got:
+        return []
+    fields = next(filter(None, wrong_fields(difference)), [])
+    return list(dict.fromkeys(".".join(each) for each in fields))
+
+
+def _parts_at_fault(one: object, other: object) -> list[str]:
+    """The parts in which two completions differ."""
+    assert isinstance(one, tuple)
+    assert isinstance(other, tuple)
+    names = [
+        name
+        for name, part, wrong in zip(PARTS_OF_COMPLETION, one, other, strict=False)
+        if part != wrong
+    ]
+    return [f"completion.{name}" for name in names]
+
+
+PARTS_OF_COMPLETION = (
+    *("queue", "wr_id", "status", "opcode", "byte_len", "imm_data", "flags"),
+    *("solicited", "pkey_index", "qp_num", "src_qp"),
+)
+
+
+def has_other_payload(difference: Difference) -> bool:
+    """Whether the payload differs in the first answer that differs."""
+    pairs = zip(difference.expected, difference.got, strict=False)
+    frames = next((pair for pair in pairs if pair[0] != pair[1]), None)
+    if frames is None or not all(isinstance(each, bytes) for each in frames):
+        return False
+    try:
+        one, other = (_payload(each) for each in frames if isinstance(each, bytes))
+    except DecodeError:
+        return False
+    return one != other
 
 
 def part_of(packet: WholePacket, part: str) -> Header | None:

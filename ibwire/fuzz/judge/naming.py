@@ -194,7 +194,8 @@ def _is_earlier(place: int, scene: Scene) -> bool:
     """Whether a response that the device does not take is one before the last step."""
     if place == len(scene.subjects) - 1 or not scene.difference.got:
         return False  # of what is silent it cannot be said
-    return not scene.subjects[place][1].is_ignored and not scene.ignores_credits
+    about = scene.subjects[place][1]
+    return not (about.is_wrong or about.is_ignored or scene.ignores_credits)
 
 
 def _of_unheeded(text: str, effect: Effect, scene: Scene, place: int) -> Name:
@@ -307,7 +308,8 @@ def _of_right(text: str, about: About, effect: Effect, scene: Scene) -> Name:
     stored = _stored_by_held(scene) if effect.group == "data" else ""
     if stored:
         text = f"{text} after {_step_text(scene.earlier[-1])}"
-        return Name(f"{text}: {effect.text}", stored, "memory that a READ returns")
+        cause = cause_of(scene, effect, about)
+        return Name(f"{text}: {effect.text}", stored, _READ_MEMORY, causes=cause.own)
     before = _cause(scene, effect)
     if before is None and scene.breaks_another_pair and isinstance(step, Packet | Post):
         before = BROKEN
@@ -589,6 +591,8 @@ _WRITE_LENGTH = f"C9-93; {_TRANSPORT}write-length"
 
 _BYTES = ("memory", "data")
 """What was stored is wrong in memory, or in a packet that is sent then."""
+
+_READ_MEMORY = "memory that a READ returns"
 
 _LATER_NAKS = ("RNR NAK", "NAK REMOTE_ACCESS")
 """Of checks that come after that of the opcode: who sends them has passed over that one."""

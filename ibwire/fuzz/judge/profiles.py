@@ -2,14 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Any
 
-from ibwire.fuzz.case import CaseError
+from ibwire.fuzz.case import KNOWN_FIELDS, CaseError
 from ibwire.fuzz.judge.choices import CHOICES
 from ibwire.rc.profile import PROFILES, Profile
+
+MAY_BE_UNCHECKED = KNOWN_FIELDS | {
+    f"completion.{name}"
+    for name in ("byte_len", "imm_data", "flags", "solicited", "pkey_index", "src_qp")
+}
+"""Fields of packets, and parts of completions."""
+
+UNCHECKED = "unchecked"
+"""Stands for fields that are not compared among the choices of a case."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lenient(Profile):
+    """The profile of a reference with which a target is not compared in some fields of packets.
+
+    They are known to be wrong; so what else is wrong in these packets, and later, is seen.
+    """
+
+    unchecked: tuple[str, ...] = ()
+    """`aeth.msn`."""
+
+
+def unchecked_by(profile: Profile) -> tuple[str, ...]:
+    """The fields of packets that are not compared with a reference of this profile."""
+    return profile.unchecked if isinstance(profile, Lenient) else ()
+
+
+def without_checking(profile: Profile, unchecked: Sequence[str]) -> Profile:
+    """The profile with which these fields, and no others, are not compared."""
+    if tuple(unchecked) == unchecked_by(profile):
+        return profile
+    values = {each.name: getattr(profile, each.name) for each in fields(Profile)}
+    return Lenient(**values, unchecked=tuple(unchecked)) if unchecked else Profile(**values)
+
+
+def unchecked_in(choices: Mapping[str, str]) -> tuple[str, ...]:
+    """The fields of packets that are not compared in a case with these choices."""
+    return tuple(filter(None, choices.get(UNCHECKED, "").split(",")))
 
 
 def choices_of(profile: Profile, name: str) -> dict[str, str]:
@@ -22,13 +60,25 @@ def choices_of(profile: Profile, name: str) -> dict[str, str]:
     }
 
 
+def conditions_of(profile: Profile, name: str) -> dict[str, str]:
+    """The choices of a reference, and what is not compared with it, as a case has them."""
+    unchecked = unchecked_by(profile)
+    found = choices_of(profile, name)
+    return {**found, UNCHECKED: ",".join(unchecked)} if unchecked else found
+
+
 def profile_of(name: str, choices: Mapping[str, str]) -> Profile:
     """The profile that makes these choices; raises `CaseError` for an unknown one."""
     if name not in PROFILES:
         raise CaseError(f"profile: {name!r}, not one of {', '.join(PROFILES)}")
     known = {choice.name: choice for choice in CHOICES}
     changes: dict[str, Any] = {}
+    unchecked = unchecked_in(choices)
+    if not MAY_BE_UNCHECKED.issuperset(unchecked):
+        raise CaseError(f"choices.{UNCHECKED}: {choices[UNCHECKED]!r}, not fields of packets")
     for field, text in choices.items():
+        if field == UNCHECKED:
+            continue
         values = (
             {value_text(value): value for value in known[field].values} if field in known else {}
         )
@@ -36,7 +86,7 @@ def profile_of(name: str, choices: Mapping[str, str]) -> Profile:
             expected = f"not one of {', '.join(values)}" if values else "no such choice"
             raise CaseError(f"choices.{field}: {text!r}, {expected}")
         changes[field] = values[text]
-    return replace(PROFILES[name], **changes)
+    return without_checking(replace(PROFILES[name], **changes), unchecked)
 
 
 def value_text(value: object) -> str:

@@ -15,6 +15,7 @@ from ibwire.base.node import Frame
 from ibwire.base.units import Time
 from ibwire.fuzz.case import Case, Command, Connection, Post, RunsAway
 from ibwire.fuzz.judge.comparison import Device, Difference, ExactComparison, Trace
+from ibwire.fuzz.judge.profiles import unchecked_by
 from ibwire.fuzz.targets.emulated_device import Completion
 from ibwire.rc.profile import Profile
 
@@ -57,7 +58,9 @@ class Replays:
         else:
             trace = Trace()
             found = self._whole(case, profile, trace)
-            kept.runs[MAXIMUM_RUNS - 1 :] = [_Run(_values(profile), found, trace)]
+            kept.runs[MAXIMUM_RUNS - 1 :] = [
+                _Run(_values(profile), unchecked_by(profile), found, trace)
+            ]
         kept.shown[profile] = found
         return found
 
@@ -83,6 +86,8 @@ class _Run:
 
     values: tuple[Any, ...]
     """Of the fields of its profile."""
+    unchecked: tuple[str, ...]
+    """Fields of packets in which the device may differ."""
     difference: Difference | None
     trace: Trace
 
@@ -101,7 +106,8 @@ class _Kept:
     def nearest(self, profile: Profile) -> _Run | None:
         """The run whose reference has most in common with this one."""
         values = _values(profile)
-        return min(self.runs, key=lambda run: sum(map(ne, run.values, values)), default=None)
+        runs = [run for run in self.runs if run.unchecked == unchecked_by(profile)]
+        return min(runs, key=lambda run: sum(map(ne, run.values, values)), default=None)
 
 
 _values: Callable[[Profile], tuple[Any, ...]] = attrgetter(*[each.name for each in fields(Profile)])

@@ -6,6 +6,7 @@ reference that its witness does not show.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -19,6 +20,7 @@ from ibwire.fuzz.judge.explanation import (
     single_explanations,
     with_values,
 )
+from ibwire.fuzz.judge.findings import fields_at_fault, has_other_payload, signature
 from ibwire.rc.profile import Profile
 
 WITNESS = "witness of "
@@ -52,6 +54,9 @@ class Fingerprint:
     is_unlike: bool = False
     """Whether the target has differed from the reference in most witnesses."""
 
+
+ENOUGH = 2
+"""Witnesses that differ in one way and that no choices explain, before others are not tried."""
 
 MOST_LOST = 3
 """Witnesses that a target does not survive, before it is given no more."""
@@ -193,11 +198,14 @@ def _together(
     differs = [name for name, case in cases if not _agrees(case, found.profile, replay)]
     hidden = set() if found.is_unlike else {name for name, _ in cases}.difference(differs)
     open_choices = [each for each in choices if each.name not in hidden | found.shown.keys()]
+    in_vain: Counter[object] = Counter()
     for _, case in cases:
-        if _agrees(case, found.profile, replay):
+        nature = _nature(case, found.profile, replay)
+        if nature is None or in_vain[nature] >= ENOUGH:
             continue
         other = explanation(case, found.profile, open_choices, replay)
         if other is None:
+            in_vain[nature] += 1
             continue
         accepted = [
             choice
@@ -218,6 +226,19 @@ def _together(
                 found.shown[choice.name] = next(own, case)  # some show in other witnesses only
             return True
     return False
+
+
+def _nature(case: Case, profile: Profile, replay: Replay) -> object:
+    """What a target does otherwise, equal for many cases of one cause; `None` for nothing."""
+    try:
+        difference = replay(case, profile)
+    except RunsAway:
+        return "endless"
+    except CaseError:
+        return None
+    if difference is None:
+        return None
+    return signature(difference), *fields_at_fault(difference), has_other_payload(difference)
 
 
 def _is_needed(
