@@ -232,3 +232,33 @@ def test_a_fault_in_shared_receive_queues_is_found(name: str) -> None:
 
     assert finding is not None
     assert finding.rule == MUTANTS[name].fuzz.rule
+
+
+@pytest.mark.parametrize(
+    "shared", [Connection(service="XRC_RECV"), Connection(srq=1), Connection(srq=1, pairs=2)]
+)
+def test_the_window_is_that_of_a_new_queue_pair_and_of_the_old_one_after_it(
+    shared: Connection,
+) -> None:
+    """Queue pairs with a shared receive queue are new each time, and gone afterwards: a window
+    that stayed with one of them could not be used any more."""
+    emulation = Emulation(Connection())
+    keys = [emulation.symbols["mw.rkey"]]
+
+    for connection in (shared, shared, Connection()):
+        emulation.reconnect(connection)
+        keys.append(emulation.symbols["mw.rkey"])
+        assert emulation.owns_window
+
+    emulation.reconnect(Connection())
+    assert emulation.owns_window
+    assert emulation.symbols["mw.rkey"] == keys[-1]
+    assert len(set(keys)) == 4
+
+
+def test_a_queue_pair_of_another_type_leaves_the_window_where_it_is() -> None:
+    emulation = Emulation(Connection())
+
+    emulation.reconnect(Connection(service="UC"))
+
+    assert not emulation.owns_window

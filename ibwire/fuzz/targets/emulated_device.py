@@ -316,6 +316,7 @@ class Emulation:
         self.focus(0)
         self._posted = self._received = 0
         has_window = numbers is None or numbers.window is not None
+        self._take_window_back()
         if self._window.state is WindowState.FREE and has_window:
             start = self.region.iova + WINDOW_START
             info = MWBindInfo(self.region, start, SMALL, WINDOW_ACCESS)
@@ -325,6 +326,17 @@ class Emulation:
         self.symbols["mtu"] = connection.mtu
         for number in range(connection.pairs):
             self.post_recv(connection.receives, number)
+
+    def _take_window_back(self) -> None:
+        """Free the window of a queue pair that is gone, or of another than a new one.
+
+        Those with a shared receive queue are new for each connection. Without this the
+        first queue pair to bind the window on these devices would keep it for ever.
+        """
+        window, owner = self._window, self._window.qp_num
+        is_kept = owner in self.device.qps and self._shared is None
+        if owner is not None and owner != self.qp.number and not is_kept:
+            self.device.keys.invalidate(window.rkey, self.end.pd, owner)
 
     def _pair(self, service: str, number: int) -> QueuePair:
         """A queue pair that is in RESET: one made for an earlier case, or a new one.
