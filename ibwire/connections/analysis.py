@@ -384,11 +384,11 @@ class Analysis:
         is_wanted = self._run_observer is None or self._run_observer.wants(connection.number)
         if is_wanted:
             together = self._runs_observer
-            if together is not None and not together.takes_together(connection):
-                together = None
             tracker = ConnectionTracker(
                 connection, self._observer, self._packet_observer, self._run_observer, together
             )
+            if together is not None:
+                tracker.group = together.group(connection)
         else:
             tracker = ConnectionTracker(connection)
         if self._is_part:
@@ -540,7 +540,7 @@ class Analysis:
         if connection.service not in (Service.RC, Service.XRC):
             return False
         observer = self._runs_observer
-        if observer is not None and not observer.takes_together(connection):
+        if observer is not None and observer.group(connection) != 0:
             return False
         return not self._negotiated or not any(
             self._flows.keys[flow] in self._negotiated for flow in connection.flows

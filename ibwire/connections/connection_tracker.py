@@ -85,6 +85,8 @@ class ConnectionTracker:
         self.packet_observer = packet_observer
         self.run_observer = run_observer
         self.runs_observer = runs_observer
+        self.group = 0
+        """Runs of trackers with the same number may be reported together."""
         self.requests = self._request_tracker(0), self._request_tracker(1)
         """By the end that sends them."""
         self.first_packets: FirstPackets | None = None

@@ -138,10 +138,13 @@ class _Array:
         """The packet with this PSN."""
         if self.first <= self.last and not self.first <= psn <= self.last:
             return None
-        found = (self.psn == psn).nonzero()[0]
-        if not len(found):
-            return None
-        place = int(found[0])
+        if self.last - self.first == self._size - 1:  # as without READs
+            place = psn - self.first
+        else:
+            found = (self.psn == psn).nonzero()[0]
+            if not len(found):
+                return None
+            place = int(found[0])
         return self.rows.take(slice(place, place + 1)).packets()[0]
 
     def packets(self) -> dict[int, TransportPacket]:

@@ -21,7 +21,7 @@ from ibwire.connections.packets import Rows
 from ibwire.connections.short_runs import Index
 from ibwire_layers.opcodes import Service
 
-MANY = 8
+MANY = 4
 """From this many connections on rounds are faster than one connection after the other."""
 LARGE = 1 << 12
 """A connection with more packets is followed alone."""
@@ -55,7 +55,26 @@ def advance(
     at = starts.copy()
     count = ends - starts
     is_short = (count <= LARGE) & (count > REST)
-    left = np.flatnonzero(is_short & [_takes_part(each) for each in trackers])
+    group = np.array([each.group for each in trackers], np.int64)
+    all_left = np.flatnonzero(is_short & [_takes_part(each) for each in trackers])
+    for number in sorted(set(group[all_left].tolist())):
+        left = all_left[group[all_left] == number]
+        _advance_group(trackers, rows, direction, at, ends, breaks, left)
+    for each in np.flatnonzero(at > starts).tolist():
+        trackers[each].copy_kept()
+    return at - starts
+
+
+def _advance_group(
+    trackers: Sequence[ConnectionTracker],
+    rows: Rows,
+    direction: npt.NDArray[np.uint8],
+    at: Index,
+    ends: Index,
+    breaks: Breaks,
+    left: Index,
+) -> None:
+    """Take packets of those that are left, which may be reported together; moves `at`."""
     window = np.full(len(at), WINDOW)
     fruitless = np.zeros(len(at), np.int64)
     while len(left) >= MANY:
@@ -80,9 +99,6 @@ def advance(
             start, end = int(at[each]), int(ends[each])
             at[each] += trackers[each].take_odd(rows, direction, start, end, breaks)
         left = left[(ends[left] - at[left] > REST) & (fruitless[left] < PATIENCE)]
-    for each in np.flatnonzero(at > starts).tolist():
-        trackers[each].copy_kept()
-    return at - starts
 
 
 def _takes_part(tracker: ConnectionTracker) -> bool:

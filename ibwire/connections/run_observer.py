@@ -33,8 +33,11 @@ class RunObserver(PacketObserver, Protocol):
 class RunsObserver(RunObserver, Protocol):
     """Receives runs of many connections at once; of these, messages are not reported."""
 
-    def takes_together(self, connection: Connection) -> bool:
-        """Whether runs of a connection may be reported together with those of others."""
+    def group(self, connection: Connection) -> int:
+        """Runs of connections with one group may be reported together.
+
+        With group 0 also those of connections that end with these packets and had no tracker.
+        """
 
     def alone(self, runs: Runs) -> Flags:
         """(n,) packets that must be reported alone, with those after them in their connection.

@@ -291,9 +291,9 @@ class Conformance:
         """Packets that break no rule."""
         self.runs(run.together())
 
-    def takes_together(self, connection: Connection) -> bool:
-        """All whose responses are checked, so that all have the same checks."""
-        return _has_responses(connection)
+    def group(self, connection: Connection) -> int:
+        """Those whose responses are checked, or not: so all of one group have the same checks."""
+        return 0 if _has_responses(connection) else 1
 
     def alone(self, runs: Runs) -> Flags:
         """(n,) packets that may break a rule."""

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pytest
 
 from bench import emulated
-from connections.talk import Talk
+from connections.talk import QPNS, Talk
 from emulated_traffic import Stamped, Work, run
 from examples import scaled
 from ibwire.capture import open_capture
@@ -232,3 +232,22 @@ def test_a_rule_broken_behind_what_was_judged_together_is_found(
 
     assert assert_the_same_as_alone(frames) > 0.8 * len(frames)
     assert [each["rule"] for each in checked(frames)] == [rule] * 3
+
+
+def test_connections_whose_pairing_is_a_guess_are_judged_together_apart_from_the_others() -> None:
+    """Of these, requests alone are checked: they do not have all checks of the others."""
+    frames = []
+    for number in range(24):
+        is_guess = number % 2 == 1
+        talk = Talk(True, 0 if is_guess else number)
+        ends = (0x100 + number, 0x200 + number) if is_guess else QPNS
+        for psn in range(150):
+            code = OpCode.RC_SEND_LAST if psn == 120 and number < 4 else OpCode.RC_SEND_ONLY
+            talk.ask(code, psn, 64, ack_req=1, dest_qp=ends[1])
+            talk.answer(psn, psn + 1, dest_qp=ends[0])
+        frames.append(talk.frames)
+
+    together = list(merge(*frames))
+
+    assert assert_the_same_as_alone(together) > 0.7 * len(together)
+    assert [each["rule"] for each in checked(together)] == ["sequences.order"] * 4
