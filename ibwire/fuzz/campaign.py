@@ -19,7 +19,7 @@ from ibwire.fuzz.judge.alone import explained_alone
 from ibwire.fuzz.judge.choices import Choice
 from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.exclusions import WitnessExcluded
-from ibwire.fuzz.judge.explanation import explanation, single_explanations, with_values
+from ibwire.fuzz.judge.explanation import changed, explanation, single_explanations, with_values
 from ibwire.fuzz.judge.findings import (
     Finding,
     distance,
@@ -27,7 +27,7 @@ from ibwire.fuzz.judge.findings import (
     signature,
     wrong_fields,
 )
-from ibwire.fuzz.judge.naming import Name
+from ibwire.fuzz.judge.naming import Name, without_old_faults
 from ibwire.fuzz.judge.profiles import (
     MAY_BE_UNCHECKED,
     UNCHECKED,
@@ -38,11 +38,12 @@ from ibwire.fuzz.judge.profiles import (
     unchecked_in,
     without_checking,
 )
-from ibwire.fuzz.judge.witness import WITNESS, Trials, differing, fingerprint, is_shown
+from ibwire.fuzz.judge.witness import WITNESS, Trials, differing, fingerprint, is_refuted, is_shown
 from ibwire.fuzz.minimise import never, without_groups
 from ibwire.fuzz.report import HISTORY, MAXIMUM_BUCKETS, Postponed, Report, RunState, Search
 from ibwire.fuzz.stepper import Maker
 from ibwire.fuzz.targets.testbed import Confirmed, Testbed
+from ibwire.fuzz.vocabulary.vocabularies import QUEUE_PAIR
 from ibwire.programs.endpoint import Interrupted
 from ibwire.rc.profile import PROFILES, Profile
 
@@ -512,7 +513,17 @@ class Campaign:
         if self._testbed.is_deterministic:
             shown = self._open_names(self._witness_cases)
             allowed = [each for each in allowed if not each.is_always_shown or each.name in shown]
-        return explanation(case, self.state.profile, allowed, self._testbed.replay)
+        profile = self.state.profile
+        while (found := explanation(case, profile, allowed, self._testbed.replay)) is not None:
+            refuted = [
+                each
+                for each in changed(profile, found, allowed)
+                if self._is_refuted(each, found, with_values(found, profile, [each]))
+            ]
+            if not refuted:
+                break
+            allowed = [each for each in allowed if each not in refuted]
+        return found
 
     def _shortest_fault(self, case: Case, difference: Difference, allowed: Profile) -> Case:
         """The shortest case of a fault where a shorter one shows only what is allowed.
@@ -592,6 +603,8 @@ class Campaign:
             return None
         needed = self._needed(case, difference, strict)
         case = replace(case, choices=conditions_of(needed, state.base))
+        if self._testbed.vocabulary is QUEUE_PAIR:
+            case = without_old_faults(case, original, state.profile)
         difference = self.replay(case, needed) or difference
         text = name.text
         if text in report.seen:
@@ -706,7 +719,12 @@ class Campaign:
         for taken in ({}, dict(case.choices)):
             start = profile_of(state.base, taken)
             state.profile, difference = explained_alone(
-                case, start, allowed, self._testbed.replay, self._is_witnessed
+                case,
+                start,
+                allowed,
+                self._testbed.replay,
+                is_shown=self._is_witnessed,
+                is_refuted=self._is_refuted,
             )
             if difference is None:
                 return state.profile, None
@@ -724,6 +742,16 @@ class Campaign:
         cases = self._witness_cases
         is_known = any(each == name for each, _ in cases)
         return not is_known or is_shown(name, cases, profile, other, testbed.replay)
+
+    def _is_refuted(self, choice: Choice, profile: Profile, other: Profile) -> bool:
+        """Whether a deterministic target does the usual thing in every witness of a choice.
+
+        profile, other: the reference with and without it.
+        """
+        testbed = self._testbed
+        if not testbed.is_deterministic:
+            return False
+        return is_refuted(choice.name, self._witness_cases, profile, other, testbed.replay)
 
     def differs_from_all(self, case: Case, profiles: Sequence[Profile]) -> bool:
         """Whether a target differs from each of these references, which all come to rest."""

@@ -111,8 +111,11 @@ def _outcome(difference: Difference, wire: Wire, is_managed: bool) -> tuple[list
             texts[0] += "".join(
                 f" {part}.{name}={_field(frame, part, name)}" for part, name in fields
             )
-    before = [f"{same} more that are right"] if same else []
-    return before + (words[0] or ["nothing"]), before + (words[1] or ["nothing"])
+    if not same:
+        return words[0] or ["nothing"], words[1] or ["nothing"]
+    right = "the first is right" if same == 1 else f"the first {same} are right"
+    after = [[f"then {each[0]}", *each[1:]] if each else ["then nothing"] for each in words]
+    return [right, *after[0]], [right, *after[1]]
 
 
 def _field(frame: object, part: str, name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 
-from ibwire.fuzz.case import Case, Connection, Packet, Pause, step_text
+from ibwire.fuzz.case import Case, Connection, Packet, Pause, Step, step_text, value_text
 from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.judge.witness import WITNESS
 from ibwire.fuzz.recording import Recording
@@ -44,6 +44,16 @@ def case_lines(case: Case) -> Iterator[str]:
         why = f"  ({step.why})" if isinstance(step, Packet) and step.why else ""
         way = "< " if isinstance(step, Packet | Pause) else ""
         yield f"    {number:>4}    {way}{step_text(step)}{why}"
+
+
+def unsaid(step: Step, said: str) -> str:
+    """The fields of a packet that a case sets and that a text about the packet does not say."""
+    fields = step.fields if isinstance(step, Packet) else {}
+    return "".join(
+        f" {name}={value_text(value)}"
+        for name, value in fields.items()
+        if f"{name.partition('.')[2]}=" not in said
+    )
 
 
 def outcome_lines(recording: Recording) -> Iterator[str]:

@@ -13,7 +13,7 @@ from ibwire.fuzz.case import Packet, Pause, step_text
 from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.judge.witness import WITNESS
 from ibwire.fuzz.recording import Entry, Recording
-from ibwire.fuzz.report_text import connection_text, counted
+from ibwire.fuzz.report_text import connection_text, counted, unsaid
 from ibwire.report.html import template
 
 MAXIMUM_ROWS = 60
@@ -94,7 +94,8 @@ def _rows(finding: Finding, recording: Recording) -> Iterator[str]:
         for entry in own:
             if entry.way == "<":
                 why = f" ({step.why})" if isinstance(step, Packet) and step.why else ""
-                yield _row("in" + differs, number, entry.text + why)
+                text = entry.text + unsaid(step, entry.text) + why
+                yield _row("in" + differs, number, text)
             else:
                 yield _row("out" + differs, number, entry.text)
 

@@ -42,6 +42,16 @@ old = """        elif kind is AckKind.NAK:
             self._take_nak("""
 new = """        elif kind is AckKind.NAK and packet.syndrome != 0x60:
             self._take_nak("""
+
+[[mutant]]
+name = "refuses-atomic-write"
+module = "rc/responder.py"
+old = """        if not self._permits(_REMOTE_WRITE):
+            return self._refuse(packet)
+        if packet.va & 7 or packet.dma_len"""
+new = """        if packet.form.operation is Operation.ATOMIC_WRITE:
+            return self._refuse(packet)
+        if packet.va & 7 or packet.dma_len"""
 '''
 """Requesters that no choice describes."""
 
@@ -116,6 +126,19 @@ def test_what_is_minimised_without_witnesses_still_differs_when_it_is_replayed(
     assert short is not None
     assert fuzz("replay", short, *of_fault).exit_code == 1
     assert fuzz("replay", short, "--target", "emu").exit_code == 0
+
+
+def test_a_choice_that_its_witness_refutes_explains_no_case(tmp_path: Path) -> None:
+    """A device that knows FLUSH may not refuse ATOMIC WRITE as one does that knows neither."""
+    of_fault = planted(tmp_path, "refuses-atomic-write")
+    atomic_write = Packet(
+        int(OpCode.RC_ATOMIC_WRITE), length=8, fields={"reth.dma_len": 8, "reth.va": ("va", 0)}
+    )
+
+    short = minimised(tmp_path, Case(Connection(), (SEND, atomic_write)), of_fault)
+
+    assert short is not None
+    assert fuzz("replay", short, *of_fault).exit_code == 1
 
 
 def planted(directory: Path, fault: str) -> tuple[str, str]:

@@ -24,7 +24,7 @@ from ibwire.fuzz.case import (
     Wait,
 )
 from ibwire.fuzz.judge.comparison import Difference, Kind
-from ibwire.fuzz.judge.naming import Name, name_of
+from ibwire.fuzz.judge.naming import Name, name_of, without_old_faults
 from ibwire.fuzz.judge.request_names import request
 from ibwire.fuzz.judge.response_names import about as response
 from ibwire.fuzz.targets.emulated_device import Emulation
@@ -120,7 +120,7 @@ CASES: Sequence[tuple[str, Sequence[Step], str]] = (
     (
         "refusal-drops-responses-elsewhere",
         [READ.altered(pair=1, held=True), wrong(WRITE, reth__rkey=0)],
-        "WRITE_ONLY (while another queue pair answers): nothing instead of READ_RESPONSE_ONLY",
+        "WRITE_ONLY (while another queue pair answers): a READ_RESPONSE_ONLY is missing",
     ),
     (
         "rnr-wait-blocks-other-queue-pairs",
@@ -242,8 +242,7 @@ EDGE_CASES: Sequence[tuple[str, Sequence[Step], str]] = (
             SWAP.altered(held=True),
             SWAP.altered(psn=("expected", -1)),
         ],
-        "COMPARE_SWAP (a duplicate atomic across the PSN wrap): ATOMIC_ACKNOWLEDGE instead of "
-        "nothing",
+        "COMPARE_SWAP (a duplicate atomic across the PSN wrap): an ATOMIC_ACKNOWLEDGE too many",
     ),
     (
         "invalidated-window-stays-open",
@@ -319,7 +318,7 @@ MORE_CASES: Sequence[tuple[str, Sequence[Step], str]] = (
     (
         "rnr-nak-drops-waiting-responses",
         [READ.altered(held=True), SEND],
-        "SEND_ONLY (while earlier responses wait): nothing instead of READ_RESPONSE_ONLY",
+        "SEND_ONLY (while earlier responses wait): a READ_RESPONSE_ONLY is missing",
     ),
     (
         "repeated-packet-has-older-bytes",
@@ -333,7 +332,7 @@ MORE_CASES: Sequence[tuple[str, Sequence[Step], str]] = (
             wrong(Packet(int(OpCode.RC_ACKNOWLEDGE), ("una", 0)), aeth__syndrome=0x2C),
             SEND,
         ],
-        "SEND_ONLY (during the wait after an RNR NAK): SEND_ONLY instead of nothing",
+        "SEND_ONLY (during the wait after an RNR NAK): a SEND_ONLY too many",
     ),
     (
         "request-restarts-the-ack-timer",
@@ -578,8 +577,7 @@ AT_RISK: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
             ),
             Packet(int(OpCode.RC_SEND_FIRST)),
         ],
-        "SEND_FIRST (while a duplicate READ is to be answered): nothing instead of "
-        "READ_RESPONSE_FIRST",
+        "SEND_FIRST (while a duplicate READ is to be answered): a READ_RESPONSE_FIRST is missing",
         "duplicate-read",
     ),
     (
@@ -617,7 +615,7 @@ AT_RISK: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
             WRITE.altered(psn=("expected", 1 << 22)),
         ],
         "WRITE_ONLY (a request behind a gap across the PSN wrap): "
-        "nothing instead of NAK PSN_SEQUENCE_ERROR",
+        "a NAK PSN_SEQUENCE_ERROR is missing",
         "psn-order",
     ),
     (
@@ -653,7 +651,7 @@ AT_RISK: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
             RNR_NAK.altered(pair=1, held=True),
             Wait(500 * MS),
         ],
-        "a wait (the wait after an RNR NAK): nothing instead of SEND_ONLY",
+        "a wait (the wait after an RNR NAK): a SEND_ONLY is missing",
         "rnr-retry",
     ),
     (  # it is the held packet that writes
@@ -749,7 +747,7 @@ NEEDED: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
             NO_DATA.altered(fields={"aeth.syndrome": 0x25}),
             Wait(LONG),
         ],
-        "a wait (the ACK timer): nothing instead of READ_REQUEST",
+        "a wait (the ACK timer): a READ_REQUEST is missing",
         "retry-count",
     ),
     (  # what comes before a duplicate ACK counts for no retry behind it
@@ -805,7 +803,7 @@ NEEDED: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
             Packet(int(OpCode.RC_SEND_LAST), length=8),
         ],
         "SEND_LAST (while a request behind a gap is to be answered): "
-        "NAK PSN_SEQUENCE_ERROR instead of nothing",
+        "a NAK PSN_SEQUENCE_ERROR too many",
         "psn-ahead",
     ),
     (
@@ -842,14 +840,14 @@ NEEDED: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
             SEND.altered(psn=("expected", -1), held=True),
             Receive(2, pair=1),
         ],
-        "SEND_ONLY (while another queue pair answers): nothing instead of ACK",
+        "SEND_ONLY (while another queue pair answers): an ACK is missing",
         "qp-state-actions",
     ),
     (
         "error-drops-replies-of-others",
         Connection(pairs=2),
         [ADD.altered(length=8, held=True), ADD.altered(length=8, pair=1)],
-        "FETCH_ADD (while another queue pair answers): nothing instead of NAK INVALID_REQUEST",
+        "FETCH_ADD (while another queue pair answers): a NAK INVALID_REQUEST is missing",
         "qp-state-actions",
     ),
     (  # a NAK of the last packet acknowledges those before it, and completes nothing
@@ -900,14 +898,14 @@ NEEDED: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
             SEND.altered(pair=1, held=True),
             SWAP,
         ],
-        "COMPARE_SWAP (while another queue pair answers): nothing instead of ACK",
+        "COMPARE_SWAP (while another queue pair answers): an ACK is missing",
         "qp-state-actions",
     ),
     (  # the last packet has the PSN of those before it
         DROPPED,
         Connection(receives=0),
         [SEND.altered(held=True), SEND.altered(held=True), SEND_LAST],
-        "SEND_LAST (while earlier responses wait): nothing instead of RNR NAK wait=0.64ms",
+        "SEND_LAST (while earlier responses wait): an RNR NAK wait=0.64ms is missing",
         "ack-order, docs/reference/transport.md#receive-missing",
     ),
     (  # a sequence NAK has the PSN that is expected
@@ -915,14 +913,14 @@ NEEDED: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
         Connection(receives=0),
         [SEND.altered(psn=("expected", 1), held=True), SEND],
         "SEND_ONLY (while a request behind a gap is to be answered): "
-        "nothing instead of NAK PSN_SEQUENCE_ERROR",
+        "a NAK PSN_SEQUENCE_ERROR is missing",
         "ack-order, docs/reference/transport.md#psn-ahead",
     ),
     (
         DROPPED,
         Connection(receives=1),
         [SEND.altered(held=True), SEND],
-        "SEND_ONLY (while earlier responses wait): nothing instead of ACK",
+        "SEND_ONLY (while earlier responses wait): an ACK is missing",
         "ack-order, docs/reference/transport.md#ack-due",
     ),
     (  # where another packet follows at once, only that shows what a held one has stored
@@ -953,7 +951,7 @@ NEEDED: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
             READ.altered(psn=("expected", 1), held=True),
             Packet(int(OpCode.RC_RDMA_WRITE_MIDDLE), length=256, pair=1),
         ],
-        "WRITE_MIDDLE (while another queue pair answers): READ_REQUEST instead of nothing",
+        "WRITE_MIDDLE (while another queue pair answers): a READ_REQUEST too many",
         "qp-state-actions",
     ),
     (  # some bytes of it are stored
@@ -989,7 +987,7 @@ NEEDED: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
             NO_DATA.altered(psn=("una", -2)),
             Wait(100 * MS),
         ],
-        "a wait after a response that comes again: nothing instead of WRITE_FIRST",
+        "a wait after a response that comes again: a WRITE_FIRST is missing",
         "response-duplicate",
     ),
     (  # a NAK with a reserved code acknowledges what is before it, as every NAK does
@@ -1115,7 +1113,7 @@ def test_a_waiting_ack_that_is_dropped_breaks_the_rule_of_acks_due() -> None:
         connection=Connection(receives=1),
     )
 
-    assert name.text == "READ_REQUEST (while earlier responses wait): nothing instead of ACK"
+    assert name.text == "READ_REQUEST (while earlier responses wait): an ACK is missing"
     assert name.rule.endswith("#ack-due")
 
 
@@ -1127,3 +1125,30 @@ def test_a_range_behind_a_window_breaks_the_rules_of_keys_and_of_windows(anchor:
 
     assert "a range that ends behind its window" in name.text
     assert f"#{anchor}" in name.rule
+
+
+def test_a_request_does_not_say_that_it_has_a_fault_which_it_has_lost() -> None:
+    made = wrong(READ, bth__pkey=0x1234, reth__rkey=0).altered(why="partition")
+    response = wrong(Packet(ACK, ("una", 0)), aeth__syndrome=33).altered(why="RNR NAK")
+    original = Case(USUAL, (made, response))
+    right = Case(USUAL, (READ.altered(why="partition"), response))
+    still_wrong = Case(USUAL, (wrong(READ, reth__rkey=0).altered(why="partition"),))
+
+    steps = without_old_faults(right, original, SPEC).steps
+
+    assert [each.why for each in steps if isinstance(each, Packet)] == ["", "RNR NAK"]
+    assert without_old_faults(still_wrong, original, SPEC) == still_wrong
+    assert without_old_faults(original, original, SPEC) == original
+
+
+def test_a_time_says_what_is_retransmitted_then() -> None:
+    connection = Connection(timeout=8)
+    name = named(
+        "rnr-wait-of-the-code-before",
+        Post(int(WROpcode.RDMA_WRITE)),
+        wrong(Packet(ACK, ("una", 0)), aeth__syndrome=44),
+        Wait(20 * MS),
+        connection=replace(connection, timeout=0),
+    )
+
+    assert name.text == "a wait (the wait after an RNR NAK): it retransmits WRITE_ONLY too early"

@@ -70,6 +70,17 @@ def test_ladder_has_actions_and_packets_of_both_sides_in_order() -> None:
     ]
 
 
+def test_a_packet_says_each_field_that_its_case_sets() -> None:
+    fields = {"bth.pkey": 0x1234, "bth.mig_req": 0, "reth.rkey": 7, "reth.dma_len": 8}
+    read = Packet(int(OpCode.RC_RDMA_READ_REQUEST), fields=fields)
+
+    text = next(text for kind, _, text in rows(part(Case(CASE.connection, (read, *CASE.steps)))))
+
+    assert "bth.pkey=4660" in text
+    assert "bth.mig_req=0" in text
+    assert "rkey=0x7" in text
+
+
 def test_expected_stands_beside_got() -> None:
     text = part()
 

@@ -11,24 +11,39 @@ from ibwire.fuzz.judge.explanation import Replay, changed, explained, with_value
 from ibwire.rc.profile import Profile
 
 Shown = Callable[[Choice, Profile, Profile], bool]
-"""Whether a witness of a choice shows it; given are the references with it and without it."""
+"""What the witnesses of a choice say; given are the references with it and without it."""
 
 
 def explained_alone(
-    case: Case, profile: Profile, choices: Sequence[Choice], replay: Replay, is_shown: Shown
+    case: Case,
+    profile: Profile,
+    choices: Sequence[Choice],
+    replay: Replay,
+    *,
+    is_shown: Shown,
+    is_refuted: Shown,
 ) -> tuple[Profile, Difference | None]:
     """The reference with those choices that explain the most of a case, and what is left.
 
     A choice that explains only a part of a case must be shown by its own witness: else it may be
-    one that the target does not make, which hides a fault and shows another difference instead.
+    one that the target does not make, which hides a fault and shows another difference instead. One
+    that explains all must not be refuted by it: a target that does the usual thing there does not
+    make the choice.
+
+    is_shown: whether a witness shows a choice. is_refuted: whether one speaks against it.
     """
+
+    def _is_wrong(choice: Choice, with_it: Profile, without_it: Profile) -> bool:
+        if difference is not None or choice.is_always_shown:
+            return not is_shown(choice, with_it, without_it)
+        return is_refuted(choice, with_it, without_it)
+
     while True:
         nearest, difference = explained(case, profile, choices, replay)
         wrong = [
             choice
             for choice in changed(profile, nearest, choices)
-            if (difference is not None or choice.is_always_shown)
-            and not is_shown(choice, nearest, with_values(nearest, profile, [choice]))
+            if _is_wrong(choice, nearest, with_values(nearest, profile, [choice]))
         ]
         if not wrong:
             return nearest, difference

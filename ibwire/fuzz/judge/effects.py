@@ -27,6 +27,7 @@ from ibwire.rc.work import WCFlags, WCStatus
 from ibwire_layers import syndrome as aeth
 from ibwire_layers.errors import DecodeError
 from ibwire_layers.headers import AETH
+from ibwire_layers.opcodes import INFO
 from ibwire_layers.packet import Packet as WholePacket
 from ibwire_layers.syndrome import AckKind
 
@@ -62,7 +63,7 @@ def effect_of(difference: Difference) -> Effect:
         case Kind.COMPLETION:
             return replace(_completion(difference), is_executed=True)
         case Kind.TIME:
-            return Effect("it sends at another time", "time", f"C9-141; {_TRANSPORT}ack-timeout")
+            return Effect(_timing(difference), "time", f"C9-141; {_TRANSPORT}ack-timeout")
         case Kind.MEMORY:
             return Effect("other bytes in its memory", "memory", is_executed=True)
         case Kind.EVENT:
@@ -174,6 +175,10 @@ def _answer(difference: Difference) -> Effect:
         return Effect(f"{got} instead of {expected}", "RNR timer", RNR_TIMER)
     if expected != got:
         text = f"{_or_nothing(got)} instead of {_or_nothing(expected)}"
+        if extra is not None and difference.expected:
+            text = f"{_article(got)} {got} too many"
+        elif missing is not None and difference.got:
+            text = f"{_article(expected)} {expected} is missing"
         group = _treatment(expected, got)
         nak = got if "NAK" in got and "NAK" not in expected else ""
         return Effect(text, group, is_executed=group in ("executed", "an answer"), nak=nak)
@@ -230,6 +235,26 @@ def _is_positive(frame: object) -> bool:
     assert isinstance(frame, bytes)
     header = WholePacket.parse(frame).extension(AETH)
     return header is not None and aeth.kind(header.syndrome) is AckKind.ACK
+
+
+def _timing(difference: Difference) -> str:
+    """What is sent at another time."""
+    times = enumerate(zip(difference.expected, difference.got, strict=False))
+    place = next((at for at, (due, sent) in times if due != sent), 0)
+    if place >= len(difference.frames):
+        return "it sends at another time"
+    due, sent = difference.expected[place], difference.got[place]
+    assert isinstance(due, int)
+    assert isinstance(sent, int)
+    frame = difference.frames[place]
+    packet = parsed(frame)
+    info = None if packet is None else INFO.get(packet.bth.opcode)
+    verb = "retransmits" if info is not None and not info.is_response else "sends"
+    return f"it {verb} {verdict(frame)} too {'late' if sent > due else 'early'}"
+
+
+def _article(noun: str) -> str:
+    return "an" if noun[:1] in "AEIO" or noun.startswith("RNR") else "a"
 
 
 def _or_nothing(verdict: str) -> str:

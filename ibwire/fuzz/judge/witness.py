@@ -159,6 +159,18 @@ def is_shown(
     )
 
 
+def is_refuted(
+    name: str, cases: Sequence[tuple[str, Case]], profile: Profile, other: Profile, replay: Replay
+) -> bool:
+    """Whether a target does in all witnesses of a choice what the reference without it does.
+
+    It does not count where the reference with the choice does the same.
+    """
+    own = [case for field_name, case in cases if field_name == name]
+    telling = [case for case in own if not _agrees(case, profile, replay)]
+    return bool(telling) and all(_agrees(case, other, replay) for case in own)
+
+
 def _singles(
     found: Fingerprint,
     cases: Sequence[tuple[str, Case]],
