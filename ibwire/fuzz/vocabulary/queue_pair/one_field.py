@@ -214,7 +214,7 @@ PROBE = int(OpCode.RC_RDMA_WRITE_ONLY)
 PROBED = 3
 """Of four cases of an exchange this one has another packet after the one that is changed."""
 
-BARE = 6
+BARE = 3
 """The first cases of each exchange have no packet but the one that is changed: what that shows
 alone is found soonest.
 """
