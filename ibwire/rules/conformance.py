@@ -78,8 +78,9 @@ class Conformance:
         self._flows = Flows()
         self._services: dict[tuple[str, str, int], Service] = {}
         """Service by source, destination and queue pair, the first that was seen."""
-        self._is_other_service: dict[int, bool] = {}
-        """Flow -> whether its queue pair received packets of another service before."""
+        self._other_service = np.zeros(1024, np.int8)
+        """By flow, whether its queue pair received packets of another service before; -1 where it
+        did not, 0 where that has not been asked."""
         self._tally = integrity.Tally()
         self._constants = Constants()
         self._checks_constants = any(map(self._collector.wants, constant.RULES))
@@ -167,19 +168,22 @@ class Conformance:
         """Find queue pairs that receive opcodes of several services."""
         rows = np.flatnonzero(chunk.opcode != OpCode.CNP)
         of_row = flow[chunk.rows[rows]]
-        numbers: list[int] = np.flatnonzero(np.bincount(of_row[of_row >= 0])).tolist()
-        for number in numbers:
-            if number not in self._is_other_service:
-                key = self._flows.keys[number]
-                first = self._services.setdefault((key.src, key.dst, key.dst_qpn), key.service)
-                self._is_other_service[number] = first is not key.service
-        others = {number for number in numbers if self._is_other_service[number]}
-        for number, group in _grouped(of_row, rows) if others else ():
-            if number in others:
-                key = self._flows.keys[number]
-                first = self._services[key.src, key.dst, key.dst_qpn]
-                words = f"{key.service.name} packets to a queue pair that was sent {first.name}"
-                self._add(sequences.SERVICE, number, chunk, group, words)
+        numbers = np.flatnonzero(np.bincount(of_row[of_row >= 0]))
+        if len(self._flows.keys) > len(self._other_service):
+            more = 2 * len(self._flows.keys) - len(self._other_service)
+            self._other_service = np.pad(self._other_service, (0, more))
+        for number in numbers[self._other_service[numbers] == 0].tolist():
+            key = self._flows.keys[number]
+            first = self._services.setdefault((key.src, key.dst, key.dst_qpn), key.service)
+            self._other_service[number] = 1 if first is not key.service else -1
+        if not (self._other_service[numbers] > 0).any():
+            return
+        of_row = np.where(self._other_service[of_row] > 0, of_row, -1)
+        for number, group in _grouped(of_row, rows):
+            key = self._flows.keys[number]
+            first = self._services[key.src, key.dst, key.dst_qpn]
+            words = f"{key.service.name} packets to a queue pair that was sent {first.name}"
+            self._add(sequences.SERVICE, number, chunk, group, words)
 
     def _add(
         self,

@@ -73,9 +73,12 @@ def _is_malformed(chunk: Chunk) -> Mask:
     cnps = chunk.are(_CNP)
     if not cnps.any():
         return cnps
-    wrong = [chunk[field] != value for field, value in _FIELDS.items()]
-    mask: Mask = cnps & np.any([*wrong, chunk["cnp.reserved"].any(axis=1)], axis=0)
-    return mask
+    at = np.flatnonzero(cnps)
+    wrong = chunk["cnp.reserved"][at].any(axis=1)
+    for field, value in _FIELDS.items():
+        wrong |= chunk[field][at] != value
+    cnps[at] = wrong
+    return cnps
 
 
 def _form(chunk: Chunk, row: int) -> str:
