@@ -65,6 +65,8 @@ KEEP_MESSAGES: Final = 512
 AETH_RESPONSES = frozenset(code for code, info in INFO.items() if AETH in info.headers)
 """The opcodes of responses with an AETH."""
 _IS_AETH = opcode_table(AETH_RESPONSES)
+_ENDS_OF_OTHERS = ENDS - READ_REQUESTS
+"""The opcodes with which messages end that are no READs."""
 _NEVER: Final = 1 << 62
 """Beyond all PSNs."""
 
@@ -186,7 +188,7 @@ class Messages(ConnectionCheck):
     def _was_not_counted(self, packet: TransportPacket, status: PacketStatus) -> bool:
         """Whether a message that ends here was not seen before, though its PSN was passed: the
         READ before it seemed to reach so far, while the path MTU was not known."""
-        if status is not RETRANSMITTED or packet.opcode not in ENDS - READ_REQUESTS:
+        if status is not RETRANSMITTED or packet.opcode not in _ENDS_OF_OTHERS:
             return False
         psn, since = self.history.unwrapped(packet.psn), self._since
         if psn is None or since is None or not self._ends or psn < max(since, self._ends[0]):
