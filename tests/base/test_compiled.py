@@ -80,7 +80,8 @@ def test_no_class_elsewhere_inherits_from_a_compiled_one() -> None:
         text = path.read_text(encoding="utf-8")
         imported = set(re.findall(r"\w+", " ".join(imports.findall(text))))
         for name, bases in re.findall(r"^class (\w+)\(([^)]*)\)", text, re.MULTILINE):
-            if (imported - open_to_all) & set(re.findall(r"\w+", bases)):
+            classes = re.sub(r"\[.*\]", "", bases)  # what they hold may be compiled
+            if (imported - open_to_all) & set(re.findall(r"\w+", classes)):
                 heirs.append(f"{path.name}: {name}")
 
     assert heirs == []

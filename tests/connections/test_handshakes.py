@@ -323,7 +323,8 @@ def test_endless_requests_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -
     found = [each for columns in captured(frames + last) for each in listener.take(columns)]
 
     assert qpns(found) == [(0x111, 0x222)]
-    kept: Sequence[Any] = [value for value in vars(listener).values() if hasattr(value, "popitem")]
+    values = [getattr(listener, name) for name in dir(listener) if name[:2] != "__"]
+    kept: Sequence[Any] = [value for value in values if hasattr(value, "popitem")]
     assert len(kept) == 5
     assert all(kept)
     assert all(len(table) <= 16 for table in kept)
