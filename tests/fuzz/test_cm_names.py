@@ -101,3 +101,12 @@ def test_a_finding_names_what_a_manager_breaks(
 
     assert name.text == text
     assert name.rule.endswith(f"#{rule}")
+
+
+def test_a_field_that_is_treated_otherwise_has_one_cause_in_all_states() -> None:
+    other = said("REQ", req__local_ca_guid=("own.guid", 1))
+    waiting = named("stale-without-guid", [said("REQ"), other], "REQ_RCVD")
+    answered = named("stale-without-guid", [*ACCEPTED, other], "REP_SENT")
+
+    assert waiting.causes == answered.causes != ()
+    assert waiting.rule == answered.rule == "IBA 12.9; docs/reference/cm.md#resending"

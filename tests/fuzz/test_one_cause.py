@@ -87,6 +87,19 @@ FAULTS = {
         "        if is_ack and psn == 0:\n            return\n"
         "        ahead = (psn - sends.una) & MASK\n        habits",
     ),
+    "a READ of several packets takes one PSN more": Patch(
+        "rc/requester.py",
+        "                following = (wqe.first_psn + wqe.packets) & MASK\n"
+        "                sends.cursor += 1\n",
+        "                following = (wqe.first_psn + wqe.packets + (wqe.packets > 1)) & MASK\n"
+        "                sends.cursor += 1\n",
+    ),
+    "after an RNR wait it goes on with the second packet": Patch(
+        "rc/send_queue.py",
+        "            timers.rnr = None\n            self.restart(self.una)\n",
+        "            timers.rnr = None\n"
+        "            self.restart(self.una + (self.next_psn - self.una > 1) & MASK)\n",
+    ),
     "nothing is begun after something was answered": Patch(
         "rc/requester.py",
         "        if wqe.fence and sends.reads:\n",
@@ -402,3 +415,40 @@ def test_silence_does_not_show_that_a_response_is_not_taken() -> None:
     )
 
     assert "as if" not in found.text
+
+
+def test_a_p_key_that_is_not_compared_is_one_finding_with_any_index() -> None:
+    usual, of_index = names(
+        "pkey-ignored",
+        (USUAL, [wrong(SEND, bth__pkey=0x1234)]),
+        (Connection(pkey_index=2), [wrong(SEND, bth__pkey=0xFFFF)]),
+    )
+
+    assert usual.group in of_index.wider
+
+
+def test_psns_of_its_own_requests_have_their_own_rule() -> None:
+    (found,) = names(
+        "a READ of several packets takes one PSN more",
+        (USUAL, [Post(int(WROpcode.RDMA_READ), 513), Post(int(WROpcode.RDMA_READ), 8)]),
+    )
+
+    assert found.rule == "IBA 9.7.2; docs/reference/transport.md#psn-count"
+
+
+def test_a_restart_at_another_packet_after_an_rnr_wait_has_one_cause() -> None:
+    found = names(
+        "after an RNR wait it goes on with the second packet",
+        (USUAL, [Post(int(WROpcode.RDMA_WRITE), 513), NOT_READY, Wait(20_000_000_000)]),
+        (
+            USUAL,
+            [
+                Post(int(WROpcode.RDMA_WRITE), 769),
+                wrong(Packet(ACK, ("una", 1)), aeth__syndrome=42),
+                Wait(20_000_000_000),
+            ],
+        ),
+    )
+
+    assert len({each.causes for each in found}) == 1
+    assert all("#rnr-wait" in each.rule for each in found)

@@ -13,7 +13,7 @@ from ibwire.fuzz.case import Case, CaseError, Connection, Packet, Role, Step, fr
 from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.judge.naming import name_of
-from ibwire.fuzz.judge.profiles import UNCHECKED, profile_of, without_checking
+from ibwire.fuzz.judge.profiles import MAY_BE_UNCHECKED, UNCHECKED, profile_of, without_checking
 from ibwire.fuzz.run_file import Session, Settings
 from ibwire.fuzz.run_file import load as load_session
 from ibwire.fuzz.saved import case_text, parse_case
@@ -158,6 +158,11 @@ def test_only_fields_of_packets_can_be_left_out() -> None:
 
     with pytest.raises(CaseError, match=r"choices\.unchecked: 'completion\.status', not fields"):
         profile_of(case.profile, from_json(to_json(case)).choices)
+
+
+def test_fields_by_which_something_else_is_decided_are_always_compared() -> None:
+    """What comes of another PSN or of other credits would be named as another fault."""
+    assert MAY_BE_UNCHECKED.isdisjoint({"bth.psn", "bth.opcode", "aeth.syndrome"})
 
 
 def test_a_run_that_is_resumed_still_knows_the_fields(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from ibwire.fuzz.judge.concurrency import DUPLICATE_RULES
 from ibwire.fuzz.judge.effects import OF_FIELD, Effect
 from ibwire.fuzz.judge.findings import PARTS_OF_COMPLETION, first_verdicts, part_of
 from ibwire.fuzz.judge.request_names import UC_BEGINS
-from ibwire.fuzz.judge.scene import GAP_NAK, Scene
+from ibwire.fuzz.judge.scene import GAP_NAK, RNR_WAIT, Scene
 from ibwire.fuzz.judge.subject import About
 from ibwire.rc.work import WCOpcode
 from ibwire_layers.opcodes import INFO, Operation
@@ -45,7 +45,10 @@ def cause_of(scene: Scene, effect: Effect, about: About) -> Cause:
     if effect.group == "another NAK":
         expected, got = first_verdicts(scene.difference)
         return Cause((f"{got} instead of {expected} for {_operation(scene.step)}",))
-    if scene.difference.kind is not Kind.ANSWER or effect.group not in OF_FIELD:
+    is_answer = scene.difference.kind is Kind.ANSWER
+    if is_answer and about is RNR_WAIT and scene.difference.got:
+        return Cause((AFTER_RNR_WAIT,))
+    if not is_answer or effect.group not in OF_FIELD:
         return Cause()
     if scene.is_retransmission:
         return Cause((f"{effect.group} of what is retransmitted",))
@@ -141,6 +144,8 @@ _KINDS = dict.fromkeys((Operation.COMPARE_SWAP, Operation.FETCH_ADD), "atomics")
 
 _OPCODE = 3
 """Index of the opcode in a completion."""
+
+AFTER_RNR_WAIT = "what is retransmitted after the wait of an RNR NAK"
 
 _COUNTS = ("byte_len",)
 """Parts of completions that are numbers of something."""

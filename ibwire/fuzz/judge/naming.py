@@ -22,7 +22,7 @@ from ibwire.fuzz.case import (
     Wait,
     packet_text,
 )
-from ibwire.fuzz.judge.causes import cause_of, changed_number
+from ibwire.fuzz.judge.causes import AFTER_RNR_WAIT, cause_of, changed_number
 from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.concurrency import (
     ACK_DUE,
@@ -156,7 +156,11 @@ def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
         return Name(f"{text}: {effect.text}", rule, ERROR)
     if isinstance(step, Wait) and (response := scene.acknowledging) is not None:
         text = f"a wait after {response.what}: {effect.text}"
-        return Name(text, response.rule, response.group or f"after {response.what}: {effect.group}")
+        group = response.group or f"after {response.what}: {effect.group}"
+        if not response.rule.endswith(("#rnr-place", "#rnr-wait")):
+            return Name(text, response.rule, group)
+        rule = both(RNR_WAIT.rule, response.rule)
+        return Name(text, rule, group, causes=(AFTER_RNR_WAIT,))
     if _lacks_retry(scene, effect):
         return Name(f"{text}: {effect.text}", RETRY_COUNT, f"{about.what}: retries")
     if _lacks_rnr_retry(scene, effect):
@@ -216,6 +220,10 @@ def _with_cause(name: Name, scene: Scene, effect: Effect, about: About) -> Name:
     """A name with what it has in common with others, unless it is named after the queue pair."""
     if name.rule == ORDER:
         return replace(name, causes=(_OWN_WRAP,)) if is_of_requester(scene.step) else name
+    if scene.connection.srq and scene.difference.kind is Kind.COMPLETION:
+        name = replace(name, wider=(*name.wider, SHARED.group))
+    if about.group == PKEY.group:
+        return replace(name, wider=(*name.wider, _WRONG_PKEY))
     if name.group == about.group:
         return name
     cause = cause_of(scene, effect, about)
@@ -313,6 +321,7 @@ def _of_wrong(text: str, about: About, effect: Effect, scene: Scene) -> Name:
             text, rule = f"{text} after {before.what}", before.rule
     is_late = about.rule.endswith("#opcode-sequence") and effect.text.startswith(_LATER_NAKS)
     wider = (f"{about.what}: executed",) if is_late else ()
+    group = "another answer" if group == "payload" and about.rule in DUPLICATE_RULES else group
     what = "a duplicate SEND or WRITE" if about.rule == DUPLICATE_WRITE else about.what
     return Name(f"{text}: {effect.text}", rule, about.group or f"{what}: {group}", wider)
 
@@ -392,6 +401,8 @@ def _rule_of_right(about: About, effect: Effect, scene: Scene) -> str:
         return about.rule
     if _completes_too_much(scene):
         return _PARTIAL
+    if about.rule.endswith("#ack-coalescing") and effect.rule == STATUS:
+        return both(about.rule, effect.rule)
     if effect.rule:
         return effect.rule
     if not isinstance(scene.step, Packet):
@@ -496,11 +507,15 @@ def _rule_of_field(effect: Effect, scene: Scene) -> str:
     if not isinstance(scene.step, Post):
         if effect.group.startswith("reth."):
             return f"IBA 9.7.6; {_TRANSPORT}read-restart"
+        if effect.group == "bth.psn" and scene.about is RNR_WAIT:
+            return both(TIME.rule, RNR_WAIT.rule)
         if scene.is_retransmission:
             is_migrated = effect.group == "bth.mig_req" and scene.connection.rearmed
             return _MIGRATION if is_migrated else TIME.rule
     if not scene.is_reliable and effect.group == "bth.ack_req":
         return SERVICES[scene.service].rule
+    if effect.group == "bth.psn" and isinstance(scene.step, Post) and scene.is_reliable:
+        return _PSN_COUNT  # of its own requests
     return effect.rule
 
 
@@ -667,6 +682,9 @@ _FIELDS_OF_RULE = {"bth.psn": (DUPLICATE_WRITE,), "atomicacketh.orig": (DUPLICAT
 
 _MIGRATION = f"IBA 17.2.8, 9.7.6.1.3; {_TRANSPORT}migration, {_TRANSPORT}retry-count"
 """A path changes too early or too late, or retries are counted wrongly."""
+
+_WRONG_PKEY = "a wrong P_Key"
+"""The group of packets whose P_Key is no one's."""
 
 _OWN_WRAP = "PSNs of its own requests across the wrap"
 """What all have in common that goes wrong there at the requester."""

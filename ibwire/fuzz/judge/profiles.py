@@ -11,11 +11,14 @@ from ibwire.fuzz.case import KNOWN_FIELDS, CaseError
 from ibwire.fuzz.judge.choices import CHOICES
 from ibwire.rc.profile import PROFILES, Profile
 
-MAY_BE_UNCHECKED = KNOWN_FIELDS | {
+MAY_BE_UNCHECKED = (KNOWN_FIELDS - {"bth.psn", "bth.opcode", "aeth.syndrome"}) | {
     f"completion.{name}"
     for name in ("byte_len", "imm_data", "flags", "solicited", "pkey_index", "src_qp")
 }
-"""Fields of packets, and parts of completions."""
+"""Fields of packets, and parts of completions, by which nothing else is decided.
+
+What comes of other PSNs, or of other credits, would look like other faults.
+"""
 
 UNCHECKED = "unchecked"
 """Stands for fields that are not compared among the choices of a case."""

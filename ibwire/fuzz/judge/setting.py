@@ -11,7 +11,7 @@ from ibwire.fuzz.judge.request_names import NOT_READY, WRAP
 from ibwire.fuzz.judge.scene import SHORT, WRONG_LKEY, Scene
 from ibwire.fuzz.judge.subject import About
 from ibwire.rc.work import WCStatus
-from ibwire_layers.opcodes import INFO, Operation
+from ibwire_layers.opcodes import INFO, Operation, Position
 from ibwire_layers.psn import MASK
 
 
@@ -50,6 +50,10 @@ def _is_dropped_message(scene: Scene) -> bool:
     about = scene.about
     if scene.service != "UC" or scene.difference.kind is Kind.CRASH:
         return False
+    info = INFO.get(scene.step.opcode) if isinstance(scene.step, Packet) else None
+    is_whole = info is not None and info.position in (Position.ONLY, Position.LAST)
+    if scene.difference.kind is Kind.COMPLETION and is_whole and not scene.difference.got:
+        return False  # it was dropped: taken, it would complete with success
     is_unusual = about.is_wrong or not about.rule.endswith("#uc")
     return is_unusual and about.rule != NOT_READY.rule
 

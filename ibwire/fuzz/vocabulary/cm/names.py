@@ -12,6 +12,7 @@ from ibwire.fuzz.judge.naming import Name
 from ibwire.fuzz.targets.link.manager_link import MAD_START
 from ibwire.fuzz.vocabulary.cm.coverage import NOT_BEGUN
 from ibwire.fuzz.vocabulary.cm.encoding import FORMS
+from ibwire_layers.cm import CMAttribute
 from ibwire_layers.mad import MAD_SIZE
 
 SIZES = ("a datagram shorter than a MAD", "a datagram longer than a MAD")
@@ -53,7 +54,19 @@ def manager_name(difference: Difference, steps: Sequence[Step], state: str) -> N
         if any(map(_has_other_id, sent)):
             text = f"{step.message} with other IDs than before: {_treatment(difference)}"
             rule = _UNKNOWN
-    return Name(text, rule, text)
+    return Name(text, rule, text, causes=_causes(difference, step))
+
+
+def _causes(difference: Difference, step: Step) -> tuple[str, ...]:
+    """What differences have in common whatever the state is and the manager does: a wrong field."""
+    expected, got = first_verdicts(difference)
+    wrong = [f"{part}.{name}" for each in wrong_fields(difference) for part, name in each]
+    if wrong and expected.partition(" ")[0] == got.partition(" ")[0]:
+        return (f"{' '.join(dict.fromkeys(wrong))} of what is sent",)
+    if not isinstance(step, Mad) or not step.fields or difference.kind is Kind.CRASH:
+        return ()
+    what = oddity(step)
+    return () if what in SIZES else (f"{what}, treated otherwise",)
 
 
 def _has_other_id(message: Mad) -> bool:
@@ -64,12 +77,16 @@ def _has_other_id(message: Mad) -> bool:
 def _text(difference: Difference, step: Step, state: str) -> str:
     fields = [f"{part}.{name}" for each in wrong_fields(difference) for part, name in each]
     wrong = " ".join(dict.fromkeys(fields))
+    expected, got = first_verdicts(difference)
+    is_same = expected.partition(" ")[0] == got.partition(" ")[0]
     if isinstance(step, Command) and fields:
-        return f"{step.what}: {wrong} of the REQ"
+        message = expected.partition(" ")[0] if is_same else "REQ"
+        return f"{step.what}: {wrong} of the {message}"
+    if not isinstance(step, Mad | Packet) and fields and is_same:
+        return f"a wait in {state}: {wrong} of the {expected.partition(' ')[0]}"
     if not isinstance(step, Mad) or difference.kind is not Kind.ANSWER:
         return bucket_of(difference, step, state)
-    expected, got = first_verdicts(difference)
-    if fields and expected.partition(" ")[0] == got.partition(" ")[0]:  # the same message
+    if fields and is_same:  # the same message
         return f"{step.message}: {wrong} of the answer"
     what = oddity(step)
     if what not in SIZES and not step.fields:
@@ -94,6 +111,8 @@ def _rule(difference: Difference, step: Step, state: str) -> str:
     is_of_another = not is_given and "local_comm_id" in fields
     if "transaction_id" in fields and not is_of_another:
         return f"IBA 12.6; {_PAGE}transaction"
+    if any(part.endswith("rej") for part, _ in wrong) and not is_of_another:
+        return f"IBA 12.6.7; {_PAGE}reject-reasons"
     if isinstance(step, Command):
         return f"IBA 12.9; {_PAGE}{'request' if fields else 'handshake'}"
     if isinstance(step, Packet) and not isinstance(step, Mad):
@@ -106,10 +125,13 @@ def _rule(difference: Difference, step: Step, state: str) -> str:
         return f"IBA 12.6.7; {_PAGE}reject-reasons"
     is_outside = step.why in ENVELOPE or not _of_message(step.fields)
     if oddity(step) in SIZES or (step.fields and is_outside):
-        return f"IBA 13.4.2; {_PAGE}mad"
+        rules = f"IBA 13.4.2; {_PAGE}mad"
+        other = _message_on_wire(step)
+        return f"{rules}, {_PAGE}{_TAKEN_AS[other]}" if other in _TAKEN_AS else rules
     if any(name.endswith("_comm_id") or name in _QUEUE_PAIRS for name in step.fields):
         return _UNKNOWN
-    if state == _TIMEWAIT or "req.local_qpn" in step.fields:
+    is_of_sender = bool(step.fields) and _OF_SENDER.issuperset(step.fields)
+    if (state == _TIMEWAIT and not is_of_sender) or "req.local_qpn" in step.fields:
         return f"IBA 12.9; {_PAGE}teardown"  # what still has the queue pair of an old connection
     is_repeated = step.message == "REQ" and state != NOT_BEGUN
     is_repeated |= step.message == "REP" and state in _REPLIED
@@ -118,6 +140,13 @@ def _rule(difference: Difference, step: Step, state: str) -> str:
     if step.message == "REJ" and difference.kind is Kind.EVENT:
         return f"IBA 12.9; {_PAGE}states"
     return f"IBA 12.6, 12.9; {_PAGE}{_RULES[step.message]}"
+
+
+def _message_on_wire(step: Mad) -> str:
+    """The message whose attribute ID another one has; empty for none."""
+    number = step.fields.get("mad.attribute_id")
+    known = {int(each): each.name for each in CMAttribute}
+    return known.get(number, "") if isinstance(number, int) else ""
 
 
 def _of_message(names: Collection[str]) -> bool:
@@ -133,6 +162,8 @@ _REPLIED = ("REP_RCVD", "MRA_REP_SENT", "ESTABLISHED", "DREQ_SENT")
 _OF_SENDER = frozenset(("req.local_ca_guid",))
 """Fields by which a duplicate is told from a message of another connection manager."""
 _QUEUE_PAIRS = ("dreq.remote_qpn", "lap.remote_qpn", "dreq.remote_qpn_eecn")
+_TAKEN_AS = {"REQ": "resending", "REP": "handshake", "DREQ": "teardown", "SIDR_REQ": "sidr"}
+"""Whether another message counts as one of these or as a new one, by their attribute ID."""
 _RULES = {
     "REQ": "request",
     "MRA": "states",
