@@ -266,16 +266,20 @@ class PathMtu(ConnectionCheck):
     def mark_alone(cls, checks: Sequence[Self], run: Regular) -> None:
         """Packets that are larger than the path MTU."""
         histories = [each.history for each in checks]
-        known, knows = known_mtu(histories, run), knows_mtu(histories, run)
+        known = known_mtu(histories, run)
         mtu = np.where(known > 0, known, run.mtu)
-        size, limit = run.size, mtu[run.key]
-        run.mark_requests(knows & ~IS_FULL[run.opcode] & (size > limit) & (size <= LARGEST))
+        asked = run.size > mtu[run.key]
+        asked &= ~IS_FULL[run.opcode] & (run.size <= LARGEST)
+        answered = run.answer_size > mtu[run.answer_key]
+        answered &= ~IS_FULL[run.answer_opcode] & (run.answer_size <= LARGEST)
+        if not asked.any() and not answered.any():
+            return
+        knows = knows_mtu(histories, run)
+        run.mark_requests(knows & asked)
         knew = np.concatenate([[False], knows | IS_FULL[run.opcode]])[run.before]
         is_first = run.before == run.starts[run.answer_key]
         knew = np.where(is_first, known[run.answer_key] > 0, knew)
-        size, limit = run.answer_size, mtu[run.answer_key]
-        larger = ~IS_FULL[run.answer_opcode] & (size > limit) & (size <= LARGEST)
-        run.mark_responses(knew & larger)
+        run.mark_responses(knew & answered)
 
 
 class Write(ConnectionCheck):
