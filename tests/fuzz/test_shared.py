@@ -262,3 +262,12 @@ def test_a_queue_pair_of_another_type_leaves_the_window_where_it_is() -> None:
     emulation.reconnect(Connection(service="UC"))
 
     assert not emulation.owns_window
+
+
+def test_the_window_that_one_of_another_type_has_bound_comes_back() -> None:
+    emulation = Emulation(Connection(service="UC"))
+    assert emulation.owns_window
+
+    emulation.reconnect(Connection())
+
+    assert emulation.owns_window

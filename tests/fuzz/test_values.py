@@ -148,9 +148,24 @@ def test_every_reason_timeout_and_attribute_of_the_connection_manager_is_sent() 
     assert set(range(36)) <= values["rej.reason"]
     assert values["mra.service_timeout"] == set(range(32))
     assert set(range(0x30)) <= values["mad.attribute_id"]
+    for name in ("base_version", "mgmt_class", "class_version", "method"):
+        assert values[f"mad.{name}"] == set(range(0x100))
     for name, width in (("path_packet_payload_mtu", 4), ("local_cm_response_timeout", 5)):
         assert values[f"req.{name}"] == set(range(1 << width))
     assert set(range(8)) <= values["sidr_rep.status"]
+
+
+def test_every_bit_of_the_number_of_a_shared_receive_queue_is_wrong_once() -> None:
+    flipped = set()
+    for case in request_values():
+        reference = Emulation(case.connection)
+        for step in case.make(reference):
+            value = step.fields.get("xrceth.xrc_srq") if isinstance(step, Packet) else None
+            if isinstance(value, tuple):
+                right = reference.symbols["srqn"]
+                flipped.add(right ^ right + value[1])
+
+    assert flipped == {1 << bit for bit in range(24)}
 
 
 @pytest.mark.parametrize("role", MAKERS)

@@ -328,13 +328,14 @@ class Emulation:
             self.post_recv(connection.receives, number)
 
     def _take_window_back(self) -> None:
-        """Free the window of a queue pair that is gone, or of another than a new one.
+        """Free the window where the queue pair of most cases, or a new one, shall have it.
 
         Those with a shared receive queue are new for each connection. Without this the
-        first queue pair to bind the window on these devices would keep it for ever.
+        first queue pair to bind the window on these devices would keep it, even when it is gone.
         """
         window, owner = self._window, self._window.qp_num
-        is_kept = owner in self.device.qps and self._shared is None
+        takes = self._shared is not None or self.connection.service == "RC"
+        is_kept = owner in self.device.qps and not takes
         if owner is not None and owner != self.qp.number and not is_kept:
             self.device.keys.invalidate(window.rkey, self.end.pd, owner)
 

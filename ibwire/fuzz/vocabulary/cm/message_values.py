@@ -7,18 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 from ibwire.fuzz.case import MAXIMUM_TIME, Command, Connection, Mad, Step, Value, Wait
+from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.vocabulary.cm.encoding import FORMS
-from ibwire.fuzz.vocabulary.value_cases import ValueCase, fixed
+from ibwire.fuzz.vocabulary.value_cases import ValueCase
 
 USUAL = Connection()
 END = Wait(MAXIMUM_TIME)
 """Until everything is over that would happen by itself."""
-
-Exchange = Callable[[int], Sequence[Step]]
-"""Makes the steps of an exchange with this number."""
 
 
 @cache
@@ -27,15 +25,24 @@ def message_values() -> Sequence[ValueCase]:
     cases = []
     for make in _MAKERS:
         exchanges = list(make())
-        for begin in range(0, len(exchanges), AT_ONCE):
-            some = exchanges[begin : begin + AT_ONCE]
-            steps = [step for number, each in enumerate(some) for step in each(number)]
-            cases.append(fixed(USUAL, [*steps, END]))
+        for takes_time in (False, True):
+            alike = [each for each in exchanges if each.takes_time is takes_time]
+            for begin in range(0, len(alike), AT_ONCE):
+                some = alike[begin : begin + AT_ONCE]
+                cases.append(ValueCase(USUAL, partial(_steps_of, some, takes_time)))
     return cases
 
 
+def _steps_of(
+    exchanges: Sequence[Exchange], takes_time: bool, reference: Emulation
+) -> Sequence[Step]:
+    """The steps of a case, made when it comes; kept ones would slow garbage collection down."""
+    steps = [step for number, each in enumerate(exchanges) for step in each.steps(number)]
+    return [*steps, END] if takes_time else steps
+
+
 @dataclass(frozen=True, slots=True)
-class _Said:
+class Exchange:
     """A message of an exchange with another value in a field, and what comes before and after.
 
     Other messages are said by name, commands in small letters.
@@ -47,8 +54,13 @@ class _Said:
     values: Sequence[Value]
     after: Sequence[str] = ()
 
-    def __call__(self, number: int) -> Sequence[Step]:
-        """The steps of the exchange."""
+    @property
+    def takes_time(self) -> bool:
+        """Whether the field says how long something takes, or how often it is repeated."""
+        return self.field.endswith(_OF_TIME)
+
+    def steps(self, number: int) -> Sequence[Step]:
+        """The steps of the exchange. number: which one of its case it is."""
         changed = [self._changed(value, number) for value in self.values]
         return [*_usual(self.before, number), *changed, *_usual(self.after, number)]
 
@@ -69,7 +81,7 @@ def _request_fields() -> Iterator[Exchange]:
     """Each value of the narrow fields of requests, each bit of others of at most a byte."""
     for message, name, values in _fields(("REQ", "SIDR_REQ")):
         for value in values:
-            yield _Said((), message, name, [value], ["accept"])
+            yield Exchange((), message, name, [value], ["accept"])
 
 
 def _answer_fields() -> Iterator[Exchange]:
@@ -77,9 +89,9 @@ def _answer_fields() -> Iterator[Exchange]:
     for message, name, values in _fields(("REP", "SIDR_REP")):
         for value in values:
             if message == "REP":
-                yield _Said(ASKED, message, name, [value], ["ready"])
+                yield Exchange(ASKED, message, name, [value], ["ready"])
             else:
-                yield _Said(["resolve"], message, name, [value])
+                yield Exchange(["resolve"], message, name, [value])
 
 
 def _fields(messages: Sequence[str]) -> Iterator[tuple[str, str, Sequence[int]]]:
@@ -87,41 +99,39 @@ def _fields(messages: Sequence[str]) -> Iterator[tuple[str, str, Sequence[int]]]
     for message in messages:
         form = FORMS[message]
         for entry in form.kind.FIELDS[:-1]:
-            if entry.size <= NARROW and "reserved" not in entry.name:
+            if entry.size <= NARROW and not entry.name.startswith(_RARE):
                 yield message, entry.name, range(1 << entry.size)
             elif entry.size <= BYTE:
                 bits = [1 << bit for bit in range(entry.size)]
-                edges = {*range(min(8, 1 << entry.size)), *bits, (1 << entry.size) - 1}
+                edges = {*range(min(FIRST, 1 << entry.size)), *bits, (1 << entry.size) - 1}
                 yield message, entry.name, sorted(edges)
 
 
 def _reject_reasons() -> Iterator[Exchange]:
     """A REJ for each reason, in answer to a request and to a REP; of each message."""
-    for reason in range(REASONS):
+    for reason in (*range(REASONS), *(1 << bit for bit in range(6, 16)), 0xFFFF):
         for before in (ASKED, OFFERED):
-            yield _Said(before, "REJ", "reason", [reason])
+            yield Exchange(before, "REJ", "reason", [reason])
     for about in range(4):
         for before in (ASKED, OFFERED, ESTABLISHED):
-            yield _Said(before, "REJ", "message_rejected", [about])
+            yield Exchange(before, "REJ", "message_rejected", [about])
 
 
 def _receipts() -> Iterator[Exchange]:
     """An MRA with each service timeout, and about each message."""
     for code in range(32):
         for before in (ASKED, OFFERED):
-            yield _Said(before, "MRA", "service_timeout", [code])
+            yield Exchange(before, "MRA", "service_timeout", [code])
     for about in range(4):
         for before in (ASKED, OFFERED, ESTABLISHED):
-            yield _Said(before, "MRA", "message_mraed", [about])
+            yield Exchange(before, "MRA", "message_mraed", [about])
 
 
 def _headers() -> Iterator[Exchange]:
     """Each value of the MAD header that could be meant, and each bit that is not looked at."""
     for name, values in _MAD:
-        for message in ("DREQ", "SIDR_REQ"):
-            for begin in range(0, len(values), AT_ONCE):
-                some = values[begin : begin + AT_ONCE]
-                yield _Said(ESTABLISHED, message, name, some, [message])
+        for begin in range(0, len(values), AT_ONCE):
+            yield Exchange(ESTABLISHED, "DREQ", name, values[begin : begin + AT_ONCE], ["DREQ"])
 
 
 def _identifiers() -> Iterator[Exchange]:
@@ -134,7 +144,7 @@ def _identifiers() -> Iterator[Exchange]:
         for name, symbol, width in names:
             # One of the two has only this bit changed.
             others = [(symbol, sign << bit) for bit in range(width) for sign in (1, -1)]
-            yield _Said(before, message, name, others, [message])
+            yield Exchange(before, message, name, others, [message])
 
 
 ASKED: Sequence[str] = ("connect",)
@@ -151,19 +161,27 @@ NARROW = 5
 BYTE = 8
 """Bits of a field that is not wide."""
 
+FIRST = 8
+"""Of a byte so many values are tried beside its bits: those that counts and codes have."""
+
 REASONS = 40
 """Reasons of a REJ, of which 35 is the last that has a name (IBA 12.6.7.2)."""
 
 AT_ONCE = 8
 """Exchanges of a case, and changed messages of an exchange that they leave as it is."""
 
+_OF_TIME = ("timeout", "retries", "delay", "message_mraed")
+
+_RARE = ("reserved", "primary_reserved", "alternate_")
+"""How fields begin whose values mean nothing, or something about a path that is seldom used."""
+
 _BITS = [1 << bit for bit in range(16)]
 _MAD: Sequence[tuple[str, Sequence[Value]]] = (
-    ("mad.base_version", [*range(4), *_BITS[:8]]),
-    ("mad.mgmt_class", range(0x40)),
-    ("mad.class_version", [*range(4), *_BITS[:8]]),
-    ("mad.method", [*range(0x10), *range(0x80, 0x90), *_BITS[:8]]),
-    ("mad.attribute_id", [*range(0x30), *_BITS]),
+    ("mad.base_version", range(0x100)),
+    ("mad.mgmt_class", range(0x100)),
+    ("mad.class_version", range(0x100)),
+    ("mad.method", range(0x100)),
+    ("mad.attribute_id", [*range(0x40), *_BITS]),
     ("mad.status", _BITS),
     ("mad.class_specific", _BITS),
     ("mad.reserved", _BITS),

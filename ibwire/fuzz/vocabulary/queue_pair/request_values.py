@@ -192,11 +192,9 @@ def _sizes() -> Iterator[ValueCase]:
     yield fixed(receives, [Packet(int(_O.RC_SEND_ONLY), length=each) for each in lengths])
     for pad in range(1, 4):
         for length in range(4):
-            for opcode in (_O.RC_RDMA_WRITE_ONLY, _O.RC_SEND_ONLY):
-                packet = Packet(int(opcode), length=8 + length)
-                right = -length & 3
-                wrong = with_field(packet, "bth.pad_count", right ^ pad)
-                yield fixed(USUAL, [wrong])
+            packet = Packet(int(_O.RC_RDMA_WRITE_ONLY), length=8 + length)
+            yield fixed(USUAL, [with_field(packet, "bth.pad_count", (-length & 3) ^ pad)])
+        yield fixed(USUAL, [with_field(SEND, "bth.pad_count", pad)])
 
 
 def _resources() -> Iterator[ValueCase]:
@@ -265,8 +263,10 @@ def _memory_bits() -> Iterator[ValueCase]:
         (_atomic(_O.RC_FETCH_ADD, 0, 1), "atomiceth.rkey", "rkey", 32),
         (Packet(FORMS["SEND_INV"][3], length=8), "ieth.rkey", "mw.rkey", 32),
         (read(8, {}), "reth.va", "va", 64),
+        (Packet(int(_O.XRC_SEND_ONLY), length=8), "xrceth.xrc_srq", "srqn", 24),
     )
     for packet, name, symbol, width in right:
+        connection = Connection(service="XRC_RECV") if symbol == "srqn" else USUAL
         for bit in range(width):
 
             def flipped(
@@ -279,7 +279,7 @@ def _memory_bits() -> Iterator[ValueCase]:
                 known = reference.symbols[symbol]
                 return [with_field(packet, name, (symbol, (known ^ 1 << bit) - known))]
 
-            yield ValueCase(USUAL, flipped)
+            yield ValueCase(connection, flipped)
     for bit in range(32):
         yield fixed(USUAL, [with_field(WRITE, "reth.dma_len", 8 ^ 1 << bit)])
 
