@@ -100,6 +100,11 @@ FAULTS = {
         "            timers.rnr = None\n"
         "            self.restart(self.una + (self.next_psn - self.una > 1) & MASK)\n",
     ),
+    "one credit too many": Patch(
+        "rc/responder.py",
+        "            return credit_code(len(self.receives.waiting))\n",
+        "            return credit_code(len(self.receives.waiting)) + 1\n",
+    ),
     "nothing is begun after something was answered": Patch(
         "rc/requester.py",
         "        if wqe.fence and sends.reads:\n",
@@ -452,3 +457,23 @@ def test_a_restart_at_another_packet_after_an_rnr_wait_has_one_cause() -> None:
 
     assert len({each.causes for each in found}) == 1
     assert all("#rnr-wait" in each.rule for each in found)
+
+
+def test_a_request_of_a_shared_queue_that_a_dropped_message_does_not_end_has_both_rules() -> None:
+    (found,) = names(
+        "refused-request-back-in-srq",
+        (Connection(service="UC", srq=1), [Packet(int(OpCode.UC_SEND_FIRST))]),
+    )
+
+    assert found.rule.endswith("#srq, docs/reference/transport.md#uc")
+
+
+def test_credits_that_are_wrong_by_as_much_in_every_ack_have_one_cause() -> None:
+    every, later = names(
+        "one credit too many",
+        (USUAL, [SEND]),
+        (USUAL, [wrong(SEND, bth__ack_req=0), Packet(int(OpCode.RC_RDMA_WRITE_ONLY))]),
+    )
+
+    assert every.causes == ("credits +1 in every ACK",)
+    assert every.causes[0] in later.wider

@@ -89,7 +89,7 @@ def _stores_otherwise(scene: Scene) -> bool:
 def _of_answer(scene: Scene, effect: Effect, about: About) -> Cause:
     """Keys of a field of a response."""
     field = effect.group
-    change = changed_number(scene.difference, field)
+    change = changed_number(scene.difference, "aeth.syndrome" if field == "credits" else field)
     always = f"{field} {change:+} in every ACK" if change else ""
     answer, _ = first_verdicts(scene.difference)
     is_first = len(scene.subjects) == 1

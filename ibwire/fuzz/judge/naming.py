@@ -70,7 +70,7 @@ from ibwire.fuzz.judge.request_names import (
     WRAP,
     rule_of_operation,
 )
-from ibwire.fuzz.judge.response_names import INSIDE_MESSAGE
+from ibwire.fuzz.judge.response_names import INSIDE_MESSAGE, SCATTERED
 from ibwire.fuzz.judge.scene import (
     ACK_WAIT,
     ENOUGH,
@@ -308,6 +308,12 @@ def _of_wrong(text: str, about: About, effect: Effect, scene: Scene) -> Name:
             rule = _rule_of_field(effect, scene)
     if effect.rule in (SOLICITED, RNR_TIMER):
         rule = effect.rule
+    elif _lacks_shared_completion(scene):
+        rule = both(SHARED.rule, about.treatment or rule)
+    elif about.what == SCATTERED.what and WCStatus.LOC_PROT_ERR in statuses_of(
+        scene.difference.got
+    ):
+        rule = both(WRONG_LKEY.rule, rule)
     elif _completes_too_much(scene):
         rule = _PARTIAL
     elif about.treatment and _is_noticed(effect, scene):
@@ -374,6 +380,16 @@ def _writes(step: Step) -> bool:
     """Whether a packet lets the device write into its memory."""
     info = INFO.get(step.opcode) if isinstance(step, Packet) else None
     return info is not None and info.operation in _WRITING
+
+
+def _lacks_shared_completion(scene: Scene) -> bool:
+    """Whether a message of UC that is dropped does not end its request of a shared queue.
+
+    Either it is not dropped, or the request goes back.
+    """
+    difference = scene.difference
+    is_missing = difference.kind is Kind.COMPLETION and not difference.got
+    return is_missing and scene.service == "UC" and bool(scene.connection.srq)
 
 
 def _is_noticed(effect: Effect, scene: Scene) -> bool:

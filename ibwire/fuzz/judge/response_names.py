@@ -112,7 +112,7 @@ def _data(reference: Emulation, wqe: SendWQE, packet: Packet, psn: int) -> About
 def _right(wqe: SendWQE, psn: int) -> About:
     """A right response: with several SGEs, which a minimised case needs, it is about those."""
     if len(wqe.wr.sg_list) > 1:
-        return _SCATTERED
+        return SCATTERED
     return _BEHIND_WRAP if psn < wqe.first_psn else _RESPONSE
 
 
@@ -221,7 +221,7 @@ _CREDITS = About(
     "IBA 9.7.7.2; docs/reference/transport.md#credits-limit",
     is_wrong=False,
 )
-_SCATTERED = About(
+SCATTERED = About(
     "a response for several SGEs", "IBA 9.7.2; docs/reference/transport.md#segmentation"
 )
 _BEHIND_WRAP = About(

@@ -47,6 +47,12 @@ def unheeded(case: Case, difference: Difference, profile: Profile) -> int | None
     return None
 
 
+def count_of_trials(case: Case) -> int:
+    """How many references are tried at most on a case."""
+    responses = sum(map(_is_response, case.steps)) if len(case.steps) <= LONGEST else 0
+    return 1 + responses if responses else 0
+
+
 def _shows(outcome: _Outcome, difference: Difference) -> bool:
     """Whether the last step of a reference has the outcome that it has for the device."""
     times, frames, completions, events = outcome

@@ -36,6 +36,7 @@ from ibwire.fuzz.judge.naming import Name, name_of
 from ibwire.fuzz.judge.profiles import unchecked_by
 from ibwire.fuzz.judge.replays import Replays
 from ibwire.fuzz.judge.scene import state_before
+from ibwire.fuzz.judge.unheeded import count_of_trials
 from ibwire.fuzz.judge.witnesses import WITNESSES
 from ibwire.fuzz.minimise import Shows, condense, minimise
 from ibwire.fuzz.report import HISTORY, Postponed, Report, RunState
@@ -223,7 +224,8 @@ class EmulatorTestbed(Testbed):
         return self._named[3]
 
     def _new_name(self, state: RunState, case: Case, left: Difference) -> Name:
-        self.explained += TWO_DEVICES // 2 + len(case.steps)
+        references = 2 + (count_of_trials(case) if self.vocabulary is QUEUE_PAIR else 0)
+        self.explained += references * (TWO_DEVICES // 2 + len(case.steps))
         if self.vocabulary is CONNECTION_MANAGER:
             reference = self.vocabulary.reference(case.connection, state.profile)
             before = state_before(reference, case, left.step)
