@@ -27,7 +27,8 @@ from ibwire.fuzz.judge.findings import (
     signature,
     wrong_fields,
 )
-from ibwire.fuzz.judge.naming import Name, without_old_faults
+from ibwire.fuzz.judge.naming import Name
+from ibwire.fuzz.judge.packet_faults import without_old_faults
 from ibwire.fuzz.judge.profiles import (
     MAY_BE_UNCHECKED,
     UNCHECKED,

@@ -24,7 +24,8 @@ from ibwire.fuzz.case import (
     Wait,
 )
 from ibwire.fuzz.judge.comparison import Difference, Kind
-from ibwire.fuzz.judge.naming import Name, name_of, without_old_faults
+from ibwire.fuzz.judge.naming import Name, name_of
+from ibwire.fuzz.judge.packet_faults import without_old_faults
 from ibwire.fuzz.judge.request_names import request
 from ibwire.fuzz.judge.response_names import about as response
 from ibwire.fuzz.targets.emulated_device import Emulation

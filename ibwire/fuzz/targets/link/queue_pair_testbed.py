@@ -38,7 +38,8 @@ from ibwire.fuzz.judge.exclusions import (
     opcode_on_wire,
 )
 from ibwire.fuzz.judge.findings import Finding, bucket_of, signature
-from ibwire.fuzz.judge.naming import Name, fault_in, name_of
+from ibwire.fuzz.judge.naming import Name, name_of
+from ibwire.fuzz.judge.packet_faults import fault_in
 from ibwire.fuzz.judge.subject import About
 from ibwire.fuzz.judge.witness import WITNESS, Witness
 from ibwire.fuzz.judge.witnesses import WITNESSES
