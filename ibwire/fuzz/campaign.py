@@ -10,22 +10,19 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 from ibwire.fuzz.case import Case, CaseError, Packet, RunsAway, Step
 from ibwire.fuzz.coverage import Answer, Cell, Coverage
 from ibwire.fuzz.guidance import Guided
 from ibwire.fuzz.judge.alone import explained_alone
 from ibwire.fuzz.judge.choices import Choice
-from ibwire.fuzz.judge.comparison import Difference, Kind
+from ibwire.fuzz.judge.comparison import Difference
 from ibwire.fuzz.judge.exclusions import WitnessExcluded
 from ibwire.fuzz.judge.explanation import changed, explanation, single_explanations, with_values
 from ibwire.fuzz.judge.findings import (
     Finding,
     distance,
     fields_at_fault,
-    signature,
-    wrong_fields,
 )
 from ibwire.fuzz.judge.naming import Name
 from ibwire.fuzz.judge.packet_faults import without_old_faults
@@ -40,7 +37,8 @@ from ibwire.fuzz.judge.profiles import (
     without_checking,
 )
 from ibwire.fuzz.judge.witness import WITNESS, Trials, differing, fingerprint, is_refuted, is_shown
-from ibwire.fuzz.minimise import never, without_groups
+from ibwire.fuzz.minimise import never
+from ibwire.fuzz.needed import needed_choices
 from ibwire.fuzz.report import HISTORY, MAXIMUM_BUCKETS, Postponed, Report, RunState, Search
 from ibwire.fuzz.stepper import Maker
 from ibwire.fuzz.targets.testbed import Confirmed, Testbed
@@ -602,7 +600,7 @@ class Campaign:
         difference = self.replay(case, strict)
         if difference is None or name.group in report.groups:
             return None
-        needed = self._needed(case, difference, strict)
+        needed = needed_choices(case, difference, strict, state.base, self.replay)
         case = replace(case, choices=conditions_of(needed, state.base))
         if self._testbed.vocabulary is QUEUE_PAIR:
             case = without_old_faults(case, original, state.profile)
@@ -657,35 +655,6 @@ class Campaign:
     def shortest(self, case: Case, difference: Difference, profile: Profile) -> Case:
         """The shortest case found that shows the same difference from this reference."""
         return self._testbed.shorten(self.state, case, difference, profile)
-
-    def _needed(self, case: Case, difference: Difference, profile: Profile) -> Profile:
-        """The reference with only those choices that a difference would not be the same without."""
-        usual, wanted = PROFILES[self.state.base], _nature(difference)
-        try:
-            found = self.replay(case, usual)
-        except RunsAway:
-            found = None
-        if found is not None and _nature(found) == wanted:
-            return usual
-        taken = choices_of(profile, self.state.base)
-
-        def is_same(names: Sequence[str]) -> bool:
-            changes: dict[str, Any] = {
-                name: getattr(usual, name) for name in taken if name not in names
-            }
-            try:
-                found = self.replay(case, replace(profile, **changes))
-            except RunsAway:
-                return False
-            return found is not None and _nature(found) == wanted
-
-        names: Sequence[str] = tuple(taken)
-        size = len(names)
-        while size := size // 2:
-            names = without_groups(names, is_same, size)
-        return replace(
-            profile, **{name: getattr(usual, name) for name in taken if name not in names}
-        )
 
     def judge(self, case: Case) -> tuple[Profile, Difference | None]:
         """A single case: the reference with the target's choices, and the remaining difference.
@@ -764,10 +733,3 @@ class Campaign:
     def replay(self, case: Case, profile: Profile | None = None) -> Difference | None:
         """Carry a case out on new devices: how the target differs, if it does."""
         return self._testbed.replay(case, profile or self.state.profile)
-
-
-def _nature(difference: Difference) -> object:
-    """Where and in what a target differs."""
-    if difference.kind is Kind.ANSWER:
-        return difference.step, signature(difference), wrong_fields(difference)
-    return difference.step, difference.kind, difference.expected, difference.got
