@@ -519,6 +519,26 @@ def test_another_source_port_of_a_right_response_has_its_own_rule() -> None:
     assert name.rule.endswith("#udp-source-port")
 
 
+def test_a_response_of_which_only_the_icrc_is_wrong_is_called_so() -> None:
+    case = Case(steps=(READ,))
+    (moment,) = moments(case, SPEC)
+    ((_, frame),) = moment.answers
+    other = bytes([*frame[:-1], frame[-1] ^ 1])
+
+    name = name_of(case, Difference(0, Kind.ANSWER, [frame], [other]), SPEC)
+
+    assert name.text == "READ_REQUEST: READ_RESPONSE_ONLY with a wrong ICRC"
+    assert name.rule == "IBA 7.8.1; docs/reference/wire-formats.md#icrc"
+
+
+def test_a_difference_in_a_wait_after_a_packet_ahead_has_a_name() -> None:
+    case = Case(steps=(WRITE.altered(psn=("expected", 1)), Wait(MS)))
+
+    name = name_of(case, Difference(1, Kind.EVENT, [], [0]), SPEC)
+
+    assert name.text.startswith("a wait")
+
+
 @pytest.mark.parametrize("missing", [1, 4])
 def test_a_response_with_fewer_bytes_is_called_so(missing: int) -> None:
     """Whether its padding tells it or only the length of its packet."""

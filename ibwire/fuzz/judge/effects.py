@@ -26,7 +26,7 @@ from ibwire.rc.attributes import EventType
 from ibwire.rc.work import WCFlags, WCStatus
 from ibwire_layers import syndrome as aeth
 from ibwire_layers.errors import DecodeError
-from ibwire_layers.headers import AETH
+from ibwire_layers.headers import AETH, ICRC_SIZE
 from ibwire_layers.opcodes import INFO
 from ibwire_layers.packet import Packet as WholePacket
 from ibwire_layers.syndrome import AckKind
@@ -185,6 +185,8 @@ def _answer(difference: Difference) -> Effect:
     if not names and sizes:
         text = f"{got} with {sizes[1]} bytes instead of {sizes[0]}"
         return Effect(text, "payload", f"IBA 9.7.2; {_TRANSPORT}segmentation")
+    if not names and _is_only_icrc(difference):
+        return Effect(f"{got} with a wrong ICRC", "icrc", OF_FIELD["icrc"])
     if not names:
         return Effect(f"{got} with other data", "data", is_executed=True)
     if set(names) == _CONSEQUENCES and _are_credits(difference):
@@ -216,6 +218,15 @@ def _sizes(difference: Difference) -> tuple[int, int] | None:
             one, other = (_payload_of(each) for each in frames)
             return None if one == other else (one, other)
     return None
+
+
+def _is_only_icrc(difference: Difference) -> bool:
+    """Whether only the ICRC differs in the first answers that differ."""
+    pairs = zip(difference.expected, difference.got, strict=False)
+    one, other = next((pair for pair in pairs if pair[0] != pair[1]), (b"", b""))
+    if not isinstance(one, bytes) or not isinstance(other, bytes):
+        return False
+    return one[:-ICRC_SIZE] == other[:-ICRC_SIZE]
 
 
 def _payload_of(frame: object) -> int:
@@ -391,6 +402,7 @@ OF_FIELD = {
     "bth.mig_req": f"IBA 17.2.8; {_TRANSPORT}migration",
     "bth.pkey": f"IBA 10.9.3; {_WIRE}partition-key",
     "aeth.syndrome": f"IBA 9.7.5.1; {_TRANSPORT}aeth",
+    "icrc": f"IBA 7.8.1; {_WIRE}icrc",
     "credits": f"IBA 9.7.7.2; {_TRANSPORT}credits-granted",
     "xrceth.xrc_srq": f"IBA A14; {_TRANSPORT}xrc",
     "deth.qkey": f"IBA 10.2.5; {_TRANSPORT}ud",

@@ -109,7 +109,7 @@ class Scene:
                 timeouts = _timeouts(reference, each, timeouts)
             step = _at_its_pair(reference, _as_arrived(reference, binding, each))
             about = _about(reference, step, received)
-            if about is AHEAD and self._is_refused(step):
+            if about is AHEAD and isinstance(step, Packet) and self._is_refused(step):
                 about = BEHIND_REFUSED
             received = about if isinstance(step, Packet) else received
             self.subjects.append((step, about))
@@ -144,9 +144,8 @@ class Scene:
             self.last_psn = reference.psn(step.psn[0]) + step.psn[1] & MASK
             self.is_discarded = headers(reference, step) is not None
 
-    def _is_refused(self, step: Step) -> bool:
+    def _is_refused(self, step: Packet) -> bool:
         """Whether the last packet at the expected PSN has found no receive request."""
-        assert isinstance(step, Packet)
         before = [
             about
             for each, about in self.subjects

@@ -75,7 +75,7 @@ MAXIMUM_ANSWERS = 2048
 """Frames after one step: a device that sends more does not stop by itself."""
 
 MAXIMUM_TIMEOUTS = 512
-"""Timeouts in one wait."""
+"""Timeouts of each queue pair in one wait."""
 
 Completion = tuple[int, ...]
 """A completion as plain numbers: queue, wr_id, status, opcode, byte_len, imm_data, flags."""
@@ -469,11 +469,12 @@ class Emulation:
         """Let time pass, in ps: what it sends meanwhile, and when."""
         until = self.now + time
         found = [(self.now, frame) for frame in self._sent_now()]  # to a packet that was held
+        most = MAXIMUM_TIMEOUTS * len(self.pairs)
         for handled, now in enumerate(timeouts_until(self.node, self.now, until), 1):
             self.now = now
             found += [(now, frame) for frame in self._sent_now()]
-            if handled == MAXIMUM_TIMEOUTS:
-                limit = f"more than {MAXIMUM_TIMEOUTS} timeouts within {time / 1e9:g} ms"
+            if handled == most:
+                limit = f"more than {most} timeouts within {time / 1e9:g} ms"
                 raise RunsAway(limit)
         self.now = until
         return found
