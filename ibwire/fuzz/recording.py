@@ -24,6 +24,7 @@ from ibwire.fuzz.targets.emulated_device import (
     Completion,
 )
 from ibwire.fuzz.targets.testbed import Target
+from ibwire.fuzz.vocabulary.cm.tables import tables_text
 from ibwire.fuzz.vocabulary.vocabularies import role_of
 from ibwire.rc.attributes import EventType
 from ibwire.rc.profile import Profile
@@ -99,7 +100,7 @@ def _outcome(difference: Difference, wire: Wire, is_managed: bool) -> tuple[list
     if kind in FATAL:
         return ["a device that goes on"], [one_line(each) for each in got]
     if kind == Kind.EVENT and is_managed:  # after the events the tables of the manager
-        return [f"tables {expected}"], [f"tables {got}"]
+        return tables_text(expected, got)
     pairs = list(zip(expected, got, strict=False))
     same = next((i for i, (one, other) in enumerate(pairs) if one != other), len(pairs))
     if kind == Kind.MEMORY:

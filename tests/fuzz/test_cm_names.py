@@ -12,12 +12,15 @@ import pytest
 
 from ibwire.base.units import S
 from ibwire.fuzz.case import Case, Command, Connection, Mad, Packet, Step, Value, Wait
+from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.naming import Name
-from ibwire.fuzz.targets.emulated_manager import managed_emulation
+from ibwire.fuzz.targets.emulated_manager import EVENT, managed_emulation
 from ibwire.fuzz.targets.emulator import EmulatorTestbed
 from ibwire.fuzz.vocabulary.cm.names import manager_name
+from ibwire.fuzz.vocabulary.cm.tables import difference_text
 from ibwire.fuzz.vocabulary.vocabularies import CONNECTION_MANAGER
 from ibwire.rc.profile import SPEC
+from ibwire_layers.cm import CMAttribute
 from ibwire_layers.opcodes import OpCode
 from mutants.engine import copied
 from mutants.table import FIRMWARE, FUZZED, read_mutants
@@ -56,14 +59,14 @@ CASES: Sequence[tuple[str, Sequence[Step], str, str, str]] = (
         "backlog-lost-by-rej",
         [said("REQ"), said("REJ")],
         "REQ_RCVD",
-        "REJ in REQ_RCVD: event",
+        "REJ in REQ_RCVD: another number of requests that wait for a decision (1 instead of 0)",
         "states",
     ),
     (
         "rej-after-rep-ends-at-once",
         [*ACCEPTED, said("REJ")],
         "REP_SENT",
-        "REJ in REP_SENT: event",
+        "REJ in REP_SENT: another number of queue pairs of connections (0 instead of 1)",
         "states",
     ),
     (
@@ -110,3 +113,42 @@ def test_a_field_that_is_treated_otherwise_has_one_cause_in_all_states() -> None
 
     assert waiting.causes == answered.causes != ()
     assert waiting.rule == answered.rule == "IBA 12.9; docs/reference/cm.md#resending"
+
+
+def test_a_message_is_named_by_its_attribute_id_on_the_wire() -> None:
+    as_mra = said("REJ", mad__attribute_id=CMAttribute.MRA)
+    steps = [*ACCEPTED, as_mra]
+    difference = Difference(2, Kind.EVENT, [1, 1, 3, 0, 9], [1, 1, 3, 0, 6])
+
+    name = manager_name(difference, steps, "REP_SENT")
+
+    assert name == manager_name(difference, [*ACCEPTED, said("MRA")], "REP_SENT")
+    assert name.text == "MRA in REP_SENT: state REP_SENT instead of MRA_REP_RCVD"
+
+
+@pytest.mark.parametrize(
+    ("difference", "text"),
+    [
+        (
+            Difference(0, Kind.COMPLETION, [(EVENT, 3, 7, 0, 0, 0)], []),
+            "it reports nothing instead of ESTABLISHED",
+        ),
+        (
+            Difference(0, Kind.COMPLETION, [(EVENT, 3, 7, 0, 0, 0)], [(EVENT, 3, 8, 0, 0, 0)]),
+            "it reports ESTABLISHED with another ID",
+        ),
+        (Difference(0, Kind.TIME, [5], [4], frames=[b""]), "it sends something else too early"),
+        (
+            Difference(0, Kind.EVENT, [1, 1, 3, 0, 9], [1, 1, 3, -1, 9]),
+            "another number of requests that wait for a decision (nobody listens instead of 0)",
+        ),
+        (
+            Difference(0, Kind.EVENT, [1, 1, 3, 0, 9, 6], [1, 1, 3, 0, 9]),
+            "state MRA_REP_RCVD instead of MRA_REP_RCVD, REP_SENT",
+        ),
+    ],
+)
+def test_a_difference_that_no_message_shows_is_told_in_words(
+    difference: Difference, text: str
+) -> None:
+    assert difference_text(difference) == text

@@ -6,12 +6,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from ibwire.fuzz.case import MESSAGES, Command, Mad, Packet, Step
-from ibwire.fuzz.judge.comparison import Difference, Kind
+from ibwire.fuzz.judge.comparison import FATAL, Difference, Kind
 from ibwire.fuzz.judge.findings import bucket_of, first_verdicts, verdicts, wrong_fields
 from ibwire.fuzz.judge.naming import Name
 from ibwire.fuzz.targets.link.manager_link import MAD_START
 from ibwire.fuzz.vocabulary.cm.coverage import NOT_BEGUN
 from ibwire.fuzz.vocabulary.cm.encoding import FORMS
+from ibwire.fuzz.vocabulary.cm.tables import difference_text
 from ibwire_layers.cm import CMAttribute
 from ibwire_layers.mad import MAD_SIZE
 
@@ -47,14 +48,27 @@ def by_oddity(step: Mad) -> Mad:
 def manager_name(difference: Difference, steps: Sequence[Step], state: str) -> Name:
     """The name of a difference in the last of some steps. state: of the exchange before it."""
     step = steps[-1]
-    text = _text(difference, step, state)
+    if isinstance(step, Mad) and difference.kind is not Kind.ANSWER:
+        step = _as_on_wire(step)
+    group = _text(difference, step, state)
     rule = _rule(difference, step, state)
     if isinstance(step, Mad) and rule.endswith(f"#{_RULES[step.message]}") and not step.fields:
         sent = [each for each in steps if isinstance(each, Mad) and each.exchange == step.exchange]
         if any(map(_has_other_id, sent)):
-            text = f"{step.message} with other IDs than before: {_treatment(difference)}"
+            group = f"{step.message} with other IDs than before: {_treatment(difference)}"
             rule = _UNKNOWN
-    return Name(text, rule, text, causes=_causes(difference, step))
+    text = group
+    if difference.kind not in FATAL and group.endswith(f": {difference.kind}"):
+        text = group.removesuffix(difference.kind) + difference_text(difference)
+    return Name(text, rule, group, causes=_causes(difference, step))
+
+
+def _as_on_wire(step: Mad) -> Mad:
+    """A message with the name that its attribute ID has, if nothing else is wrong with it."""
+    other = _message_on_wire(step)
+    if other not in MESSAGES or set(step.fields) != {"mad.attribute_id"}:
+        return step
+    return replace(step, message=other, fields={}, why="")
 
 
 def _causes(difference: Difference, step: Step) -> tuple[str, ...]:
@@ -97,6 +111,8 @@ def _text(difference: Difference, step: Step, state: str) -> str:
 
 
 def _treatment(difference: Difference) -> str:
+    if difference.kind is not Kind.ANSWER:
+        return str(difference.kind)
     return f"{verdicts(difference.got)} instead of {verdicts(difference.expected)}"
 
 
