@@ -357,7 +357,7 @@ MORE_CASES: Sequence[tuple[str, Sequence[Step], str]] = (
     (
         "full-read-takes-one-psn-more",
         [wrong(READ, reth__dma_len=512), WRITE],
-        "WRITE_ONLY: ACK with another aeth.msn",
+        "WRITE_ONLY after a READ of an exact multiple of the path MTU: ACK with another aeth.msn",
     ),
 )
 

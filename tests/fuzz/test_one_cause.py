@@ -100,6 +100,11 @@ FAULTS = {
         "            timers.rnr = None\n"
         "            self.restart(self.una + (self.next_psn - self.una > 1) & MASK)\n",
     ),
+    "a READ of an exact multiple of the path MTU takes one PSN more": Patch(
+        "rc/responder.py",
+        "Resource(packet, max(-(-length // qp.mtu), 1), self._pd)",
+        "Resource(packet, length // qp.mtu + 1, self._pd)",
+    ),
     "one credit too many": Patch(
         "rc/responder.py",
         "            return credit_code(len(self.receives.waiting))\n",
@@ -477,3 +482,30 @@ def test_credits_that_are_wrong_by_as_much_in_every_ack_have_one_cause() -> None
 
     assert every.causes == ("credits +1 in every ACK",)
     assert every.causes[0] in later.wider
+
+
+READ = Packet(int(OpCode.RC_RDMA_READ_REQUEST), ("expected", 0))
+EXACT = wrong(READ, reth__dma_len=512)
+
+
+def test_whatever_follows_a_read_of_a_wrong_number_of_psns_has_one_cause() -> None:
+    found = names(
+        "a READ of an exact multiple of the path MTU takes one PSN more",
+        (USUAL, [EXACT, SEND]),
+        (USUAL, [EXACT, Packet(int(OpCode.RC_SEND_ONLY), ("expected", 1))]),
+        (USUAL, [EXACT, wrong(READ, reth__dma_len=0x1000000)]),
+        (USUAL, [EXACT, SWAP]),
+    )
+
+    assert len({each.group for each in found}) == 1
+    assert {each.rule for each in found} == {"IBA 9.7.2; docs/reference/transport.md#psn-count"}
+    assert all(" after a READ of an exact multiple of the path MTU: " in x.text for x in found)
+
+
+def test_another_fault_behind_a_read_is_not_named_after_its_psns() -> None:
+    (found,) = names("the MSN of a fatal NAK counts its request", (USUAL, [EXACT, _REFUSED]))
+
+    assert "after a READ" not in found.text
+
+
+_REFUSED = wrong(READ, reth__dma_len=0x1000000)

@@ -55,6 +55,8 @@ from ibwire.fuzz.judge.effects import (
     parsed,
     statuses_of,
 )
+from ibwire.fuzz.judge.read_psns import GROUP as READ_PSNS
+from ibwire.fuzz.judge.read_psns import miscounted_read
 from ibwire.fuzz.judge.request_names import (
     AFTER_ERROR,
     ERROR,
@@ -146,13 +148,10 @@ def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
         elif about.is_ignored:  # where it fails in a malformed packet depends on its opcode
             group = f"{group.partition(' in ')[0]} at {about.group or about.what}"
         return Name(f"{text}: {effect.text}", rule, f"crash: {group}")
-    if about is SHARED:
-        return Name(f"{text}: {effect.text}", about.rule, about.group)
-    if effect.group in (FLUSH_ORDER, SRQ_LIMIT, LAST_WQE):
-        return Name(f"{text}: {effect.text}", effect.rule, effect.group)
-    if effect.group == FLUSH:
-        rule = AFTER_ERROR.rule if reference.qp.responder.failed else effect.rule
-        return Name(f"{text}: {effect.text}", rule, ERROR)
+    if read := miscounted_read(case, difference, profile):
+        return Name(f"{text} after {read}: {effect.text}", _PSN_COUNT, READ_PSNS)
+    if found := _of_any_packet(text, about, effect, scene):
+        return found
     if isinstance(step, Wait) and (response := scene.acknowledging) is not None:
         text = f"a wait after {response.what}: {effect.text}"
         group = response.group or f"after {response.what}: {effect.group}"
@@ -177,6 +176,18 @@ def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
     if place is None or about.is_wrong:
         return name
     return replace(name, causes=(*name.causes, _not_taken(about)))
+
+
+def _of_any_packet(text: str, about: About, effect: Effect, scene: Scene) -> Name | None:
+    """The name of a difference of one cause, whatever the last packet is."""
+    if about is SHARED:
+        return Name(f"{text}: {effect.text}", about.rule, about.group)
+    if effect.group in (FLUSH_ORDER, SRQ_LIMIT, LAST_WQE):
+        return Name(f"{text}: {effect.text}", effect.rule, effect.group)
+    if effect.group == FLUSH:
+        rule = AFTER_ERROR.rule if scene.reference.qp.responder.failed else effect.rule
+        return Name(f"{text}: {effect.text}", rule, ERROR)
+    return None
 
 
 def _of_step(text: str, about: About, effect: Effect, scene: Scene) -> Name:

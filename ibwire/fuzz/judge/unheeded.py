@@ -6,7 +6,7 @@ not sent. All of that has one cause, which is named after the response.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ibwire.base.node import Frame
 from ibwire.fuzz.case import Case, Packet, Pause, RunsAway, Step, Wait
@@ -19,8 +19,11 @@ from ibwire_layers.opcodes import INFO
 LONGEST = 10
 """Steps of a case in which a response is looked for."""
 
-_Outcome = tuple[Sequence[object], Sequence[object], Sequence[tuple[int, ...]], Sequence[object]]
+Outcome = tuple[Sequence[object], Sequence[object], Sequence[tuple[int, ...]], Sequence[object]]
 """Times, frames, completions and events of a step."""
+
+Deliver = Callable[[Emulation, int, Frame], None]
+"""Lets the frame of a step arrive at a reference, or not, or otherwise."""
 
 
 def unheeded(case: Case, difference: Difference, profile: Profile) -> int | None:
@@ -34,17 +37,29 @@ def unheeded(case: Case, difference: Difference, profile: Profile) -> int | None
     places = [place for place, step in enumerate(steps) if _is_response(step)]
     if not places:
         return None
-    whole = list(_outcomes(case, steps, profile, None))
+    whole = list(outcomes(case, steps, profile))
     frames = [frame for frame, _ in whole]
     for place in reversed(places):
         try:
-            without = list(_outcomes(case, steps, profile, place, frames))
+            without = list(outcomes(case, steps, profile, _all_but(place), frames))
         except RunsAway:
             continue
         is_same = [each[1] for each in whole[:-1]] == [each[1] for each in without[:-1]]
-        if is_same and _shows(without[-1][1], difference):
+        if is_same and shows(without[-1][1], difference):
             return place
     return None
+
+
+def _all_but(place: int) -> Deliver:
+    def deliver(reference: Emulation, number: int, frame: Frame) -> None:
+        if number != place:
+            reference.receive(frame)
+
+    return deliver
+
+
+def _as_it_is(reference: Emulation, number: int, frame: Frame) -> None:
+    reference.receive(frame)
 
 
 def count_of_trials(case: Case) -> int:
@@ -53,7 +68,7 @@ def count_of_trials(case: Case) -> int:
     return 1 + responses if responses else 0
 
 
-def _shows(outcome: _Outcome, difference: Difference) -> bool:
+def shows(outcome: Outcome, difference: Difference) -> bool:
     """Whether the last step of a reference has the outcome that it has for the device."""
     times, frames, completions, events = outcome
     got = list(difference.got)
@@ -70,14 +85,14 @@ def _shows(outcome: _Outcome, difference: Difference) -> bool:
     return False
 
 
-def _outcomes(
+def outcomes(
     case: Case,
     steps: Sequence[Step],
     profile: Profile,
-    left_out: int | None,
+    deliver: Deliver = _as_it_is,
     frames: Sequence[Frame | None] = (),
-) -> Iterator[tuple[Frame | None, _Outcome]]:
-    """The frame of each step, and what a reference does that does not get that of one step.
+) -> Iterator[tuple[Frame | None, Outcome]]:
+    """The frame of each step, and what a reference does that receives it in some way.
 
     frames: those that it gets, in place of its own.
     """
@@ -91,8 +106,7 @@ def _outcomes(
         if isinstance(step, Packet | Pause):
             if frame is None:
                 frame = _frame(reference, binding, step)
-            if number != left_out:
-                reference.receive(frame)
+            deliver(reference, number, frame)
             if isinstance(step, Packet) and step.held:
                 yield frame, ((), (), (), ())
                 continue

@@ -23,6 +23,7 @@ from ibwire.fuzz.case import (
     RunsAway,
 )
 from ibwire.fuzz.condense import joined, last_part
+from ibwire.fuzz.judge import read_psns, unheeded
 from ibwire.fuzz.judge.comparison import FATAL, Device, Difference, ExactComparison
 from ibwire.fuzz.judge.findings import (
     Finding,
@@ -36,7 +37,6 @@ from ibwire.fuzz.judge.naming import Name, name_of
 from ibwire.fuzz.judge.profiles import unchecked_by
 from ibwire.fuzz.judge.replays import Replays
 from ibwire.fuzz.judge.scene import state_before
-from ibwire.fuzz.judge.unheeded import count_of_trials
 from ibwire.fuzz.judge.witnesses import WITNESSES
 from ibwire.fuzz.minimise import Shows, condense, minimise
 from ibwire.fuzz.report import HISTORY, Postponed, Report, RunState
@@ -224,7 +224,9 @@ class EmulatorTestbed(Testbed):
         return self._named[3]
 
     def _new_name(self, state: RunState, case: Case, left: Difference) -> Name:
-        references = 2 + (count_of_trials(case) if self.vocabulary is QUEUE_PAIR else 0)
+        references = 2
+        if self.vocabulary is QUEUE_PAIR:
+            references += unheeded.count_of_trials(case) + read_psns.count_of_trials(case)
         self.explained += references * (TWO_DEVICES // 2 + len(case.steps))
         if self.vocabulary is CONNECTION_MANAGER:
             reference = self.vocabulary.reference(case.connection, state.profile)
