@@ -24,7 +24,7 @@ from ibwire.fuzz.targets.emulated_device import (
     Completion,
 )
 from ibwire.fuzz.targets.testbed import Target
-from ibwire.fuzz.vocabulary.cm.tables import tables_text
+from ibwire.fuzz.vocabulary.cm.tables import tables_text, unequal_parts
 from ibwire.fuzz.vocabulary.vocabularies import role_of
 from ibwire.rc.attributes import EventType
 from ibwire.rc.profile import Profile
@@ -39,6 +39,9 @@ REGIONS = (
     ("inbox", INBOX, "LOCAL_WRITE"),
 )
 """The memory that an emulation registered after its first region: names, sizes, access flags."""
+
+SHOWN_DATA = 8
+"""Bytes of data, from the first that differs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,23 +109,46 @@ def _outcome(difference: Difference, wire: Wire, is_managed: bool) -> tuple[list
     if kind == Kind.MEMORY:
         same = 0
     words = [[_thing(kind, each, wire) for each in things[same:]] for things in (expected, got)]
+    if kind == Kind.COMPLETION and is_managed and words[0][:1] == words[1][:1] != []:
+        for texts, more in zip(words, unequal_parts(*pairs[same]), strict=True):
+            texts[0] += more
     if kind == Kind.ANSWER and words[0][:1] == words[1][:1] != []:
         fields = wrong_fields(difference)[same]
         for texts, frame in zip(words, pairs[same], strict=True):
             texts[0] += "".join(
                 f" {part}.{name}={_field(frame, part, name)}" for part, name in fields
             )
+        for texts, data in zip(words, [] if fields else _data(pairs[same]), strict=False):
+            texts[0] += data
     if not same:
         return words[0] or ["nothing"], words[1] or ["nothing"]
-    right = "the first is right" if same == 1 else f"the first {same} are right"
+    right = "the first" if same == 1 else f"the first {same}"
     after = [[f"then {each[0]}", *each[1:]] if each else ["then nothing"] for each in words]
     return [right, *after[0]], [right, *after[1]]
 
 
+def _data(frames: tuple[object, object]) -> list[str]:
+    """The data of two frames from where it differs; empty for the same data."""
+    try:
+        ours, theirs = (bytes(_packet(each).payload) for each in frames)
+    except DecodeError:
+        return ["", ""]
+    pairs = enumerate(zip(ours, theirs, strict=False))
+    first = next((at for at, (one, other) in pairs if one != other), None)
+    if first is None:
+        return ["", ""]
+    cut = slice(first, first + SHOWN_DATA)
+    return [f" data from byte {first}: {data[cut].hex(' ')}" for data in (ours, theirs)]
+
+
+def _packet(frame: object) -> WholePacket:
+    assert isinstance(frame, bytes)
+    return WholePacket.parse(frame)
+
+
 def _field(frame: object, part: str, name: str) -> str:
     """The value of a field; of bytes the first eight."""
-    assert isinstance(frame, bytes)
-    value = getattr(part_of(WholePacket.parse(frame), part), name)
+    value = getattr(part_of(_packet(frame), part), name)
     return value[:8].hex() if isinstance(value, bytes) else str(value)
 
 

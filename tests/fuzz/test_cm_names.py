@@ -17,7 +17,7 @@ from ibwire.fuzz.judge.naming import Name
 from ibwire.fuzz.targets.emulated_manager import EVENT, managed_emulation
 from ibwire.fuzz.targets.emulator import EmulatorTestbed
 from ibwire.fuzz.vocabulary.cm.names import manager_name
-from ibwire.fuzz.vocabulary.cm.tables import difference_text
+from ibwire.fuzz.vocabulary.cm.tables import difference_text, unequal_parts
 from ibwire.fuzz.vocabulary.vocabularies import CONNECTION_MANAGER
 from ibwire.rc.profile import SPEC
 from ibwire_layers.cm import CMAttribute
@@ -152,3 +152,10 @@ def test_a_difference_that_no_message_shows_is_told_in_words(
     difference: Difference, text: str
 ) -> None:
     assert difference_text(difference) == text
+
+
+def test_events_that_read_alike_show_the_parts_that_differ() -> None:
+    ours, theirs = unequal_parts((EVENT, 4, 7, 8, 0, 0), (EVENT, 4, 7, 8, 1 << 600, 0))
+
+    assert ours == " private data=0x0"
+    assert theirs == " private data=0x1000000000000000..."

@@ -9,6 +9,9 @@ from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.findings import verdict
 from ibwire.fuzz.targets.emulated_manager import EVENT
 
+MAXIMUM_DIGITS = 18
+"""Of a number, as far as it is shown."""
+
 
 def tables_text(expected: Sequence[object], got: Sequence[object]) -> tuple[list[str], list[str]]:
     """The entries of the tables of two managers that differ, with their names.
@@ -75,6 +78,24 @@ def _events_text(expected: Sequence[object], got: Sequence[object]) -> str:
         if part != seen
     ]
     return f"it reports {theirs} with another {' and '.join(dict.fromkeys(wrong))}"
+
+
+def unequal_parts(expected: object, got: object) -> tuple[str, str]:
+    """The parts in which two events differ, in words after each of them."""
+    assert isinstance(expected, tuple)
+    assert isinstance(got, tuple)
+    triples = zip(_PARTS, expected, got, strict=False)
+    wrong = [(name, one, other) for name, one, other in triples if one != other]
+    return (
+        "".join(f" {name}={_number(one)}" for name, one, _ in wrong),
+        "".join(f" {name}={_number(other)}" for name, _, other in wrong),
+    )
+
+
+def _number(value: int) -> str:
+    """A number; of long data the first eight bytes."""
+    text = f"{value:#x}"
+    return text if len(text) <= MAXIMUM_DIGITS else f"{text[:MAXIMUM_DIGITS]}..."
 
 
 def _event_name(thing: object) -> str:
