@@ -20,6 +20,8 @@ from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.targets.emulator import EmulatorTestbed
 from ibwire.fuzz.targets.testbed import Crash
 from ibwire.rc.profile import PROFILES, SPEC, Profile
+from mutants.engine import copied
+from mutants.table import Mutant, Patch
 
 CASES = [(each.name, each.case("spec")) for each in WITNESSES]
 
@@ -110,6 +112,87 @@ def test_each_deviation_of_rxe_costs_few_trials() -> None:
     taken = len(campaign.report.taken)
     assert taken > 30
     assert testbed.trials.total() < taken * len(campaign.report.findings) / 2
+
+
+NEARLY: dict[str, tuple[str, *tuple[Patch, ...]]] = {
+    "one READ too many": (
+        "rounds_read_depth",
+        Patch("rc/requester.py", "sends.reads >= self.qp.attr", "sends.reads > self.qp.attr"),
+    ),
+    "READs without limit": (
+        "rounds_read_depth",
+        Patch(
+            "rc/requester.py",
+            "sends.reads >= self.qp.attr.max_rd_atomic",
+            "sends.reads >= max(self.qp.attr.max_rd_atomic, 64)",
+        ),
+    ),
+    "one READ too many taken in": (
+        "excess_reads",
+        Patch(
+            "rc/responder.py",
+            "has_slot(self.resources, self.qp.attr.max_dest_rd_atomic)",
+            "has_slot(self.resources, self.qp.attr.max_dest_rd_atomic + 1)",
+        ),
+        Patch(
+            "rc/responder.py",
+            "max(self.qp.attr.max_dest_rd_atomic, 1)",
+            "self.qp.attr.max_dest_rd_atomic + 1",
+        ),
+    ),
+    "twice the RNR wait": (
+        "counts_every_rnr_nak",
+        Patch("rc/timers.py", "profile.rnr_timer_percent // 100", "200 // 100"),
+    ),
+    "an RNR wait that begins again, without counting": (
+        "counts_every_rnr_nak",
+        Patch(
+            "rc/send_queue.py",
+            "        if not self._habits.takes_rnr_nak(self):\n            return\n",
+            "        if self.timers.rnr is not None:\n"
+            "            self.timers.rnr = now + rnr_wait(code, self.qp.profile)\n"
+            "            return\n",
+        ),
+    ),
+    "no RNR wait below 8 ms": (
+        "rnr_granularity",
+        Patch(
+            "rc/timers.py",
+            "profile.rnr_timer_us[code] * US",
+            "max(profile.rnr_timer_us[code], 8000) * US",
+        ),
+    ),
+    "ACK timeouts in steps of 8 ms": (
+        "timer_granularity",
+        Patch(
+            "rc/timers.py",
+            "max(nominal // profile.timer_granularity, 1) * profile.timer_granularity",
+            "nominal // (8000 * US) * 8000 * US or nominal",
+        ),
+    ),
+    "one byte too many in a message": (
+        "checks_message_length",
+        Patch("rc/sizes.py", "length > MAX_MESSAGE and", "length > MAX_MESSAGE + 1 and"),
+    ),
+    "an empty SEND_FIRST accepted": (
+        "checks_payload_size",
+        Patch("rc/sizes.py", "return size == mtu and", "return size in (0, mtu) and"),
+    ),
+}
+"""Faults that in some cases look like a choice, with that."""
+
+
+@pytest.mark.parametrize("fault", NEARLY)
+def test_a_fault_that_is_nearly_a_choice_is_not_that(fault: str) -> None:
+    choice, *patches = NEARLY[fault]
+    modules = copied(Mutant(fault, tuple(patches)))
+    testbed = EmulatorTestbed(modules[Emulation.__module__].Emulation)
+    campaign = Campaign(testbed, lambda number: pytest.fail("no case is due"))
+
+    while campaign.next_shown() is not None:
+        pass
+
+    assert choice not in campaign.report.taken
 
 
 class Mortal(EmulatorTestbed):

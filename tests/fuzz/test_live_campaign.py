@@ -232,7 +232,7 @@ def test_only_a_difference_that_comes_again_counts_in_a_witness(
 
 def test_a_fault_with_two_names_is_one_cause() -> None:
     """Lengths beyond 2^31 bytes (C9-94), from a witness and from two operators."""
-    (witness,) = (each for each in WITNESSES if each.name == "checks_message_length")
+    witness = next(each for each in WITNESSES if each.name == "checks_message_length")
     lengths = {"length": (1 << 31) + 1, "DMA length": 0xFFFFFFFF}
     device = Mortal(witness.case("spec"))
     buckets = [device.crash(device.cause)]
@@ -271,7 +271,7 @@ def test_crashes_whose_cause_is_not_found_are_one_finding_and_searched_for_a_few
 
 def test_a_crash_in_a_witness_excludes_what_is_wrong_with_it_and_not_its_operation() -> None:
     """Packets of witnesses do not say what is wrong with them."""
-    (long,) = (each for each in WITNESSES if each.name == "checks_message_length")
+    long = next(each for each in WITNESSES if each.name == "checks_message_length")
     device = Mortal(None)
     device.history[:] = [long.case("spec")]
 

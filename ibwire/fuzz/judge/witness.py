@@ -151,12 +151,21 @@ def differing(cases: Sequence[tuple[str, Case]], profile: Profile, replay: Repla
 def is_shown(
     name: str, cases: Sequence[tuple[str, Case]], profile: Profile, other: Profile, replay: Replay
 ) -> bool:
-    """Whether a witness of a choice is explained by one reference and not by the other."""
-    return any(
-        _agrees(case, profile, replay) and not _agrees(case, other, replay)
-        for field_name, case in cases
-        if field_name == name
-    )
+    """Whether a witness of a choice is explained by one reference and not by the other.
+
+    No other one may speak against it, in which the choice would show other values.
+    """
+    shown = False
+    for field_name, case in cases:
+        if field_name != name:
+            continue
+        explains = _agrees(case, profile, replay)
+        if _agrees(case, other, replay):
+            if not explains:
+                return False
+        elif explains:
+            shown = True
+    return shown
 
 
 def is_refuted(

@@ -1,7 +1,9 @@
 """A witness of each choice: a short case that shows it and no other choice.
 
-`tests/fuzz/make_witnesses.py` finds them. The choices without one are those that no case can
-show: the hop limit, which is the same on the first hop, and how often an ACK is asked for.
+`tests/fuzz/make_witnesses.py` finds them. Some have other numbers or further steps, or there is a
+second one, to tell the choice from a fault that shows the same in the shortest case. The choices
+without one are those that no case can show: the hop limit, which is the same on the first hop, and
+how often an ACK is asked for.
 """
 
 from __future__ import annotations
@@ -158,13 +160,14 @@ WITNESSES: Sequence[Witness] = (
     ),
     Witness(
         "counts_every_rnr_nak",
-        Connection(timeout=0),
+        Connection(timeout=0, rnr_retry=2),
         (
             Post(int(WROpcode.RDMA_WRITE), 8),
             Packet(int(OpCode.RC_ACKNOWLEDGE), psn=("una", 0), fields={"aeth.syndrome": 63}),
             Wait(300000000000),
             Packet(int(OpCode.RC_ACKNOWLEDGE), psn=("una", 0), fields={"aeth.syndrome": 63}),
-            Wait(300000000000),
+            Wait(600000000000),  # the second wait ends in time
+            Packet(int(OpCode.RC_ACKNOWLEDGE), psn=("una", 0), fields={"aeth.syndrome": 63}),
         ),
     ),
     Witness(
@@ -177,8 +180,8 @@ WITNESSES: Sequence[Witness] = (
         Connection(timeout=0),
         (
             Post(int(WROpcode.RDMA_WRITE), 8),
-            Packet(int(OpCode.RC_ACKNOWLEDGE), psn=("una", 0), fields={"aeth.syndrome": 37}),
-            Wait(8120000000),
+            Packet(int(OpCode.RC_ACKNOWLEDGE), psn=("una", 0), fields={"aeth.syndrome": 54}),
+            Wait(28120000000),  # 20.48 ms become 28 ms, with a grain of 8 ms 24 ms or 32 ms
         ),
     ),
     Witness("request_reserved", Connection(timeout=0), (Post(int(WROpcode.RDMA_WRITE), 8),)),
@@ -279,10 +282,10 @@ WITNESSES: Sequence[Witness] = (
     ),
     Witness(
         "timer_granularity",
-        Connection(),
+        Connection(timeout=15),  # 134.2 ms become 132 ms, with a grain of 8 ms 128 ms
         (
             Post(int(WROpcode.RDMA_WRITE), 8),
-            Wait(67108864001),
+            Wait(134217728001),
         ),
     ),
     Witness(
@@ -324,21 +327,24 @@ WITNESSES: Sequence[Witness] = (
         "excess_reads",
         Connection(max_dest_rd_atomic=1, timeout=0),
         (
+            # One more than the limit is not yet any number of them.
+            Packet(int(OpCode.RC_RDMA_READ_REQUEST), held=True),
+            Packet(int(OpCode.RC_RDMA_READ_REQUEST), held=True),
             Packet(int(OpCode.RC_RDMA_READ_REQUEST), held=True),
             Packet(int(OpCode.RC_RDMA_READ_REQUEST)),
         ),
     ),
     Witness(
         "rounds_read_depth",
-        Connection(max_rd_atomic=3, timeout=0),
-        (
-            Post(int(WROpcode.RDMA_READ), 8),
-            Post(int(WROpcode.RDMA_READ), 8),
-            Post(int(WROpcode.RDMA_READ), 8),
-            Post(int(WROpcode.RDMA_READ), 8),
-        ),
+        Connection(max_rd_atomic=5, timeout=0),  # 8: neither one more nor without limit
+        (Post(int(WROpcode.RDMA_READ), 8),) * 9,
     ),
     Witness("checks_payload_size", Connection(timeout=0), (Packet(int(OpCode.RC_SEND_FIRST)),)),
+    Witness(
+        "checks_payload_size",
+        Connection(timeout=0),
+        (Packet(int(OpCode.RC_SEND_ONLY), length=260),),
+    ),
     Witness("discards_unpadded", Connection(timeout=0), (Packet(int(OpCode.RC_SEND_ONLY), pad=1),)),
     Witness(
         "checks_request_payload",
@@ -354,6 +360,11 @@ WITNESSES: Sequence[Witness] = (
         "checks_message_length",
         Connection(timeout=0),
         (Packet(int(OpCode.RC_RDMA_READ_REQUEST), fields={"reth.dma_len": 2147483649}),),
+    ),
+    Witness(
+        "checks_message_length",
+        Connection(timeout=0),
+        (Packet(int(OpCode.RC_RDMA_READ_REQUEST), fields={"reth.dma_len": 4294967295}),),
     ),
     Witness(
         "bounds_windows",
