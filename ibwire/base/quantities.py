@@ -20,10 +20,18 @@ def parse_duration(value: object) -> Time:
 
 def duration_text(value: Time) -> str:
     """`1.5 ms`."""
-    for unit, name in ((S, "s"), (MS, "ms"), (US, "us")):
+    for unit, name in _SHOWN_UNITS:
         if value >= unit:
             return f"{value / unit:.6g} {name}"
     return f"{value / NS:.6g} ns"
+
+
+def exact_duration_text(value: Time) -> str:
+    """`6.442450944 s`: with all digits, so that different times are different texts."""
+    unit, name = next((each for each in _SHOWN_UNITS if value >= each[0]), (NS, "ns"))
+    whole, rest = divmod(value, unit)
+    digits = f"{rest:0{len(str(unit)) - 1}}".rstrip("0")
+    return f"{whole}{'.' * bool(digits)}{digits} {name}"
 
 
 def parse_rate(value: object) -> int:
@@ -46,6 +54,7 @@ def _quantity(
     return int(number)
 
 
+_SHOWN_UNITS = ((S, "s"), (MS, "ms"), (US, "us"))
 _NUMBER = r"(?P<number>\d{1,15}(?:\.\d{1,15})?)\s*"
 _DURATION_UNITS = {"ps": 1, "ns": NS, "us": US, "µs": US, "μs": US, "ms": MS, "s": S}
 _DURATION = re.compile(_NUMBER + f"(?P<unit>{'|'.join(_DURATION_UNITS)})", re.ASCII)

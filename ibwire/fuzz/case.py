@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 from ibwire.base.errors import IbwireError
+from ibwire.base.quantities import exact_duration_text
 from ibwire.drill.language.literals import ICRCS, MAXIMUM_PAYLOAD
 from ibwire.drill.packets import BAD as BAD
 from ibwire.drill.packets import GOOD as GOOD
@@ -417,12 +418,21 @@ def value_text(value: Value) -> str:
     return f"{name}{offset:+d}" if offset else name
 
 
+def field_text(name: str, value: Value) -> str:
+    """The value of a field; those of keys as keys are written, and read by drill."""
+    is_key = isinstance(value, int) and name.endswith(_KEYS)
+    return hex(value) if is_key and isinstance(value, int) else value_text(value)
+
+
+_KEYS = ("pkey", "qkey", "rkey")
+
+
 def step_text(step: Step) -> str:
     """A step in a line."""
     if isinstance(step, Receive):
         return f"receive x{step.count}{pair_text(step.pair)}"
     if isinstance(step, Wait):
-        return f"wait {step.time / 1e6:g} us"
+        return f"wait {exact_duration_text(step.time)}"
     if isinstance(step, Pause):
         return f"PFC priorities={step.priorities:#04x} quanta={step.quanta}"
     if isinstance(step, Connect):
@@ -437,7 +447,7 @@ def step_text(step: Step) -> str:
         return f"{step.what} #{step.exchange}"
     words = [packet_text(step)]
     words.append(f"#{step.exchange}" if isinstance(step, Mad) else value_text(step.psn))
-    words += [f"{name}={value_text(value)}" for name, value in step.fields.items()]
+    words += [f"{name}={field_text(name, value)}" for name, value in step.fields.items()]
     words += [f"len={step.length}"] * bool(step.length)
     words += [f"{name}={getattr(step, name)}" for name in ("pad", "cut") if name in _said(step)]
     words += [f"more={step.more}"] * bool(step.more)

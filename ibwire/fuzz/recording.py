@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from ibwire.base.errors import DecodeError
 from ibwire.base.node import Frame
-from ibwire.base.units import US, Time
+from ibwire.base.quantities import exact_duration_text
+from ibwire.base.units import Time
 from ibwire.cm.states import EventKind
 from ibwire.drill.packets import Wire, describe
-from ibwire.fuzz.case import Case, Connect, Pause, Role, step_text
+from ibwire.fuzz.case import Case, Connect, Pause, Role, field_text, step_text
 from ibwire.fuzz.judge.comparison import FATAL, Comparison, Difference, Kind
 from ibwire.fuzz.judge.findings import one_line, part_of, verdict, wrong_fields
 from ibwire.fuzz.judge.profiles import profile_of
@@ -149,7 +150,7 @@ def _packet(frame: object) -> WholePacket:
 def _field(frame: object, part: str, name: str) -> str:
     """The value of a field; of bytes the first eight."""
     value = getattr(part_of(_packet(frame), part), name)
-    return value[:8].hex() if isinstance(value, bytes) else str(value)
+    return value[:8].hex() if isinstance(value, bytes) else field_text(name, value)
 
 
 def _wire(comparison: Comparison) -> Wire:
@@ -188,7 +189,7 @@ def _thing(kind: str, thing: object, wire: Wire) -> str:
     if kind == Kind.COMPLETION and isinstance(thing, tuple):
         return completion_text(thing)
     if kind == Kind.TIME and isinstance(thing, int):
-        return f"at {thing / US:g} us"
+        return f"at {exact_duration_text(thing)}"
     if kind == Kind.EVENT and isinstance(thing, int):
         return EventType(thing).name
     if kind == Kind.MEMORY and isinstance(thing, int):

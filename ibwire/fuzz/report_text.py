@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
+from itertools import groupby
 
-from ibwire.fuzz.case import Case, Connection, Packet, Pause, Step, step_text, value_text
+from ibwire.fuzz.case import Case, Connection, Packet, Pause, Step, field_text, step_text
 from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.judge.witness import WITNESS
 from ibwire.fuzz.recording import Recording
@@ -27,7 +28,10 @@ def finding_lines(finding: Finding, recording: Recording) -> Iterator[str]:
     else:
         yield f"  found     packet {finding.packet:,}, {finding.original.origin}"
     if before != left:
-        yield f"  minimised to {counted(left, 'packet')}, of {before:,}"
+        size = counted(left, "packet")
+        if not left:
+            size = f"{counted(len(finding.case.steps), 'step')}, no packet"
+        yield f"  minimised to {size}, of {before:,}"
     yield from case_lines(finding.case)
     yield from outcome_lines(recording)
 
@@ -37,20 +41,45 @@ def case_lines(case: Case) -> Iterator[str]:
     unusual = connection_text(case.connection)
     if unusual:
         yield f"  qp        {unusual}"
-    hidden = len(case.steps) - SHOWN_STEPS
-    if hidden > 0:
+    lines = folded(map(step_line, case.steps))
+    hidden = lines[-SHOWN_STEPS:][0][0] if lines else 0
+    if hidden:
         yield f"            ... {counted(hidden, 'step')} before"
-    for number, step in list(enumerate(case.steps, 1))[-SHOWN_STEPS:]:
-        why = f"  ({step.why})" if isinstance(step, Packet) and step.why else ""
-        way = "< " if isinstance(step, Packet | Pause) else ""
-        yield f"    {number:>4}    {way}{step_text(step)}{why}"
+    for number, text in lines[-SHOWN_STEPS:]:
+        yield f"    {number + 1:>4}    {text}"
+
+
+def step_line(step: Step) -> str:
+    """A step, and in brackets what is wrong with it on purpose."""
+    why = f"  ({step.why})" if isinstance(step, Packet) and step.why else ""
+    way = "< " if isinstance(step, Packet | Pause) else ""
+    return f"{way}{step_text(step)}{why}"
+
+
+def folded(texts: Iterable[str]) -> list[tuple[int, str]]:
+    """Each text with its number from 0; equal ones that follow each other as one, with the first.
+
+    A run of them says how many they are.
+    """
+    found = []
+    number = 0
+    for text, equal in groupby(texts):
+        count = len(list(equal))
+        found.append((number, text + times_text(count)))
+        number += count
+    return found
+
+
+def times_text(count: int) -> str:
+    """How often a step is there, behind its text."""
+    return f"   {count} times" if count > 1 else ""
 
 
 def unsaid(step: Step, said: str) -> str:
     """The fields of a packet that a case sets and that a text about the packet does not say."""
     fields = step.fields if isinstance(step, Packet) else {}
     return "".join(
-        f" {name}={value_text(value)}"
+        f" {name}={field_text(name, value)}"
         for name, value in fields.items()
         if f"{name.partition('.')[2]}=" not in said
     )

@@ -7,17 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
+from itertools import groupby
 
 from ibwire.base.printable import printable
-from ibwire.fuzz.case import Packet, Pause, step_text
+from ibwire.fuzz.case import Packet, Pause, Step, step_text
 from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.judge.witness import WITNESS
 from ibwire.fuzz.recording import Entry, Recording
-from ibwire.fuzz.report_text import connection_text, counted, unsaid
+from ibwire.fuzz.report_text import connection_text, counted, step_line, times_text, unsaid
 from ibwire.report.html import template
 
 MAXIMUM_ROWS = 60
 """Of a ladder, the last ones."""
+
+MAXIMUM_EQUAL = 3
+"""Equal steps one after the other that are all shown."""
 
 MAXIMUM_TEXT = 400
 """Characters: what crashes may have much to say."""
@@ -80,24 +84,42 @@ def brief_part(name: str, bucket: str, origin: str) -> str:
 
 
 def _rows(finding: Finding, recording: Recording) -> Iterator[str]:
-    """Each packet, and each action of the application of the device before its packets."""
+    """Each packet, and each action of the application of the device before its packets.
+
+    Of many equal steps one after the other the first and the last, and how many there are.
+    """
     entries: dict[int, list[Entry]] = {}
     for entry in recording.entries:
         entries.setdefault(entry.step, []).append(entry)
-    last = None if recording.difference is None else recording.difference.step
-    for number, step in enumerate(finding.case.steps):
-        differs = " differs" * (number == last)
-        own = entries.get(number, [])
-        is_sent = isinstance(step, Packet | Pause)
-        if not is_sent or not own:
-            yield _row("own" + differs, number, step_text(step))
-        for entry in own:
-            if entry.way == "<":
-                why = f" ({step.why})" if isinstance(step, Packet) and step.why else ""
-                text = entry.text + unsaid(step, entry.text) + why
-                yield _row("in" + differs, number, text)
-            else:
-                yield _row("out" + differs, number, entry.text)
+    differing = -1 if recording.difference is None else recording.difference.step
+    steps = finding.case.steps
+    for _, equal in groupby(range(len(steps)), lambda at: (at == differing, step_line(steps[at]))):
+        numbers = list(equal)
+        first, last = numbers[0], numbers[-1]
+        if not any(entries.get(each) for each in numbers):
+            differs = " differs" * (first == differing)
+            times = times_text(len(numbers))
+            yield _row("own" + differs, first, f"{step_text(steps[first])}{times}")
+            continue
+        if len(numbers) > MAXIMUM_EQUAL:
+            numbers = [first, last]
+        for number in numbers:
+            if number == last != first and len(numbers) != last - first + 1:
+                yield _row("own", first + 1, f"... {counted(last - first - 1, 'step')} like it")
+            yield from _rows_of(steps[number], number, entries.get(number, []), number == differing)
+
+
+def _rows_of(step: Step, number: int, entries: Sequence[Entry], is_last: bool) -> Iterator[str]:
+    differs = " differs" * is_last
+    if not isinstance(step, Packet | Pause) or not entries:
+        yield _row("own" + differs, number, step_text(step))
+    for entry in entries:
+        if entry.way == "<":
+            why = f" ({step.why})" if isinstance(step, Packet) and step.why else ""
+            text = entry.text + unsaid(step, entry.text) + why
+            yield _row("in" + differs, number, text)
+        else:
+            yield _row("out" + differs, number, entry.text)
 
 
 def _row(kind: str, step: int, text: str) -> str:

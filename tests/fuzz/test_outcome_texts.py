@@ -1,13 +1,21 @@
-"""What a recording says was expected and was received: where the two differ, and only there."""
+"""What is printed about a finding: its steps, and where what is expected and received differs."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from ibwire.fuzz.case import Case, Connection, Post
-from ibwire.fuzz.recording import record
+import pytest
+
+from ibwire.base.quantities import parse_duration
+from ibwire.base.units import NS, US, S
+from ibwire.fuzz.case import Case, Connection, Packet, Post, Wait, step_text
+from ibwire.fuzz.judge.comparison import Difference, Kind
+from ibwire.fuzz.judge.findings import Finding
+from ibwire.fuzz.recording import Recording, record
+from ibwire.fuzz.report_text import SHOWN_STEPS, case_lines, finding_lines
 from ibwire.fuzz.targets.emulator import target
 from ibwire.rc.work import WROpcode
+from ibwire_layers.opcodes import OpCode
 
 TABLE = """
 [[mutant]]
@@ -34,3 +42,63 @@ def test_other_data_is_shown_from_where_it_differs(tmp_path: Path) -> None:
     assert got.startswith(f"{before}: ")
     assert due != got.removeprefix(f"{before}: ")
     assert len(bytes.fromhex(due)) == 8
+
+
+def test_equal_steps_are_one_line_before_the_first_ones_are_cut() -> None:
+    posts = [Post(int(WROpcode.SEND)), *[Post(int(WROpcode.SEND), 8)] * 40]
+
+    assert list(case_lines(Case(Connection(), tuple(posts)))) == [
+        "       1    post SEND len=0",
+        "       2    post SEND len=8   40 times",
+    ]
+
+
+def test_steps_that_are_cut_are_counted_one_by_one() -> None:
+    steps = [*[Wait(S)] * 3, *(Wait(each * US) for each in range(1, SHOWN_STEPS + 1))]
+
+    lines = list(case_lines(Case(Connection(), tuple(steps))))
+
+    assert lines[0] == "            ... 3 steps before"
+    assert lines[1] == "       4    wait 1 us"
+    assert len(lines) == 1 + SHOWN_STEPS
+
+
+def test_a_case_without_packets_is_counted_in_steps() -> None:
+    send = Packet(int(OpCode.RC_SEND_ONLY))
+    case = Case(Connection(), (Post(int(WROpcode.SEND)),))
+    finding = Finding(
+        1,
+        "Any.",
+        case,
+        case.with_steps((*case.steps, send)),
+        Difference(0, Kind.TIME, [], []),
+        1,
+        "",
+    )
+
+    assert "  minimised to 1 step, no packet, of 1" in finding_lines(
+        finding, Recording([], None, [], [])
+    )
+
+
+def test_keys_are_written_as_keys() -> None:
+    fields = {"bth.pkey": 32767, "bth.tver": 12}
+
+    assert step_text(Packet(int(OpCode.RC_SEND_ONLY), fields=fields)).endswith(
+        "bth.pkey=0x7fff bth.tver=12"
+    )
+
+
+@pytest.mark.parametrize(
+    ("time", "text"),
+    [
+        (0, "0 ns"),
+        (4096 * NS, "4.096 us"),
+        (30 * S, "30 s"),
+        (6442450944 * NS, "6.442450944 s"),
+        (10**12 + 1, "1.000000000001 s"),
+    ],
+)
+def test_times_are_exact_in_the_unit_that_suits_them(time: int, text: str) -> None:
+    assert step_text(Wait(time)) == f"wait {text}"
+    assert parse_duration(text) == time

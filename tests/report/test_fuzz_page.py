@@ -8,7 +8,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from ibwire.cli import main
-from ibwire.fuzz.case import Case, Connection, Packet, Post
+from ibwire.fuzz.case import Case, Connection, Packet, Post, Receive
 from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.recording import record
 from ibwire.fuzz.targets.emulator import target
@@ -76,7 +76,7 @@ def test_a_packet_says_each_field_that_its_case_sets() -> None:
 
     text = next(text for kind, _, text in rows(part(Case(CASE.connection, (read, *CASE.steps)))))
 
-    assert "bth.pkey=4660" in text
+    assert "bth.pkey=0x1234" in text
     assert "bth.mig_req=0" in text
     assert "rkey=0x7" in text
 
@@ -107,12 +107,34 @@ def test_page_loads_nothing() -> None:
 
 
 def test_long_case_shows_its_last_rows() -> None:
-    case = replace(CASE, steps=CASE.steps[:1] * 40 + CASE.steps)
+    other = Post(int(WROpcode.RDMA_WRITE), 16)
+    case = replace(CASE, steps=(*CASE.steps[:1], other) * 20 + CASE.steps)
     text = part(case)
 
     assert len(rows(text)) == MAXIMUM_ROWS
     assert rows(text)[-1][1] == "42"
     assert ">... 23 rows before<" in text  # 41 posts with a packet each, and the response
+
+
+def test_equal_steps_are_folded_so_that_the_first_steps_are_shown() -> None:
+    other = Post(int(WROpcode.RDMA_WRITE), 16)
+    case = replace(CASE, steps=(other, *CASE.steps[:1] * 40, *CASE.steps[1:]))
+
+    assert [(kind, step, text.split("psn")[0]) for kind, step, text in rows(part(case))][:7] == [
+        ("own", "1", "post RDMA_WRITE len=16"),
+        ("out", "1", "WRITE_ONLY "),
+        ("own", "2", "post RDMA_WRITE len=8"),
+        ("out", "2", "WRITE_ONLY "),
+        ("own", "3", "... 38 steps like it"),
+        ("own", "41", "post RDMA_WRITE len=8"),
+        ("out", "41", "WRITE_ONLY "),
+    ]
+
+
+def test_equal_steps_without_packets_are_one_row() -> None:
+    case = replace(CASE, steps=(*[Receive(1)] * 9, *CASE.steps))
+
+    assert rows(part(case))[0] == ("own", "1", "receive x1   9 times")
 
 
 def test_command_groups_findings_by_rule(tmp_path: Path) -> None:
