@@ -23,9 +23,32 @@ from ibwire.rc.profile import SPEC
 from ibwire_layers.cm import CMAttribute
 from ibwire_layers.opcodes import OpCode
 from mutants.engine import copied
-from mutants.table import FIRMWARE, FUZZED, read_mutants
+from mutants.table import FIRMWARE, FUZZED, Mutant, Patch, read_mutants
 
-MUTANTS = FUZZED | read_mutants(FIRMWARE)
+_OTHER_TIMEOUT = Patch(
+    "cm/connection.py",
+    "duration(request.local_cm_response_timeout)",
+    "duration(request.remote_cm_response_timeout)",
+)
+_SHORTER_MRA = Patch(
+    "cm/manager.py",
+    "time += duration(received.message.service_timeout)",
+    "time += duration(received.message.service_timeout & 15)",
+)
+_LESS_RETRIES = Patch(
+    "cm/connection.py",
+    "        retries=request.max_cm_retries,",
+    "        retries=request.max_cm_retries & 7,",
+)
+MUTANTS = (
+    FUZZED
+    | read_mutants(FIRMWARE)
+    | {
+        "other-timeout": Mutant("other-timeout", (_OTHER_TIMEOUT,)),
+        "shorter-mra": Mutant("shorter-mra", (_SHORTER_MRA,)),
+        "less-retries": Mutant("less-retries", (_LESS_RETRIES,)),
+    }
+)
 
 
 def said(message: str, exchange: int = 0, **fields: Value) -> Mad:
@@ -80,7 +103,7 @@ CASES: Sequence[tuple[str, Sequence[Step], str, str, str]] = (
         "retries-shared-after-mra",
         [*ACCEPTED, Wait(5 * S), said("RTU"), Command("disconnect", 0), Wait(150 * S)],
         "DREQ_SENT",
-        "wait in DREQ_SENT: silence instead of DREQ",
+        "a wait in DREQ_SENT: it retransmits the DREQ too late or too few times",
         "resending",
     ),
     (  # it is the REP that differs from the rest of the exchange
@@ -159,3 +182,46 @@ def test_events_that_read_alike_show_the_parts_that_differ() -> None:
 
     assert ours == " private data=0x0"
     assert theirs == " private data=0x1000000000000000..."
+
+
+def accepted(exchange: int, **fields: Value) -> list[Step]:
+    return [said("REQ", exchange, **fields), Command("accept", exchange)]
+
+
+def test_a_message_at_another_time_has_one_cause_whatever_else_is_sent() -> None:
+    """12.7: the time that is given in the REQ. Two connections send their REPs in another order."""
+    soon = accepted(2, req__local_cm_response_timeout=5)
+    found = [
+        named("other-timeout", [*accepted(4068, req__local_cm_response_timeout=0), LONG], "A"),
+        named(
+            "other-timeout", [*accepted(1, req__remote_cm_response_timeout=31), Wait(30 * S)], "B"
+        ),
+        named("other-timeout", [*accepted(1), *soon, LONG], "REP_SENT"),
+    ]
+
+    assert [each.text for each in found] == [
+        "a wait in A: it retransmits the REP too late",
+        "a wait in B: it retransmits the REP too late",
+        "a wait in REP_SENT: it retransmits the REP at another time",
+    ]
+    assert len({each.group for each in found}) == 1
+
+
+def test_another_time_after_an_mra_is_another_cause_for_each_message() -> None:
+    mra = said("MRA", 1)
+    of_reply = named("shorter-mra", [*accepted(1), mra, LONG], "MRA_REP_RCVD")
+    of_request = named("shorter-mra", [Command("connect", 1), mra, LONG], "MRA_REQ_RCVD")
+    other = named("other-timeout", [*accepted(1, req__local_cm_response_timeout=0), LONG], "A")
+
+    assert " the REP too early after an MRA" in of_reply.text
+    assert " the REQ too early" in of_request.text
+    assert len({of_reply.group, of_request.group, other.group}) == 3
+
+
+def test_a_lower_number_of_retransmissions_is_said() -> None:
+    name = named("less-retries", [Command("connect", 26), Wait(200 * S)], "REQ_SENT")
+
+    assert name.text == "a wait in REQ_SENT: it retransmits the REQ too few times"
+
+
+LONG = Wait(88_719_500_000_000)

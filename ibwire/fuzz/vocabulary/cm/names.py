@@ -13,6 +13,7 @@ from ibwire.fuzz.targets.link.manager_link import MAD_START
 from ibwire.fuzz.vocabulary.cm.coverage import NOT_BEGUN
 from ibwire.fuzz.vocabulary.cm.encoding import FORMS
 from ibwire.fuzz.vocabulary.cm.tables import difference_text
+from ibwire.fuzz.vocabulary.cm.timing import Retransmission, retransmission_of
 from ibwire_layers.cm import CMAttribute
 from ibwire_layers.mad import MAD_SIZE
 
@@ -50,8 +51,10 @@ def manager_name(difference: Difference, steps: Sequence[Step], state: str) -> N
     step = steps[-1]
     if isinstance(step, Mad) and difference.kind is not Kind.ANSWER:
         step = _as_on_wire(step)
-    group = _text(difference, step, state)
     rule = _rule(difference, step, state)
+    if (retransmission := retransmission_of(difference, steps)) is not None:
+        return _of_retransmission(retransmission, steps, state, rule)
+    group = _text(difference, step, state)
     if isinstance(step, Mad) and rule.endswith(f"#{_RULES[step.message]}") and not step.fields:
         sent = [each for each in steps if isinstance(each, Mad) and each.exchange == step.exchange]
         if any(map(_has_other_id, sent)):
@@ -69,6 +72,24 @@ def _as_on_wire(step: Mad) -> Mad:
     if other not in MESSAGES or set(step.fields) != {"mad.attribute_id"}:
         return step
     return replace(step, message=other, fields={}, why="")
+
+
+def _of_retransmission(found: Retransmission, steps: Sequence[Step], state: str, rule: str) -> Name:
+    """The name of what is retransmitted otherwise: one cause in all states for each message."""
+    after = " after an MRA" if _has_own_mra(steps) else ""
+    causes = tuple(f"when a {each} is retransmitted{after}" for each in found.messages)
+    text = f"a wait in {state}: {found.text}{after}"
+    if len(causes) > 1:
+        return Name(text, rule, "when messages are retransmitted", wider=causes)
+    return Name(text, rule, causes[0])
+
+
+def _has_own_mra(steps: Sequence[Step]) -> bool:
+    """Whether an MRA postpones what is sent for a connection of these steps."""
+    messages = [each for each in steps if isinstance(each, Mad)]
+    begun = {each.exchange for each in messages if each.message != "MRA"}
+    begun |= {each.exchange for each in steps if isinstance(each, Command)}
+    return any(each.message == "MRA" and each.exchange in begun for each in messages)
 
 
 def _causes(difference: Difference, step: Step) -> tuple[str, ...]:

@@ -1,0 +1,176 @@
+"""Which message a connection manager retransmits at other times, or another number of times.
+
+While time passes several connections may have something to retransmit. A message of another
+connection than expected is right in itself: one of the two came too early or too late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from ibwire.cm.messages import decode
+from ibwire.fuzz.case import Command, Mad, Packet, Step
+from ibwire.fuzz.judge.comparison import Difference, Kind
+from ibwire.fuzz.judge.findings import verdict
+from ibwire_layers.errors import DecodeError
+from ibwire_layers.packet import Packet as WholePacket
+
+
+@dataclass(frozen=True, slots=True)
+class Retransmission:
+    """What a manager does otherwise with a message that it retransmits."""
+
+    messages: tuple[str, ...]
+    """That message; two where either may be the one that comes at another time."""
+    how: str
+
+    @property
+    def text(self) -> str:
+        """In words."""
+        return f"it retransmits the {' or the '.join(self.messages)} {self.how}"
+
+
+def retransmission_of(difference: Difference, steps: Sequence[Step]) -> Retransmission | None:
+    """What is retransmitted otherwise in a wait, the last of these steps; `None` for anything else.
+
+    A message that is wrong itself is something else.
+    """
+    if isinstance(steps[-1], Mad | Command | Packet):
+        return None
+    if difference.kind is Kind.TIME:
+        return _at_another_time(difference)
+    if difference.kind is not Kind.ANSWER:
+        return None
+    expected, got = (
+        [_sent(each) for each in side] for side in (difference.expected, difference.got)
+    )
+    if None in expected or None in got:
+        return None
+    ours, theirs = ([each for each in side if each is not None] for side in (expected, got))
+    if _has_wrong_fields(ours, theirs, is_alone=sum(map(_begins, steps)) < _SEVERAL):
+        return None
+    return _of_one_connection(ours, theirs, steps) or _of_several(ours, theirs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A message that a manager has sent."""
+
+    what: str
+    connection: object
+    """Its own ID of the connection, or the number of a request for a queue pair of datagrams."""
+    mad: bytes
+
+    @property
+    def is_retransmitted(self) -> bool:
+        return self.what in _RETRANSMITTED
+
+
+def _sent(frame: object) -> _Sent | None:
+    """A message with its connection; `None` for what is none."""
+    assert isinstance(frame, bytes)
+    try:
+        payload = bytes(WholePacket.parse(frame).payload)
+    except DecodeError:
+        return None
+    if (received := decode(payload)) is None:
+        return None
+    names = ("local_comm_id", "request_id")
+    number = next((n for name in names if (n := getattr(received.message, name, None))), None)
+    return _Sent(verdict(frame), number, payload)
+
+
+def _begins(step: Step) -> bool:
+    """Whether a step begins a connection."""
+    if isinstance(step, Mad):
+        return step.message in ("REQ", "SIDR_REQ")
+    return isinstance(step, Command) and step.what in ("connect", "resolve")
+
+
+def _has_wrong_fields(expected: Sequence[_Sent], got: Sequence[_Sent], is_alone: bool) -> bool:
+    """Whether a message differs from the one of the same connection. is_alone: in the case."""
+    known = {(each.what, each.connection): each.mad for each in expected}
+    for one, other in zip(expected, got, strict=False):
+        right = known.get((other.what, other.connection), other.mad)
+        if one.what == other.what and (is_alone or one.connection == other.connection):
+            right = one.mad
+        if right != other.mad:
+            return True
+    return False
+
+
+def _at_another_time(difference: Difference) -> Retransmission | None:
+    """What comes at another time, where the messages are as expected."""
+    rows = zip(difference.expected, difference.got, difference.frames, strict=False)
+    for expected, got, frame in rows:
+        if expected == got or not isinstance(expected, int) or not isinstance(got, int):
+            continue
+        sent = _sent(frame)
+        before = [_sent(each) for each in difference.frames]
+        if sent is not None and not sent.is_retransmitted:  # the end of it
+            own = [each for each in before if each and each.connection == sent.connection]
+            sent = own[0]
+        if sent is None or not sent.is_retransmitted:
+            return None
+        return Retransmission((sent.what,), "too early" if got < expected else "too late")
+    return None
+
+
+def _of_one_connection(
+    expected: Sequence[_Sent], got: Sequence[_Sent], steps: Sequence[Step]
+) -> Retransmission | None:
+    """What one connection has more or less of."""
+    for connection in dict.fromkeys(each.connection for each in (*expected, *got)):
+        ours, theirs = (
+            [each.what for each in side if each.connection == connection]
+            for side in (expected, got)
+        )
+        if ours != theirs:
+            return _more_or_less(ours, theirs, _given_up(steps))
+    return None
+
+
+def _given_up(steps: Sequence[Step]) -> list[str]:
+    """The message that a manager may give up in a case, if it is of one kind alone."""
+    commands = {each.what for each in steps if isinstance(each, Command)}
+    messages = [message for what, message in _GIVEN_UP.items() if what in commands]
+    return messages if len(messages) == 1 else []
+
+
+def _more_or_less(
+    expected: Sequence[str], got: Sequence[str], given_up: Sequence[str]
+) -> Retransmission | None:
+    """How the messages of one connection differ. given_up: where only the end of it is seen."""
+    pairs = enumerate(zip_longest(expected, got))
+    place, (one, other) = next((at, pair) for at, pair in pairs if pair[0] != pair[1])
+    candidates = [one, other, *reversed(expected[:place]), *given_up]
+    what = next((each for each in candidates if each in _RETRANSMITTED), None)
+    if what is None or {one, other} - {None, what} - {_TIMEOUT}:
+        return None
+    if one is not None and other is not None:
+        return Retransmission((what,), "too few times" if one == what else "too many times")
+    if one is None:
+        return Retransmission((what,), "too early or too many times" if place else "too early")
+    return Retransmission((what,), "too late or too few times" if place else "too late")
+
+
+def _of_several(expected: Sequence[_Sent], got: Sequence[_Sent]) -> Retransmission | None:
+    """Which messages come in another order, where each connection has its own in the right one."""
+    for one, other in zip(expected, got, strict=False):
+        if one.connection == other.connection:
+            continue
+        first = {each.connection: each.what for each in reversed(expected) if each.is_retransmitted}
+        whats = [first.get(each.connection) for each in (one, other)]
+        found = tuple(dict.fromkeys(each for each in whats if each))
+        return Retransmission(found, "at another time") if found else None
+    return None
+
+
+_RETRANSMITTED = ("REQ", "REP", "DREQ", "SIDR_REQ")
+_GIVEN_UP = {"connect": "REQ", "accept": "REP"}
+"""What an application lets a manager send, for which a REJ says that nothing answered."""
+_TIMEOUT = "REJ TIMEOUT"
+_SEVERAL = 2
+"""Connections from which on a message may be that of another one."""
