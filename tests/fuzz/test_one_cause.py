@@ -105,6 +105,11 @@ FAULTS = {
         "Resource(packet, max(-(-length // qp.mtu), 1), self._pd)",
         "Resource(packet, length // qp.mtu + 1, self._pd)",
     ),
+    "the R_Keys of XRC in the domain of the queue pair": Patch(
+        "rc/responder.py",
+        "return self.qp.pd if self._srq is None else self._srq.pd",
+        "return self.qp.pd",
+    ),
     "one credit too many": Patch(
         "rc/responder.py",
         "            return credit_code(len(self.receives.waiting))\n",
@@ -509,3 +514,18 @@ def test_another_fault_behind_a_read_is_not_named_after_its_psns() -> None:
 
 
 _REFUSED = wrong(READ, reth__dma_len=0x1000000)
+
+
+def test_r_keys_of_xrc_in_another_domain_are_one_cause_for_all_operations() -> None:
+    xrc = Connection(service="XRC_RECV")
+    fault = "the R_Keys of XRC in the domain of the queue pair"
+    found = names(
+        fault,
+        (xrc, [Packet(int(OpCode.XRC_RDMA_WRITE_ONLY), length=8)]),
+        (xrc, [wrong(Packet(int(OpCode.XRC_RDMA_READ_REQUEST)), reth__dma_len=1024)]),
+        (xrc, [Packet(int(OpCode.XRC_FETCH_ADD))]),
+        (xrc, [Packet(int(OpCode.XRC_SEND_ONLY_WITH_INVALIDATE))]),
+    )
+
+    assert len({each.group for each in found}) == 1
+    assert {each.rule for each in found} == {"IBA A14; docs/reference/transport.md#xrc"}

@@ -55,8 +55,7 @@ from ibwire.fuzz.judge.effects import (
     parsed,
     statuses_of,
 )
-from ibwire.fuzz.judge.read_psns import GROUP as READ_PSNS
-from ibwire.fuzz.judge.read_psns import miscounted_read
+from ibwire.fuzz.judge.otherwise import otherwise
 from ibwire.fuzz.judge.request_names import (
     AFTER_ERROR,
     ERROR,
@@ -148,8 +147,9 @@ def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
         elif about.is_ignored:  # where it fails in a malformed packet depends on its opcode
             group = f"{group.partition(' in ')[0]} at {about.group or about.what}"
         return Name(f"{text}: {effect.text}", rule, f"crash: {group}")
-    if read := miscounted_read(case, difference, profile):
-        return Name(f"{text} after {read}: {effect.text}", _PSN_COUNT, READ_PSNS)
+    if other := otherwise(case, difference, profile):
+        text = f"{text}{other.after}: {effect.text}{other.as_if}"
+        return Name(text, other.rule, other.group)
     if found := _of_any_packet(text, about, effect, scene):
         return found
     if isinstance(step, Wait) and (response := scene.acknowledging) is not None:

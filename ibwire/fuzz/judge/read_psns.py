@@ -11,15 +11,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ibwire.base.node import Frame
-from ibwire.fuzz.case import Case, Packet, RunsAway, Step
+from ibwire.fuzz.case import Case, Packet, Step
 from ibwire.fuzz.judge.comparison import Difference, Kind
-from ibwire.fuzz.judge.unheeded import LONGEST, Deliver, outcomes, shows
+from ibwire.fuzz.judge.unheeded import LONGEST, Deliver, first_that_shows
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.rc.profile import Profile
 from ibwire_layers.opcodes import INFO, Operation
 from ibwire_layers.psn import MASK
 
 GROUP = "PSNs of a READ"
+RULE = "IBA 9.7.2; docs/reference/transport.md#psn-count"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +41,9 @@ def miscounted_read(case: Case, difference: Difference, profile: Profile) -> str
     if not _may_be_tried(case) or difference.kind in (Kind.CRASH, Kind.ENDLESS, Kind.MEMORY):
         return ""
     steps = case.steps[: difference.step + 1]
-    whole = list(outcomes(case, steps, profile))
-    frames = [frame for frame, _ in whole]
-    for count in _COUNTS:
-        try:
-            found = list(outcomes(case, steps, profile, _counting(count, steps), frames))
-        except RunsAway:
-            continue
-        is_same = [each[1] for each in whole[:-1]] == [each[1] for each in found[:-1]]
-        if is_same and found[-1] != whole[-1] and shows(found[-1][1], difference):
-            return count.what
-    return ""
+    ways = [_counting(count, steps) for count in _COUNTS]
+    found = first_that_shows(case, difference, profile, ways)
+    return "" if found is None else _COUNTS[found].what
 
 
 def count_of_trials(case: Case) -> int:

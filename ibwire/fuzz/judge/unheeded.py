@@ -34,19 +34,30 @@ def unheeded(case: Case, difference: Difference, profile: Profile) -> int | None
     if difference.step >= LONGEST or difference.kind in (Kind.CRASH, Kind.ENDLESS, Kind.MEMORY):
         return None
     steps = case.steps[: difference.step + 1]
-    places = [place for place, step in enumerate(steps) if _is_response(step)]
-    if not places:
+    places = [place for place, step in enumerate(steps) if _is_response(step)][::-1]
+    found = first_that_shows(case, difference, profile, [_all_but(place) for place in places])
+    return None if found is None else places[found]
+
+
+def first_that_shows(
+    case: Case, difference: Difference, profile: Profile, ways: Sequence[Deliver]
+) -> int | None:
+    """The number of the first way to receive frames in which the reference does what the device
+    does, and nothing else before the last step; `None` for none.
+    """
+    if not ways:
         return None
+    steps = case.steps[: difference.step + 1]
     whole = list(outcomes(case, steps, profile))
     frames = [frame for frame, _ in whole]
-    for place in reversed(places):
+    for number, deliver in enumerate(ways):
         try:
-            without = list(outcomes(case, steps, profile, _all_but(place), frames))
+            found = list(outcomes(case, steps, profile, deliver, frames))
         except RunsAway:
             continue
-        is_same = [each[1] for each in whole[:-1]] == [each[1] for each in without[:-1]]
-        if is_same and shows(without[-1][1], difference):
-            return place
+        is_same = [each[1] for each in whole[:-1]] == [each[1] for each in found[:-1]]
+        if is_same and shows(found[-1][1], difference):
+            return number
     return None
 
 

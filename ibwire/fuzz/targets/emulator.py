@@ -23,7 +23,6 @@ from ibwire.fuzz.case import (
     RunsAway,
 )
 from ibwire.fuzz.condense import joined, last_part
-from ibwire.fuzz.judge import read_psns, unheeded
 from ibwire.fuzz.judge.comparison import FATAL, Device, Difference, ExactComparison
 from ibwire.fuzz.judge.findings import (
     Finding,
@@ -34,6 +33,7 @@ from ibwire.fuzz.judge.findings import (
     signature,
 )
 from ibwire.fuzz.judge.naming import Name, name_of
+from ibwire.fuzz.judge.otherwise import count_of_trials
 from ibwire.fuzz.judge.profiles import unchecked_by
 from ibwire.fuzz.judge.replays import Replays
 from ibwire.fuzz.judge.scene import state_before
@@ -224,9 +224,7 @@ class EmulatorTestbed(Testbed):
         return self._named[3]
 
     def _new_name(self, state: RunState, case: Case, left: Difference) -> Name:
-        references = 2
-        if self.vocabulary is QUEUE_PAIR:
-            references += unheeded.count_of_trials(case) + read_psns.count_of_trials(case)
+        references = 2 + (count_of_trials(case) if self.vocabulary is QUEUE_PAIR else 0)
         self.explained += references * (TWO_DEVICES // 2 + len(case.steps))
         if self.vocabulary is CONNECTION_MANAGER:
             reference = self.vocabulary.reference(case.connection, state.profile)

@@ -1,0 +1,37 @@
+"""What a right device would do otherwise in one place, if that explains all that a device does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ibwire.fuzz.case import Case
+from ibwire.fuzz.judge import read_psns, unheeded, xrc_domain
+from ibwire.fuzz.judge.comparison import Difference
+from ibwire.rc.profile import Profile
+
+
+@dataclass(frozen=True, slots=True)
+class Otherwise:
+    """One thing that is otherwise, whatever the packet at which it shows."""
+
+    rule: str
+    group: str
+    after: str = ""
+    """What comes before that packet, for its name."""
+    as_if: str = ""
+    """What it looks like, for the end of its name."""
+
+
+def otherwise(case: Case, difference: Difference, profile: Profile) -> Otherwise | None:
+    """The one thing, if there is one. profile: of the reference."""
+    if read := read_psns.miscounted_read(case, difference, profile):
+        return Otherwise(read_psns.RULE, read_psns.GROUP, after=f" after {read}")
+    if xrc_domain.takes_domain_of_pair(case, difference, profile):
+        as_if = ", as if its R_Key had to be of the domain of the queue pair"
+        return Otherwise(xrc_domain.RULE, xrc_domain.GROUP, as_if=as_if)
+    return None
+
+
+def count_of_trials(case: Case) -> int:
+    """How many references are tried at most on a case, to name what it shows."""
+    return sum(each.count_of_trials(case) for each in (unheeded, read_psns, xrc_domain))

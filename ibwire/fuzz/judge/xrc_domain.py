@@ -1,0 +1,41 @@
+"""Whether a device looks up the R_Keys of XRC in the protection domain of its queue pair.
+
+Whatever uses an R_Key is refused then. A right device takes the domain of the shared receive queue
+that a request names.
+"""
+
+from __future__ import annotations
+
+from ibwire.base.node import Frame
+from ibwire.fuzz.case import Case
+from ibwire.fuzz.judge.comparison import Difference, Kind
+from ibwire.fuzz.judge.unheeded import LONGEST, first_that_shows
+from ibwire.fuzz.targets.emulated_device import Emulation
+from ibwire.rc.profile import Profile
+
+GROUP = "the protection domain of XRC"
+RULE = "IBA A14; docs/reference/transport.md#xrc"
+
+
+def takes_domain_of_pair(case: Case, difference: Difference, profile: Profile) -> bool:
+    """Whether the reference does what the device does, if it takes that domain."""
+    if count_of_trials(case) == 0 or difference.kind in (Kind.CRASH, Kind.ENDLESS, Kind.MEMORY):
+        return False
+    return first_that_shows(case, difference, profile, [_in_domain_of_pair]) is not None
+
+
+def count_of_trials(case: Case) -> int:
+    """How many references are tried at most on a case."""
+    return 2 if case.connection.service == "XRC_RECV" and len(case.steps) <= LONGEST else 0
+
+
+def _in_domain_of_pair(reference: Emulation, number: int, frame: Frame) -> None:
+    qp = reference.qp
+    queue = qp.find_srq(reference.symbols["srqn"])
+    if queue is None:
+        reference.receive(frame)
+        return
+    own = queue.pd
+    queue.pd = qp.pd
+    reference.receive(frame)
+    queue.pd = own
