@@ -42,7 +42,6 @@ from ibwire.fuzz.needed import needed_choices
 from ibwire.fuzz.report import HISTORY, MAXIMUM_BUCKETS, Postponed, Report, RunState, Search
 from ibwire.fuzz.stepper import Maker
 from ibwire.fuzz.targets.testbed import Confirmed, Testbed
-from ibwire.fuzz.vocabulary.vocabularies import QUEUE_PAIR
 from ibwire.programs.endpoint import Interrupted
 from ibwire.rc.profile import PROFILES, Profile
 
@@ -602,8 +601,7 @@ class Campaign:
             return None
         needed = needed_choices(case, difference, strict, state.base, self.replay)
         case = replace(case, choices=conditions_of(needed, state.base))
-        if self._testbed.vocabulary is QUEUE_PAIR:
-            case = without_old_faults(case, original, state.profile)
+        case = without_old_faults(case, original, state.profile)
         difference = self.replay(case, needed) or difference
         text = name.text
         if text in report.seen:
