@@ -30,7 +30,7 @@ from ibwire.cli.paths import InputPath, OutputDirectory, OutputPath
 from ibwire.cli.sources import Unreadable as UnreadableCapture
 from ibwire.cli.terminal import console
 from ibwire.cli.values import IPAddress, QueuePairNumber
-from ibwire.fuzz.artefacts import checked_script, save, write_junit, write_sarif
+from ibwire.fuzz.artefacts import brief_text, checked_script, save, write_junit, write_sarif
 from ibwire.fuzz.campaign import ENDLESS, Campaign
 from ibwire.fuzz.case import Role, step_text, to_json
 from ibwire.fuzz.judge.findings import Finding
@@ -262,6 +262,8 @@ class _Run:
         self._directory = directory
         self._as_json = as_json
         self._failures: list[tuple[str, str, str]] = []
+        self._briefs: dict[str, str] = {}
+        """Each finding of this run in a line."""
         self.accepted: Sequence[Known] = ()
         """Findings that the user knows already."""
         self.makes_page = False
@@ -345,6 +347,7 @@ class _Run:
     def _tell(self, finding: Finding, recording: Recording, reason: str) -> None:
         lines = list(finding_lines(finding, recording))
         self._failures.append((f"F{finding.number:04}", finding.bucket, "\n".join(lines)))
+        self._briefs[f"F{finding.number:04}"] = f": {brief_text(finding, recording)}"
         if self.makes_page:
             from ibwire.report.fuzz_page import finding_part
 
@@ -353,7 +356,7 @@ class _Run:
             click.echo(json.dumps(_as_object(finding, recording, reason)))
             return
         if reason:
-            lines.append(f"  no script {reason}")
+            lines.append(f"  no script: {reason}")
         click.echo("\n".join(lines))
         click.echo()
 
@@ -391,7 +394,13 @@ class _Run:
             write_junit(junit, self._session.settings.target, self._all_failures())
         if sarif is not None:
             found = [
-                (each.name, each.rule, each.group, each.bucket) for each in self._session.known
+                (
+                    each.name,
+                    each.rule,
+                    each.group,
+                    f"{each.bucket}{self._briefs.get(each.name, '')}",
+                )
+                for each in self._session.known
             ]
             write_sarif(sarif, self._session.settings.target, found)
         if html is not None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from xml.etree import ElementTree
@@ -19,18 +20,20 @@ from ibwire.base.errors import ScriptError
 from ibwire.base.output import Output, make_directory
 from ibwire.base.units import NS
 from ibwire.capture import PcapngWriter
+from ibwire.drill import parse, run
 from ibwire.drill.files import write_text, write_xml
-from ibwire.fuzz.case import Case, Connect, Packet, Role, step_text
+from ibwire.fuzz.case import Case, Connect, Packet, Role, RunsAway, step_text
 from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.judge.profiles import UNCHECKED
 from ibwire.fuzz.recording import Recording, record
-from ibwire.fuzz.report_text import finding_lines, some
+from ibwire.fuzz.report_text import SHOWN_STEPS, finding_lines, folded, some, step_line
 from ibwire.fuzz.saved import case_text, file_name, says
 from ibwire.fuzz.targets.emulator import target
 from ibwire.fuzz.targets.testbed import Target
 from ibwire.fuzz.vocabulary.cm.script import manager_script
 from ibwire.fuzz.vocabulary.queue_pair.script import CannotSay, script
 from ibwire.fuzz.vocabulary.vocabularies import role_of
+from ibwire.fuzz.watchdog import supervised
 
 SCRIPT = "case.drill"
 
@@ -71,7 +74,7 @@ def checked_script(finding: Finding, tested: Target) -> tuple[str, str]:
         text = write(case, finding.difference, rule, finding.rule)
         if not target(f"emu:{case.profile}").fulfils(text):
             reason = "without the choices of the target the answers before it are others"
-            return "", reason if case.choices else "the emulator does not do what it says"
+            return "", reason if case.choices else _unfulfilled(text, case.profile)
         if tested.fulfils(text):
             return "", "what the target does otherwise cannot be seen in a script"
     except CannotSay as error:
@@ -79,6 +82,21 @@ def checked_script(finding: Finding, tested: Target) -> tuple[str, str]:
     except ScriptError as error:
         return "", f"drill cannot read it: {error.reason}"
     return text, ""
+
+
+def _unfulfilled(text: str, profile: str) -> str:
+    """What the emulator does otherwise than a script of a case says."""
+    reason = "the emulator does not do what a script of it says"
+    parsed = parse(text.encode(), SCRIPT, profile)
+    try:
+        for each in parsed.cases:
+            failure = supervised(partial(run, parsed, each, profile)).failure
+            if failure is not None:
+                line = f"line {failure.line.number}: {failure.line.text.strip()}"
+                return f"{reason}: {line}: got {failure.got}"
+    except RunsAway as error:
+        return f"{reason}: {error}"
+    return reason
 
 
 def write_capture(path: Path, case: Case, recording: Recording) -> None:
@@ -112,10 +130,16 @@ def write_capture(path: Path, case: Case, recording: Recording) -> None:
             writer.write(entry.frame, entry.time // NS, comments=comments)
 
 
+def brief_text(finding: Finding, recording: Recording) -> str:
+    """The case of a finding and what came of it, in one line."""
+    steps = "; ".join(text for _, text in folded(map(step_line, finding.case.steps))[-SHOWN_STEPS:])
+    return f"{steps}; expected: {some(recording.expected)}; got: {some(recording.got)}"
+
+
 def write_sarif(path: str, name: str, findings: Sequence[tuple[str, str, str, str]]) -> None:
     """Write findings as SARIF 2.1.0, for programs that show the results of analyses.
 
-    name: of the target. findings: number, rule, group and name of each. Raises `OutputError`.
+    name: of the target. findings: number, rule, group and text of each. Raises `OutputError`.
     """
     rules = dict.fromkeys(rule for _, rule, _, _ in findings)
     document = {
@@ -127,7 +151,11 @@ def write_sarif(path: str, name: str, findings: Sequence[tuple[str, str, str, st
                     "driver": {
                         "name": "ibwire fuzz",
                         "rules": [
-                            {"id": _rule_id(rule), "shortDescription": {"text": rule}}
+                            {
+                                "id": _rule_id(rule),
+                                "shortDescription": {"text": _rule_words(rule)},
+                                "fullDescription": {"text": rule},
+                            }
                             for rule in rules
                         ],
                     }
@@ -151,6 +179,11 @@ def write_sarif(path: str, name: str, findings: Sequence[tuple[str, str, str, st
 def _rule_id(rule: str) -> str:
     """The entry of the reference that a rule names, the last of several; else the section."""
     return rule.rpartition("#")[2]
+
+
+def _rule_words(rule: str) -> str:
+    """A rule by the words of its entry, with the section of the specification."""
+    return f"{_rule_id(rule).replace('-', ' ')} ({rule.partition(';')[0]})"
 
 
 def write_junit(path: str, name: str, failures: Sequence[tuple[str, str, str]]) -> None:

@@ -21,6 +21,7 @@ from ibwire.base.units import ack_timeout
 from ibwire.capture import open_capture
 from ibwire.drill import load, run
 from ibwire.drill.language.tokens import MAXIMUM_LINE
+from ibwire.fuzz import artefacts
 from ibwire.fuzz.artefacts import checked_script, save, write_junit
 from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import (
@@ -127,7 +128,7 @@ def test_script_has_the_rule_and_a_report_explains_a_missing_script(
         path = directory / "case.drill"
         assert finding.rule in report
         has_checks = "anything" not in path.read_text("utf-8")
-        assert ("  no script " in report) is not has_checks
+        assert ("  no script of what is expected: " in report) is not has_checks
         if has_checks:
             assert load(path).section == finding.rule
             assert finding.bucket in load(path).rule
@@ -466,3 +467,17 @@ def test_a_crash_with_a_lot_to_say_can_be_kept(tmp_path: Path) -> None:
     assert max(map(len, comments)) < 1000
     assert finding.bucket.isprintable()
     assert len(finding.bucket) < 1000
+
+
+def test_a_script_that_the_emulator_fails_is_left_out_with_the_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = "  qp\n  < SEND_ONLY psn ack\n  silence\n"
+    monkeypatch.setattr(artefacts, "script", lambda *arguments: text)
+    case = Case(Connection(), (Packet(int(OpCode.RC_SEND_ONLY)),))
+    difference = Difference(0, Kind.ANSWER, [], [])
+
+    found, reason = checked_script(Finding(1, "Any.", case, case, difference, 1, "Any."), RXE)
+
+    assert not found
+    assert "does not do what a script of it says: line 3: silence: got " in reason

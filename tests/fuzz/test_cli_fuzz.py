@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache, partial
@@ -406,8 +407,17 @@ def test_sarif_has_each_finding_with_its_rule(tmp_path: Path) -> None:
     run = json.loads(path.read_text())["runs"][0]
 
     assert {each["ruleId"] for each in run["results"]} == {"reserved-bits", "limited-message"}
-    assert len(run["tool"]["driver"]["rules"]) == 2
+    rules = run["tool"]["driver"]["rules"]
+    assert len(rules) == 2
     assert all(each["level"] == "error" for each in run["results"])
+    assert all(
+        re.search(r"^F\d{4} .*: .*; expected: .*; got: .", each["message"]["text"])
+        for each in run["results"]
+    )
+    assert {each["shortDescription"]["text"].partition(" (IBA ")[0] for each in rules} == {
+        "reserved bits",
+        "limited message",
+    }
 
 
 def test_a_damaged_run_does_not_go_on(tmp_path: Path) -> None:
