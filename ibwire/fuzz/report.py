@@ -53,6 +53,13 @@ class Postponed:
             f"{self.bucket.partition(' ')[0]}: {self.kind}",
         )
 
+    @property
+    def effects(self) -> list[str]:
+        """What the target does otherwise: the answer in place of another, and each wrong field."""
+        what, *words = self.kind.split(", ")
+        _, due, got, *fields = words if len(words) > 2 else ("", "", "")  # of a crash
+        return [f"effect: {what}, {each}" for each in (f"{got} for {due}", *fields)]
+
 
 @dataclass(slots=True)
 class Report:
@@ -87,7 +94,8 @@ class Report:
     postponed: dict[str, Postponed] = field(default_factory=dict)
     """One of them, by bucket."""
     in_vain: dict[str, int] = field(default_factory=dict)
-    """How many of the last differences with a trait, among those examined, were no new finding."""
+    """How many of the last differences with a trait or effect, among those examined, were no new
+    finding."""
     explained: int = 0
     """What cases that were carried out again had cost when a resumed run was saved, in steps."""
 
@@ -141,11 +149,12 @@ class Report:
         """All of them, that one first."""
         return [self.postponed[bucket] for bucket in sorted(self.postponed, key=self._rank)]
 
-    def _rank(self, bucket: str) -> tuple[int, int, int, int]:
-        """Sort key: the smallest is examined first; kinds never examined come first."""
+    def _rank(self, bucket: str) -> tuple[bool, int, int, int, int]:
+        """Sort key: the smallest is examined first; effects never examined come first."""
         postponed = self.postponed[bucket]
+        is_known = all(each in self.in_vain for each in postponed.effects)
         in_vain = sum(self.in_vain.get(each, -1) for each in postponed.traits)
-        return in_vain, self.examined[bucket], len(postponed.case.steps), postponed.packet
+        return is_known, in_vain, self.examined[bucket], len(postponed.case.steps), postponed.packet
 
     def take_postponed(self, postponed: Postponed) -> None:
         """Take out a difference that has been examined, for all others of its bucket, too."""
@@ -157,7 +166,7 @@ class Report:
 
     def note_examined(self, examined: Postponed, *, is_new: bool) -> None:
         """Take note of what a difference was that was examined."""
-        for trait in examined.traits:
+        for trait in (*examined.traits, *examined.effects):
             self.in_vain[trait] = 0 if is_new else self.in_vain.get(trait, 0) + 1
 
 

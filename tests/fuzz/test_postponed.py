@@ -16,7 +16,7 @@ from ibwire.fuzz.case import Case, CaseError, Connect, Connection, Role, RunsAwa
 from ibwire.fuzz.condense import joined
 from ibwire.fuzz.coverage import Coverage
 from ibwire.fuzz.judge.comparison import Difference, Kind
-from ibwire.fuzz.judge.findings import kind_of
+from ibwire.fuzz.judge.findings import bucket_of, kind_of
 from ibwire.fuzz.minimise import minimise
 from ibwire.fuzz.report import MAXIMUM_POSTPONED, Postponed, Report
 from ibwire.fuzz.run_file import LONGEST_POSTPONED, Session, Settings, load
@@ -276,6 +276,39 @@ def test_of_equal_kinds_packets_with_an_opcode_that_was_not_examined_come_first(
 
     assert following is not None
     assert following.bucket == "ACKNOWLEDGE in WAITING"
+
+
+def test_an_effect_that_was_not_examined_comes_before_combinations_of_known_ones() -> None:
+    """An RNR NAK with another wait among what follows from a wrong count of PSNs."""
+    report = empty()
+    for kind in ("answer, answer, aeth.msn", "answer, answer, bth.psn", "silence, answer"):
+        for _ in range(3):
+            report.note_examined(of_kind(f"answer, request, {kind}"), is_new=False)
+    rnr_nak = of_kind("answer, request, RNR NAK, RNR NAK", steps=9)
+    field = of_kind("answer, request, answer, answer, aeth.msn, payload", steps=9)
+    both = of_kind("answer, request, answer, answer, aeth.msn, bth.psn", "a new packet")
+    crash = of_kind("crash: a, b, c, d, e", steps=10)
+    for each in (both, crash, field, rnr_nak):
+        report.postpone(each)
+
+    assert {each.kind for each in report.postponed_in_order[:3]} == {
+        each.kind for each in (rnr_nak, field, crash)
+    }
+    for each in (rnr_nak, field, crash):
+        report.note_examined(each, is_new=False)
+    assert report.next_postponed == both
+
+
+def test_an_rnr_nak_with_another_wait_has_no_empty_list_of_fields() -> None:
+    send = replace(WRITE, opcode=int(OpCode.RC_SEND_ONLY))
+    tested = EmulatorTestbed(
+        lambda connection: Emulation(replace(connection, min_rnr_timer=13)),
+    )
+
+    difference = tested.replay(Case(Connection(receives=0), (send,)), SPEC)
+
+    assert difference is not None
+    assert bucket_of(difference, send, "IDLE") == "SEND_ONLY in IDLE: another RNR NAK"
 
 
 def test_completions_with_different_statuses_differ_in_kind() -> None:

@@ -83,6 +83,8 @@ def bucket_of(difference: Difference, step: Step, state: str) -> str:
             return f"{what} in {state}: {got} instead of {expected}"
         fields = fields_at_fault(difference)
         fields += ["payload"] if has_other_payload(difference) else []
+        if not fields:  # it asks for another wait
+            return f"{what} in {state}: another {got}"
         return f"{what} in {state}: another {got} ({', '.join(fields)})"
     if difference.kind == Kind.CRASH:
         return f"{what}: {one_line(difference.got[0])}"
