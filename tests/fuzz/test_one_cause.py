@@ -110,6 +110,9 @@ FAULTS = {
         "return self.qp.pd if self._srq is None else self._srq.pd",
         "return self.qp.pd",
     ),
+    "one retry less": Patch(
+        "rc/send_queue.py", "        if self.retries == 0:\n", "        if self.retries <= 1:\n"
+    ),
     "one credit too many": Patch(
         "rc/responder.py",
         "            return credit_code(len(self.receives.waiting))\n",
@@ -529,3 +532,21 @@ def test_r_keys_of_xrc_in_another_domain_are_one_cause_for_all_operations() -> N
 
     assert len({each.group for each in found}) == 1
     assert {each.rule for each in found} == {"IBA A14; docs/reference/transport.md#xrc"}
+
+
+ONCE = Connection(retry_cnt=1)
+
+
+def test_whatever_comes_of_one_retry_less_is_one_cause() -> None:
+    read = Post(int(WROpcode.RDMA_READ), 257)
+    found = names(
+        "one retry less",
+        (ONCE, [Post(int(WROpcode.RDMA_WRITE)), wrong(Packet(ACK, ("una", 0)), aeth__syndrome=96)]),
+        (ONCE, [Post(int(WROpcode.ATOMIC_FETCH_AND_ADD)), Packet(ACK, ("una", 0))]),
+        (ONCE, [read, Packet(int(OpCode.RC_RDMA_READ_RESPONSE_MIDDLE), ("una", 1), length=256)]),
+    )
+
+    assert len({each.group for each in found}) == 1
+    assert {each.rule for each in found} == {
+        "IBA 9.7.6.1.3; docs/reference/transport.md#retry-count"
+    }

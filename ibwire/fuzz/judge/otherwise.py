@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ibwire.fuzz.case import Case
-from ibwire.fuzz.judge import read_psns, unheeded, xrc_domain
+from ibwire.fuzz.judge import read_psns, retry_counts, unheeded, xrc_domain
 from ibwire.fuzz.judge.comparison import Difference
 from ibwire.rc.profile import Profile
 
@@ -29,9 +29,12 @@ def otherwise(case: Case, difference: Difference, profile: Profile) -> Otherwise
     if xrc_domain.takes_domain_of_pair(case, difference, profile):
         as_if = ", as if its R_Key had to be of the domain of the queue pair"
         return Otherwise(xrc_domain.RULE, xrc_domain.GROUP, as_if=as_if)
+    if limit := retry_counts.miscounted_retries(case, difference, profile):
+        return Otherwise(retry_counts.RULES[limit], f"another number of retries: {limit}")
     return None
 
 
 def count_of_trials(case: Case) -> int:
     """How many references are tried at most on a case, to name what it shows."""
-    return sum(each.count_of_trials(case) for each in (unheeded, read_psns, xrc_domain))
+    tried = (unheeded, read_psns, xrc_domain, retry_counts)
+    return sum(each.count_of_trials(case) for each in tried)

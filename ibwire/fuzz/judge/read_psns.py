@@ -41,7 +41,7 @@ def miscounted_read(case: Case, difference: Difference, profile: Profile) -> str
     if not _may_be_tried(case) or difference.kind in (Kind.CRASH, Kind.ENDLESS, Kind.MEMORY):
         return ""
     steps = case.steps[: difference.step + 1]
-    ways = [_counting(count, steps) for count in _COUNTS]
+    ways = [(case, _counting(count, steps)) for count in _COUNTS]
     found = first_that_shows(case, difference, profile, ways)
     return "" if found is None else _COUNTS[found].what
 

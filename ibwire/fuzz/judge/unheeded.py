@@ -25,6 +25,9 @@ Outcome = tuple[Sequence[object], Sequence[object], Sequence[tuple[int, ...]], S
 Deliver = Callable[[Emulation, int, Frame], None]
 """Lets the frame of a step arrive at a reference, or not, or otherwise."""
 
+Way = tuple[Case, Deliver]
+"""The case, perhaps with another connection, and how its frames arrive."""
+
 
 def unheeded(case: Case, difference: Difference, profile: Profile) -> int | None:
     """The number of the last response without which the reference does what the device does.
@@ -35,14 +38,16 @@ def unheeded(case: Case, difference: Difference, profile: Profile) -> int | None
         return None
     steps = case.steps[: difference.step + 1]
     places = [place for place, step in enumerate(steps) if _is_response(step)][::-1]
-    found = first_that_shows(case, difference, profile, [_all_but(place) for place in places])
+    found = first_that_shows(
+        case, difference, profile, [(case, _all_but(place)) for place in places]
+    )
     return None if found is None else places[found]
 
 
 def first_that_shows(
-    case: Case, difference: Difference, profile: Profile, ways: Sequence[Deliver]
+    case: Case, difference: Difference, profile: Profile, ways: Sequence[Way]
 ) -> int | None:
-    """The number of the first way to receive frames in which the reference does what the device
+    """The number of the first way to carry out a case in which the reference does what the device
     does, and nothing else before the last step; `None` for none.
     """
     if not ways:
@@ -50,9 +55,9 @@ def first_that_shows(
     steps = case.steps[: difference.step + 1]
     whole = list(outcomes(case, steps, profile))
     frames = [frame for frame, _ in whole]
-    for number, deliver in enumerate(ways):
+    for number, (other, deliver) in enumerate(ways):
         try:
-            found = list(outcomes(case, steps, profile, deliver, frames))
+            found = list(outcomes(other, steps, profile, deliver, frames))
         except RunsAway:
             continue
         is_same = [each[1] for each in whole[:-1]] == [each[1] for each in found[:-1]]
@@ -69,7 +74,8 @@ def _all_but(place: int) -> Deliver:
     return deliver
 
 
-def _as_it_is(reference: Emulation, number: int, frame: Frame) -> None:
+def received(reference: Emulation, number: int, frame: Frame) -> None:
+    """Let a frame arrive as it is."""
     reference.receive(frame)
 
 
@@ -100,7 +106,7 @@ def outcomes(
     case: Case,
     steps: Sequence[Step],
     profile: Profile,
-    deliver: Deliver = _as_it_is,
+    deliver: Deliver = received,
     frames: Sequence[Frame | None] = (),
 ) -> Iterator[tuple[Frame | None, Outcome]]:
     """The frame of each step, and what a reference does that receives it in some way.

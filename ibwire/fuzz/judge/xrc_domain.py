@@ -21,7 +21,7 @@ def takes_domain_of_pair(case: Case, difference: Difference, profile: Profile) -
     """Whether the reference does what the device does, if it takes that domain."""
     if count_of_trials(case) == 0 or difference.kind in (Kind.CRASH, Kind.ENDLESS, Kind.MEMORY):
         return False
-    return first_that_shows(case, difference, profile, [_in_domain_of_pair]) is not None
+    return first_that_shows(case, difference, profile, [(case, _in_domain_of_pair)]) is not None
 
 
 def count_of_trials(case: Case) -> int:
