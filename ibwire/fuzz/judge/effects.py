@@ -14,6 +14,7 @@ from itertools import zip_longest
 from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.exclusions import FLAGS
 from ibwire.fuzz.judge.findings import (
+    NO_PACKET,
     PARTS_OF_COMPLETION,
     first_verdicts,
     has_other_payload,
@@ -176,9 +177,9 @@ def _answer(difference: Difference) -> Effect:
     if expected != got:
         text = f"{_or_nothing(got)} instead of {_or_nothing(expected)}"
         if extra is not None and difference.expected:
-            text = f"{_article(got)} {got} too many"
+            text = f"{_one(got)} too many"
         elif missing is not None and difference.got:
-            text = f"{_article(expected)} {expected} is missing"
+            text = f"{_one(expected)} is missing"
         group = _treatment(expected, got)
         nak = got if "NAK" in got and "NAK" not in expected else ""
         return Effect(text, group, is_executed=group in ("executed", "an answer"), nak=nak)
@@ -264,8 +265,12 @@ def _timing(difference: Difference) -> str:
     return f"it {verb} {verdict(frame)} too {'late' if sent > due else 'early'}"
 
 
-def _article(noun: str) -> str:
-    return "an" if noun[:1] in "AEIO" or noun.startswith("RNR") else "a"
+def _one(verdict: str) -> str:
+    """One packet: `an ACK`."""
+    if verdict == NO_PACKET:
+        return "a frame that is no packet"
+    article = "an" if verdict[:1] in "AEIO" or verdict.startswith("RNR") else "a"
+    return f"{article} {verdict}"
 
 
 def _or_nothing(verdict: str) -> str:

@@ -51,13 +51,17 @@ class Finding:
     """Beside the group: those with one of them in common probably have one cause, too."""
 
 
+NO_PACKET = "something else"
+"""The verdict on a frame that cannot be read."""
+
+
 @lru_cache(1 << 10)
 def verdict(frame: bytes) -> str:
     """A frame in words, without its numbers: `ACK`, `NAK INVALID_REQUEST`, `FETCH_ADD`."""
     try:
         packet = WholePacket.parse(frame)
     except DecodeError:
-        return "something else"
+        return NO_PACKET
     if packet.bth.dest_qp == QP1:
         return manager_verdict(packet.payload)
     name = opcode_text(packet.bth.opcode)
@@ -142,7 +146,7 @@ def _statuses(completions: Sequence[object]) -> str:
 
 def _class_of(verdict: str) -> str:
     """A verdict without its opcode: a request or an answer."""
-    if "NAK" in verdict or verdict in ("", "silence", "something else"):
+    if "NAK" in verdict or verdict in ("", "silence", NO_PACKET):
         return verdict.partition(" wait=")[0]
     return "answer" if "RESPONSE" in verdict or "ACK" in verdict else "request"
 
