@@ -61,4 +61,4 @@ def test_a_fault_that_is_gone_is_not_named(steps: Sequence[Step], original: Sequ
     ],
 )
 def test_a_fault_that_is_left_is_named(steps: Sequence[Step], original: Sequence[Step]) -> None:
-    assert whys(steps, original)[-1] == original[-1].why  # type: ignore[union-attr]
+    assert whys(steps, original)[-1] == original[-1].why
