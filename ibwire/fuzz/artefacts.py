@@ -73,8 +73,9 @@ def checked_script(finding: Finding, tested: Target) -> tuple[str, str]:
         write = manager_script if role_of(case) is Role.CM else script
         text = write(case, finding.difference, rule, finding.rule)
         if not target(f"emu:{case.profile}").fulfils(text):
-            reason = "without the choices of the target the answers before it are others"
-            return "", reason if case.choices else _unfulfilled(text, case.profile)
+            if case.choices.keys() - {UNCHECKED}:
+                return "", "without the choices of the target the answers before it are others"
+            return "", _unfulfilled(text, case.profile)
         if tested.fulfils(text):
             return "", "what the target does otherwise cannot be seen in a script"
     except CannotSay as error:
@@ -222,7 +223,7 @@ def _ways(case: Case, tested: Target, directory: Path, reason: str) -> Iterator[
         yield f"  script    ibwire drill {quote(str(directory / SCRIPT))}{options}"
     for name, value in case.choices.items():
         if name == UNCHECKED:
-            yield f"  besides   not compared, since there is a finding of its own: {value}"
+            yield f"  unchecked {value}: not compared, because another finding reports it"
             continue
         yield f"  choice    the reference makes this one of the target, too: {name} = {value}"
     if any(isinstance(step, Connect) for step in case.steps):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ibwire.fuzz.case import Case, CaseError, Packet, RunsAway, Step
+from ibwire.fuzz.case import Case, CaseError, Packet, Role, RunsAway, Step
 from ibwire.fuzz.coverage import Answer, Cell, Coverage
 from ibwire.fuzz.guidance import Guided
 from ibwire.fuzz.judge.alone import explained_alone
@@ -42,6 +42,7 @@ from ibwire.fuzz.needed import needed_choices
 from ibwire.fuzz.report import HISTORY, MAXIMUM_BUCKETS, Postponed, Report, RunState, Search
 from ibwire.fuzz.stepper import Maker
 from ibwire.fuzz.targets.testbed import Confirmed, Testbed
+from ibwire.fuzz.vocabulary.vocabularies import role_of
 from ibwire.programs.endpoint import Interrupted
 from ibwire.rc.profile import PROFILES, Profile
 
@@ -49,10 +50,10 @@ FEW = 3
 """How often a case is made shorter again because the shorter one shows only what is allowed."""
 
 MOST_OPEN = 2
-"""References of which it is kept which witnesses show a difference from them."""
+"""For how many references the witnesses that differ are remembered."""
 
 _MIXING = 0x9E3779B1
-"""Makes of the numbers of cases others of which every second one is odd, in no order."""
+"""Multiplied with the number of a case; bit 16 of that chooses about every second history."""
 
 ENDLESS = 1 << 62
 """A budget of packets for a run that something else ends."""
@@ -621,9 +622,7 @@ class Campaign:
         report.seen[text] += 1
         report.findings.append(finding)
         if self._testbed.is_deterministic:
-            known = report.unchecked
-            fields = MAY_BE_UNCHECKED.intersection(fields_at_fault(difference)).difference(known)
-            known += sorted(fields)
+            report.unchecked += sorted(_to_leave_unchecked(case, difference, report.unchecked))
         return finding
 
     def _crashed(self, reason: str) -> Finding | None:
@@ -731,3 +730,13 @@ class Campaign:
     def replay(self, case: Case, profile: Profile | None = None) -> Difference | None:
         """Carry a case out on new devices: how the target differs, if it does."""
         return self._testbed.replay(case, profile or self.state.profile)
+
+
+def _to_leave_unchecked(
+    case: Case, difference: Difference, known: Collection[str]
+) -> Collection[str]:
+    """The fields that are wrong in a finding, and that need not be compared for others."""
+    fields = MAY_BE_UNCHECKED.intersection(fields_at_fault(difference)).difference(known)
+    if role_of(case) is not Role.CM:
+        return fields
+    return [each for each in fields if not each.startswith("completion.")]  # events have others

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ibwire.fuzz.case import Case, RunsAway
+from ibwire.fuzz.case import Case, CaseError, RunsAway
 from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.findings import signature, wrong_fields
 from ibwire.fuzz.judge.profiles import choices_of
@@ -28,7 +28,7 @@ def needed_choices(
     def is_same(other: Profile) -> bool:
         try:
             found = replay(case, other)
-        except RunsAway:
+        except (CaseError, RunsAway):
             return False
         return found is not None and _nature(found) == wanted
 

@@ -11,14 +11,16 @@ import pytest
 from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import Case, CaseError, Connection, Packet, Role, Step, from_json, to_json
 from ibwire.fuzz.judge.comparison import Difference, Kind
-from ibwire.fuzz.judge.findings import Finding
+from ibwire.fuzz.judge.findings import PARTS_OF_COMPLETION, Finding
 from ibwire.fuzz.judge.naming import name_of
 from ibwire.fuzz.judge.profiles import MAY_BE_UNCHECKED, UNCHECKED, profile_of, without_checking
 from ibwire.fuzz.run_file import Session, Settings
 from ibwire.fuzz.run_file import load as load_session
 from ibwire.fuzz.saved import case_text, parse_case
+from ibwire.fuzz.targets import emulated_manager
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.targets.emulator import EmulatorTestbed
+from ibwire.fuzz.vocabulary.queue_pair.script import script
 from ibwire.fuzz.vocabulary.vocabularies import vocabulary_for
 from ibwire.rc.profile import SPEC
 from ibwire_layers.opcodes import OpCode
@@ -117,6 +119,46 @@ def test_a_part_of_a_completion_is_left_out_in_the_same_way() -> None:
 
     assert shown is not None
     assert shown.kind is Kind.MEMORY
+
+
+def test_what_is_not_compared_in_one_completion_hides_nothing_in_the_next() -> None:
+    testbed = EmulatorTestbed(Emulation)
+    profile = without_checking(SPEC, ["completion.byte_len"])
+    comparison = testbed.comparison(Connection(), profile)
+    length, data = (PARTS_OF_COMPLETION.index(name) for name in ("byte_len", "imm_data"))
+    right = (0,) * len(PARTS_OF_COMPLETION)
+    long, other = (tuple(int(at == part) for at in range(len(right))) for part in (length, data))
+
+    assert comparison._in_completions(0, [right, right], [long, right]) is None
+    shown = comparison._in_completions(0, [right, right], [long, other])
+
+    assert shown is not None
+    assert shown.got == [right, other]
+    assert comparison._in_completions(0, [right, right], [long]) is not None
+
+
+def test_a_script_says_nothing_of_a_field_that_is_not_compared() -> None:
+    shown = difference([EVERY_MSN, ODD_READ], READ, unchecked="aeth.msn")
+    case = Case(Connection(), (READ,))
+    lenient = replace(case, choices={UNCHECKED: "aeth.msn"})
+
+    assert "aeth.msn=" in script(case, shown, "")
+    assert "aeth.msn=" not in script(lenient, shown, "")
+
+
+def test_events_of_the_connection_manager_are_always_compared_whole() -> None:
+    other_data = Patch(
+        "fuzz/targets/emulated_manager.py",
+        "            said = int.from_bytes(data), int.from_bytes(ari)\n",
+        "            said = int.from_bytes(data) + 1, int.from_bytes(ari)\n",
+    )
+    modules = copied(Mutant("planted", (other_data,)))
+    managed = modules[emulated_manager.__name__].managed_emulation
+    vocabulary = vocabulary_for(Role.CM)
+    run = Campaign(EmulatorTestbed(managed, vocabulary), vocabulary.generators(1, Role.CM, ()))
+
+    assert list(run.run(300))
+    assert not [each for each in run.report.unchecked if each.startswith("completion.")]
 
 
 def test_an_answer_of_another_kind_is_never_left_out() -> None:

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from ibwire.fuzz.case import Packet, Step
 from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.concurrency import DUPLICATE_RULES
-from ibwire.fuzz.judge.effects import OF_FIELD, Effect
+from ibwire.fuzz.judge.effects import OF_FIELD, Effect, parsed
 from ibwire.fuzz.judge.findings import PARTS_OF_COMPLETION, first_verdicts, part_of
 from ibwire.fuzz.judge.request_names import UC_BEGINS
 from ibwire.fuzz.judge.scene import GAP_NAK, RNR_WAIT, Scene
 from ibwire.fuzz.judge.subject import About
 from ibwire.rc.work import WCOpcode
 from ibwire_layers.opcodes import INFO, Operation
-from ibwire_layers.packet import Packet as WholePacket
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +116,8 @@ def changed_number(difference: Difference, field: str) -> int:
 
 def _number(frame: object, part: str, name: str) -> int | None:
     assert isinstance(frame, bytes)
-    header = part_of(WholePacket.parse(frame), part)
+    packet = parsed(frame)
+    header = None if packet is None else part_of(packet, part)
     value = None if header is None else getattr(header, name, None)
     return value if isinstance(value, int) else None
 

@@ -298,10 +298,16 @@ class ExactComparison(Comparison):
             found.append(frame)
         return found
 
-    def _agree(self, expected: Sequence[Completion], got: Sequence[Completion]) -> bool:
-        """Whether completions differ only in fields that are not compared."""
+    def _in_completions(
+        self, number: int, expected: list[Completion], got: list[Completion]
+    ) -> Difference | None:
+        """The difference of completions, but for those that differ only in what is not compared."""
         agrees = self.agrees
-        return agrees is not None and len(expected) == len(got) and all(map(agrees, expected, got))
+        if agrees is not None:
+            pairs = zip(expected, got, strict=False)
+            same = [one if agrees(one, other) else other for one, other in pairs]
+            got = [*same, *got[len(same) :]]
+        return Difference(number, Kind.COMPLETION, expected, got) if expected != got else None
 
     def _wait(self, time: Time, number: int) -> Difference | None:
         expected = self.reference.wait(time)
@@ -329,10 +335,16 @@ class ExactComparison(Comparison):
         expected = reference.events()
         if self.trace is not None:
             self.trace.note(completed, whole, reference.memory, expected)
-        if completed != (found := target.completions()) and not self._agree(completed, found):
-            return Difference(number, Kind.COMPLETION, completed, found)
-        if completed and whole != (other := target.details()) and not self._agree(whole, other):
-            return Difference(number, Kind.COMPLETION, whole, other)
+        if completed != (found := target.completions()) and (
+            difference := self._in_completions(number, completed, found)
+        ):
+            return difference
+        if (
+            completed
+            and whole != (other := target.details())
+            and (difference := self._in_completions(number, whole, other))
+        ):
+            return difference
         if reference.memory != target.memory:
             return in_memory(number, reference.memory, target.memory)
         if expected != (raised := target.events()):

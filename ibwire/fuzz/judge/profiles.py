@@ -32,7 +32,7 @@ class Lenient(Profile):
     """
 
     unchecked: tuple[str, ...] = ()
-    """`aeth.msn`."""
+    """Their names, such as `aeth.msn`, or parts of completions."""
 
 
 def unchecked_by(profile: Profile) -> tuple[str, ...]:

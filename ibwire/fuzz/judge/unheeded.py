@@ -53,7 +53,10 @@ def first_that_shows(
     if not ways:
         return None
     steps = case.steps[: difference.step + 1]
-    whole = list(outcomes(case, steps, profile))
+    try:
+        whole = list(outcomes(case, steps, profile))
+    except RunsAway:
+        return None
     frames = [frame for frame, _ in whole]
     for number, (other, deliver) in enumerate(ways):
         try:

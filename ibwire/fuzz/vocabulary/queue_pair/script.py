@@ -7,7 +7,7 @@ one also every field in which the target differed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 
 from ibwire.base.node import Frame
@@ -32,7 +32,7 @@ from ibwire.fuzz.case import (
 )
 from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.findings import part_of, wrong_fields
-from ibwire.fuzz.judge.profiles import profile_of
+from ibwire.fuzz.judge.profiles import profile_of, unchecked_in
 from ibwire.fuzz.recording import REGIONS, place_of
 from ibwire.fuzz.targets.emulated_device import (
     INBOX,
@@ -82,7 +82,7 @@ def script(case: Case, difference: Difference | None, rule: str, section: str = 
     profile = profile_of(case.profile, {})
     chosen = list(moments(case, profile_of(case.profile, case.choices)))
     usual = list(moments(case, profile)) if difference is not None else chosen
-    writer = Writer(case.connection)
+    writer = Writer(case.connection, unchecked_in(case.choices))
     writer.receive_everywhere()
     for number, step in enumerate(case.steps):
         is_last = number == len(case.steps) - 1
@@ -152,10 +152,11 @@ def _name(pair: int) -> str:
 
 
 class Writer:
-    """The lines of a script."""
+    """The lines of a script. unchecked: fields of responses that are not compared."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, unchecked: Collection[str] = ()) -> None:
         self.lines: list[str] = []
+        self._unchecked = unchecked
         self._connection = self._first = connection
         self._last = dict.fromkeys(range(connection.pairs), connection)
         """The last connection of each queue pair."""
@@ -375,7 +376,7 @@ class Writer:
                 name = f"{header.KEY}.{entry.name}"
                 if name == "aeth.syndrome":
                     words += _syndrome(getattr(header, entry.name))
-                elif name in _COUNTS:
+                elif name in _COUNTS and name not in self._unchecked:
                     words.append(f"{name}={value_text(getattr(header, entry.name))}")
                     said.add(name)
         for part, name in extra:
