@@ -463,9 +463,9 @@ class _Run:
         for number, each in enumerate(missing):
             yield f"{'' if number else 'not met':10}{each.name} {each.bucket}"
         if missing and report.unexamined:
-            yield f"{'':10}They may be among what was left out, or repaired: `replay` shows it."
+            yield f"{'':10}left out, or repaired: `ibwire fuzz replay` of a finding shows which"
         elif missing:
-            yield f"{'':10}They are repaired, or this run has not come to them: `replay` shows it."
+            yield f"{'':10}not reached, or repaired: `ibwire fuzz replay` of a finding shows which"
 
     def _lines(self) -> Iterator[str]:
         report, settings = self._campaign.report, self._session.settings

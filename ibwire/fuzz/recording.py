@@ -123,7 +123,7 @@ def _outcome(difference: Difference, wire: Wire, is_managed: bool) -> tuple[list
             texts[0] += data
     if not same:
         return words[0] or ["nothing"], words[1] or ["nothing"]
-    right = "the first" if same == 1 else f"the first {same}"
+    right = "the first as expected" if same == 1 else f"the first {same} as expected"
     after = [[f"then {each[0]}", *each[1:]] if each else ["then nothing"] for each in words]
     return [right, *after[0]], [right, *after[1]]
 

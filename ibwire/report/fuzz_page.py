@@ -5,6 +5,7 @@ The page has no script, and all text of a run is escaped.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from itertools import groupby
@@ -93,7 +94,12 @@ def _rows(finding: Finding, recording: Recording) -> Iterator[str]:
         entries.setdefault(entry.step, []).append(entry)
     differing = -1 if recording.difference is None else recording.difference.step
     steps = finding.case.steps
-    for _, equal in groupby(range(len(steps)), lambda at: (at == differing, step_line(steps[at]))):
+
+    def like(at: int) -> object:
+        answers = [_NUMBER.sub("", each.text) for each in entries.get(at, [])]
+        return at == differing, step_line(steps[at]), answers
+
+    for _, equal in groupby(range(len(steps)), like):
         numbers = list(equal)
         first, last = numbers[0], numbers[-1]
         if not any(entries.get(each) for each in numbers):
@@ -136,6 +142,9 @@ def _text(text: str) -> str:
     cut = text if len(text) <= MAXIMUM_TEXT else f"{text[:MAXIMUM_TEXT]}..."
     return escape(printable(cut))
 
+
+_NUMBER = re.compile(r"\d+")
+"""PSNs differ in packets that are alike otherwise."""
 
 _HEAD = """<!doctype html>
 <html lang="en">

@@ -131,6 +131,14 @@ def test_equal_steps_are_folded_so_that_the_first_steps_are_shown() -> None:
     ]
 
 
+def test_equal_steps_with_another_answer_are_not_folded_together() -> None:
+    sends = (Packet(int(OpCode.RC_SEND_ONLY)),) * 20  # to four receive requests
+    shown = rows(part(replace(CASE, steps=sends + CASE.steps)))
+
+    refused = [step for kind, step, text in shown if kind == "out" and "RNR NAK" in text]
+    assert refused[0] == "5"
+
+
 def test_equal_steps_without_packets_are_one_row() -> None:
     case = replace(CASE, steps=(*[Receive(1)] * 9, *CASE.steps))
 

@@ -29,8 +29,7 @@ def _entries(tables: Sequence[object]) -> dict[str, str]:
     """The entries of the tables by their names; states only together with their number."""
     at = len(_TABLES)
     entries = dict(zip(_TABLES, map(_count_text, tables[:at]), strict=False))
-    states = _states(tables)
-    entries["state" if len(states) == 1 else "states"] = ", ".join(states)
+    entries["states"] = ", ".join(_states(tables))
     return entries
 
 
