@@ -55,7 +55,7 @@ from ibwire.fuzz.judge.effects import (
     parsed,
     statuses_of,
 )
-from ibwire.fuzz.judge.otherwise import otherwise
+from ibwire.fuzz.judge.ignored_response import ignored_response
 from ibwire.fuzz.judge.request_names import (
     AFTER_ERROR,
     ERROR,
@@ -89,8 +89,8 @@ from ibwire.fuzz.judge.setting import (
     is_of_requester,
     setting_of,
 )
+from ibwire.fuzz.judge.single_cause import single_cause
 from ibwire.fuzz.judge.subject import About
-from ibwire.fuzz.judge.unheeded import unheeded
 from ibwire.fuzz.targets.emulated_device import (
     SENDS,
     Emulation,
@@ -147,7 +147,7 @@ def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
         elif about.is_ignored:  # where it fails in a malformed packet depends on its opcode
             group = f"{group.partition(' in ')[0]} at {about.group or about.what}"
         return Name(f"{text}: {effect.text}", rule, f"crash: {group}")
-    if other := otherwise(case, difference, profile):
+    if other := single_cause(case, difference, profile):
         text = f"{text}{other.after}: {effect.text}{other.as_if}"
         return Name(text, other.rule, other.group)
     if found := _of_any_packet(text, about, effect, scene):
@@ -169,9 +169,9 @@ def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
     if _may_send(step) and scene.takes_credits_back:
         text = f"{text} after {_FEWER_CREDITS.what}" if isinstance(step, Post) else text
         return Name(f"{text}: {effect.text}", _FEWER_CREDITS.rule, _FEWER_CREDITS.group)
-    place = unheeded(case, difference, profile)
+    place = ignored_response(case, difference, profile)
     if place is not None and _is_earlier(place, scene):
-        return _of_unheeded(text, effect, scene, place)
+        return _of_ignored(text, effect, scene, place)
     name = _of_step(text, about, effect, scene)
     if place is None or about.is_wrong:
         return name
@@ -213,7 +213,7 @@ def _is_earlier(place: int, scene: Scene) -> bool:
     return not (about.is_wrong or about.is_ignored or scene.ignores_credits)
 
 
-def _of_unheeded(text: str, effect: Effect, scene: Scene, place: int) -> Name:
+def _of_ignored(text: str, effect: Effect, scene: Scene, place: int) -> Name:
     """The name of a difference that comes of an earlier response which the device does not take."""
     step, about = scene.subjects[place]
     about = across_wrap(scene, about, step)

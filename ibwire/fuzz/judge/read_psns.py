@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from ibwire.base.node import Frame
 from ibwire.fuzz.case import Case, Packet, Step
-from ibwire.fuzz.judge.comparison import Difference, Kind
-from ibwire.fuzz.judge.unheeded import LONGEST, Deliver, first_that_shows
+from ibwire.fuzz.judge.comparison import Difference
+from ibwire.fuzz.judge.variants import LONGEST, Deliver, first_that_shows
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.rc.profile import Profile
 from ibwire_layers.opcodes import INFO, Operation
@@ -38,11 +38,11 @@ def miscounted_read(case: Case, difference: Difference, profile: Profile) -> str
 
     Empty if it does not.
     """
-    if not _may_be_tried(case) or difference.kind in (Kind.CRASH, Kind.ENDLESS, Kind.MEMORY):
+    if not _may_be_tried(case):
         return ""
     steps = case.steps[: difference.step + 1]
-    ways = [(case, _counting(count, steps)) for count in _COUNTS]
-    found = first_that_shows(case, difference, profile, ways)
+    variants = [(case, _counting(count, steps)) for count in _COUNTS]
+    found = first_that_shows(case, difference, profile, variants)
     return "" if found is None else _COUNTS[found].what
 
 

@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from ibwire.fuzz.case import Case, Connection, Post
-from ibwire.fuzz.judge.comparison import Difference, Kind
+from ibwire.fuzz.judge.comparison import Difference
 from ibwire.fuzz.judge.effects import RETRY_COUNT, RNR_RETRY
-from ibwire.fuzz.judge.unheeded import LONGEST, first_that_shows, received
+from ibwire.fuzz.judge.variants import LONGEST, first_that_shows, received
 from ibwire.rc.profile import Profile
 
 RULES = {"retry_cnt": RETRY_COUNT, "rnr_retry": RNR_RETRY}
@@ -25,11 +25,11 @@ def miscounted_retries(case: Case, difference: Difference, profile: Profile) -> 
 
     Empty if none does.
     """
-    if not _may_be_tried(case) or difference.kind in (Kind.CRASH, Kind.ENDLESS, Kind.MEMORY):
+    if not _may_be_tried(case):
         return ""
     tried = [each for each in _other_limits(case) if _may_explain(each, case, difference)]
-    ways = [(replace(case, connection=connection), received) for _, connection in tried]
-    found = first_that_shows(case, difference, profile, ways)
+    variants = [(replace(case, connection=connection), received) for _, connection in tried]
+    found = first_that_shows(case, difference, profile, variants)
     return "" if found is None else tried[found][0]
 
 

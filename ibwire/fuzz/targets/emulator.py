@@ -33,10 +33,10 @@ from ibwire.fuzz.judge.findings import (
     signature,
 )
 from ibwire.fuzz.judge.naming import Name, name_of
-from ibwire.fuzz.judge.otherwise import count_of_trials
 from ibwire.fuzz.judge.profiles import unchecked_by
 from ibwire.fuzz.judge.replays import Replays
 from ibwire.fuzz.judge.scene import state_before
+from ibwire.fuzz.judge.single_cause import count_of_trials
 from ibwire.fuzz.judge.witnesses import WITNESSES
 from ibwire.fuzz.minimise import Shows, condense, minimise
 from ibwire.fuzz.report import HISTORY, Postponed, Report, RunState

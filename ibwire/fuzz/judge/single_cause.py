@@ -1,18 +1,18 @@
-"""What a right device would do otherwise in one place, if that explains all that a device does."""
+"""Whether one change to a right device explains all that a device does."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from ibwire.fuzz.case import Case
-from ibwire.fuzz.judge import read_psns, retry_counts, unheeded, xrc_domain
+from ibwire.fuzz.judge import ignored_response, read_psns, retry_counts, xrc_domain
 from ibwire.fuzz.judge.comparison import Difference
 from ibwire.rc.profile import Profile
 
 
 @dataclass(frozen=True, slots=True)
-class Otherwise:
-    """One thing that is otherwise, whatever the packet at which it shows."""
+class SingleCause:
+    """What is wrong with a device, whatever the packet at which it shows."""
 
     rule: str
     group: str
@@ -22,19 +22,19 @@ class Otherwise:
     """What it looks like, for the end of its name."""
 
 
-def otherwise(case: Case, difference: Difference, profile: Profile) -> Otherwise | None:
-    """The one thing, if there is one. profile: of the reference."""
+def single_cause(case: Case, difference: Difference, profile: Profile) -> SingleCause | None:
+    """The cause, if one is known. profile: of the reference."""
     if read := read_psns.miscounted_read(case, difference, profile):
-        return Otherwise(read_psns.RULE, read_psns.GROUP, after=f" after {read}")
+        return SingleCause(read_psns.RULE, read_psns.GROUP, after=f" after {read}")
     if xrc_domain.takes_domain_of_pair(case, difference, profile):
         as_if = ", as if its R_Key had to be of the domain of the queue pair"
-        return Otherwise(xrc_domain.RULE, xrc_domain.GROUP, as_if=as_if)
+        return SingleCause(xrc_domain.RULE, xrc_domain.GROUP, as_if=as_if)
     if limit := retry_counts.miscounted_retries(case, difference, profile):
-        return Otherwise(retry_counts.RULES[limit], f"another number of retries: {limit}")
+        return SingleCause(retry_counts.RULES[limit], f"another number of retries: {limit}")
     return None
 
 
 def count_of_trials(case: Case) -> int:
     """How many references are tried at most on a case, to name what it shows."""
-    tried = (unheeded, read_psns, xrc_domain, retry_counts)
+    tried = (ignored_response, read_psns, xrc_domain, retry_counts)
     return sum(each.count_of_trials(case) for each in tried)

@@ -1,7 +1,7 @@
-"""Whether a device does what a right one would do that had not received an earlier response.
+"""A case carried out again by the reference with one thing changed, to find what explains a device.
 
-A response that is not taken shows later: a request is retransmitted, or flushed, or a new one is
-not sent. All of that has one cause, which is named after the response.
+A variant is a case, perhaps with another connection, and how its frames arrive. One that makes the
+reference do exactly what the device did names the cause of a difference.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from ibwire.fuzz.judge.comparison import Difference, Kind, apply
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.vocabulary.binding import Binding, emulated_binding
 from ibwire.rc.profile import Profile
-from ibwire_layers.opcodes import INFO
 
 LONGEST = 10
-"""Steps of a case in which a response is looked for."""
+"""Steps of a case of which variants are tried."""
 
 Outcome = tuple[Sequence[object], Sequence[object], Sequence[tuple[int, ...]], Sequence[object]]
 """Times, frames, completions and events of a step."""
@@ -25,56 +24,33 @@ Outcome = tuple[Sequence[object], Sequence[object], Sequence[tuple[int, ...]], S
 Deliver = Callable[[Emulation, int, Frame], None]
 """Lets the frame of a step arrive at a reference, or not, or otherwise."""
 
-Way = tuple[Case, Deliver]
+Variant = tuple[Case, Deliver]
 """The case, perhaps with another connection, and how its frames arrive."""
 
 
-def unheeded(case: Case, difference: Difference, profile: Profile) -> int | None:
-    """The number of the last response without which the reference does what the device does.
-
-    It may be that of the last step. `None` for none, and where that cannot be said.
-    """
-    if difference.step >= LONGEST or difference.kind in (Kind.CRASH, Kind.ENDLESS, Kind.MEMORY):
-        return None
-    steps = case.steps[: difference.step + 1]
-    places = [place for place, step in enumerate(steps) if _is_response(step)][::-1]
-    found = first_that_shows(
-        case, difference, profile, [(case, _all_but(place)) for place in places]
-    )
-    return None if found is None else places[found]
-
-
 def first_that_shows(
-    case: Case, difference: Difference, profile: Profile, ways: Sequence[Way]
+    case: Case, difference: Difference, profile: Profile, variants: Sequence[Variant]
 ) -> int | None:
-    """The number of the first way to carry out a case in which the reference does what the device
-    does, and nothing else before the last step; `None` for none.
+    """The number of the first variant in which the reference does what the device does in the last
+    step, and nothing else before; `None` for none, and for differences that no variant is tried on.
     """
-    if not ways:
+    if not variants or difference.kind in _NOT_TRIED:
         return None
     steps = case.steps[: difference.step + 1]
     try:
-        whole = list(outcomes(case, steps, profile))
+        whole = list(_outcomes(case, steps, profile))
     except RunsAway:
         return None
     frames = [frame for frame, _ in whole]
-    for number, (other, deliver) in enumerate(ways):
+    for number, (other, deliver) in enumerate(variants):
         try:
-            found = list(outcomes(other, steps, profile, deliver, frames))
+            found = list(_outcomes(other, steps, profile, deliver, frames))
         except RunsAway:
             continue
         is_same = [each[1] for each in whole[:-1]] == [each[1] for each in found[:-1]]
-        if is_same and shows(found[-1][1], difference):
+        if is_same and _shows(found[-1][1], difference):
             return number
     return None
-
-
-def _all_but(place: int) -> Deliver:
-    def deliver(reference: Emulation, number: int, frame: Frame) -> None:
-        if number != place:
-            reference.receive(frame)
-
-    return deliver
 
 
 def received(reference: Emulation, number: int, frame: Frame) -> None:
@@ -82,13 +58,7 @@ def received(reference: Emulation, number: int, frame: Frame) -> None:
     reference.receive(frame)
 
 
-def count_of_trials(case: Case) -> int:
-    """How many references are tried at most on a case."""
-    responses = sum(map(_is_response, case.steps)) if len(case.steps) <= LONGEST else 0
-    return 1 + responses if responses else 0
-
-
-def shows(outcome: Outcome, difference: Difference) -> bool:
+def _shows(outcome: Outcome, difference: Difference) -> bool:
     """Whether the last step of a reference has the outcome that it has for the device."""
     times, frames, completions, events = outcome
     got = list(difference.got)
@@ -105,7 +75,7 @@ def shows(outcome: Outcome, difference: Difference) -> bool:
     return False
 
 
-def outcomes(
+def _outcomes(
     case: Case,
     steps: Sequence[Step],
     profile: Profile,
@@ -149,10 +119,7 @@ def _frame(reference: Emulation, binding: Binding, step: Packet | Pause) -> Fram
     return binding.frame(step, reference.psn(step.psn[0]), reference.symbols)
 
 
-def _is_response(step: Step) -> bool:
-    info = INFO.get(step.opcode) if isinstance(step, Packet) else None
-    return info is not None and info.is_response
-
-
 _SHORT = 7
 """Parts of a completion that are compared first."""
+
+_NOT_TRIED = (Kind.CRASH, Kind.ENDLESS, Kind.MEMORY)

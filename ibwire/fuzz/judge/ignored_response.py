@@ -1,0 +1,49 @@
+"""Whether a device behaves as if it had not received an earlier response.
+
+A response that is not taken shows later: a request is retransmitted, or flushed, or a new one is
+not sent. All of that has one cause, which is named after the response.
+"""
+
+from __future__ import annotations
+
+from ibwire.base.node import Frame
+from ibwire.fuzz.case import Case, Packet, Step
+from ibwire.fuzz.judge.comparison import Difference
+from ibwire.fuzz.judge.variants import LONGEST, Deliver, first_that_shows
+from ibwire.fuzz.targets.emulated_device import Emulation
+from ibwire.rc.profile import Profile
+from ibwire_layers.opcodes import INFO
+
+
+def ignored_response(case: Case, difference: Difference, profile: Profile) -> int | None:
+    """The number of the last response without which the reference does what the device does.
+
+    It may be that of the last step. `None` for none, and where that cannot be said.
+    """
+    if difference.step >= LONGEST:
+        return None
+    steps = case.steps[: difference.step + 1]
+    places = [place for place, step in enumerate(steps) if _is_response(step)][::-1]
+    found = first_that_shows(
+        case, difference, profile, [(case, _all_but(place)) for place in places]
+    )
+    return None if found is None else places[found]
+
+
+def count_of_trials(case: Case) -> int:
+    """How many references are tried at most on a case."""
+    responses = sum(map(_is_response, case.steps)) if len(case.steps) <= LONGEST else 0
+    return 1 + responses if responses else 0
+
+
+def _all_but(place: int) -> Deliver:
+    def deliver(reference: Emulation, number: int, frame: Frame) -> None:
+        if number != place:
+            reference.receive(frame)
+
+    return deliver
+
+
+def _is_response(step: Step) -> bool:
+    info = INFO.get(step.opcode) if isinstance(step, Packet) else None
+    return info is not None and info.is_response
