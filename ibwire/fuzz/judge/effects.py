@@ -21,6 +21,7 @@ from ibwire.fuzz.judge.findings import (
     one_line,
     verdict,
     wrong_fields,
+    wrong_parts,
 )
 from ibwire.fuzz.targets.emulated_device import SENDS
 from ibwire.rc.attributes import EventType
@@ -317,11 +318,7 @@ def _flushes_in_another_order(difference: Difference) -> bool:
 def _other_completion(expected: object, got: object) -> Effect:
     assert isinstance(expected, tuple)
     assert isinstance(got, tuple)
-    fields = [
-        name
-        for name, one, other in zip(PARTS_OF_COMPLETION, expected, got, strict=False)
-        if one != other
-    ]
+    fields = wrong_parts(expected, got)
     if "status" in fields:
         text = f"completion {_status(got)} instead of {_status(expected)}"
         rule = next((each for each in map(_due, (expected, got)) if each != STATUS), STATUS)

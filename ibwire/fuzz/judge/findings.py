@@ -202,15 +202,15 @@ def fields_at_fault(difference: Difference) -> list[str]:
 
 
 def _parts_at_fault(one: object, other: object) -> list[str]:
+    return [f"completion.{name}" for name in wrong_parts(one, other)]
+
+
+def wrong_parts(one: object, other: object) -> list[str]:
     """The parts in which two completions differ."""
     assert isinstance(one, tuple)
     assert isinstance(other, tuple)
-    names = [
-        name
-        for name, part, wrong in zip(PARTS_OF_COMPLETION, one, other, strict=False)
-        if part != wrong
-    ]
-    return [f"completion.{name}" for name in names]
+    parts = zip(PARTS_OF_COMPLETION, one, other, strict=False)
+    return [name for name, due, got in parts if due != got]
 
 
 PARTS_OF_COMPLETION = (
