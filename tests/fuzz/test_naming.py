@@ -197,7 +197,7 @@ EDGE_CASES: Sequence[tuple[str, Sequence[Step], str]] = (
             Packet(int(OpCode.RC_RDMA_READ_RESPONSE_FIRST), ("una", 0), 256),
             Packet(int(OpCode.RC_RDMA_READ_RESPONSE_MIDDLE), ("una", 1), 256),
         ],
-        "READ_RESPONSE_MIDDLE (a gap in the responses of a READ across the PSN wrap): "
+        "READ_RESPONSE_MIDDLE (a gap in the responses of a READ at the PSN wrap): "
         "nothing instead of READ_REQUEST",
     ),
     (
@@ -243,7 +243,7 @@ EDGE_CASES: Sequence[tuple[str, Sequence[Step], str]] = (
             SWAP.altered(held=True),
             SWAP.altered(psn=("expected", -1)),
         ],
-        "COMPARE_SWAP (a duplicate atomic across the PSN wrap): an ATOMIC_ACKNOWLEDGE too many",
+        "COMPARE_SWAP (a duplicate atomic at the PSN wrap): an ATOMIC_ACKNOWLEDGE too many",
     ),
     (
         "invalidated-window-stays-open",

@@ -421,8 +421,8 @@ def test_all_that_comes_of_an_ack_that_is_not_taken_has_its_rule() -> None:
     assert {each.rule for each in found} == {"IBA 9.7.1; docs/reference/transport.md#psn-order"}
     assert len({each.causes[0] for each in found}) == 1
     assert found[2].text == (
-        "a wait (the ACK timer across the PSN wrap): a WRITE_FIRST too many, "
-        "as if ACKNOWLEDGE (an ACK across the PSN wrap) had not come"
+        "a wait (the ACK timer at the PSN wrap): a WRITE_FIRST too many, "
+        "as if ACKNOWLEDGE (an ACK at the PSN wrap) had not come"
     )
 
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from ibwire.fuzz.case import Packet, Step
 from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.concurrency import DUPLICATE_RULES
-from ibwire.fuzz.judge.effects import OF_FIELD, Effect, parsed
+from ibwire.fuzz.judge.effects import GAP_NAK, OF_FIELD, Effect, parsed
 from ibwire.fuzz.judge.findings import PARTS_OF_COMPLETION, first_verdicts, part_of
 from ibwire.fuzz.judge.request_names import UC_BEGINS
-from ibwire.fuzz.judge.scene import GAP_NAK, RNR_WAIT, Scene
+from ibwire.fuzz.judge.scene import RNR_WAIT, Scene
 from ibwire.fuzz.judge.subject import About
 from ibwire.rc.work import WCOpcode
 from ibwire_layers.opcodes import INFO, Operation

@@ -10,10 +10,17 @@ from dataclasses import replace
 
 from ibwire.fuzz.case import Case, Packet, Post, Receive, Step
 from ibwire.fuzz.judge.comparison import Difference, Kind
-from ibwire.fuzz.judge.effects import Effect, extra_frame, missing_frame, odd_completions, parsed
+from ibwire.fuzz.judge.effects import (
+    GAP_NAK,
+    Effect,
+    extra_frame,
+    missing_frame,
+    odd_completions,
+    parsed,
+)
 from ibwire.fuzz.judge.findings import verdict
 from ibwire.fuzz.judge.request_names import AHEAD
-from ibwire.fuzz.judge.scene import DURING_RNR, GAP_NAK, INSIDE, Scene
+from ibwire.fuzz.judge.scene import DURING_RNR, INSIDE, Scene
 from ibwire.fuzz.judge.subject import About
 from ibwire.fuzz.targets.emulated_device import PEER_QPN
 from ibwire.rc.work import WCStatus

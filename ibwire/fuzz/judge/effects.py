@@ -29,7 +29,6 @@ from ibwire.rc.work import WCFlags, WCStatus
 from ibwire_layers import syndrome as aeth
 from ibwire_layers.errors import DecodeError
 from ibwire_layers.headers import AETH, ICRC_SIZE
-from ibwire_layers.opcodes import INFO
 from ibwire_layers.packet import Packet as WholePacket
 from ibwire_layers.syndrome import AckKind
 
@@ -48,6 +47,8 @@ class Effect:
     """Whether it shows that the queue pair has gone to the error state."""
     nak: str = ""
     """The NAK that was sent although none was due; empty for none."""
+    other_field: str = ""
+    """The rule of what is wrong in a NAK beside its code; empty if nothing is."""
     is_of_any: bool = False
     """Whether it is the same fault at whatever operation it shows."""
 
@@ -65,7 +66,7 @@ def effect_of(difference: Difference) -> Effect:
         case Kind.COMPLETION:
             return replace(_completion(difference), is_executed=True)
         case Kind.TIME:
-            return Effect(_timing(difference), "time", f"C9-141; {_TRANSPORT}ack-timeout")
+            return Effect(timing_text(difference), "time", f"C9-141; {_TRANSPORT}ack-timeout")
         case Kind.MEMORY:
             return Effect("other bytes in its memory", "memory", is_executed=True)
         case Kind.EVENT:
@@ -167,14 +168,16 @@ def _answer(difference: Difference) -> Effect:
     names = list(dict.fromkeys(f"{part}.{name}" for part, name in fields))
     if expected == got and _CONSEQUENCES.issuperset(names):
         expected, got = _other_verdicts(difference) or (expected, got)
+    elif expected == got == "ACK":
+        expected, got = _otherwise_at_its_psn(difference) or (expected, got)
     sizes = _sizes(difference) if expected == got else None
     if sizes:  # which the padding follows
         names = [name for name in names if name != "bth.pad_count"]
     if f"XRC_{got}" == expected or f"XRC_{expected}" == got:
         text = f"{got} instead of {expected}"
         return Effect(text, "bth.opcode", OF_FIELD["bth.opcode"])
-    if expected != got and all(each.startswith("RNR NAK wait=") for each in (expected, got)):
-        return Effect(f"{got} instead of {expected}", "RNR timer", RNR_TIMER)
+    if expected != got and "NAK" in expected and "NAK" in got:
+        return _other_nak(expected, got, [name for name in names if name != "aeth.syndrome"])
     if expected != got:
         text = f"{_or_nothing(got)} instead of {_or_nothing(expected)}"
         if extra is not None and difference.expected:
@@ -204,6 +207,19 @@ def _answer(difference: Difference) -> Effect:
     return Effect(text, names[0], rule)
 
 
+def _other_nak(expected: str, got: str, names: Sequence[str]) -> Effect:
+    """A NAK in place of another one. names: the fields that are wrong beside its code."""
+    text = f"{got} instead of {expected}"
+    if expected == GAP_NAK:  # of another packet, whose PSN the one that is sent may name
+        names = [name for name in names if name != "bth.psn"]
+    other = next((OF_FIELD[name] for name in names if name in OF_FIELD), "")
+    if names:
+        text = f"{text}, with another {', '.join(names)}"
+    if all(each.startswith("RNR NAK wait=") for each in (expected, got)):
+        return Effect(text, "RNR timer", RNR_TIMER, other_field=other)
+    return Effect(text, "another NAK", other_field=other)
+
+
 def _other_verdicts(difference: Difference) -> tuple[str, str] | None:
     """The first answer that is of another kind than what was due, and that."""
     for pair in zip_longest(difference.expected, difference.got):
@@ -211,6 +227,28 @@ def _other_verdicts(difference: Difference) -> tuple[str, str] | None:
         if one != other:
             return one, other
     return None
+
+
+def _otherwise_at_its_psn(difference: Difference) -> tuple[str, str] | None:
+    """The first response due whose PSN has one of another kind, with that, if fewer came than due.
+
+    An ACK acknowledges what came before, so a later one may take the place of one that is due.
+    """
+    if len(difference.got) >= len(difference.expected):
+        return None
+    given = dict(_responses(difference.got))
+    for psn, due in _responses(difference.expected):
+        if given.get(psn, due) != due:
+            return due, given[psn]
+    return None
+
+
+def _responses(frames: Sequence[object]) -> Iterator[tuple[int, str]]:
+    """PSN and verdict of each packet."""
+    for frame in frames:
+        packet = parsed(frame) if isinstance(frame, bytes) else None
+        if isinstance(frame, bytes) and packet is not None:
+            yield packet.bth.psn, verdict(frame)
 
 
 def _sizes(difference: Difference) -> tuple[int, int] | None:
@@ -250,20 +288,24 @@ def _is_positive(frame: object) -> bool:
     return header is not None and aeth.kind(header.syndrome) is AckKind.ACK
 
 
-def _timing(difference: Difference) -> str:
-    """What is sent at another time."""
-    times = enumerate(zip(difference.expected, difference.got, strict=False))
-    place = next((at for at, (due, sent) in times if due != sent), 0)
-    if place >= len(difference.frames):
+def timing_text(difference: Difference, *, is_repeated: bool = False) -> str:
+    """What is sent at another time. is_repeated: whether it was sent before."""
+    place = place_of_time(difference)
+    if place is None:
         return "it sends at another time"
     due, sent = difference.expected[place], difference.got[place]
     assert isinstance(due, int)
     assert isinstance(sent, int)
-    frame = difference.frames[place]
-    packet = parsed(frame)
-    info = None if packet is None else INFO.get(packet.bth.opcode)
-    verb = "retransmits" if info is not None and not info.is_response else "sends"
-    return f"it {verb} {verdict(frame)} too {'late' if sent > due else 'early'}"
+    verb = "retransmits" if is_repeated else "sends"
+    when = "late" if sent > due else "early"
+    return f"it {verb} {verdict(difference.frames[place])} too {when}"
+
+
+def place_of_time(difference: Difference) -> int | None:
+    """The number of the first frame that is sent at another time; `None` if it is not known."""
+    times = enumerate(zip(difference.expected, difference.got, strict=False))
+    place = next((at for at, (due, sent) in times if due != sent), 0)
+    return place if place < len(difference.frames) else None
 
 
 def _one(verdict: str) -> str:
@@ -283,8 +325,6 @@ def _treatment(expected: str, got: str) -> str:
         return "no answer"
     if expected == "silence":
         return "an answer"
-    if "NAK" in expected and "NAK" in got:
-        return "another NAK"
     return "refused" if "NAK" in got else "executed" if "NAK" in expected else "another answer"
 
 
@@ -302,7 +342,7 @@ def _completion(difference: Difference) -> Effect:
             ends = _status(got).startswith(WCStatus.WR_FLUSH_ERR.name)
             text = f"a completion {_status(got)} too many"
             return Effect(text, "a completion", _due(got), ends=ends)
-        return _other_completion(expected, got)
+        return _other_completion(expected, got, difference.unchecked)
     return Effect("other completions", "completions", STATUS)
 
 
@@ -315,10 +355,10 @@ def _flushes_in_another_order(difference: Difference) -> bool:
     return all(_status(each).startswith(WCStatus.WR_FLUSH_ERR.name) for each in moved)
 
 
-def _other_completion(expected: object, got: object) -> Effect:
+def _other_completion(expected: object, got: object, unchecked: Sequence[str]) -> Effect:
     assert isinstance(expected, tuple)
     assert isinstance(got, tuple)
-    fields = wrong_parts(expected, got)
+    fields = [name for name in wrong_parts(expected, got) if f"completion.{name}" not in unchecked]
     if "status" in fields:
         text = f"completion {_status(got)} instead of {_status(expected)}"
         rule = next((each for each in map(_due, (expected, got)) if each != STATUS), STATUS)
@@ -371,6 +411,7 @@ _WIRE = "docs/reference/wire-formats.md#"
 RNR_TIMER = f"IBA 9.7.5.2.8; {_TRANSPORT}rnr-timer"
 _ORDER_OF_RESPONSES = f"IBA 9.7.5.1; {_TRANSPORT}ack-order"
 ANOTHER_ORDER = "another order"
+GAP_NAK = "NAK PSN_SEQUENCE_ERROR"
 FLUSH = "no flush"
 FLUSH_ORDER = "order of flushing"
 _FLUSHED = f"IBA 10.3.1.7; {_TRANSPORT}flush"

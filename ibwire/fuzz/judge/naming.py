@@ -53,7 +53,9 @@ from ibwire.fuzz.judge.effects import (
     extra_frame,
     missing_frame,
     parsed,
+    place_of_time,
     statuses_of,
+    timing_text,
 )
 from ibwire.fuzz.judge.ignored_response import ignored_response
 from ibwire.fuzz.judge.request_names import (
@@ -173,6 +175,8 @@ def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
     if place is not None and _is_earlier(place, scene):
         return _of_ignored(text, effect, scene, place)
     name = _of_step(text, about, effect, scene)
+    if effect.other_field:
+        name = replace(name, rule=both(name.rule, effect.other_field))
     if place is None or about.is_wrong:
         return name
     return replace(name, causes=(*name.causes, _not_taken(about)))
@@ -318,8 +322,11 @@ def _of_right(text: str, about: About, effect: Effect, scene: Scene) -> Name:
         what = "a right packet"  # of any operation
     if isinstance(step, Post) and about.what:
         rule = about.rule
-    elif _sends_nothing_new(scene) and (isinstance(step, Post) or scene.limit_of_requests):
-        rule = scene.limit_of_requests or ELSEWHERE.rule
+    elif scene.limit_of_requests and (_sends_nothing_new(scene) or _sends_too_much(scene)):
+        rule = scene.limit_of_requests
+        what = f"{what}, {rule.partition('#')[2]}".removeprefix(", ")
+    elif isinstance(step, Post) and _sends_nothing_new(scene):
+        rule = ELSEWHERE.rule
     ignores_credits = _may_send(step) and scene.ignores_credits
     if ignores_credits and not scene.has_wrong:
         text = f"{text} after {_IGNORED_CREDITS.what}" if isinstance(step, Post) else text
@@ -569,6 +576,14 @@ def _sends_nothing_new(scene: Scene) -> bool:
     return scene.is_reliable and not scene.is_sent_before(missing)
 
 
+def _sends_too_much(scene: Scene) -> bool:
+    """Whether a device of RC sends a new request, too, where none is due."""
+    extra = extra_frame(scene.difference)
+    if extra is None or not _may_send(scene.step):
+        return False
+    return scene.is_reliable and not scene.is_sent_before(extra)
+
+
 def _may_send(step: Step) -> bool:
     """Whether the requester of a device may have something new to send after a step."""
     info = INFO.get(step.opcode) if isinstance(step, Packet) else None
@@ -578,6 +593,8 @@ def _may_send(step: Step) -> bool:
 def _timed(about: About, effect: Effect, scene: Scene) -> Effect:
     """What a device does otherwise when time passes: it sends early, late, or too often."""
     difference = scene.difference
+    if difference.kind is Kind.TIME:
+        effect = replace(effect, text=_timing(scene))
     if effect.rule == RETRY_COUNT and effect.group == "no completion":
         # It is silent, as the reference: it does not retry without end, nothing ends its wait.
         return replace(effect, rule=f"IBA 9.7.6.1.3; {_TRANSPORT}ack-timer", group="time")
@@ -595,6 +612,16 @@ def _timed(about: About, effect: Effect, scene: Scene) -> Effect:
     if about is ACK_WAIT and is_timing and others:  # what starts or stops it, not its length
         return replace(effect, rule=f"IBA 9.7.6.1.3; {_TRANSPORT}ack-timer")
     return effect
+
+
+def _timing(scene: Scene) -> str:
+    """What is sent at another time, and whether it is retransmitted."""
+    difference = scene.difference
+    place = place_of_time(difference)
+    if place is None:
+        return timing_text(difference)
+    frame, before = difference.frames[place], difference.frames[:place]
+    return timing_text(difference, is_repeated=scene.is_sent_before(frame) or frame in before)
 
 
 def _has_reserved_opcode(step: Step) -> bool:

@@ -59,7 +59,9 @@ class _Said:
 
     def __init__(self, reference: Emulation, packet: Packet) -> None:
         self.reference = reference
-        self.packet = packet = _as_received(packet)
+        self.said_length = packet.length
+        """Bytes of payload that the headers speak of, where no field says otherwise."""
+        self.packet = packet = as_received(packet)
         fields, symbols = packet.fields, reference.symbols
         self.fields = {name: number_of(value, symbols) for name, value in fields.items()}
         self.opcode = self.fields.get("bth.opcode", packet.opcode) & 0xFF
@@ -70,18 +72,21 @@ class _Said:
         return self.fields.get(name, right) != right
 
 
-def _as_received(packet: Packet) -> Packet:
+def as_received(packet: Packet) -> Packet:
     """A packet whose pad count fits its bytes, if not those that were meant: with that payload."""
     usual = -packet.length & 3
     padding = usual if packet.pad is None else packet.pad
     count = packet.fields.get("bth.pad_count", padding)
-    if packet.cut is not None or not isinstance(count, int) or count > 3:
+    if not isinstance(count, int) or count > 3:
         return packet
-    length = packet.length + padding + packet.more - count
+    size = packet.length + padding + packet.more
+    if packet.cut is not None:
+        size = min(size, packet.cut - FORMS[packet.opcode].header_size)
+    length = size - count
     if length < 0 or count != -length & 3:
         return packet
     rest = {name: value for name, value in packet.fields.items() if name != "bth.pad_count"}
-    return packet.altered(length=length, pad=None, more=0, fields=rest)
+    return packet.altered(length=length, pad=None, more=0, cut=None, fields=rest)
 
 
 def _headers(said: _Said) -> About | None:
@@ -121,7 +126,7 @@ def _unreliable(said: _Said, info: OpCodeInfo) -> About:
     own = SERVICES["UC"].rule
     if said.psn != said.reference.psn("expected"):
         if info.position not in _BEGINS:
-            return _UC_GAP
+            return UC_GAP
         about = _content(said, info)  # it ends the message that another one has begun
         return replace(about, treatment=own) if about.is_wrong else UC_BEGINS
     about = _state(said, info) or _content(said, info)
@@ -245,7 +250,7 @@ def _write(said: _Said, info: OpCodeInfo) -> About | None:
     rest = reference.qp.responder.missing
     mtu = reference.connection.mtu
     if info.position in _BEGINS:
-        rest = said.fields.get("reth.dma_len", length)
+        rest = said.fields.get("reth.dma_len", said.said_length)
         if length > mtu:
             return _SIZE
         if rest > _LONGEST:
@@ -278,7 +283,7 @@ def _atomic(said: _Said, info: OpCodeInfo) -> About | None:
 
 
 def _atomic_write(said: _Said, info: OpCodeInfo) -> About | None:
-    if said.packet.length != 8 or said.has_other("reth.dma_len", 8):
+    if said.packet.length != 8 or said.fields.get("reth.dma_len", said.said_length) != 8:
         return _ATOMIC_WRITE_LENGTH
     if said.fields.get("reth.va", 0) & 7:
         return _ALIGNMENT
@@ -431,7 +436,7 @@ SERVICES = {
     "UD": About("a packet of UD", f"IBA 9.8.3; {_TRANSPORT}ud", is_wrong=False),
 }
 UC_BEGINS = About("a message of UC behind a gap", f"IBA 9.8.2; {_TRANSPORT}uc", is_wrong=False)
-_UC_GAP = About("a packet of UC behind a gap", f"IBA 9.8.2; {_TRANSPORT}uc")
+UC_GAP = About("a packet of UC behind a gap", f"IBA 9.8.2; {_TRANSPORT}uc")
 WRAP = "PSNs across the wrap"
 _WINDOW_EDGE = About(
     "a PSN at the edge of the duplicates",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ibwire.fuzz.case import GOOD, Packet
+from ibwire.fuzz.judge.request_names import as_received
 from ibwire.fuzz.judge.subject import About
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.rc.plan import ANNEX_A19
@@ -28,6 +29,7 @@ def about(reference: Emulation, packet: Packet, psn: int) -> About | None:
         return _OTHER_SERVICE
     if reference.connection.service == "XRC_RECV":
         return _TO_TARGET
+    packet = as_received(packet)
     if packet.icrc != GOOD or packet.cut is not None or not _TAKEN.issuperset(packet.fields):
         return _MALFORMED
     sends = reference.qp.sends

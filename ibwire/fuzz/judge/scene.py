@@ -23,6 +23,7 @@ from ibwire.fuzz.case import (
 )
 from ibwire.fuzz.judge.comparison import Difference, Kind, apply, count_of_others
 from ibwire.fuzz.judge.effects import (
+    GAP_NAK,
     extra_frame,
     first_frame,
     has_same_kind,
@@ -533,7 +534,6 @@ _WIRE = "docs/reference/wire-formats.md#"
 _OUTER = ("eth", "ip", "udp", "bth")
 _FENCE = f"IBA 10.8.3.3; {_TRANSPORT}fence"
 _READ_LIMIT = f"IBA 9.7.3.1; {_TRANSPORT}read-limit"
-GAP_NAK = "NAK PSN_SEQUENCE_ERROR"
 WRONG_LKEY = About("a wrong L_Key", f"IBA 10.6; {_TRANSPORT}memory-access", False)
 BEHIND_REFUSED = About("a request behind a refused one", f"IBA 9.7.5.2.8; {_TRANSPORT}rnr-tail")
 INSIDE = About("while a request is being received", f"IBA 9.7.6; {_TRANSPORT}responses")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from ibwire.fuzz.case import Packet, Step
 from ibwire.fuzz.judge.comparison import Kind
 from ibwire.fuzz.judge.effects import FLUSH, STATUS, Effect, statuses_of
-from ibwire.fuzz.judge.request_names import NOT_READY, WRAP
+from ibwire.fuzz.judge.request_names import NOT_READY, UC_GAP, WRAP
 from ibwire.fuzz.judge.scene import SHORT, WRONG_LKEY, Scene
 from ibwire.fuzz.judge.subject import About
 from ibwire.rc.work import WCStatus
@@ -52,6 +52,7 @@ def _is_dropped_message(scene: Scene) -> bool:
         return False
     info = INFO.get(scene.step.opcode) if isinstance(scene.step, Packet) else None
     is_whole = info is not None and info.position in (Position.ONLY, Position.LAST)
+    is_whole &= about is not UC_GAP  # which ends the message before it
     if scene.difference.kind is Kind.COMPLETION and is_whole and not scene.difference.got:
         return False  # it was dropped: taken, it would complete with success
     is_unusual = about.is_wrong or not about.rule.endswith("#uc")
@@ -67,7 +68,7 @@ def across_wrap(scene: Scene, about: About, step: Step | None = None) -> About:
     is_near = first_psn > MASK - SHORT or first_psn < SHORT
     if not (is_near and scene.is_short) or about.rule.endswith("#psn-order"):
         return about
-    what = f"{about.what} across the PSN wrap".strip()
+    what = f"{about.what} at the PSN wrap".strip()
     return replace(about, what=what, rule=ORDER, treatment="", group=WRAP if about.is_wrong else "")
 
 

@@ -1,0 +1,173 @@
+"""Every word of a name is true, and its rule is that of the fault."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from fuzz.test_naming import ACK, READ, SEND, UC_SEND_FIRST, USUAL, WRITE, wrong
+from ibwire.fuzz.case import Case, Connection, Packet, Post, Step, Wait
+from ibwire.fuzz.judge.comparison import Difference, Kind
+from ibwire.fuzz.judge.naming import Name, name_of
+from ibwire.fuzz.targets.emulated_device import Emulation
+from ibwire.fuzz.targets.emulator import EmulatorTestbed
+from ibwire.fuzz.vocabulary.queue_pair.execution import moments
+from ibwire.rc.profile import SPEC
+from ibwire.rc.work import WROpcode
+from ibwire_layers.opcodes import OpCode
+from mutants.engine import copied
+from mutants.table import Mutant, Patch
+
+LAST_INVALIDATES_NOTHING = Patch(
+    "rc/responder.py",
+    "        if form.has_invalidate and not qp.keys.invalidate(\n",
+    "        if form.has_invalidate and form.is_first and not qp.keys.invalidate(\n",
+)
+GAP_LEAVES_THE_MESSAGE = Patch(
+    "rc/unreliable.py",
+    "            self._abandon()\n"
+    "            if not packet.form.is_first:\n"
+    "                return\n",
+    "            if not packet.form.is_first:\n"
+    "                return\n"
+    "            self._abandon()\n",
+)
+SHORTER_WRITE_TAKEN = Patch(
+    "rc/responder.py",
+    "            if size != rest or size > qp.mtu or packet.pad_count != -size & 3:\n",
+    "            if size > rest or size > qp.mtu or packet.pad_count != -size & 3:\n",
+)
+ONE_READ_MORE = Patch(
+    "rc/requester.py",
+    "        if plan.is_answered and sends.reads >= self.qp.attr.max_rd_atomic:\n",
+    "        if plan.is_answered and sends.reads > self.qp.attr.max_rd_atomic:\n",
+)
+OTHER_NAK_FOR_THE_PSN_BEHIND = Patch(
+    "rc/responder.py",
+    "        self.replies.append(Reply(psn, self.msn, _NAK | code))\n",
+    "        if code == NakCode.REMOTE_ACCESS_ERROR:\n"
+    "            psn, code = psn + 1 & MASK, NakCode.INVALID_REQUEST\n"
+    "        self.replies.append(Reply(psn, self.msn, _NAK | code))\n",
+)
+
+SEND_FIRST = Packet(int(OpCode.RC_SEND_FIRST), length=256)
+INVALIDATING_LAST = Packet(int(OpCode.RC_SEND_LAST_WITH_INVALIDATE), length=5)
+ASKED = Post(int(WROpcode.RDMA_READ), 8)
+
+
+def named(patch: Patch, *steps: Step, connection: Connection = USUAL) -> Name:
+    """The name of what a case shows on a device with a planted fault."""
+    device = copied(Mutant("planted", (patch,)))[Emulation.__module__].Emulation
+    case = Case(connection, steps)
+    difference = EmulatorTestbed(device).replay(case, SPEC)
+    assert difference is not None
+    assert difference.step == len(steps) - 1
+    return name_of(case, difference, SPEC)
+
+
+def test_an_ack_in_place_of_a_nak_is_no_other_ack() -> None:
+    """It acknowledges the packet before, too, whose ACK is missing therefore."""
+    through_the_window = {"reth.rkey": ("mw.rkey", 0), "reth.va": ("mw.va", 0)}
+    name = named(
+        LAST_INVALIDATES_NOTHING,
+        wrong(SEND_FIRST, bth__ack_req=0),
+        INVALIDATING_LAST,
+        SEND.altered(held=True),
+        WRITE.altered(fields=through_the_window),
+    )
+
+    assert name.text.endswith(": ACK instead of NAK REMOTE_ACCESS_ERROR")
+    assert name.rule.endswith("#memory-windows")
+
+
+def test_a_gap_that_leaves_a_message_in_a_shared_queue_is_no_fault_of_that_queue_alone() -> None:
+    name = named(
+        GAP_LEAVES_THE_MESSAGE,
+        UC_SEND_FIRST,
+        Packet(int(OpCode.UC_SEND_LAST), ("expected", 1)),
+        connection=Connection(service="UC", srq=1),
+    )
+
+    assert name.text == (
+        "UC_SEND_LAST (a packet of UC behind a gap): no completion LOC_LEN_ERR of a receive"
+    )
+    assert name.rule.endswith("#srq, docs/reference/transport.md#uc")
+
+
+@pytest.mark.parametrize("short", [wrong(WRITE, bth__pad_count=3), WRITE.altered(cut=32)])
+def test_a_write_that_arrives_shorter_than_its_reth_says_is_called_so(short: Packet) -> None:
+    """Whether its padding makes it shorter or its end is missing, all else of it being right."""
+    name = named(SHORTER_WRITE_TAKEN, short)
+
+    assert name.text == (
+        "WRITE_ONLY (a WRITE with less in its end than its RETH says): "
+        "ACK instead of NAK INVALID_REQUEST"
+    )
+    assert name.rule == "C9-93; docs/reference/transport.md#write-length"
+
+
+def test_a_read_beyond_the_limit_breaks_the_rule_of_that() -> None:
+    name = named(ONE_READ_MORE, ASKED, ASKED, connection=Connection(max_rd_atomic=1))
+
+    assert name.text == "a posted RDMA_READ: READ_REQUEST instead of nothing"
+    assert name.rule == "IBA 9.7.3.1; docs/reference/transport.md#read-limit"
+
+
+def test_a_nak_says_all_that_is_wrong_in_it() -> None:
+    name = named(OTHER_NAK_FOR_THE_PSN_BEHIND, wrong(READ, reth__rkey=0))
+
+    assert name.text == (
+        "READ_REQUEST (an unknown R_Key): "
+        "NAK INVALID_REQUEST instead of NAK REMOTE_ACCESS_ERROR, with another bth.psn"
+    )
+    assert name.rule.endswith("#remote-key, docs/reference/transport.md#response-psn")
+
+
+def test_a_nak_in_place_of_one_for_an_earlier_packet_may_have_its_own_psn() -> None:
+    ahead = SEND.altered(psn=("expected", 1))
+    case = Case(steps=(ahead,))
+    (due,) = _answers(case)
+    (refusal,) = _answers(Case(steps=(wrong(READ, reth__rkey=0).altered(psn=("expected", 0)),)))
+    other = bytearray(refusal)
+    other[51:54] = (int.from_bytes(other[51:54]) + 1).to_bytes(3)  # the PSN of the BTH
+
+    name = name_of(case, Difference(0, Kind.ANSWER, [due], [bytes(other)]), SPEC)
+
+    assert name.text.endswith("NAK REMOTE_ACCESS_ERROR instead of NAK PSN_SEQUENCE_ERROR")
+
+
+def _answers(case: Case) -> Sequence[bytes]:
+    (moment,) = moments(case, SPEC)
+    return [frame for _, frame in moment.answers]
+
+
+def test_what_is_sent_for_the_first_time_is_not_retransmitted() -> None:
+    """In a wait its own timer may let a device begin a request, too."""
+    case = Case(steps=(Post(int(WROpcode.RDMA_WRITE)), Wait(1)))
+    never_sent = Case(steps=(Post(int(WROpcode.RDMA_WRITE)), Post(int(WROpcode.RDMA_WRITE))))
+    frames = [moment.answers[0][1] for moment in moments(never_sent, SPEC)]
+
+    names = [
+        name_of(case, Difference(1, Kind.TIME, [9], [8], frames=[frame]), SPEC) for frame in frames
+    ]
+
+    assert [each.text.partition(": ")[2] for each in names] == [
+        "it retransmits WRITE_ONLY too early",
+        "it sends WRITE_ONLY too early",
+    ]
+
+
+def test_an_ack_of_psn_0_is_at_the_wrap() -> None:
+    ignored = Patch(
+        "rc/completer.py", "        if kind is _ACK:\n", "        if kind is _ACK and psn:\n"
+    )
+    name = named(
+        ignored,
+        Post(int(WROpcode.RDMA_WRITE)),
+        Packet(ACK, ("una", 0)),
+        connection=replace(USUAL, sq_psn=0),
+    )
+
+    assert name.text.startswith("ACKNOWLEDGE (an ACK at the PSN wrap)")
