@@ -23,6 +23,7 @@ from ibwire.fuzz.judge.findings import (
     Finding,
     distance,
     fields_at_fault,
+    has_other_payload,
 )
 from ibwire.fuzz.judge.naming import Name
 from ibwire.fuzz.judge.packet_faults import without_old_faults
@@ -437,6 +438,7 @@ class Campaign:
         difference = confirmed.difference or self.replay(case)
         if difference is None:
             return None
+        difference = self._without_known(case, difference)
         shortest = case
         if state.minimises and not self.is_interrupted:
             shortest = self._short_enough(confirmed, difference)
@@ -459,6 +461,25 @@ class Campaign:
         if confirmed.bucket:
             report.led_to[confirmed.bucket] = name.text
         return self._new(name, shortest, confirmed.original)
+
+    def _without_known(self, case: Case, difference: Difference) -> Difference:
+        """A difference without the fields that have a finding, if others of the same packet or
+        completion are wrong, too; the reference then leaves those fields out.
+
+        Where all of them have one, only the first is left: together they are no other fault.
+        """
+        state, known = self.state, self.report.unchecked
+        fields = fields_at_fault(difference)
+        is_more = not set(fields) <= set(known) or has_other_payload(difference)
+        if set(fields).isdisjoint(known) or not (is_more or fields[1:]):
+            return difference
+        left_out = known if is_more else [each for each in known if each != fields[0]]
+        lenient = without_checking(state.profile, tuple(left_out))
+        found = self.replay(case, lenient)
+        if found is None or (found.step, found.kind) != (difference.step, difference.kind):
+            return difference
+        state.profile = lenient
+        return found
 
     def _short_enough(self, confirmed: Confirmed, difference: Difference) -> Case:
         """The shortest case; where time is short, one with the name of a finding will do."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from ibwire.fuzz.case import Case, CaseError, RunsAway
 from ibwire.fuzz.judge.comparison import Difference, Kind
-from ibwire.fuzz.judge.findings import signature, wrong_fields
+from ibwire.fuzz.judge.findings import fields_at_fault, signature, wrong_fields
 from ibwire.fuzz.judge.profiles import choices_of
 from ibwire.fuzz.minimise import without_groups
 from ibwire.rc.profile import PROFILES, Profile
@@ -53,4 +53,5 @@ def _nature(difference: Difference) -> object:
     """Where and in what a target differs."""
     if difference.kind is Kind.ANSWER:
         return difference.step, signature(difference), wrong_fields(difference)
-    return difference.step, difference.kind, difference.expected, difference.got
+    fields = fields_at_fault(difference)
+    return difference.step, difference.kind, difference.expected, difference.got, fields

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from fuzz.test_naming import ACK, READ, SEND, UC_SEND_FIRST, USUAL, WRITE, wrong
+from fuzz.test_unchecked import EVERY_LENGTH, found
 from ibwire.fuzz.case import Case, Connection, Packet, Post, Step, Wait
 from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.naming import Name, name_of
@@ -50,6 +51,11 @@ OTHER_NAK_FOR_THE_PSN_BEHIND = Patch(
     "        if code == NakCode.REMOTE_ACCESS_ERROR:\n"
     "            psn, code = psn + 1 & MASK, NakCode.INVALID_REQUEST\n"
     "        self.replies.append(Reply(psn, self.msn, _NAK | code))\n",
+)
+IMMEDIATE_OF_A_WRITE = Patch(
+    "rc/receive.py",
+    "                imm_data=imm,\n",
+    "                imm_data=imm ^ (opcode is WCOpcode.RECV_RDMA_WITH_IMM),\n",
 )
 
 SEND_FIRST = Packet(int(OpCode.RC_SEND_FIRST), length=256)
@@ -157,6 +163,17 @@ def test_what_is_sent_for_the_first_time_is_not_retransmitted() -> None:
         "it retransmits WRITE_ONLY too early",
         "it sends WRITE_ONLY too early",
     ]
+
+
+def test_a_part_of_a_completion_that_has_a_finding_is_not_named_again() -> None:
+    """Although the same completion shows both, and no other one the second."""
+    findings = found(EVERY_LENGTH, IMMEDIATE_OF_A_WRITE, packets=2_000)
+
+    assert [each.bucket.partition(": ")[2] for each in findings] == [
+        "completion with another byte_len",
+        "completion with another imm_data",
+    ]
+    assert findings[1].case.choices == {"unchecked": "completion.byte_len"}
 
 
 def test_an_ack_of_psn_0_is_at_the_wrap() -> None:

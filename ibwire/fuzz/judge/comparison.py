@@ -114,7 +114,7 @@ class Difference:
     size: int = 0
     """Bytes of memory that differ."""
     unchecked: tuple[str, ...] = ()
-    """Fields of packets that may differ besides."""
+    """Fields of packets, and parts of completions, that may differ besides."""
     frames: Sequence[Frame] = ()
     """For times, what is sent then."""
 
@@ -307,7 +307,9 @@ class ExactComparison(Comparison):
             pairs = zip(expected, got, strict=False)
             same = [one if agrees(one, other) else other for one, other in pairs]
             got = [*same, *got[len(same) :]]
-        return Difference(number, Kind.COMPLETION, expected, got) if expected != got else None
+        if expected == got:
+            return None
+        return Difference(number, Kind.COMPLETION, expected, got, unchecked=self.unchecked)
 
     def _wait(self, time: Time, number: int) -> Difference | None:
         expected = self.reference.wait(time)

@@ -194,7 +194,8 @@ def fields_at_fault(difference: Difference) -> list[str]:
     expected, got = first_verdicts(difference)
     if difference.kind == Kind.COMPLETION and len(difference.expected) == len(difference.got):
         pairs = zip(difference.expected, difference.got, strict=True)
-        return next((_parts_at_fault(*pair) for pair in pairs if pair[0] != pair[1]), [])
+        parts = next((_parts_at_fault(*pair) for pair in pairs if pair[0] != pair[1]), [])
+        return [each for each in parts if each not in difference.unchecked]
     if difference.kind != Kind.ANSWER or expected != got:
         return []
     fields = next(filter(None, wrong_fields(difference)), [])
