@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import or_
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +38,10 @@ from ibwire.rc.work import WROpcode
 from ibwire_layers.opcodes import OpCode
 from mutants.engine import copied
 from mutants.score import names_rule
-from mutants.table import EDGES, FIRMWARE, FUZZED, INTERACTIONS, read_mutants
+from mutants.table import EDGES, FIRMWARE, FUZZED, INTERACTIONS, VALUES, read_mutants
 
-PLANTED = FUZZED | read_mutants(INTERACTIONS) | read_mutants(EDGES) | read_mutants(FIRMWARE)
+TABLES = (INTERACTIONS, EDGES, FIRMWARE, VALUES)
+PLANTED = reduce(or_, map(read_mutants, TABLES), FUZZED)
 
 SEND = Packet(int(OpCode.RC_SEND_ONLY))
 SEND_LAST = Packet(int(OpCode.RC_SEND_LAST), length=8)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ibwire.fuzz.case import Case
-from ibwire.fuzz.judge import ignored_response, read_psns, retry_counts, xrc_domain
+from ibwire.fuzz.judge import attributes, ignored_response, read_psns, xrc_domain
 from ibwire.fuzz.judge.comparison import Difference
 from ibwire.rc.profile import Profile
 
@@ -29,12 +29,16 @@ def single_cause(case: Case, difference: Difference, profile: Profile) -> Single
     if xrc_domain.takes_domain_of_pair(case, difference, profile):
         as_if = ", as if its R_Key had to be of the domain of the queue pair"
         return SingleCause(xrc_domain.RULE, xrc_domain.GROUP, as_if=as_if)
-    if limit := retry_counts.miscounted_retries(case, difference, profile):
-        return SingleCause(retry_counts.RULES[limit], f"another number of retries: {limit}")
+    if other := attributes.other_attribute(case, difference, profile):
+        name, value = other
+        rule = attributes.rule_of(name, case)
+        # Retries may be miscounted for many reasons, which are not a limit of their own.
+        as_if = "" if name in attributes.RETRIES else f", as if {name} were {value}"
+        return SingleCause(rule, f"another {name}", as_if=as_if)
     return None
 
 
 def count_of_trials(case: Case) -> int:
     """How many references are tried at most on a case, to name what it shows."""
-    tried = (ignored_response, read_psns, xrc_domain, retry_counts)
+    tried = (ignored_response, read_psns, xrc_domain, attributes)
     return sum(each.count_of_trials(case) for each in tried)

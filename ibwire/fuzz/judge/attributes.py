@@ -1,0 +1,102 @@
+"""Whether a device does what a right one would do with another attribute of its queue pair.
+
+Where a limit is reached something else happens: a request completes or waits, a path changes, a
+packet is refused. All of that has one cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from ibwire.fuzz.case import Case, Connection, Post
+from ibwire.fuzz.judge.comparison import Difference
+from ibwire.fuzz.judge.effects import RETRY_COUNT, RNR_RETRY
+from ibwire.fuzz.judge.variants import LONGEST, first_that_shows, received
+from ibwire.rc.profile import Profile
+
+
+def other_attribute(case: Case, difference: Difference, profile: Profile) -> tuple[str, int] | None:
+    """The attribute of which another value explains what a device does, and that value."""
+    tried = [each for each in _others(case) if _may_explain(each, case, difference)]
+    variants = [(replace(case, connection=_with(case, *each)), received) for each in tried]
+    found = first_that_shows(case, difference, profile, variants)
+    return None if found is None else tried[found]
+
+
+def rule_of(name: str, case: Case) -> str:
+    """The rule that says what an attribute does."""
+    if name == "mtu":
+        return _SEGMENTATION if _lets_send(case) else _LENGTH
+    return _RULES[name]
+
+
+def count_of_trials(case: Case) -> int:
+    """How many references are tried at most on a case."""
+    others = len(list(_others(case)))
+    return 1 + others if others else 0
+
+
+def _may_explain(other: tuple[str, int], case: Case, difference: Difference) -> bool:
+    """Whether a limit is lower, or a device does something: silence may have another reason."""
+    name, value = other
+    is_lower: bool = value < getattr(case.connection, name)
+    return is_lower or bool(difference.got)
+
+
+def _others(case: Case) -> Iterator[tuple[str, int]]:
+    """The next lower and higher value of each attribute that a short case needs to be unusual."""
+    if len(case.steps) > LONGEST:
+        return
+    for name, near in _NEAR.items():
+        value: int = getattr(case.connection, name)
+        is_used = name in _OF_ANY or (case.connection.is_reliable and _lets_send(case))
+        if is_used and value != getattr(_USUAL, name):
+            yield from ((name, other) for other in near(value))
+
+
+def _lets_send(case: Case) -> bool:
+    """Whether a case lets the device send requests."""
+    return any(isinstance(step, Post) for step in case.steps)
+
+
+def _with(case: Case, name: str, value: int) -> Connection:
+    changed: dict[str, Any] = {name: value}
+    return replace(case.connection, **changed)
+
+
+def _counts(value: int) -> list[int]:
+    return [other for other in (value - 1, value + 1) if other >= 0]
+
+
+def _mtus(value: int) -> list[int]:
+    return [other for other in (value // 2, value * 2) if _SMALLEST_MTU <= other <= _LARGEST_MTU]
+
+
+_USUAL = Connection()
+"""Seven retries may be fewer because a timer is slower, or for an RNR NAK mean no limit."""
+
+_SMALLEST_MTU, _LARGEST_MTU = 256, 4096
+
+_NEAR: dict[str, Callable[[int], list[int]]] = {
+    "mtu": _mtus,
+    "max_dest_rd_atomic": _counts,
+    "max_rd_atomic": _counts,
+    "retry_cnt": _counts,
+    "rnr_retry": _counts,
+}
+_OF_ANY = ("mtu", "max_dest_rd_atomic")
+"""Attributes that do not count for own requests alone."""
+
+RETRIES = ("retry_cnt", "rnr_retry")
+
+_TRANSPORT = "docs/reference/transport.md#"
+_LENGTH = f"IBA 9.7.4.1; {_TRANSPORT}packet-length"
+_SEGMENTATION = f"IBA 9.7.2; {_TRANSPORT}segmentation"
+_RULES = {
+    "max_dest_rd_atomic": f"IBA 9.7.4.1.5; {_TRANSPORT}read-resources",
+    "max_rd_atomic": f"IBA 9.7.3.1; {_TRANSPORT}read-limit",
+    "retry_cnt": RETRY_COUNT,
+    "rnr_retry": RNR_RETRY,
+}
