@@ -28,6 +28,7 @@ from ibwire.fuzz.case import (
 from ibwire.fuzz.condense import Part, parts_of_case, whole_case
 from ibwire.fuzz.vocabulary.queue_pair.messages import FORMS, READ
 from ibwire.rc.work import WROpcode
+from ibwire_layers import syndrome as aeth
 from ibwire_layers.opcodes import OpCode, Service
 from ibwire_layers.psn import HALF, MASK
 
@@ -586,6 +587,10 @@ def _plainer_step(step: Step) -> Iterator[Step]:
         # What is named after the field is not wrong with it any more.
         is_named = step.why in (name, name.partition(".")[2]) or _FIELDS.get(step.why) == name
         yield replace(step, fields=rest, why="" if is_named else step.why)
+    syndrome = step.fields.get("aeth.syndrome", 0)
+    if isinstance(syndrome, int) and syndrome & aeth.RESERVED_BIT:
+        usual = syndrome & ~aeth.RESERVED_BIT
+        yield replace(step, fields={**step.fields, "aeth.syndrome": usual})
     if step.held:
         yield replace(step, held=False)
     if step.icrc != GOOD:

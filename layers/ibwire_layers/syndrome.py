@@ -34,6 +34,9 @@ _KINDS = tuple(AckKind)
 KIND_BITS: Final = 0x60
 """The bits of the kind, which are all 0 in an ACK."""
 
+RESERVED_BIT: Final = 0x80
+"""It is sent as 0."""
+
 INVALID_CREDITS: Final = 0x1F
 """Credit code of a responder without flow control credits; software stacks always send it."""
 

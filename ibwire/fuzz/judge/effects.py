@@ -446,7 +446,7 @@ OF_FIELD = {
     "bth.pkey": f"IBA 10.9.3; {_WIRE}partition-key",
     "aeth.syndrome": f"IBA 9.7.5.1; {_TRANSPORT}aeth",
     "icrc": f"IBA 7.8.1; {_WIRE}icrc",
-    "credits": f"IBA 9.7.7.2; {_TRANSPORT}credits-granted",
+    "credits": f"IBA 9.7.7.2; {_TRANSPORT}credit-codes, {_TRANSPORT}credits-granted",
     "xrceth.xrc_srq": f"IBA A14; {_TRANSPORT}xrc",
     "deth.qkey": f"IBA 10.2.5; {_TRANSPORT}ud",
     "deth.src_qp": f"IBA 9.8.3; {_TRANSPORT}ud",

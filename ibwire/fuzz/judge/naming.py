@@ -88,7 +88,9 @@ from ibwire.fuzz.judge.setting import (
     REARMED,
     SHARED,
     across_wrap,
+    first_psn,
     is_of_requester,
+    reserved_bits,
     setting_of,
 )
 from ibwire.fuzz.judge.single_cause import single_cause
@@ -126,6 +128,18 @@ def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
     last, (case, difference) = case.steps[difference.step], of_held(case, difference)
     reference = Emulation(case.connection, profile)
     scene = Scene(reference, case, difference, profile)
+    name = _name_of(last, case, scene, profile)
+    psn = first_psn(scene)
+    if psn is None or name.rule.endswith("#psn-order"):
+        return name
+    return replace(
+        name, text=f"{name.text}, if the first PSN is {psn}", rule=both(ORDER, name.rule)
+    )
+
+
+def _name_of(last: Step, case: Case, scene: Scene, profile: Profile) -> Name:
+    """The name, whatever the first PSN. last: the last step, as it is in the whole case."""
+    difference = scene.difference
     step, effect = scene.step, of_pair(scene, effect_of(difference))
     about = setting_of(scene, effect) or place_of(scene, effect) or scene.about
     if is_of_another(last, scene) and missing_frame(difference) is not None:
@@ -152,6 +166,9 @@ def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
     if other := single_cause(case, difference, profile):
         text = f"{text}{other.after}: {effect.text}{other.as_if}"
         return Name(text, other.rule, other.group)
+    if reserved := reserved_bits(scene):
+        bits, rule = reserved
+        return Name(f"{text} {bits}: {effect.text}", rule, "reserved bits")
     if found := _of_any_packet(text, about, effect, scene):
         return found
     if isinstance(step, Wait) and (response := scene.acknowledging) is not None:

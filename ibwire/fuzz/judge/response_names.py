@@ -220,7 +220,8 @@ _FATAL = About(
 _ACK = About("an ACK", "IBA 9.7.6; docs/reference/transport.md#ack-coalescing", is_wrong=False)
 _CREDITS = About(
     "a response with credits",
-    "IBA 9.7.7.2; docs/reference/transport.md#credits-limit",
+    "IBA 9.7.7.2; docs/reference/transport.md#credit-codes, "
+    "docs/reference/transport.md#credits-limit",
     is_wrong=False,
 )
 SCATTERED = About(

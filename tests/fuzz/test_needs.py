@@ -1,4 +1,4 @@
-"""A device that behaves as if its queue pair had another attribute is said to."""
+"""The name of a finding says what its case needs: an attribute, reserved bits, a first PSN."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from ibwire_layers.opcodes import OpCode
 
 READ = Post(int(WROpcode.RDMA_READ), 0)
 SEND = Packet(int(OpCode.RC_SEND_ONLY), length=2047)
+WRITE_ONLY = Packet(int(OpCode.RC_RDMA_WRITE_ONLY))
+WRITE_FIRST = Packet(int(OpCode.RC_RDMA_WRITE_FIRST), length=256)
+WRITE_LAST = Packet(int(OpCode.RC_RDMA_WRITE_LAST), length=64)
 CASES: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
     (
         "mtu-code-4-as-smaller",
@@ -46,11 +49,47 @@ CASES: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
         "a posted RDMA_READ: nothing instead of READ_REQUEST",
         "read-limit",
     ),
+    (
+        "resv6a-bit-1",
+        Connection(),
+        [WRITE_FIRST.altered(fields={"reth.dma_len": 320, "bth.resv6a": 2})],
+        "WRITE_FIRST with reserved bits: nothing instead of ACK",
+        "reserved-bits",
+    ),
+    (  # the part that shows it may be a later one
+        "resv6a-bit-1",
+        Connection(),
+        [
+            WRITE_FIRST.altered(
+                fields={"reth.dma_len": 320, "bth.resv6a": 2, "bth.ack_req": 0}, held=True
+            ),
+            WRITE_LAST,
+        ],
+        "WRITE_LAST after a packet with reserved bits: NAK PSN_SEQUENCE_ERROR instead of ACK",
+        "reserved-bits",
+    ),
+    (
+        "syndrome-0x91-ignored",
+        Connection(),
+        [
+            Post(int(WROpcode.RDMA_WRITE), 0),
+            Packet(int(OpCode.RC_ACKNOWLEDGE), ("una", 0), fields={"aeth.syndrome": 0x91}),
+        ],
+        "ACKNOWLEDGE (a response with credits) with reserved bits: no completion SUCCESS of a send",
+        "aeth",
+    ),
+    (
+        "epsn-wraps-at-bit-13",
+        Connection(rq_psn=8191),
+        [WRITE_ONLY, WRITE_ONLY],
+        "WRITE_ONLY: ACK with another aeth.msn, if the first PSN is 8191",
+        "msn",
+    ),
 )
 
 
 @pytest.mark.parametrize(("fault", "connection", "steps", "text", "rule"), CASES)
-def test_another_attribute_explains_what_a_device_does(
+def test_a_name_says_what_the_case_needs(
     fault: str, connection: Connection, steps: Sequence[Step], text: str, rule: str
 ) -> None:
     name = named(fault, *steps, connection=connection)
