@@ -78,6 +78,13 @@ CASES: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
         "ACKNOWLEDGE (a response with credits) with reserved bits: no completion SUCCESS of a send",
         "aeth",
     ),
+    (  # that its R_Key is looked up elsewhere explains nothing
+        "datagram-never-solicited",
+        Connection(service="XRC_RECV"),
+        [Packet(int(OpCode.XRC_SEND_ONLY), fields={"bth.se": 1})],
+        "XRC_SEND_ONLY (a solicited event): completion with another solicited",
+        "solicited-event",
+    ),
     (
         "epsn-wraps-at-bit-13",
         Connection(rq_psn=8191),

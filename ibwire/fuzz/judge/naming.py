@@ -154,15 +154,7 @@ def _name_of(last: Step, case: Case, scene: Scene, profile: Profile) -> Name:
     is_named = about.what and not about.what.startswith("a right")
     text = f"{_step_text(step)} ({about.what})" if is_named else _step_text(step)
     if difference.kind is Kind.CRASH:
-        rule = about.rule
-        if isinstance(step, Packet) and rule in [each.rule for each in SERVICES.values()]:
-            rule = rule_of_operation(step) or rule
-        group = effect.group
-        if _has_reserved_opcode(step):  # which may be one of any service
-            rule = RESERVED_OPCODE.rule
-        elif about.is_ignored:  # where it fails in a malformed packet depends on its opcode
-            group = f"{group.partition(' in ')[0]} at {about.group or about.what}"
-        return Name(f"{text}: {effect.text}", rule, f"crash: {group}")
+        return _of_crash(text, about, effect, step)
     if other := single_cause(case, difference, profile):
         text = f"{text}{other.after}: {effect.text}{other.as_if}"
         return Name(text, other.rule, other.group)
@@ -197,6 +189,18 @@ def _name_of(last: Step, case: Case, scene: Scene, profile: Profile) -> Name:
     if place is None or about.is_wrong:
         return name
     return replace(name, causes=(*name.causes, _not_taken(about)))
+
+
+def _of_crash(text: str, about: About, effect: Effect, step: Step) -> Name:
+    """The name of an exception, or of a device that does not come to rest."""
+    rule, group = about.rule, effect.group
+    if isinstance(step, Packet) and rule in [each.rule for each in SERVICES.values()]:
+        rule = rule_of_operation(step) or rule
+    if _has_reserved_opcode(step):  # which may be one of any service
+        rule = RESERVED_OPCODE.rule
+    elif about.is_ignored:  # where it fails in a malformed packet depends on its opcode
+        group = f"{group.partition(' in ')[0]} at {about.group or about.what}"
+    return Name(f"{text}: {effect.text}", rule, f"crash: {group}")
 
 
 def _of_any_packet(text: str, about: About, effect: Effect, scene: Scene) -> Name | None:
