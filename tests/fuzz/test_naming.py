@@ -251,7 +251,8 @@ EDGE_CASES: Sequence[tuple[str, Sequence[Step], str]] = (
         "invalidated-window-stays-open",
         [INVALIDATE, Connect(USUAL), wrong(INVALIDATE, bth__ack_req=0)],
         "SEND_ONLY_WITH_INVALIDATE (a SEND with invalidate): "
-        "completion REM_INV_REQ_ERR of a receive instead of SUCCESS of a receive",
+        "completion REM_INV_REQ_ERR of a receive instead of SUCCESS of a receive, "
+        "as if a SEND ONLY with invalidate had left the window open",
     ),
     (
         "duplicate-write-stored",
@@ -852,7 +853,8 @@ NEEDED: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
         "invalidated-window-stays-open",
         USUAL,
         [INVALIDATE, Connect(USUAL), INVALIDATE],
-        "SEND_ONLY_WITH_INVALIDATE (a SEND with invalidate): nothing instead of ACK",
+        "SEND_ONLY_WITH_INVALIDATE (a SEND with invalidate): nothing instead of ACK, "
+        "as if a SEND ONLY with invalidate had left the window open",
         "invalidate",
     ),
     (

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fuzz.test_naming import ACK, PLANTED, SEND, SWAP, wrong
 from ibwire.fuzz.campaign import Campaign
-from ibwire.fuzz.case import Case, Connection, Packet, Post, Role, Step, Wait
+from ibwire.fuzz.case import Case, Connect, Connection, Packet, Post, Role, Step, Wait
 from ibwire.fuzz.judge.naming import Name
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.targets.emulator import EmulatorTestbed
@@ -122,6 +122,46 @@ FAULTS = {
         "rc/requester.py",
         "        if wqe.fence and sends.reads:\n",
         "        if sends.una != self.qp.attr.sq_psn or wqe.fence and sends.reads:\n",
+    ),
+}
+
+FAULTS |= {
+    "an ACK completes the oldest request alone": Patch(
+        "rc/completer.py",
+        "            sends.complete(wqe, _SUCCESS)\n            while wqes and wqes[0].done:\n",
+        "            sends.complete(wqe, _SUCCESS)\n            break\n"
+        "            while wqes and wqes[0].done:\n",
+    ),
+    "no implied NAK": Patch(
+        "rc/completer.py",
+        "        elif lost and not self._habits.is_recovering(sends, psn):\n",
+        "        elif False:\n",
+    ),
+    "a SEND LAST with invalidate leaves the window open": Patch(
+        "rc/responder.py",
+        "        if form.has_invalidate and not qp.keys.invalidate(\n",
+        "        if form.has_invalidate and form.is_first and not qp.keys.invalidate(\n",
+    ),
+    "READs through the window need no key": Patch(
+        "rc/responder.py",
+        "            is None\n        ):\n"
+        "            return self._refuse(packet, NakCode.REMOTE_ACCESS_ERROR)\n"
+        "        resource = Resource(packet, max(",
+        "            is None and qp.keys._windows.get(packet.rkey) is None\n        ):\n"
+        "            return self._refuse(packet, NakCode.REMOTE_ACCESS_ERROR)\n"
+        "        resource = Resource(packet, max(",
+    ),
+    "what begins inside a message of UC is passed over": Patch(
+        "rc/unreliable.py",
+        "        if packet.psn != self.epsn:\n            self._abandon()\n",
+        "        if packet.psn == self.epsn and packet.form.is_first and self._message:\n"
+        "            self.epsn = self.epsn + 1 & MASK\n            return\n"
+        "        if packet.psn != self.epsn:\n            self._abandon()\n",
+    ),
+    "the receive request of a dropped message is lost": Patch(
+        "rc/receive.py",
+        "            self.waiting.appendleft(self.current)\n            self.current = None\n",
+        "            self.current = None\n",
     ),
 }
 
@@ -550,3 +590,118 @@ def test_whatever_comes_of_one_retry_less_is_one_cause() -> None:
     assert {each.rule for each in found} == {
         "IBA 9.7.6.1.3; docs/reference/transport.md#retry-count"
     }
+
+
+WRITES = [Post(int(WROpcode.RDMA_WRITE)), Post(int(WROpcode.RDMA_WRITE))]
+READ_ANSWER = Packet(int(OpCode.RC_RDMA_READ_RESPONSE_ONLY))
+
+
+def test_whatever_comes_of_an_ack_that_is_taken_in_part_is_one_cause() -> None:
+    """A READ response, too, acknowledges what was sent before its READ."""
+    flush = Post(int(WROpcode.FLUSH))
+    found = names(
+        "an ACK completes the oldest request alone",
+        (USUAL, [*WRITES, Packet(ACK, ("una", 1))]),
+        (Connection(retry_cnt=0), [WRITES[0], CAS, flush, READ_ANSWER.altered(psn=("una", 2))]),
+        (USUAL, [*WRITES, Packet(ACK, ("una", 1)), flush, Wait(67_108_864_000)]),
+    )
+
+    assert {each.group for each in found} == {"an acknowledgement taken in part"}
+    assert {each.rule for each in found} == {
+        "IBA 9.7.5.1.2; docs/reference/transport.md#ack-coalescing"
+    }
+    assert found[0].text == (
+        "ACKNOWLEDGE (an ACK): no completion SUCCESS of a send, "
+        "as if it acknowledged only the first request"
+    )
+
+
+def test_a_missing_implied_nak_is_no_part_of_an_ack() -> None:
+    """Where nothing else is acknowledged before; where something is, it may be either."""
+    alone, behind_a_write = names(
+        ("an ACK completes the oldest request alone", "no implied NAK"),
+        (USUAL, [CAS, WRITES[0], Packet(ACK, ("una", 1))]),
+        (USUAL, [WRITES[0], CAS, WRITES[0], Packet(ACK, ("una", 2))]),
+    )
+
+    assert "#implied-nak" in alone.rule
+    assert alone.wider == ()
+    assert behind_a_write.wider == ("an acknowledgement taken in part",)
+
+
+INVALIDATED = [
+    Packet(int(OpCode.RC_SEND_FIRST), length=256),
+    Packet(int(OpCode.RC_SEND_LAST_WITH_INVALIDATE), length=8),
+]
+THROUGH_WINDOW = wrong(READ, reth__rkey=("mw.rkey", 0), reth__va=("mw.va", 0), reth__dma_len=8)
+
+
+def test_whatever_goes_through_a_window_that_was_not_closed_is_one_cause() -> None:
+    again = Packet(int(OpCode.RC_SEND_ONLY_WITH_INVALIDATE))
+    found = names(
+        "a SEND LAST with invalidate leaves the window open",
+        (USUAL, [*INVALIDATED, THROUGH_WINDOW]),
+        (USUAL, [*INVALIDATED, Connect(Connection(pkey_index=1)), again]),
+        (
+            USUAL,
+            [
+                *INVALIDATED,
+                Packet(
+                    int(OpCode.RC_RDMA_WRITE_ONLY),
+                    length=8,
+                    fields={"reth.rkey": ("mw.rkey", 0), "reth.va": ("mw.va", 0), "bth.ack_req": 0},
+                ),
+            ],
+        ),
+    )
+
+    assert {each.group for each in found} == {
+        "a SEND LAST with invalidate that leaves a window open"
+    }
+    assert {each.rule for each in found} == {
+        "IBA 9.4.1.1.3; docs/reference/transport.md#invalidate"
+    }
+    assert "P_Key" not in found[1].text
+
+
+def test_another_fault_of_windows_is_named_beside_one_that_is_left_open() -> None:
+    left_open, no_key = groups(
+        (
+            "a SEND LAST with invalidate leaves the window open",
+            "READs through the window need no key",
+        ),
+        (USUAL, [*INVALIDATED, Connect(USUAL), Packet(int(OpCode.RC_SEND_ONLY_WITH_INVALIDATE))]),
+        (USUAL, [Packet(int(OpCode.RC_SEND_ONLY_WITH_INVALIDATE)), THROUGH_WINDOW]),
+    )
+
+    assert left_open == "a SEND LAST with invalidate that leaves a window open" != no_key
+
+
+UC = Connection(service="UC")
+UC_SEND = Packet(int(OpCode.UC_SEND_ONLY))
+UC_BEGUN = Packet(int(OpCode.UC_SEND_FIRST), length=256)
+
+
+def test_what_follows_a_message_that_is_passed_over_is_about_that() -> None:
+    found = names(
+        "what begins inside a message of UC is passed over",
+        (UC, [UC_BEGUN, UC_SEND, UC_SEND]),
+        (UC, [UC_BEGUN, UC_SEND, Packet(int(OpCode.UC_SEND_LAST), length=8)]),
+    )
+
+    assert {each.group for each in found} == {"another SEND inside a SEND: passed over"}
+    assert found[1].text == (
+        "UC_SEND_LAST (a LAST without its FIRST): a completion SUCCESS of a receive too many, "
+        "as if another SEND inside a SEND had not come"
+    )
+
+
+def test_a_lost_receive_request_is_one_cause_whatever_is_wrong_with_its_message() -> None:
+    short, long = names(
+        "the receive request of a dropped message is lost",
+        (UC, [UC_BEGUN.altered(length=0), UC_SEND]),
+        (UC, [UC_SEND.altered(length=512), UC_SEND]),
+    )
+
+    assert short.causes == long.causes != ()
+    assert short.group != long.group

@@ -13,15 +13,15 @@ from typing import Any
 from ibwire.fuzz.case import Case, Connection, Post
 from ibwire.fuzz.judge.comparison import Difference
 from ibwire.fuzz.judge.effects import RETRY_COUNT, RNR_RETRY
-from ibwire.fuzz.judge.variants import LONGEST, first_that_shows, received
-from ibwire.rc.profile import Profile
+from ibwire.fuzz.judge.variants import LONGEST, Trials, received
 
 
-def other_attribute(case: Case, difference: Difference, profile: Profile) -> tuple[str, int] | None:
+def other_attribute(trials: Trials) -> tuple[str, int] | None:
     """The attribute of which another value explains what a device does, and that value."""
-    tried = [each for each in _others(case) if _may_explain(each, case, difference)]
+    case = trials.case
+    tried = [each for each in _others(case) if _may_explain(each, case, trials.difference)]
     variants = [(replace(case, connection=_with(case, *each)), received) for each in tried]
-    found = first_that_shows(case, difference, profile, variants)
+    found = trials.first_that_shows(variants)
     return None if found is None else tried[found]
 
 

@@ -36,6 +36,8 @@ def cause_of(scene: Scene, effect: Effect, about: About) -> Cause:
         if about.is_wrong or about is UC_BEGINS:
             return Cause()  # a part of a message may be missing
         return _of_completion(scene, effect)
+    if scene.service == "UC" and scene.has_wrong and "wr_id" in effect.group.split():
+        return Cause(("the receive request after a dropped message of UC",))
     if effect.group == "data" and scene.held is not None:
         return Cause((f"other bytes among those of a {_operation(scene.held)}",))
     if scene.difference.kind is Kind.MEMORY and _stores_otherwise(scene):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from operator import ne
 from typing import Protocol
@@ -117,6 +117,8 @@ class Difference:
     """Fields of packets, and parts of completions, that may differ besides."""
     frames: Sequence[Frame] = ()
     """For times, what is sent then."""
+    times: tuple[Sequence[Time], Sequence[Time]] = ((), ())
+    """When the answers of a wait are due and come; empty if that is not known."""
 
 
 def crash(case: Case, reason: object) -> Difference:
@@ -322,9 +324,9 @@ class ExactComparison(Comparison):
             self.frames += [(">", when, frame) for when, frame in got]
         if expected != got:
             frames = self._without_unchecked(self.expected, [frame for _, frame in got])
-            if frames != self.expected:
-                return self._in_answers(number, self.expected, frames)
             times = [when for when, _ in expected], [when for when, _ in got]
+            if frames != self.expected:
+                return replace(self._in_answers(number, self.expected, frames), times=times)
             if times[0] != times[1]:
                 return Difference(number, Kind.TIME, *times, frames=frames)
         return self._compare_application(number)
@@ -370,7 +372,7 @@ def apply(device: Device, step: Step) -> None:
         device.reconnect(step.connection)
 
 
-def in_memory(number: int, expected: bytearray, got: bytearray) -> Difference:
+def in_memory(number: int, expected: bytes | bytearray, got: bytes | bytearray) -> Difference:
     """The difference in memory after a step."""
     size = count_of_others(expected, got)
     return Difference(number, Kind.MEMORY, *first_bytes(expected, got), size=size)
@@ -381,7 +383,9 @@ def count_of_others(memory: bytes | bytearray, other: bytes | bytearray) -> int:
     return sum(map(ne, memory, other))
 
 
-def first_bytes(expected: bytearray, got: bytearray) -> tuple[list[object], list[object]]:
+def first_bytes(
+    expected: bytes | bytearray, got: bytes | bytearray
+) -> tuple[list[object], list[object]]:
     """The first address at which memory differs, and a few bytes from there."""
     first, end = 0, len(expected)
     while end - first > 1:  # comparing a half takes as long as looking at a few bytes one by one

@@ -8,25 +8,20 @@ from __future__ import annotations
 
 from ibwire.base.node import Frame
 from ibwire.fuzz.case import Case, Packet, Step
-from ibwire.fuzz.judge.comparison import Difference
-from ibwire.fuzz.judge.variants import LONGEST, Deliver, first_that_shows
+from ibwire.fuzz.judge.variants import LONGEST, Deliver, Trials
 from ibwire.fuzz.targets.emulated_device import Emulation
-from ibwire.rc.profile import Profile
 from ibwire_layers.opcodes import INFO
 
 
-def ignored_response(case: Case, difference: Difference, profile: Profile) -> int | None:
+def ignored_response(trials: Trials) -> int | None:
     """The number of the last response without which the reference does what the device does.
 
     It may be that of the last step. `None` for none, and where that cannot be said.
     """
-    if difference.step >= LONGEST:
+    if trials.difference.step >= LONGEST:
         return None
-    steps = case.steps[: difference.step + 1]
-    places = [place for place, step in enumerate(steps) if _is_response(step)][::-1]
-    found = first_that_shows(
-        case, difference, profile, [(case, _all_but(place)) for place in places]
-    )
+    places = [place for place, step in enumerate(trials.steps) if _is_response(step)][::-1]
+    found = trials.first_that_shows([(trials.case, _all_but(place)) for place in places])
     return None if found is None else places[found]
 
 

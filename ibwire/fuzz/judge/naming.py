@@ -93,8 +93,9 @@ from ibwire.fuzz.judge.setting import (
     reserved_bits,
     setting_of,
 )
-from ibwire.fuzz.judge.single_cause import single_cause
+from ibwire.fuzz.judge.single_cause import partly_taken, single_cause
 from ibwire.fuzz.judge.subject import About
+from ibwire.fuzz.judge.variants import Trials
 from ibwire.fuzz.targets.emulated_device import (
     SENDS,
     Emulation,
@@ -151,13 +152,33 @@ def _name_of(last: Step, case: Case, scene: Scene, profile: Profile) -> Name:
         if about is RNR_WAIT and _begins_right(difference):
             about = ACK_WAIT  # which begins when the request is sent again
         effect = _timed(about, effect, scene)
-    is_named = about.what and not about.what.startswith("a right")
-    text = f"{_step_text(step)} ({about.what})" if is_named else _step_text(step)
+    text = _described(step, about)
     if difference.kind is Kind.CRASH:
         return _of_crash(text, about, effect, step)
-    if other := single_cause(case, difference, profile):
-        text = f"{text}{other.after}: {effect.text}{other.as_if}"
-        return Name(text, other.rule, other.group)
+    abouts = [each for _, each in scene.subjects]
+    trials = Trials(case, difference, profile)
+    if cause := single_cause(trials, abouts):
+        text = f"{_described(step, scene.about)}{cause.after}: {effect.text}{cause.as_if}"
+        return Name(text, cause.rule, cause.group)
+    ignored, part = ignored_response(trials), partly_taken(trials, abouts)
+    if part is not None and ignored is None:
+        text = f"{text}: {effect.text}{part.as_if}"
+        if about.rule == ORDER:
+            return Name(text, ORDER, f"{part.group} at the PSN wrap", causes=(_OWN_WRAP,))
+        return Name(text, part.rule, part.group)
+    name = _of_several_causes(text, about, effect, scene, ignored)
+    # Of a response that shows nothing a part may have been taken, or none of it.
+    return name if part is None else replace(name, wider=(*name.wider, part.group))
+
+
+def _of_several_causes(
+    text: str, about: About, effect: Effect, scene: Scene, ignored: int | None
+) -> Name:
+    """The name of a difference that no single change to a right device explains.
+
+    ignored: the number of the response without which a right device would do the same.
+    """
+    step = scene.step
     if reserved := reserved_bits(scene):
         bits, rule = reserved
         return Name(f"{text} {bits}: {effect.text}", rule, "reserved bits")
@@ -180,13 +201,12 @@ def _name_of(last: Step, case: Case, scene: Scene, profile: Profile) -> Name:
     if _may_send(step) and scene.takes_credits_back:
         text = f"{text} after {_FEWER_CREDITS.what}" if isinstance(step, Post) else text
         return Name(f"{text}: {effect.text}", _FEWER_CREDITS.rule, _FEWER_CREDITS.group)
-    place = ignored_response(case, difference, profile)
-    if place is not None and _is_earlier(place, scene):
-        return _of_ignored(text, effect, scene, place)
+    if ignored is not None and _is_earlier(ignored, scene):
+        return _of_ignored(text, effect, scene, ignored)
     name = _of_step(text, about, effect, scene)
     if effect.other_field:
         name = replace(name, rule=both(name.rule, effect.other_field))
-    if place is None or about.is_wrong:
+    if ignored != len(scene.subjects) - 1 or about.is_wrong:
         return name
     return replace(name, causes=(*name.causes, _not_taken(about)))
 
@@ -649,6 +669,12 @@ def _has_reserved_opcode(step: Step) -> bool:
     """Whether a packet has an opcode that no service has."""
     opcode = step.fields.get("bth.opcode", step.opcode) if isinstance(step, Packet) else 0
     return isinstance(opcode, int) and opcode & 0xFF not in INFO
+
+
+def _described(step: Step, about: About) -> str:
+    """A step with what it is about, unless that is nothing but right."""
+    is_named = about.what and not about.what.startswith("a right")
+    return f"{_step_text(step)} ({about.what})" if is_named else _step_text(step)
 
 
 def _step_text(step: Step) -> str:

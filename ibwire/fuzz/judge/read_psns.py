@@ -12,10 +12,8 @@ from dataclasses import dataclass
 
 from ibwire.base.node import Frame
 from ibwire.fuzz.case import Case, Packet, Step
-from ibwire.fuzz.judge.comparison import Difference
-from ibwire.fuzz.judge.variants import LONGEST, Deliver, first_that_shows
+from ibwire.fuzz.judge.variants import LONGEST, Deliver, Trials
 from ibwire.fuzz.targets.emulated_device import Emulation
-from ibwire.rc.profile import Profile
 from ibwire_layers.opcodes import INFO, Operation
 from ibwire_layers.psn import MASK
 
@@ -33,16 +31,15 @@ class _Count:
     """The PSNs for the bytes of a READ and the path MTU."""
 
 
-def miscounted_read(case: Case, difference: Difference, profile: Profile) -> str:
+def miscounted_read(trials: Trials) -> str:
     """Those READs for which a device counts other PSNs, if that explains what it does.
 
     Empty if it does not.
     """
-    if not _may_be_tried(case):
+    if not _may_be_tried(trials.case):
         return ""
-    steps = case.steps[: difference.step + 1]
-    variants = [(case, _counting(count, steps)) for count in _COUNTS]
-    found = first_that_shows(case, difference, profile, variants)
+    variants = [(trials.case, _counting(count, trials.steps)) for count in _COUNTS]
+    found = trials.first_that_shows(variants)
     return "" if found is None else _COUNTS[found].what
 
 

@@ -27,6 +27,7 @@ from ibwire.fuzz.judge.effects import (
     extra_frame,
     first_frame,
     has_same_kind,
+    missing_frame,
     parsed,
 )
 from ibwire.fuzz.judge.findings import verdict
@@ -201,7 +202,8 @@ class Scene:
     @property
     def is_answered_from(self) -> int | None:
         """The queue pair of the peer that the first missing, wrong or extra answer is for."""
-        frame = first_frame(self.difference) or extra_frame(self.difference)
+        difference = self.difference
+        frame = missing_frame(difference) or extra_frame(difference) or first_frame(difference)
         packet = None if frame is None else parsed(frame)
         return None if packet is None else packet.bth.dest_qp
 

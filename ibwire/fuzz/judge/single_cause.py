@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ibwire.fuzz.case import Case
-from ibwire.fuzz.judge import attributes, ignored_response, read_psns, xrc_domain
-from ibwire.fuzz.judge.comparison import Difference
-from ibwire.rc.profile import Profile
+from ibwire.fuzz.judge import (
+    attributes,
+    ignored_response,
+    kept_window,
+    partial_ack,
+    passed_over,
+    read_psns,
+    xrc_domain,
+)
+from ibwire.fuzz.judge.subject import About
+from ibwire.fuzz.judge.variants import Trials
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,23 +31,51 @@ class SingleCause:
     """What it looks like, for the end of its name."""
 
 
-def single_cause(case: Case, difference: Difference, profile: Profile) -> SingleCause | None:
-    """The cause, if one is known. profile: of the reference."""
-    if read := read_psns.miscounted_read(case, difference, profile):
+def single_cause(trials: Trials, abouts: Sequence[About]) -> SingleCause | None:
+    """The cause, if one is known. abouts: what each step is about."""
+    if read := read_psns.miscounted_read(trials):
         return SingleCause(read_psns.RULE, read_psns.GROUP, after=f" after {read}")
-    if xrc_domain.takes_domain_of_pair(case, difference, profile):
+    if xrc_domain.takes_domain_of_pair(trials):
         as_if = ", as if its R_Key had to be of the domain of the queue pair"
         return SingleCause(xrc_domain.RULE, xrc_domain.GROUP, as_if=as_if)
-    if other := attributes.other_attribute(case, difference, profile):
+    if other := attributes.other_attribute(trials):
         name, value = other
-        rule = attributes.rule_of(name, case)
+        rule = attributes.rule_of(name, trials.case)
         # Retries may be miscounted for many reasons, which are not a limit of their own.
         as_if = "" if name in attributes.RETRIES else f", as if {name} were {value}"
         return SingleCause(rule, f"another {name}", as_if=as_if)
+    if position := kept_window.kept_at(trials):
+        message = f"a SEND {position.name} with invalidate"
+        as_if = f", as if {message} had left the window open"
+        return SingleCause(kept_window.RULE, f"{message} that leaves a window open", as_if=as_if)
+    place = passed_over.passed_over(trials)
+    if place is not None:
+        about = abouts[place]
+        as_if = f", as if {about.what} had not come"
+        return SingleCause(about.treatment or about.rule, f"{about.what}: passed over", as_if=as_if)
     return None
+
+
+def partly_taken(trials: Trials, abouts: Sequence[About]) -> SingleCause | None:
+    """The same for a response of which a part counts, if it is not ignored as a whole."""
+    taken = partial_ack.taken_part(trials)
+    if taken is None:
+        return None
+    place, part = taken
+    what = "it" if place == len(abouts) - 1 else abouts[place].what
+    as_if = f", as if {what} acknowledged {part}"
+    return SingleCause(partial_ack.RULE, partial_ack.GROUP, as_if=as_if)
 
 
 def count_of_trials(case: Case) -> int:
     """How many references are tried at most on a case, to name what it shows."""
-    tried = (ignored_response, read_psns, xrc_domain, attributes)
+    tried = (
+        ignored_response,
+        read_psns,
+        xrc_domain,
+        attributes,
+        kept_window,
+        partial_ack,
+        passed_over,
+    )
     return sum(each.count_of_trials(case) for each in tried)

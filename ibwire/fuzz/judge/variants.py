@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ibwire.base.node import Frame
 from ibwire.fuzz.case import Case, Packet, Pause, RunsAway, Step, Wait
-from ibwire.fuzz.judge.comparison import Difference, Kind, apply
+from ibwire.fuzz.judge.comparison import Difference, Kind, apply, in_memory
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.vocabulary.binding import Binding, emulated_binding
 from ibwire.rc.profile import Profile
@@ -18,8 +18,10 @@ from ibwire.rc.profile import Profile
 LONGEST = 10
 """Steps of a case of which variants are tried."""
 
-Outcome = tuple[Sequence[object], Sequence[object], Sequence[tuple[int, ...]], Sequence[object]]
-"""Times, frames, completions and events of a step."""
+Outcome = tuple[
+    Sequence[object], Sequence[object], Sequence[tuple[int, ...]], Sequence[object], bytes
+]
+"""Times, frames, completions, events and the memory of a step."""
 
 Deliver = Callable[[Emulation, int, Frame], None]
 """Lets the frame of a step arrive at a reference, or not, or otherwise."""
@@ -28,29 +30,43 @@ Variant = tuple[Case, Deliver]
 """The case, perhaps with another connection, and how its frames arrive."""
 
 
-def first_that_shows(
-    case: Case, difference: Difference, profile: Profile, variants: Sequence[Variant]
-) -> int | None:
-    """The number of the first variant in which the reference does what the device does in the last
-    step, and nothing else before; `None` for none, and for differences that no variant is tried on.
-    """
-    if not variants or difference.kind in _NOT_TRIED:
-        return None
-    steps = case.steps[: difference.step + 1]
-    try:
-        whole = list(_outcomes(case, steps, profile))
-    except RunsAway:
-        return None
-    frames = [frame for frame, _ in whole]
-    for number, (other, deliver) in enumerate(variants):
+class Trials:
+    """What a device does in the last step of a case, on which variants are tried."""
+
+    def __init__(self, case: Case, difference: Difference, profile: Profile) -> None:
+        self.case, self.difference = case, difference
+        self.steps = case.steps[: difference.step + 1]
+        self._profile = profile
+        self._whole: list[tuple[Frame | None, Outcome]] | None = None
+        """What the reference does in which nothing is changed."""
+
+    def first_that_shows(self, variants: Sequence[Variant]) -> int | None:
+        """The number of the first variant in which the reference does what the device does in the
+        last step, and nothing else before; `None` for none, and where no variant is tried.
+        """
+        if not variants or self.difference.kind in _NOT_TRIED:
+            return None
         try:
-            found = list(_outcomes(other, steps, profile, deliver, frames))
+            if self._whole is None:
+                self._whole = list(_outcomes(self.case, self.steps, self._profile))
         except RunsAway:
-            continue
-        is_same = [each[1] for each in whole[:-1]] == [each[1] for each in found[:-1]]
-        if is_same and _shows(found[-1][1], difference):
-            return number
-    return None
+            return None
+        whole = self._whole
+        found = (at for at, each in enumerate(variants) if self._is_shown(each, whole))
+        return next(found, None)
+
+    def _is_shown(self, variant: Variant, whole: Sequence[tuple[Frame | None, Outcome]]) -> bool:
+        case, deliver = variant
+        frames = [frame for frame, _ in whole]
+        *before, (_, last) = whole
+        try:
+            outcomes = _outcomes(case, self.steps, self._profile, deliver, frames)
+            for _, right in before:
+                if next(outcomes)[1] != right:
+                    return False
+            return _shows(next(outcomes)[1], last, self.difference)
+        except RunsAway:
+            return False
 
 
 def received(reference: Emulation, number: int, frame: Frame) -> None:
@@ -58,24 +74,31 @@ def received(reference: Emulation, number: int, frame: Frame) -> None:
     reference.receive(frame)
 
 
-def _shows(outcome: Outcome, difference: Difference) -> bool:
-    """Whether the last step of a reference has the outcome that it has for the device."""
-    times, frames, completions, events = outcome
+def _shows(outcome: Outcome, right: Outcome, difference: Difference) -> bool:
+    """Whether the last step of a reference has the outcome that it has for the device.
+
+    right: that of the reference in which nothing is changed.
+    """
+    times, frames, completions, events, memory = outcome
     got = list(difference.got)
-    match difference.kind:
+    before = frames == right[1], times == right[0], completions == right[2], memory == right[4]
+    match difference.kind:  # in the order of comparison: whatever comes before is as it should be
         case Kind.ANSWER:
             return list(frames) == got
         case Kind.TIME:
-            return list(times) == got
+            return before[0] and list(times) == got
         case Kind.COMPLETION:
             whole = [each for each in got if isinstance(each, tuple)]
             # Those of a device on a link are not whole.
             same = [
                 each[: len(other)] == other for each, other in zip(completions, whole, strict=False)
             ]
-            return all(same) and len(completions) == len(whole)
+            return all(before[:2]) and all(same) and len(completions) == len(whole)
+        case Kind.MEMORY:
+            changed = in_memory(difference.step, right[-1], memory)
+            return all(before[:3]) and changed == difference
         case Kind.EVENT:
-            return list(events) == got
+            return all(before) and list(events) == got
     return False
 
 
@@ -102,7 +125,7 @@ def _outcomes(
                 frame = _frame(reference, binding, step)
             deliver(reference, number, frame)
             if isinstance(step, Packet) and step.held:
-                yield frame, ((), (), (), ())
+                yield frame, ((), (), (), (), b"")
                 continue
         elif isinstance(step, Wait):
             for time, answer in reference.wait(step.time):
@@ -113,7 +136,8 @@ def _outcomes(
         if not isinstance(step, Wait):
             sent += reference.answers()
         reference.completions()
-        yield frame, (times, sent, reference.details(), reference.events())
+        whole = reference.details()
+        yield frame, (times, sent, whole, reference.events(), bytes(reference.memory))
 
 
 def _frame(reference: Emulation, binding: Binding, step: Packet | Pause) -> Frame:
@@ -122,4 +146,4 @@ def _frame(reference: Emulation, binding: Binding, step: Packet | Pause) -> Fram
     return binding.frame(step, reference.psn(step.psn[0]), reference.symbols)
 
 
-_NOT_TRIED = (Kind.CRASH, Kind.ENDLESS, Kind.MEMORY)
+_NOT_TRIED = (Kind.CRASH, Kind.ENDLESS)

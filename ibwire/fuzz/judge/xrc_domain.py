@@ -8,20 +8,18 @@ from __future__ import annotations
 
 from ibwire.base.node import Frame
 from ibwire.fuzz.case import Case
-from ibwire.fuzz.judge.comparison import Difference
-from ibwire.fuzz.judge.variants import LONGEST, first_that_shows
+from ibwire.fuzz.judge.variants import LONGEST, Trials
 from ibwire.fuzz.targets.emulated_device import Emulation
-from ibwire.rc.profile import Profile
 
 GROUP = "the protection domain of XRC"
 RULE = "IBA A14; docs/reference/transport.md#xrc"
 
 
-def takes_domain_of_pair(case: Case, difference: Difference, profile: Profile) -> bool:
+def takes_domain_of_pair(trials: Trials) -> bool:
     """Whether the reference does what the device does, if it takes that domain."""
-    if count_of_trials(case) == 0:
+    if count_of_trials(trials.case) == 0:
         return False
-    return first_that_shows(case, difference, profile, [(case, _in_domain_of_pair)]) is not None
+    return trials.first_that_shows([(trials.case, _in_domain_of_pair)]) is not None
 
 
 def count_of_trials(case: Case) -> int:

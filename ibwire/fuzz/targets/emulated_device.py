@@ -42,7 +42,7 @@ from ibwire.rc.attributes import (
 )
 from ibwire.rc.connect import ALL_ACCESS, bring_up, move
 from ibwire.rc.device import gid_of
-from ibwire.rc.memory import Access, MemoryRegion, WindowState
+from ibwire.rc.memory import Access, MemoryRegion, MemoryWindow, WindowState
 from ibwire.rc.path import Arrivals
 from ibwire.rc.profile import Profile
 from ibwire.rc.qp import QPInit, QueuePair
@@ -578,6 +578,11 @@ class Emulation:
     def is_alive(self) -> bool:
         """Whether the queue pair of the current step still takes requests."""
         return self.qp.accepts_requests and not self.qp.responder.failed
+
+    @property
+    def window(self) -> MemoryWindow:
+        """The memory window."""
+        return self._window
 
     @property
     def owns_window(self) -> bool:

@@ -1,0 +1,131 @@
+"""Whether a device does what a right one would do that takes only a part of an acknowledgement.
+
+A response acknowledges all packets before it. A device that takes it for fewer shows that where a
+request does not complete, or is retransmitted, or where a missing response is not noticed. All of
+that has one cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ibwire.base.node import Frame
+from ibwire.fuzz.case import Case, Packet, Step
+from ibwire.fuzz.judge.request_names import headers
+from ibwire.fuzz.judge.variants import LONGEST, Deliver, Trials
+from ibwire.fuzz.targets.emulated_device import Emulation
+from ibwire.fuzz.vocabulary.binding import emulated_binding
+from ibwire_layers import syndrome as aeth
+from ibwire_layers.opcodes import INFO, OpCode, Operation
+from ibwire_layers.psn import HALF, MASK
+from ibwire_layers.syndrome import AckKind
+
+GROUP = "an acknowledgement taken in part"
+RULE = "IBA 9.7.5.1.2; docs/reference/transport.md#ack-coalescing"
+
+_Part = Callable[[Emulation, int], int]
+"""The PSN up to which a device takes packets as acknowledged that are so up to another PSN."""
+
+
+def taken_part(trials: Trials) -> tuple[int, str] | None:
+    """The number of the response of which a device takes a part, and what that acknowledges; `None`
+    if it does not explain what the device does.
+    """
+    if not _may_be_tried(trials.case):
+        return None
+    steps = trials.steps
+    tried = [(text, part, place) for place in _responses(steps)[::-1] for text, part in _PARTS]
+    variants = [(trials.case, _taking(part, place, steps)) for _, part, place in tried]
+    found = trials.first_that_shows(variants)
+    return None if found is None else (tried[found][2], tried[found][0])
+
+
+def count_of_trials(case: Case) -> int:
+    """How many references are tried at most on a case."""
+    return 1 + len(_PARTS) * len(_responses(case.steps)) if _may_be_tried(case) else 0
+
+
+def _may_be_tried(case: Case) -> bool:
+    return len(case.steps) <= LONGEST and bool(_responses(case.steps))
+
+
+def _responses(steps: Sequence[Step]) -> list[int]:
+    """The numbers of the steps in which a response arrives."""
+    forms = [INFO.get(each.opcode) if isinstance(each, Packet) else None for each in steps]
+    return [place for place, info in enumerate(forms) if info is not None and info.is_response]
+
+
+def _taking(part: _Part, place: int, steps: Sequence[Step]) -> Deliver:
+    """In place of one response comes an ACK of a part of what that acknowledges, if it is less."""
+    response = steps[place]
+    assert isinstance(response, Packet)
+
+    def deliver(reference: Emulation, number: int, frame: Frame) -> None:
+        ack = _partial(reference, response, part) if number == place else None
+        reference.receive(frame if ack is None else ack)
+
+    return deliver
+
+
+def _partial(reference: Emulation, response: Packet, part: _Part) -> Frame | None:
+    """An ACK of a part of what a response acknowledges; `None` if the part is all, or nothing."""
+    oldest, following = reference.psn("una"), reference.psn("next")
+    psn = reference.psn(response.psn[0]) + response.psn[1] & MASK
+    is_sent = (psn - oldest & MASK) < (following - oldest & MASK)
+    if not is_sent or not _has_plain_oldest(reference) or headers(reference, response) is not None:
+        return None
+    last = psn if _is_ack(response) else psn - 1 & MASK
+    taken = part(reference, last)
+    is_less = 0 < (last - taken & MASK) < HALF
+    if not is_less or (taken + 1 - oldest & MASK) >= HALF:
+        return None
+    ack = _ack_of(response, taken - oldest)
+    binding = emulated_binding(reference.connection.version)
+    return binding.frame(ack, oldest, reference.symbols)
+
+
+def _is_ack(response: Packet) -> bool:
+    """Whether a response acknowledges the packet with its own PSN, too."""
+    syndrome = response.fields.get("aeth.syndrome", aeth.INVALID_CREDITS)
+    is_positive = isinstance(syndrome, int) and aeth.kind(syndrome & 0xFF) is AckKind.ACK
+    return is_positive and INFO[response.opcode].operation is Operation.ACKNOWLEDGE
+
+
+def _ack_of(response: Packet, ahead: int) -> Packet:
+    """An ACK that is so far ahead of the oldest PSN, with the credits of another one."""
+    credits = response.fields if _is_ack(response) else {}
+    fields = {name: value for name, value in credits.items() if name.startswith("aeth.")}
+    opcode = OpCode.RC_ACKNOWLEDGE | response.opcode & _SERVICE
+    return Packet(int(opcode), ("una", ahead), fields=fields, pair=response.pair)
+
+
+def _has_plain_oldest(reference: Emulation) -> bool:
+    """Whether an ACK completes the oldest request: else it acknowledges nothing."""
+    wqe = next(iter(reference.qp.sends.wqes), None)
+    return wqe is not None and wqe.started and not wqe.plan.is_answered
+
+
+def _first_request(reference: Emulation, last: int) -> int:
+    """The last PSN of the oldest request."""
+    wqe = reference.qp.sends.wqes[0]
+    return wqe.first_psn + wqe.packets - 1 & MASK
+
+
+def _whole_requests(reference: Emulation, last: int) -> int:
+    """The last PSN of the requests of which no packet is behind another PSN."""
+    taken = reference.psn("una") - 1
+    for wqe in reference.qp.sends.wqes:
+        end = wqe.first_psn + wqe.packets - 1 & MASK
+        if not wqe.started or wqe.plan.is_answered or (last - end & MASK) >= HALF:
+            break
+        taken = end
+    return taken & MASK
+
+
+_PARTS: Sequence[tuple[str, _Part]] = (
+    ("only the first request", _first_request),
+    ("all but its last packet", lambda reference, last: last - 1 & MASK),
+    ("only whole requests", _whole_requests),
+)
+_SERVICE = 0xE0
+"""The bits of an opcode that are the service."""
