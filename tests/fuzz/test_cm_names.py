@@ -40,6 +40,16 @@ _LESS_RETRIES = Patch(
     "        retries=request.max_cm_retries,",
     "        retries=request.max_cm_retries & 7,",
 )
+_ONE_RETRY_LESS = Patch(
+    "cm/manager.py",
+    "                connection.retries_left = connection.timeouts.retries\n",
+    "                connection.retries_left = max(connection.timeouts.retries - 1, 0)\n",
+)
+_DREQ_LATE = Patch(
+    "cm/manager.py",
+    "            time = timeouts.response\n",
+    "            time = timeouts.response * (1 + (connection.state is State.DREQ_SENT))\n",
+)
 MUTANTS = (
     FUZZED
     | read_mutants(FIRMWARE)
@@ -47,6 +57,8 @@ MUTANTS = (
         "other-timeout": Mutant("other-timeout", (_OTHER_TIMEOUT,)),
         "shorter-mra": Mutant("shorter-mra", (_SHORTER_MRA,)),
         "less-retries": Mutant("less-retries", (_LESS_RETRIES,)),
+        "one-less-and-dreq-late": Mutant("two faults", (_ONE_RETRY_LESS, _DREQ_LATE)),
+        "one-retry-less": Mutant("one-retry-less", (_ONE_RETRY_LESS,)),
     }
 )
 
@@ -222,6 +234,44 @@ def test_a_lower_number_of_retransmissions_is_said() -> None:
     name = named("less-retries", [Command("connect", 26), Wait(200 * S)], "REQ_SENT")
 
     assert name.text == "a wait in REQ_SENT: it retransmits the REQ too few times"
+
+
+ENDED = [Command("connect", 0), said("REP"), Command("ready", 0), Command("disconnect", 0)]
+
+
+def test_one_retry_less_is_one_cause_for_all_messages() -> None:
+    mra = said("MRA", 1)
+    of_reply = named("one-retry-less", [*accepted(1), LONG], "REP_SENT")
+    after_mra = named("one-retry-less", [*accepted(1), mra, Wait(10_000 * S)], "MRA_REP_RCVD")
+    of_end = named("one-retry-less", [*ENDED, Wait(200 * S)], "DREQ_SENT")
+    later = [*ENDED, Wait(90 * S), Wait(200 * S)]
+
+    assert of_reply.causes == after_mra.causes == of_end.wider != ()
+    assert "too late or too few times" in named("one-retry-less", later, "DREQ_SENT").text
+
+
+def test_another_time_beside_one_retry_less_is_a_cause_of_its_own() -> None:
+    """The times of the messages that are sent tell it from a lower number."""
+    of_reply = named("one-less-and-dreq-late", [*accepted(1), LONG], "REP_SENT")
+    of_end = named("one-less-and-dreq-late", [*ENDED, Wait(200 * S)], "DREQ_SENT")
+
+    assert of_reply.text.endswith("it retransmits the REP too few times")
+    assert of_end.text.endswith("it retransmits the DREQ too late")
+    assert not {of_end.group, *of_end.wider} & {of_reply.group, *of_reply.causes}
+
+
+def test_a_message_of_one_connection_in_place_of_another_has_the_rule_of_times() -> None:
+    """That the IDs of the two differ says nothing of the transaction."""
+    steps = [Command("resolve", 4), Command("resolve", 7), Wait(5 * S)]
+    comparison = EmulatorTestbed(managed_emulation, CONNECTION_MANAGER).comparison(
+        Connection(), SPEC
+    )
+    assert comparison.carry_out(Case(Connection(), tuple(steps))) is None
+    first, second = comparison.expected
+
+    name = manager_name(Difference(2, Kind.ANSWER, [first, second], [second]), steps, "NONE")
+
+    assert name.rule.startswith("IBA 12.7, 12.9; docs/reference/cm.md#timeouts")
 
 
 LONG = Wait(88_719_500_000_000)

@@ -51,9 +51,12 @@ def manager_name(difference: Difference, steps: Sequence[Step], state: str) -> N
     step = steps[-1]
     if isinstance(step, Mad) and difference.kind is not Kind.ANSWER:
         step = _as_on_wire(step)
-    rule = _rule(difference, step, state)
     if (retransmission := retransmission_of(difference, steps)) is not None:
+        rule = _TIMEOUTS if difference.kind is Kind.TIME else _RETRANSMISSIONS
         return _of_retransmission(retransmission, steps, state, rule)
+    rule = _rule(difference, step, state)
+    if difference.kind is Kind.ENDLESS and not isinstance(step, Mad | Command | Packet):
+        return Name(f"a wait in {state}: it does not come to rest", rule, "a wait without end")
     group = _text(difference, step, state)
     if isinstance(step, Mad) and rule.endswith(f"#{_RULES[step.message]}") and not step.fields:
         sent = [each for each in steps if isinstance(each, Mad) and each.exchange == step.exchange]
@@ -75,13 +78,18 @@ def _as_on_wire(step: Mad) -> Mad:
 
 
 def _of_retransmission(found: Retransmission, steps: Sequence[Step], state: str, rule: str) -> Name:
-    """The name of what is retransmitted otherwise: one cause in all states for each message."""
+    """The name of what is retransmitted otherwise: one cause in all states for each message, and in
+    all messages for each number of times that there are too many or too few.
+    """
     after = " after an MRA" if _has_own_mra(steps) else ""
     causes = tuple(f"when a {each} is retransmitted{after}" for each in found.messages)
     text = f"a wait in {state}: {found.text}{after}"
     if len(causes) > 1:
         return Name(text, rule, "when messages are retransmitted", wider=causes)
-    return Name(text, rule, causes[0])
+    numbers = (f"retransmissions {found.change:+}",) if found.change else ()
+    if found.is_certain:
+        return Name(text, rule, causes[0], causes=numbers)
+    return Name(text, rule, causes[0], wider=numbers)
 
 
 def _has_own_mra(steps: Sequence[Step]) -> bool:
@@ -156,8 +164,7 @@ def _rule(difference: Difference, step: Step, state: str) -> str:
         # A PSN that is not due is another one than the messages have agreed on.
         return f"IBA 12.6, 12.9; {_PAGE}{'request' if 'PSN' in expected + got else 'handshake'}"
     if not isinstance(step, Mad):
-        retransmission = "" if expected == got else f", {_PAGE}resending"
-        return f"IBA 12.7, 12.9; {_PAGE}timeouts{retransmission}"
+        return _TIMEOUTS if expected == got else _RETRANSMISSIONS
     if any(part.endswith("rej") for part, _ in wrong):
         return f"IBA 12.6.7; {_PAGE}reject-reasons"
     is_outside = step.why in ENVELOPE or not _of_message(step.fields)
@@ -193,6 +200,8 @@ def _of_message(names: Collection[str]) -> bool:
 
 _PAGE = "docs/reference/cm.md#"
 _UNKNOWN = f"IBA 12.9; {_PAGE}unknown-connection"
+_TIMEOUTS = f"IBA 12.7, 12.9; {_PAGE}timeouts"
+_RETRANSMISSIONS = f"{_TIMEOUTS}, {_PAGE}resending"
 _TIMEWAIT = "TIMEWAIT"
 _REPLIED = ("REP_RCVD", "MRA_REP_SENT", "ESTABLISHED", "DREQ_SENT")
 """States in which the side that has sent the REQ has received the REP."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from ibwire.cm.messages import decode
-from ibwire.fuzz.case import Command, Mad, Packet, Step
+from ibwire.fuzz.case import Command, Mad, Packet, Step, Wait
 from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.findings import verdict
 from ibwire_layers.errors import DecodeError
@@ -25,6 +25,10 @@ class Retransmission:
     messages: tuple[str, ...]
     """That message; two where either may be the one that comes at another time."""
     how: str
+    change: int = 0
+    """How many more times it is sent; 0 if that is not known."""
+    is_certain: bool = True
+    """Whether the number is another one, and not the time perhaps."""
 
     @property
     def text(self) -> str:
@@ -43,9 +47,8 @@ def retransmission_of(difference: Difference, steps: Sequence[Step]) -> Retransm
         return _at_another_time(difference)
     if difference.kind is not Kind.ANSWER:
         return None
-    expected, got = (
-        [_sent(each) for each in side] for side in (difference.expected, difference.got)
-    )
+    sides = zip((difference.expected, difference.got), difference.times, strict=True)
+    expected, got = ([_sent(frame, time) for frame, time in zip_longest(*side)] for side in sides)
     if None in expected or None in got:
         return None
     ours, theirs = ([each for each in side if each is not None] for side in (expected, got))
@@ -62,13 +65,15 @@ class _Sent:
     connection: object
     """Its own ID of the connection, or the number of a request for a queue pair of datagrams."""
     mad: bytes
+    time: object
+    """When; `None` if that is not known."""
 
     @property
     def is_retransmitted(self) -> bool:
         return self.what in _RETRANSMITTED
 
 
-def _sent(frame: object) -> _Sent | None:
+def _sent(frame: object, time: object = None) -> _Sent | None:
     """A message with its connection; `None` for what is none."""
     assert isinstance(frame, bytes)
     try:
@@ -79,7 +84,7 @@ def _sent(frame: object) -> _Sent | None:
         return None
     names = ("local_comm_id", "request_id")
     number = next((n for name in names if (n := getattr(received.message, name, None))), None)
-    return _Sent(verdict(frame), number, payload)
+    return _Sent(verdict(frame), number, payload, time)
 
 
 def _begins(step: Step) -> bool:
@@ -123,13 +128,31 @@ def _of_one_connection(
 ) -> Retransmission | None:
     """What one connection has more or less of."""
     for connection in dict.fromkeys(each.connection for each in (*expected, *got)):
-        ours, theirs = (
-            [each.what for each in side if each.connection == connection]
-            for side in (expected, got)
-        )
+        sides = [
+            [each for each in side if each.connection == connection] for side in (expected, got)
+        ]
+        ours, theirs = ([each.what for each in side] for side in sides)
         if ours != theirs:
-            return _more_or_less(ours, theirs, _given_up(steps))
+            is_first = not any(isinstance(each, Wait) for each in steps[:-1])
+            found = _more_or_less(ours, theirs, _given_up(steps), is_first=is_first)
+            return found and _at_its_times(found, *sides)
     return None
+
+
+def _at_its_times(
+    found: Retransmission, expected: Sequence[_Sent], got: Sequence[_Sent]
+) -> Retransmission:
+    """The same, with what the times of messages say that both have sent."""
+    for one, other in zip(expected, got, strict=False):
+        if one.what != other.what:
+            break
+        if not isinstance(one.time, int) or not isinstance(other.time, int):
+            continue
+        if one.time != other.time:
+            when = "too early" if other.time < one.time else "too late"
+            how = f"{when} and {found.how}" if found.is_certain else when
+            return Retransmission(found.messages, how)
+    return found
 
 
 def _given_up(steps: Sequence[Step]) -> list[str]:
@@ -140,20 +163,26 @@ def _given_up(steps: Sequence[Step]) -> list[str]:
 
 
 def _more_or_less(
-    expected: Sequence[str], got: Sequence[str], given_up: Sequence[str]
+    expected: Sequence[str], got: Sequence[str], given_up: Sequence[str], *, is_first: bool
 ) -> Retransmission | None:
-    """How the messages of one connection differ. given_up: where only the end of it is seen."""
+    """How the messages of one connection differ. given_up: where only the end of it is seen.
+
+    is_first: whether no time has passed before, in which others may have been sent.
+    """
     pairs = enumerate(zip_longest(expected, got))
     place, (one, other) = next((at, pair) for at, pair in pairs if pair[0] != pair[1])
     candidates = [one, other, *reversed(expected[:place]), *given_up]
     what = next((each for each in candidates if each in _RETRANSMITTED), None)
     if what is None or {one, other} - {None, what} - {_TIMEOUT}:
         return None
+    change = got.count(what) - expected.count(what)
     if one is not None and other is not None:
-        return Retransmission((what,), "too few times" if one == what else "too many times")
-    if one is None:
-        return Retransmission((what,), "too early or too many times" if place else "too early")
-    return Retransmission((what,), "too late or too few times" if place else "too late")
+        how = "too few times" if one == what else "too many times"
+        return Retransmission((what,), how, change)
+    if not place and is_first:
+        return Retransmission((what,), "too early" if one is None else "too late")
+    how = "too early or too many times" if one is None else "too late or too few times"
+    return Retransmission((what,), how, change, is_certain=False)
 
 
 def _of_several(expected: Sequence[_Sent], got: Sequence[_Sent]) -> Retransmission | None:
