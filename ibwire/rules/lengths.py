@@ -243,6 +243,8 @@ class PathMtu(ConnectionCheck):
         mtu = self.history.mtu
         if mtu is None or packet.size == mtu:
             return ()
+        if packet.size < mtu and packet.opcode not in FULL:
+            return ()
         return self._compare(packet, mtu)
 
     @staticmethod
@@ -317,21 +319,21 @@ class Write(ConnectionCheck):
     ) -> Iterable[Violation]:
         """A request with a PSN that the RETH takes, `place` behind it."""
         if packet.opcode in READ_REQUESTS or first.size not in MTUS:
-            return
+            return ()
         info = INFO[packet.opcode]
         count = -(-first.dma_len // first.size)
         if info.operation is not Operation.WRITE or info.position is Position.ONLY:
             # If the order itself is wrong, the check of order reports it.
             self.first = None
-            return
+            return ()
         size = first.size if place < count - 1 else first.dma_len - place * first.size
         is_last = place == count - 1
         if (packet.opcode in ENDS) == is_last and packet.size == size:
-            return
+            return ()
         expected = f"{'LAST' if is_last else 'MIDDLE'} with {size}"
         found = f"{info.opcode.name} with {packet.size} bytes"
         where = f"packet {place + 1} of {count} of a WRITE of {first.dma_len} bytes"
-        yield WRITE, f"{found} as {where}, expected {expected}", packet
+        return [(WRITE, f"{found} as {where}, expected {expected}", packet)]
 
     @classmethod
     def mark_alone(cls, checks: Sequence[Self], run: Regular) -> None:

@@ -205,17 +205,17 @@ class Messages(ConnectionCheck):
         psn = self.history.unwrapped(packet.psn)
         following = self.history.tracker.next
         if psn is None or self._since is None:
-            return
+            return ()
         if status is UNKNOWN or (following is not None and psn >= following):
-            return
+            return ()
         upto = psn if packet.syndrome & KIND_BITS == 0 else psn - 1
         forgotten = self.sent - len(self._ends)
         done = forgotten + bisect_right(self._ends, upto)
         if upto < self._since or (forgotten and done == forgotten):
-            return
+            return ()
         if self._has_suspect():
-            yield from self._resolve(packet, status, upto, done)
-            return
+            return self._resolve(packet, status, upto, done)
+        found: list[Violation] = []
         last = self._last
         high = packet.msn - done
         if last is not None:
@@ -224,16 +224,16 @@ class Messages(ConnectionCheck):
         newer = last is None or upto > last[0]
         if last is None or max(low, self._low) > min(high, self._high):
             if self._confirmed:
-                yield from self._wrong(packet, status, upto, done, low > self._high)
+                found.extend(self._wrong(packet, status, upto, done, low > self._high))
                 if self._has_suspect():
-                    return
+                    return found
             elif last is not None and newer:
                 self._misfits += 1
-                yield from self._misfit(packet, last, done, self._misfits >= MIN_MISFITS)
+                found.extend(self._misfit(packet, last, done, self._misfits >= MIN_MISFITS))
             if newer or last is None:
                 self._low, self._high, self._confirmed = low, high, False
                 self._last = upto, packet.msn
-            return
+            return found
         self._low, self._high = max(low, self._low), min(high, self._high)
         if newer:
             if distance(last[1], packet.msn) > 0:
@@ -243,8 +243,9 @@ class Messages(ConnectionCheck):
                 self._stills += 1
                 self._replies += packet.opcode not in ACKNOWLEDGES
                 is_enough = self._stills - self._replies >= MIN_STILLS
-                yield from self._misfit(packet, last, done, is_enough)
+                found.extend(self._misfit(packet, last, done, is_enough))
             self._last = upto, packet.msn
+        return found
 
     @classmethod
     def mark_alone(cls, checks: Sequence[Self], run: Regular) -> None:

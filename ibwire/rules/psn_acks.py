@@ -212,31 +212,31 @@ class Acknowledged(ConnectionCheck):
         assert tracker.next is not None
         is_ack = packet.opcode in ACKNOWLEDGES and packet.syndrome & KIND_BITS == 0
         if is_ack and packet.psn == MASK and abs(psn - tracker.next) > NEARBY:
-            yield (
-                BEFORE_FIRST,
-                f"ACK of PSN {MASK}, but {(tracker.next - 1) & MASK} was sent last",
-                packet,
-            )
-            return
+            words = f"ACK of PSN {MASK}, but {(tracker.next - 1) & MASK} was sent last"
+            return [(BEFORE_FIRST, words, packet)]
+        found: list[Violation] = []
         far, self._far = self._far, None
         early, self._early = self._early, None
         front = self.history.front
         if far is not None and self._is_next_response(far, front, packet, status):
-            yield SENT, f"{self._far_words}; the next response is of PSN {packet.psn}", far
+            words = f"{self._far_words}; the next response is of PSN {packet.psn}"
+            found.append((SENT, words, far))
         elif early is not None:
-            yield early
+            found.append(early)
         if self._near is not None:
-            yield from self._compare_with(self._near, packet, psn, status)
+            found.extend(self._compare_with(self._near, packet, psn, status))
         if psn >= tracker.next:
-            yield from self._unsent(packet, psn)
-            return
+            found.extend(self._unsent(packet, psn))
+            return found
         if not is_ack or front is None or status is DUPLICATE:
-            return
+            return found
         if distance(front.psn, packet.psn) >= 0:
-            return
+            return found
         counts_more = front.syndrome >= 0 and distance(front.msn, packet.msn) > 0
         if self.history.answer_ids.left_later(front, packet, otherwise=counts_more):
-            yield STALE, f"ACK of PSN {packet.psn} after a response of PSN {front.psn}", packet
+            words = f"ACK of PSN {packet.psn} after a response of PSN {front.psn}"
+            found.append((STALE, words, packet))
+        return found
 
     @classmethod
     def mark_alone(cls, checks: Sequence[Self], run: Regular) -> None:
@@ -363,15 +363,15 @@ class Kind(ConnectionCheck):
         if info.operation is Operation.ACKNOWLEDGE:
             is_new = status is NEW and packet.syndrome & KIND_BITS == 0
             if is_new and expected is not info.operation and self._is_first(request):
-                yield KIND, _other_kind(packet, request), packet
-            return
+                return [(KIND, _other_kind(packet, request), packet)]
+            return ()
         self._plain = 0
         empty = asked in (Operation.FLUSH, Operation.ATOMIC_WRITE)
         if info.operation is expected and not (empty and packet.size):
-            return
+            return ()
         if self.history.covering(packet.psn) != [] and info.operation is Operation.READ_RESPONSE:
-            return
-        yield KIND, _other_kind(packet, request), packet
+            return ()
+        return [(KIND, _other_kind(packet, request), packet)]
 
     @classmethod
     def mark_alone(cls, checks: Sequence[Self], run: Regular) -> None:

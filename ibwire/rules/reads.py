@@ -105,24 +105,22 @@ class Requests(ConnectionCheck):
         """A request with a PSN that a READ reserves."""
         place = (packet.psn - read.psn) & MASK
         if packet.opcode not in READ_REQUESTS:
-            if place:
-                count = self.history.span(read)
-                found = f"{name_of(packet.opcode)} of PSN {packet.psn}"
-                yield (
-                    RESERVED,
-                    f"{found}, expected {(read.psn + (count or 1)) & MASK} after a READ",
-                    packet,
-                )
-            return
+            if not place:
+                return ()
+            count = self.history.span(read)
+            found = f"{name_of(packet.opcode)} of PSN {packet.psn}"
+            words = f"{found}, expected {(read.psn + (count or 1)) & MASK} after a READ"
+            return [(RESERVED, words, packet)]
         if status in FRESH:
-            return
+            return ()
         done = place * (self.history.mtu or 0)
         found_at = packet.va, packet.dma_len, packet.rkey
         expected = (read.va + done) & 0xFFFFFFFFFFFFFFFF, read.dma_len - done, read.rkey
         if found_at != expected and (read.dma_len or packet.dma_len):
             words = "address 0x{:x}, {} bytes, R_Key 0x{:x}"
             found = f"READ of PSN {packet.psn} again with {words.format(*found_at)}"
-            yield RESTART, f"{found}, expected {words.format(*expected)}", packet
+            return [(RESTART, f"{found}, expected {words.format(*expected)}", packet)]
+        return ()
 
     @classmethod
     def mark_alone(cls, checks: Sequence[Self], run: Regular) -> None:

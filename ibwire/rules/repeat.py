@@ -176,27 +176,26 @@ class Repeated(ConnectionCheck):
     def response(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Whether more came than the retransmitted requests can have caused."""
         what = kind(packet.syndrome) if packet.syndrome >= 0 else AckKind.ACK
-        if what is AckKind.ACK and self._early is None:
+        if what is AckKind.ACK and (self._early is None or packet.opcode not in ACKNOWLEDGES):
             return ()
         return self._judge_response(packet, status, what)
 
     def _judge_response(
         self, packet: TransportPacket, status: PacketStatus, what: AckKind
     ) -> Iterable[Violation]:
-        """A NAK, or a response while requests were retransmitted without a visible reason."""
-        early = self._early
-        if what is not AckKind.ACK:
-            psn = self.history.unwrapped(packet.psn)
+        """A NAK, or an ACK while requests were retransmitted without a visible reason."""
+        early, psn = self._early, self.history.unwrapped(packet.psn)
+        if what is not AckKind.ACK or early is None:
             self._early, self._refused = None, psn or 0
-        elif early is not None and packet.opcode in ACKNOWLEDGES:
-            psn = self.history.unwrapped(packet.psn)
-            if psn is None or psn < early.psn or status is DUPLICATE:
-                return
-            early.answers += 1
-            if early.answers > early.sent and status is STALE:
-                self._early = None
-                words = f"PSN {early.packet.psn} retransmitted before its ACK came"
-                yield NEEDLESS, f"{words}, and acknowledged both times", early.packet
+            return ()
+        if psn is None or psn < early.psn or status is DUPLICATE:
+            return ()
+        early.answers += 1
+        if early.answers <= early.sent or status is not STALE:
+            return ()
+        self._early = None
+        words = f"PSN {early.packet.psn} retransmitted before its ACK came"
+        return [(NEEDLESS, f"{words}, and acknowledged both times", early.packet)]
 
     @classmethod
     def mark_alone(cls, checks: Sequence[Self], run: Regular) -> None:
@@ -278,7 +277,8 @@ class Retries(ConnectionCheck):
             found = (
                 f"{name_of(packet.opcode)} of PSN {packet.psn} retransmitted {self._times} times"
             )
-            yield RETRIES, f"{found}, expected at most {MOST_RETRIES}", packet
+            return [(RETRIES, f"{found}, expected at most {MOST_RETRIES}", packet)]
+        return ()
 
     def _goes_on(
         self, last: int, before: TransportPacket, packet: TransportPacket
