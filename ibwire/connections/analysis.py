@@ -8,7 +8,7 @@ from itertools import permutations
 import numpy as np
 import numpy.typing as npt
 
-from ibwire.connections import breaks, packets, pairing, rounds, steady, untracked
+from ibwire.connections import breaks, cm_messages, packets, pairing, rounds, steady, untracked
 from ibwire.connections.awaited import Awaited
 from ibwire.connections.breaks import Breaks
 from ibwire.connections.cm_exchanges import CMExchanges
@@ -136,10 +136,11 @@ class Analysis:
         summary.packets += len(rows)
         summary.pauses.take(columns)
         self._unreachable.take(columns)
-        for handshake in self._handshakes.take(columns):
+        received = cm_messages.received(columns)
+        for handshake in self._handshakes.take(columns, received):
             self._note_handshake(handshake)
         summary.iwarp = list(self._handshakes.iwarp)
-        self._exchanges.take(columns)
+        self._exchanges.take(received)
         flow = self._flows.numbers(columns, rows)
         self._priorities.take(columns, rows, flow)
         self._grow()

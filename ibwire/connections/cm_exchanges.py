@@ -9,18 +9,16 @@ the next PSN (rxe does), a network or a mirror repeats a packet with the same on
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ibwire.base.quantities import duration_text
 from ibwire.base.units import NS
-from ibwire.connections.cm_messages import Message, Received, mads
+from ibwire.connections.cm_messages import Message, Received
 from ibwire.connections.status import ConnectionStatus, Status
-from ibwire.dissect import Columns
 from ibwire_layers import cm
 from ibwire_layers.opcodes import Service
-from ibwire_layers.schema import Header
 
 EXCHANGES = 1 << 14
 """Exchanges that are remembered; the one that was silent for longest is forgotten first."""
@@ -31,20 +29,6 @@ TIMEOUT_NS = 4_300_000_000
 DUPLICATE_NS = 1_000_000_000
 """A network holds no packet for longer: the same one after this time was sent by a manager whose
 PSNs do not count."""
-
-_KINDS: dict[int, tuple[str, type[Header]]] = {
-    cm.CMAttribute.REQ: ("REQ", cm.REQ),
-    cm.CMAttribute.MRA: ("MRA", cm.MRA),
-    cm.CMAttribute.REJ: ("REJ", cm.REJ),
-    cm.CMAttribute.REP: ("REP", cm.REP),
-    cm.CMAttribute.RTU: ("RTU", cm.RTU),
-    cm.CMAttribute.DREQ: ("DREQ", cm.DREQ),
-    cm.CMAttribute.DREP: ("DREP", cm.DREP),
-    cm.CMAttribute.SIDR_REQ: ("SIDR_REQ", cm.SIDR_REQ),
-    cm.CMAttribute.SIDR_REP: ("SIDR_REP", cm.SIDR_REP),
-    cm.CMAttribute.LAP: ("LAP", cm.LAP),
-    cm.CMAttribute.APR: ("APR", cm.APR),
-}
 
 _HINTS = {
     "invalid-service-id": "no program listens there",
@@ -244,13 +228,10 @@ class CMExchanges:
         self._over: list[CMExchange] = []
         """Those whose communication IDs are used again."""
 
-    def take(self, columns: Columns) -> None:
-        """Take the next chunk of the capture."""
-        for row, at, end in mads(columns):
-            mad = columns.frames.data[at:end].tobytes()
-            name, kind = _KINDS.get(int.from_bytes(mad[16:18]), ("", None))
-            if kind is not None:
-                self._note(name, Received(columns, row, Message(kind, mad)))
+    def take(self, received: Iterable[Received]) -> None:
+        """Take the messages of the next chunk of the capture."""
+        for each in received:
+            self._note(each.name, each)
 
     def merge(self, later: CMExchanges, files: int) -> None:
         """Continue with a later capture; `files` came before it."""

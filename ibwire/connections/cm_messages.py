@@ -11,12 +11,44 @@ import numpy as np
 from ibwire.connections.flow import addresses
 from ibwire.connections.packets import BAD
 from ibwire.dissect import Columns
+from ibwire_layers import cm
 from ibwire_layers.mad import MAD, MAD_SIZE, MgmtClass
 from ibwire_layers.opcodes import OpCode
-from ibwire_layers.schema import Header
+from ibwire_layers.schema import Field, Header
+
+KINDS: dict[int, type[Header]] = {
+    cm.CMAttribute.REQ: cm.REQ,
+    cm.CMAttribute.MRA: cm.MRA,
+    cm.CMAttribute.REJ: cm.REJ,
+    cm.CMAttribute.REP: cm.REP,
+    cm.CMAttribute.RTU: cm.RTU,
+    cm.CMAttribute.DREQ: cm.DREQ,
+    cm.CMAttribute.DREP: cm.DREP,
+    cm.CMAttribute.SIDR_REQ: cm.SIDR_REQ,
+    cm.CMAttribute.SIDR_REP: cm.SIDR_REP,
+    cm.CMAttribute.LAP: cm.LAP,
+    cm.CMAttribute.APR: cm.APR,
+}
+"""By the attribute of the MAD."""
+
+_FIELDS: dict[type[Header], dict[str, Field]] = {
+    kind: {each.name: each for each in kind.FIELDS} for kind in KINDS.values()
+}
+"""The fields of each message by name."""
 
 
-def mads(columns: Columns) -> Iterator[tuple[int, int, int]]:
+def received(columns: Columns) -> list[Received]:
+    """The messages of a chunk."""
+    found = []
+    for row, at, end in _mads(columns):
+        mad = columns.frames.data[at:end].tobytes()
+        kind = KINDS.get(int.from_bytes(mad[16:18]))
+        if kind is not None:
+            found.append(Received(columns, row, kind.__name__, Message(kind, mad)))
+    return found
+
+
+def _mads(columns: Columns) -> Iterator[tuple[int, int, int]]:
     """Rows with a message of the connection manager, and where it begins and ends."""
     frames = columns.frames
     rows = np.flatnonzero(frames.opcode == OpCode.UD_SEND_ONLY)
@@ -40,6 +72,7 @@ class Message:
 
     def __init__(self, kind: type[Header], mad: bytes) -> None:
         self._message = kind.unpack(mad.ljust(MAD_SIZE, b"\0"), MAD.SIZE)
+        self._fields = _FIELDS[kind]
         self._bits = 8 * (len(mad) - MAD.SIZE)
         self.transaction = int.from_bytes(mad[8:16])
         """Transaction ID of the MAD, which a message that is sent again keeps (Linux ib_mad sends
@@ -49,17 +82,18 @@ class Message:
 
     def __getitem__(self, name: str) -> int | None:
         """The value of a field that is a number, `None` if it was cut off."""
-        place = next(each for each in self._message.FIELDS if each.name == name)
+        place = self._fields[name]
         if place.offset + place.size > self._bits:
             return None
         return cast(int, getattr(self._message, name))
 
 
 class Received:
-    """A message, and its place in the capture."""
+    """A message, its name, and its place in the capture."""
 
-    def __init__(self, columns: Columns, row: int, message: Message) -> None:
+    def __init__(self, columns: Columns, row: int, name: str, message: Message) -> None:
         batch = columns.frames.batch
+        self.name = name
         self.src, self.dst = addresses(columns, row)
         self.number = row + batch.first_number
         self.time_ns = int(batch.time_ns[row])

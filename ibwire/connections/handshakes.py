@@ -14,17 +14,16 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar, cast
 
-from ibwire.connections.cm_messages import Message, Received, mads
+from ibwire.connections.cm_messages import Received
 from ibwire.connections.tcp_handshakes import MTU_LINE, SHORTEST_LINE, Line, read_line
 from ibwire.connections.tcp_segments import Segment, TcpEnd, segments
 from ibwire.dissect import Columns
 from ibwire_layers import cm
 from ibwire_layers.opcodes import Service
-from ibwire_layers.schema import Header
 
 PROTOCOLS = {
     "cm": "REQ and REP of a connection manager",
@@ -137,6 +136,9 @@ class _Part:
 _Ends = tuple[TcpEnd, TcpEnd]
 """Both ends, the smaller first."""
 
+_LineKey = tuple[_Ends, int, int, int | None]
+"""Ends of a TCP connection, which of them sent a line, and its QPN and PSN."""
+
 _Key = tuple[str, str, int] | tuple[_Ends, int]
 """Active side, passive side, the active side's communication ID; or ends, number of the line."""
 
@@ -185,15 +187,18 @@ class Handshakes:
         """The first responders of iWARP connections."""
         self._handshakes: OrderedDict[_Key, _OpenHandshake] = OrderedDict()
         self._tcp_connections: OrderedDict[_Ends, _TcpConnection] = OrderedDict()
-        self._received_lines: OrderedDict[tuple[_Ends, int, int, int | None], None] = OrderedDict()
+        self._received_lines: OrderedDict[_LineKey, None] = OrderedDict()
         """Direction, QPN and PSN of lines: perftest sends the same ones many times."""
         self._begun: OrderedDict[int, None] = OrderedDict()
         """Hashes of TCP connections that were seen from their beginning."""
 
-    def take(self, columns: Columns) -> list[Handshake]:
-        """The handshakes that the next chunk of the capture completes."""
+    def take(self, columns: Columns, received: Iterable[Received]) -> list[Handshake]:
+        """The handshakes that the next chunk of the capture completes.
+
+        received: its messages of connection managers.
+        """
         self.disconnections = []
-        found = [*self._read_cm(columns), *self._read_tcp(columns)]
+        found = [*self._read_cm(received), *self._read_tcp(columns)]
         return sorted(found, key=lambda each: each.number)
 
     def merge(self, later: Handshakes) -> list[Handshake]:
@@ -243,15 +248,12 @@ class Handshakes:
 
     # Connection managers.
 
-    def _read_cm(self, columns: Columns) -> Iterator[Handshake]:
-        for row, at, end in mads(columns):
-            mad = columns.frames.data[at:end].tobytes()
-            kind, read = _MESSAGES.get(int.from_bytes(mad[16:18]), (None, None))
-            if kind is not None and read is not None:
-                received = Received(columns, row, Message(kind, mad))
-                handshake = read(self, received)
-                if handshake is not None:
-                    yield handshake
+    def _read_cm(self, received: Iterable[Received]) -> Iterator[Handshake]:
+        for each in received:
+            read = _READERS.get(each.name)
+            handshake = None if read is None else read(self, each)
+            if handshake is not None:
+                yield handshake
 
     def _request(self, received: Received) -> Handshake | None:
         message = received.message
@@ -432,10 +434,7 @@ class Handshakes:
         if self._is_late(connection, segment):
             connection.late = role, _part_of(line, segment, stream)
             return None
-        received = ends, role, line.qpn, line.psn
-        again = received in self._received_lines and line.qpn > 0
-        self._received_lines[received] = None
-        _bound(self._received_lines, received, HANDSHAKES)
+        again = line.qpn > 0 and self._is_again((ends, role, line.qpn, line.psn))
         if stream.broken or (again and stream.lines):
             return None
         stream.lines += 1
@@ -446,6 +445,13 @@ class Handshakes:
         if segment.hash not in self._begun:
             self._check_turns(ends, connection)
         return handshake
+
+    def _is_again(self, line: _LineKey) -> bool:
+        """Whether a line was received before; it is remembered."""
+        is_again = line in self._received_lines
+        self._received_lines[line] = None
+        _bound(self._received_lines, line, HANDSHAKES)
+        return is_again
 
     def _check_turns(self, ends: _Ends, connection: _TcpConnection) -> None:
         """Ignore a TCP connection of unknown beginning whose ends do not take turns.
@@ -464,7 +470,8 @@ class Handshakes:
 
         The client sends first, and has the greater port, because the system chose it.
         """
-        if connection.late or any(stream.lines for stream in connection.streams):
+        one, other = connection.streams
+        if connection.late or one.lines or other.lines:
             return False
         return segment.hash not in self._begun and segment.src.port < segment.dst.port
 
@@ -575,12 +582,12 @@ def _least(*values: int | None) -> int | None:
     return min((value for value in values if value is not None), default=None)
 
 
-_MESSAGES: dict[int, tuple[type[Header], Callable[[Handshakes, Received], Handshake | None]]] = {
-    cm.CMAttribute.REQ: (cm.REQ, Handshakes._request),
-    cm.CMAttribute.REP: (cm.REP, Handshakes._reply),
-    cm.CMAttribute.REJ: (cm.REJ, Handshakes._reject),
-    cm.CMAttribute.DREQ: (cm.DREQ, Handshakes._disconnect),
-    cm.CMAttribute.DREP: (cm.DREP, Handshakes._disconnected),
+_READERS: dict[str, Callable[[Handshakes, Received], Handshake | None]] = {
+    "REQ": Handshakes._request,
+    "REP": Handshakes._reply,
+    "REJ": Handshakes._reject,
+    "DREQ": Handshakes._disconnect,
+    "DREP": Handshakes._disconnected,
 }
 
 _SERVICES: dict[int | None, Service] = {

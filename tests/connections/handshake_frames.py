@@ -10,6 +10,7 @@ from typing import Any
 
 from ibwire.capture import open_capture
 from ibwire.capture.pcapng import PcapngWriter
+from ibwire.connections.cm_messages import received
 from ibwire.connections.handshakes import Disconnection, Handshake, Handshakes
 from ibwire.dissect import Columns
 from ibwire_layers import cm, opcodes, outer
@@ -59,13 +60,13 @@ def captured(
 
 def handshakes_of(parts: Iterable[Columns]) -> list[Handshake]:
     listener = Handshakes()
-    return [each for columns in parts for each in listener.take(columns)]
+    return [each for columns in parts for each in listener.take(columns, received(columns))]
 
 
 def closings_of(parts: Iterable[Columns]) -> list[Disconnection]:
     listener, found = Handshakes(), []
     for columns in parts:
-        listener.take(columns)
+        listener.take(columns, received(columns))
         found += listener.disconnections
     return found
 

@@ -29,6 +29,7 @@ from connections.handshake_frames import (
 )
 from each_case import each_case
 from ibwire.connections import handshakes
+from ibwire.connections.cm_messages import received
 from ibwire.connections.handshakes import Disconnection, Handshake, Handshakes, Party
 from ibwire.dissect import Columns
 from ibwire_layers import cm
@@ -274,8 +275,12 @@ def test_two_parts_merged_know_what_the_whole_knows(name: str, captures: Path) -
     whole = {frozenset(pair) for pair in qpns(handshakes_of(parts))}
     for border in range(len(parts) + 1):
         one, other = Handshakes(), Handshakes()
-        found = [each for columns in parts[:border] for each in one.take(columns)]
-        found += [each for columns in parts[border:] for each in other.take(columns)]
+        found = [
+            each for columns in parts[:border] for each in one.take(columns, received(columns))
+        ]
+        found += [
+            each for columns in parts[border:] for each in other.take(columns, received(columns))
+        ]
         found += one.merge(other)
         learnt = {frozenset(pair) for pair in qpns(found)}
         if name == "srq-pingpong.pcap":
@@ -292,8 +297,8 @@ def test_a_border_inside_a_line_joins_no_strangers() -> None:
     parts = [part for whole in captured(talk.frames) for part in _single(whole)]
     one, other = Handshakes(), Handshakes()
 
-    found = [each for columns in parts[:border] for each in one.take(columns)]
-    found += [each for columns in parts[border:] for each in other.take(columns)]
+    found = [each for columns in parts[:border] for each in one.take(columns, received(columns))]
+    found += [each for columns in parts[border:] for each in other.take(columns, received(columns))]
     found += one.merge(other)
 
     assert {*qpns(found)} <= {(1, 2)}
@@ -320,7 +325,11 @@ def test_endless_requests_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -
     last = [datagram(replace(REQ, local_comm_id=500)), datagram(REP, back(ROUTE4))]
     last[1] = datagram(replace(REP, remote_comm_id=500), back(ROUTE4))
     listener = Handshakes()
-    found = [each for columns in captured(frames + last) for each in listener.take(columns)]
+    found = [
+        each
+        for columns in captured(frames + last)
+        for each in listener.take(columns, received(columns))
+    ]
 
     assert qpns(found) == [(0x111, 0x222)]
     values = [getattr(listener, name) for name in dir(listener) if name[:2] != "__"]
