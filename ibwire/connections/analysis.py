@@ -98,6 +98,8 @@ class Analysis:
         """Whether each connection has a tracker from its first packet on."""
         self._trackers: dict[int, ConnectionTracker] = {}
         """By connection: of each that is followed."""
+        self._congested: set[int] = set()
+        """Connections with a CE mark or a CNP."""
         self._number = np.zeros(1024, np.uint32)
         """Number of the connection by flow, 0 without one; and the direction."""
         self._way = np.zeros(1024, np.uint8)
@@ -294,6 +296,8 @@ class Analysis:
             connection.number = len(self._trackers) + 1
             self._add(connection)
             self._trackers[connection.number] = later
+            if connection.is_congested:
+                self._congested.add(connection.number)
             for direction, flow in enumerate(connection.flows):
                 self._put(flow, connection, direction)
             return
@@ -316,6 +320,8 @@ class Analysis:
             place = self._place_of(connection.flows[0])
             is_turned = place is not None and place[1] == 1
             self._tracker_of(mine).join(later, is_turned=is_turned)
+            if mine.is_congested:
+                self._congested.add(mine.number)
             mine.seams += len({place[0].number for place in places}) > 1
 
     def _add(self, connection: Connection) -> None:
@@ -562,7 +568,7 @@ class Analysis:
             end = int(np.searchsorted(number, last, side="right"))
             many = int(np.searchsorted(starts, begin)) + TOGETHER
             end = max(end, int(starts[min(many, len(starts) - 1)]))
-            self._deliver(rows.take(order[begin:end]))
+            self._deliver(rows.take(order[begin:end]), are_last=True)
             over = np.flatnonzero(np.bincount(number[begin:end])).tolist()
             for each in over:
                 self._trackers.pop(each).finish_and_forget(self._summary.last_ns)
@@ -570,10 +576,13 @@ class Analysis:
                 self._runs_observer.over(over)
             begin = end
         if begin < len(rows):
-            self._deliver(rows.take(order[begin:]))
+            self._deliver(rows.take(order[begin:]), are_last=True)
 
-    def _deliver(self, rows: Rows) -> None:
-        """Give packets to their connections."""
+    def _deliver(self, rows: Rows, *, are_last: bool = False) -> None:
+        """Give packets to their connections.
+
+        are_last: nothing more follows, so that nothing needs to be copied of these rows.
+        """
         number = self._number[rows.flow]
         if len(self._summary.connections) < 1 << 16:
             number = number.astype(np.uint16)  # which is sorted in linear time
@@ -588,7 +597,8 @@ class Analysis:
         if not self._is_one_by_one:
             followed = [each.connection for each in trackers]
             found = breaks.find(followed, rows, direction, ends - starts)
-        starts = starts + rounds.advance(trackers, rows, direction, starts, ends, found)
+        taken = rounds.advance(trackers, rows, direction, starts, ends, found)
+        starts = starts + taken
         one_by_one = ends - starts < steady.LEAST
         if self._is_one_by_one:
             one_by_one[:] = True
@@ -620,6 +630,8 @@ class Analysis:
             end = begin + int(counts[index])
             trackers[index].take_all(ways[begin:end], single[begin:end])
             begin = end
+        for index in np.flatnonzero(taken).tolist() if not are_last else ():
+            trackers[index].copy_kept()
 
     def _note_congestion(
         self,
@@ -630,17 +642,17 @@ class Analysis:
         ends: npt.NDArray[np.int64],
     ) -> None:
         """Take the packets of each connection for what congestion, and pauses, do to it."""
-        has_pauses = self._summary.pauses.frames > 0
-        congested = np.add.reduceat(rows.marked | (rows.opcode == OpCode.CNP), starts) > 0
-        for index, (tracker, is_congested) in enumerate(
-            zip(trackers, congested.tolist(), strict=True)
-        ):
-            connection = tracker.connection
-            at = slice(int(starts[index]), int(ends[index]))
-            if has_pauses:
-                connection.note_silences(rows.time_ns[at], tracker.last_ns)
-            if is_congested or connection.is_congested:
-                connection.take_congestion(rows.take(at), direction[at], self._summary.sources)
+        if self._summary.pauses.frames:
+            for tracker, start, end in zip(trackers, starts.tolist(), ends.tolist(), strict=True):
+                tracker.connection.note_silences(rows.time_ns[start:end], tracker.last_ns)
+        shows = np.add.reduceat(rows.marked | (rows.opcode == OpCode.CNP), starts) > 0
+        self._congested |= {trackers[each].connection.number for each in np.flatnonzero(shows)}
+        for index, tracker in enumerate(trackers) if self._congested else ():
+            if tracker.connection.number in self._congested:
+                at = slice(int(starts[index]), int(ends[index]))
+                tracker.connection.take_congestion(
+                    rows.take(at), direction[at], self._summary.sources
+                )
 
 
 def _take(

@@ -169,6 +169,7 @@ class ConnectionTracker:
         """
         one, other = self.requests
         begin, together = start, FIRST_TOGETHER
+        following = breaks.following(start)
         while begin < end:
             part = slice(begin, min(begin + together, end))
             ways: list[int] = direction[part].tolist()
@@ -176,8 +177,10 @@ class ConnectionTracker:
             at = 0
             while at < len(packets):
                 here = begin + at
-                may_go = here - start >= ALONE and one.is_regular and other.is_regular
-                if may_go and breaks.following(here) - here >= FEW:
+                if following < here:
+                    following = breaks.following(here)
+                may_go = here - start >= ALONE and following - here >= FEW
+                if may_go and one.is_regular and other.is_regular:
                     return here - start
                 at += self.take_some(ways, packets, at)
             begin, together = begin + together, TOGETHER

@@ -295,10 +295,17 @@ _SERVICE_OF = {int(service): service for service in Service}
 
 def all_addresses(columns: Columns, rows: npt.NDArray[np.int64]) -> list[tuple[str, str]]:
     """Source and destination of each of these packets in words, as from `addresses`."""
-    if (columns.frames.position(outer.IPv4)[rows] < 0).any():
-        return [addresses(columns, row) for row in rows.tolist()]
-    ends = columns["ip.src"][rows].tolist(), columns["ip.dst"][rows].tolist()
-    return [(_ipv4(one), _ipv4(other)) for one, other in zip(*ends, strict=True)]
+    is_four = columns.frames.position(outer.IPv4)[rows] >= 0
+    four = rows[is_four]
+    ends = columns["ip.src"][four].tolist(), columns["ip.dst"][four].tolist()
+    found = [(_ipv4(one), _ipv4(other)) for one, other in zip(*ends, strict=True)]
+    if len(four) == len(rows):
+        return found
+    of_four = iter(found)
+    return [
+        next(of_four) if has_four else addresses(columns, row)
+        for row, has_four in zip(rows.tolist(), is_four.tolist(), strict=True)
+    ]
 
 
 @lru_cache(maxsize=1 << 12)

@@ -110,8 +110,8 @@ class Rows:
         """The packets of these rows; a slice shares their memory."""
         if isinstance(rows, slice):
             return Rows(self._data[rows])
-        # As plain bytes, which is twenty times as fast as field by field.
-        return Rows(self._data.view(_BYTES)[rows].view(ROW))
+        # Unlike an index, `take` copies whole rows, which is twenty times as fast as their fields.
+        return Rows(self._data.take(rows if rows.dtype != np.bool_ else np.flatnonzero(rows)))
 
     def copy(self) -> Rows:
         """The same packets in memory of their own."""

@@ -68,13 +68,12 @@ def pair(keys: FlowKeys, rows: Rows, handshakes: Mapping[FlowKey, int | None]) -
     is_named = keys.are_named(flows)
     left = flows[~is_named]
     if handshakes or is_named.any():
-        waiting = {keys[flow]: flow for flow in flows.tolist()}
+        key_of = {flow: keys[flow] for flow in flows.tolist()}
+        waiting = {key: flow for flow, key in key_of.items()}
         pairs += [*_by_name(waiting), *_by_handshake(waiting, handshakes)]
-        paired = {flow for each in pairs for flow in each[:2]}
-        left = np.array(
-            [flow for flow in left.tolist() if flow not in paired and keys[flow] not in handshakes],
-            np.int64,
-        )
+        done = {flow for each in pairs for flow in each[:2]}
+        done |= {flow for flow, key in key_of.items() if key in handshakes}
+        left = np.array([flow for flow in left.tolist() if flow not in done], np.int64)
     if len(left) and _IS_RESPONSE[rows.opcode].any():
         pairs += _Answers(keys, left, rows).pairs()
     return pairs

@@ -60,8 +60,6 @@ def advance(
     for number in sorted(set(group[all_left].tolist())):
         left = all_left[group[all_left] == number]
         _advance_group(trackers, rows, direction, at, ends, breaks, left)
-    for each in np.flatnonzero(at > starts).tolist():
-        trackers[each].copy_kept()
     return at - starts
 
 
