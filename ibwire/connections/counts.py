@@ -3,86 +3,104 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ibwire.base.histogram import Histogram
 from ibwire.connections.congestion import Congestion
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class DirectionCounts:
     """Counts of the packets that one end sends, and of the responses to its requests."""
 
-    packets: int = 0
-    bytes: int = 0
+    packets: int
+    bytes: int
     """Of whole frames on the wire."""
-    payload_bytes: int = 0
-    first_ns: int | None = None
-    last_ns: int | None = None
-    messages: dict[str, int] = field(default_factory=dict)
+    payload_bytes: int
+    first_ns: int | None
+    last_ns: int | None
+    messages: dict[str, int]
     """Messages by verb whose last request was seen, each counted once."""
-    message_bytes: int = 0
+    message_bytes: int
     """Payload of the messages that were completed, each once."""
-    completed: int = 0
-    retransmitted: int = 0
-    lost: int = 0
-    duplicates: int = 0
-    repeated: int = 0
+    completed: int
+    retransmitted: int
+    lost: int
+    duplicates: int
+    repeated: int
     """Packets that arrived again, as duplicates, late or retransmitted: nothing shows which. They
     are in no other count."""
-    reordered: int = 0
-    perhaps_resent: int = 0
+    reordered: int
+    perhaps_resent: int
     """Of the reordered packets, those that a NAK had asked for, or that were so late that an ACK
     timer may have expired: perhaps retransmitted."""
-    naks: dict[str, int] = field(default_factory=dict)
+    naks: dict[str, int]
     """By kind: NAKs of this direction's requests."""
-    rnr_naks: int = 0
-    timeouts: int = 0
-    unexplained: int = 0
+    rnr_naks: int
+    timeouts: int
+    unexplained: int
     """Of the timeouts, those for which nothing here shows what was lost."""
-    coalesced: int = 0
+    coalesced: int
     """Messages that were answered by a response to a later one."""
-    doubtful: int = 0
+    doubtful: int
     """Responses seen here for the first time after their request had been retransmitted: they
     may have been sent before."""
-    unseen_ids: int = 0
+    unseen_ids: int
     """IP identifications that no packet had where requests were retransmitted."""
-    skipped_ids: int = 0
+    skipped_ids: int
     """IP identifications that were passed over, and belong to no packet seen."""
-    skipped_soon: int = 0
+    skipped_soon: int
     """Of those, the ones passed over between packets that followed each other at once."""
-    implied_naks: int = 0
-    marked: int = 0
+    implied_naks: int
+    marked: int
     """With the CE mark."""
-    cnps: int = 0
+    cnps: int
     """CNPs that asked this direction's sender to slow down."""
-    damaged: int = 0
+    damaged: int
     """With a wrong ICRC."""
-    restarts: int = 0
-    retransmissions: int = 0
+    restarts: int
+    retransmissions: int
     """Runs of requests that were retransmitted."""
-    resumed_reads: int = 0
+    resumed_reads: int
     """READs that were retransmitted from a later PSN on: the requester has responses before it."""
-    disturbances: int = 0
+    disturbances: int
     """Times that its requests were missing, refused or retransmitted, each until a response
     answered all of them; without a timer that repeated one request and was only too early."""
-    retries_exceeded: int = 0
+    retries_exceeded: int
     """Times that its requester gave up, because no response came."""
-    rnr_retries_exceeded: int = 0
+    rnr_retries_exceeded: int
     """Times that its requester gave up, because its receiver was not ready."""
-    cut_short: int = 0
+    cut_short: int
     """Restarts at which requests were in trouble."""
-    acks: int = 0
+    acks: int
     """Responses that completed messages of this direction."""
-    acked_messages: int = 0
-    max_outstanding: int = 0
+    acked_messages: int
+    max_outstanding: int
     """PSNs sent and not acknowledged."""
-    latency: Histogram = field(default_factory=Histogram)
+    latency: Histogram
     """ns from the first packet of a message to the response that completed it."""
-    credit_codes: tuple[int, int] | None = None
+    credit_codes: tuple[int, int] | None
     """Lowest and highest credit code that its receiver gave; `None` when it gave no credits."""
-    congestion: Congestion | None = None
+    congestion: Congestion | None
     """From the first CE mark or CNP on."""
+
+    def __init__(self) -> None:
+        # A constructor that `dataclass` makes is interpreted, also in a compiled build.
+        self.packets = self.bytes = self.payload_bytes = 0
+        self.message_bytes = self.completed = self.retransmitted = 0
+        self.lost = self.duplicates = self.repeated = 0
+        self.reordered = self.perhaps_resent = self.rnr_naks = 0
+        self.timeouts = self.unexplained = self.coalesced = 0
+        self.doubtful = self.unseen_ids = self.skipped_ids = 0
+        self.skipped_soon = self.implied_naks = self.marked = 0
+        self.cnps = self.damaged = self.restarts = 0
+        self.retransmissions = self.resumed_reads = self.disturbances = 0
+        self.retries_exceeded = self.rnr_retries_exceeded = self.cut_short = 0
+        self.acks = self.acked_messages = self.max_outstanding = 0
+        self.first_ns = self.last_ns = None
+        self.messages, self.naks = {}, {}
+        self.latency = Histogram()
+        self.credit_codes = self.congestion = None
 
     @property
     def goodput_bps(self) -> int | None:

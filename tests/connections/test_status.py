@@ -148,7 +148,7 @@ def test_severity_is_the_order_of_the_table() -> None:
 
 def evidence(**given: Any) -> Any:
     """A connection with one packet each way, and these facts of end 0."""
-    facts = {
+    facts: dict[str, Any] = {
         "is_reliable": True,
         "drops_late_packets": False,
         "cm_rejected": "",
@@ -157,10 +157,14 @@ def evidence(**given: Any) -> Any:
         "other_packets": 1,
     } | given
     ending = Ending(trouble=facts.pop("trouble"))
-    other = DirectionCounts(packets=facts.pop("other_packets"))
+    other = DirectionCounts()
+    other.packets = facts.pop("other_packets")
     known = {"is_reliable", "drops_late_packets", "cm_rejected", "refused"}
     named = {name: facts.pop(name) for name in known}
-    counts = DirectionCounts(**{"packets": 100} | facts)
+    counts = DirectionCounts()
+    counts.packets = 100
+    for name, value in facts.items():
+        setattr(counts, name, value)
     return SimpleNamespace(
         directions=(counts, other), endings=(ending, Ending()), exchange_status=None, **named
     )
