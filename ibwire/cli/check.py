@@ -157,7 +157,8 @@ def command(
         if not only and STATUS not in ignore:
             findings += status_notes(name, judged.summary.connections)
         worst = max([worst, *(finding.severity for finding in findings)])
-        statuses.update(each.status.status for each in judged.summary.connections)
+        if fail_on.statuses:
+            statuses.update(each.status.status for each in judged.summary.connections)
         for line in _json(findings) if as_json else _text(name, judged, findings, several):
             line = line if as_json else hanging(line, 9)
             if waits:

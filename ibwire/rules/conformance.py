@@ -422,12 +422,8 @@ class _Locations:
     def __init__(self, summary: Summary, flows: FlowKeys) -> None:
         self._summary = summary
         self._flows = flows
-        self._of_flow: dict[tuple[object, ...], tuple[Connection, int]] = {}
-        for connection in summary.connections:
-            for direction in (0, 1):
-                source, target = connection.ends[direction], connection.ends[1 - direction]
-                key = (source.address, target.address, target.qpn, connection.service)
-                self._of_flow.setdefault(key, (connection, direction))
+        self._by_ends: dict[tuple[object, ...], tuple[Connection, int]] | None = None
+        """By the fields of a flow, made when a flow is first looked for."""
 
     def of(self, key: PlaceKey) -> Location:
         """The location with its addresses."""
@@ -435,8 +431,20 @@ class _Locations:
         if what == "connection":
             return self._named(self._summary.connections[number - 1], direction)
         flow = self._flows[number]
-        found = self._of_flow.get((flow.src, flow.dst, flow.dst_qpn, flow.service))
+        if self._by_ends is None:
+            self._by_ends = self._find_ends()
+        found = self._by_ends.get((flow.src, flow.dst, flow.dst_qpn, flow.service))
         return self._named(*found) if found else Location(flow.src, flow.dst, flow.dst_qpn)
+
+    def _find_ends(self) -> dict[tuple[object, ...], tuple[Connection, int]]:
+        """The directions of all connections by their ends and service, the first of each."""
+        found: dict[tuple[object, ...], tuple[Connection, int]] = {}
+        for connection in self._summary.connections:
+            for direction in (0, 1):
+                source, target = connection.ends[direction], connection.ends[1 - direction]
+                key = (source.address, target.address, target.qpn, connection.service)
+                found.setdefault(key, (connection, direction))
+        return found
 
     @staticmethod
     def _named(connection: Connection, direction: int) -> Location:

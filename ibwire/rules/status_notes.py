@@ -27,12 +27,12 @@ def status_notes(name: str, connections: Iterable[Connection]) -> list[Finding]:
 
     name: of the capture.
     """
-    found = []
-    for connection in worst_first(list(connections)):
+    least, found = Status.UNRESOLVED.severity, []
+    noted = [each for each in connections if each.status.status.severity >= least]
+    for connection in worst_first(noted):
         status = connection.status
-        if status.status.severity >= Status.UNRESOLVED.severity:
-            near, far = connection.ends
-            place = Location(near.address, far.address, far.qpn, connection.number, 0)
-            text = f"{status}: {MEANINGS[status.status].means.rstrip('.')}"
-            found.append(Finding(STATUS_RULE, Severity.NOTE, place, text, source=name))
+        near, far = connection.ends
+        place = Location(near.address, far.address, far.qpn, connection.number, 0)
+        text = f"{status}: {MEANINGS[status.status].means.rstrip('.')}"
+        found.append(Finding(STATUS_RULE, Severity.NOTE, place, text, source=name))
     return found
