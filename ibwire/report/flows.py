@@ -102,9 +102,10 @@ def lines(shown: Sequence[Row], width: int | None) -> Iterator[str]:
     texts: list[str] = []
     sizes = [0] * len(_COLUMNS)
     for begin in range(0, len(shown), TOGETHER):
-        part = [_cells(row) for row in shown[begin : begin + TOGETHER]]
-        texts += map(_BETWEEN.join, part)  # one text takes less memory than one for each cell
-        longest = [max(map(len, column)) for column in zip(*part, strict=True)]
+        cells = _cells(shown[begin : begin + TOGETHER])
+        # One text takes less memory than one for each cell.
+        texts += map(_BETWEEN.join, zip(*cells, strict=True))
+        longest = [max(map(len, column)) for column in cells]
         sizes = list(map(max, sizes, longest))
     used = [(at, max(size, len(_COLUMNS[at].title))) for at, size in enumerate(sizes) if size]
     if width is not None and sum(size + 2 for _, size in used) > width + 2:
@@ -114,17 +115,24 @@ def lines(shown: Sequence[Row], width: int | None) -> Iterator[str]:
     places = [at for at, _ in used]
     line = "  ".join(f"%{size if _COLUMNS[at].is_number else -size}s" for at, size in used)
     for text in chain([_BETWEEN.join(column.title for column in _COLUMNS)], texts):
-        cells = text.split(_BETWEEN)
-        yield (line % tuple([cells[at] or "-" for at in places])).rstrip()
+        words = text.split(_BETWEEN)
+        yield (line % tuple([words[at] or "-" for at in places])).rstrip()
 
 
-def _cells(row: Row) -> list[str]:
-    counts = row.counts
-    if has_troubles(row):
-        return [column.show(row, counts) for column in _COLUMNS]
-    cells = [""] * len(_COLUMNS)
-    for at, show in _WITHOUT_TROUBLES:
-        cells[at] = show(row, counts)
+def _cells(part: Sequence[Row]) -> list[list[str]]:
+    """The texts of some rows, by column."""
+    counted = [(row, row.counts) for row in part]
+    troubled = [at for at, row in enumerate(part) if has_troubles(row)]
+    cells = []
+    for column in _COLUMNS:
+        show = column.show
+        if column.line == TROUBLES:
+            texts = [""] * len(part)
+            for at in troubled:
+                texts[at] = show(*counted[at])
+        else:
+            texts = [show(row, counts) for row, counts in counted]
+        cells.append(texts)
     return cells
 
 
@@ -335,16 +343,16 @@ def _latency(percent: int) -> Show:
 
 
 def _scaled(value: int, unit: str) -> str:
-    for power, letter in ((12, "T"), (9, "G"), (6, "M"), (3, "k")):
-        if value >= 10**power:
-            return f"{value / 10**power:.3g} {letter}{unit}"
+    for scale, letter in ((10**12, "T"), (10**9, "G"), (10**6, "M"), (1000, "k")):
+        if value >= scale:
+            return f"{value / scale:.3g} {letter}{unit}"
     return f"{value} {unit}"
 
 
 def _time(ns: int) -> str:
-    for power, unit in ((9, "s"), (6, "ms"), (3, "us")):
-        if ns >= 10**power:
-            return f"{ns / 10**power:.3g} {unit}"
+    for scale, unit in ((10**9, "s"), (10**6, "ms"), (1000, "us")):
+        if ns >= scale:
+            return f"{ns / scale:.3g} {unit}"
     return f"{ns} ns"
 
 
@@ -396,8 +404,3 @@ _COLUMNS = (
     _Column("latency p50", _latency(50), 1, "latency {}"),
     _Column("p99", _latency(99), 1, "p99 {}"),
 )
-
-_WITHOUT_TROUBLES = [
-    (at, column.show) for at, column in enumerate(_COLUMNS) if column.line != TROUBLES
-]
-"""Places of the columns of a direction in which nothing went wrong."""
