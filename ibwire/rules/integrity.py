@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import numpy.typing as npt
 
-from ibwire.base.membership import are_among
 from ibwire.rules.aspects import Aspect
 from ibwire.rules.findings import EXAMPLES, Rule, Severity
 from ibwire.rules.packet import BAD, GOOD, Chunk, Mask, PacketRule, opcodes_where
@@ -281,12 +280,13 @@ class Tally:
 
     def _add(self, column: int, keys: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> None:
         """Add to the counts of different keys (n,), ascending."""
-        new = keys[~are_among(keys, self._keys)]
-        if len(new):
-            at = np.searchsorted(self._keys, new)
-            self._keys = np.insert(self._keys, at, new)
-            self._counts = np.insert(self._counts, at, 0, axis=0)
-        self._counts[np.searchsorted(self._keys, keys), column] += counts
+        at = np.searchsorted(self._keys, keys)
+        is_new = np.append(self._keys, -1)[at] != keys
+        if is_new.any():
+            self._keys = np.insert(self._keys, at[is_new], keys[is_new])
+            self._counts = np.insert(self._counts, at[is_new], 0, axis=0)
+            at = np.searchsorted(self._keys, keys)
+        self._counts[at, column] += counts
 
     def _of(self, flow: int) -> slice:
         """Where the keys of a flow are."""
