@@ -37,7 +37,7 @@ HELD = 64
 much memory."""
 SLICE = 1 << 16
 """Packets of connections without a tracker that are counted at a time."""
-TOGETHER = 256
+TOGETHER = 512
 """Connections that are given their last packets at a time, at least."""
 SMALL_BLOCK = 1 << 14
 """The same where packets are followed one by one, because each becomes an object."""
