@@ -9,6 +9,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+Numbers = npt.NDArray[np.int64]
+
 PERCENTILES = (50, 99)
 """What `to_json` reports between the smallest and the largest value."""
 
@@ -102,6 +104,27 @@ class Histogram:
         self.high = high if self.high is None else max(self.high, high)
 
 
+def percentiles(
+    counted: tuple[Numbers, Numbers, Numbers, Numbers], low: Numbers, high: Numbers, percent: int
+) -> list[int | None]:
+    """`Histogram.percentile` of n histograms.
+
+    counted: their buckets in ascending order, the values in each, and where those of each histogram
+    begin and end. low, high: their smallest and largest values.
+    """
+    index, counts, starts, ends = counted
+    below = np.concatenate([[0], np.cumsum(counts)])
+    total = below[ends] - below[starts]
+    rank = np.maximum(-(-total * percent // 100), 1)
+    at = np.searchsorted(below, below[starts] + rank) - 1
+    middle = _middles(index[np.minimum(at, len(index) - 1)]) if len(index) else high
+    found = np.where(rank < total, np.clip(middle, low, high), high)
+    return [
+        value if count else None
+        for value, count in zip(found.tolist(), total.tolist(), strict=True)
+    ]
+
+
 def buckets(values: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
     """(n,) the bucket of each value."""
     numbers = np.maximum(values.astype(np.int64), 0)
@@ -114,6 +137,13 @@ def buckets(values: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
 
 _BITS = 8
 """Leading bits of a value that decide its bucket."""
+
+
+def _middles(index: Numbers) -> Numbers:
+    """(n,) the value in the middle of each bucket."""
+    excess = np.maximum((index >> _BITS - 1) - 1, 0)
+    middle: Numbers = (index - (excess << _BITS - 1) << excess) + (1 << excess >> 1)
+    return middle
 
 
 def _middle(index: int) -> int:

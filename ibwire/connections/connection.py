@@ -266,6 +266,11 @@ class Connection:
         return self._counted is not None
 
     @property
+    def counted(self) -> tuple[Counted, int] | None:
+        """What has its counts, and its place there, once the capture is over."""
+        return None if self._counted is None else (self._counted, self._place)
+
+    @property
     def packets(self) -> int:
         """Of both directions."""
         if self._counted is not None:

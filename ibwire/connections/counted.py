@@ -7,13 +7,15 @@ connection are made when they are read. Nothing is added to them: the capture is
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from struct import Struct
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ibwire.connections.counts import DirectionCounts
+from ibwire.base.histogram import percentiles
+from ibwire.connections.counts import DirectionCounts, Figures
 from ibwire.connections.ending import Ending, OpenRequest, Trouble
 from ibwire.connections.identity import Identity
 from ibwire.connections.opcode_sets import VERB
@@ -74,6 +76,35 @@ class Counted:
             return self._newest[1][way]
         return self._counts(2 * place + way)
 
+    def figures(self, sides: Sequence[int]) -> list[Figures]:
+        """What a table shows of each of these sides, all of them at once."""
+        rows = np.frombuffer(self._rows, ROW)[sides]
+        size = np.where(rows["message_bytes"] > 0, rows["message_bytes"], rows["payload_bytes"])
+        elapsed = rows["last_ns"] - rows["first_ns"]
+        rate = 8e9 * rows["message_bytes"] / np.maximum(elapsed, 1)
+        goodput = [
+            round(each) if lasts else None
+            for each, lasts in zip(rate.tolist(), (elapsed > 0).tolist(), strict=True)
+        ]
+        return [
+            Figures._make(each)
+            for each in zip(
+                rows["packets"].tolist(),
+                [{VERBS[verb]: count for verb, count in self._messages.of(side)} for side in sides],
+                size.tolist(),
+                goodput,
+                *(self._percentile(sides, rows, percent) for percent in (50, 99)),
+                strict=True,
+            )
+        ]
+
+    def _percentile(
+        self, sides: Sequence[int], rows: npt.NDArray[np.void], percent: int
+    ) -> list[int | None]:
+        """The latency that so many of the messages of each side do not exceed."""
+        low, high = rows["latency_low"], rows["latency_high"]
+        return percentiles(self._latencies.parts(sides), low, high, percent)
+
     def identities(self, place: int) -> tuple[Identity, Identity]:
         """Whether the IP identifications of each direction count up; nothing else is kept."""
         one, other = self._row(2 * place), self._row(2 * place + 1)
@@ -129,6 +160,13 @@ class _Pairs:
     def has(self, side: int) -> bool:
         """Whether there is a pair of this side."""
         return self._ends[side] != self._ends[side + 1]
+
+    def parts(self, sides: Sequence[int]) -> tuple[Index, Index, Index, Index]:
+        """All pairs, as two arrays, and where those of each of these sides begin and end."""
+        ends = np.asarray(self._ends, np.int64)
+        at = np.asarray(sides, np.int64)
+        one, other = np.asarray(self._one, np.int64), np.asarray(self._other)
+        return one, other, ends[at], ends[at + 1]
 
     def of(self, side: int) -> list[tuple[int, int]]:
         """The pairs of one side."""

@@ -4,9 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ibwire.base.histogram import Histogram
 from ibwire.connections.congestion import Congestion
+
+
+class Figures(NamedTuple):
+    """What a table shows of every direction."""
+
+    packets: int
+    messages: dict[str, int]
+    """By verb."""
+    size: int
+    """Bytes of completed messages, or else of all payloads."""
+    goodput_bps: int | None
+    median_ns: int | None
+    """The latency that half of the messages do not exceed; so is the next of 99 %."""
+    p99_ns: int | None
 
 
 @dataclass(slots=True, init=False)
@@ -108,6 +123,18 @@ class DirectionCounts:
         if self.first_ns is None or self.last_ns is None or self.last_ns <= self.first_ns:
             return None
         return round(8e9 * self.message_bytes / (self.last_ns - self.first_ns))
+
+    @property
+    def figures(self) -> Figures:
+        """What a table shows of it."""
+        return Figures(
+            self.packets,
+            self.messages,
+            self.message_bytes or self.payload_bytes,
+            self.goodput_bps,
+            self.latency.percentile(50),
+            self.latency.percentile(99),
+        )
 
     def increase(self, names: Iterable[str], by: int) -> None:
         """Add to some counts."""

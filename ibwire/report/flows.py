@@ -9,7 +9,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ibwire.connections.connection import Connection
-from ibwire.connections.counts import DirectionCounts
+from ibwire.connections.counted import Counted
+from ibwire.connections.counts import DirectionCounts, Figures
 from ibwire.connections.flow import FlowKey
 from ibwire.connections.pause import Pauses
 from ibwire.connections.summary import Summary
@@ -39,8 +40,8 @@ class Row(NamedTuple):
         return self.connection.direction(self.way)
 
 
-Show = Callable[[Row, DirectionCounts], str]
-"""The text of a cell: of a row and its counts, so that these are made once for all cells."""
+Show = Callable[[Row, Figures], str]
+"""The text of a cell: of a row and what is shown of every row, which is made once for all cells."""
 TROUBLES = 2
 """Line of a block with what went wrong; a direction without `has_troubles` has nothing there."""
 TOGETHER = 256
@@ -121,7 +122,7 @@ def lines(shown: Sequence[Row], width: int | None) -> Iterator[str]:
 
 def _cells(part: Sequence[Row]) -> list[list[str]]:
     """The texts of some rows, by column."""
-    counted = [(row, row.counts) for row in part]
+    shown = list(zip(part, _figures(part), strict=True))
     troubled = [at for at, row in enumerate(part) if has_troubles(row)]
     cells = []
     for column in _COLUMNS:
@@ -129,11 +130,26 @@ def _cells(part: Sequence[Row]) -> list[list[str]]:
         if column.line == TROUBLES:
             texts = [""] * len(part)
             for at in troubled:
-                texts[at] = show(*counted[at])
+                texts[at] = show(*shown[at])
         else:
-            texts = [show(row, counts) for row, counts in counted]
+            texts = [show(row, figures) for row, figures in shown]
         cells.append(texts)
     return cells
+
+
+def _figures(part: Sequence[Row]) -> list[Figures]:
+    """What is shown of these rows; of regular connections from the arrays of their counts."""
+    regular: dict[Counted, dict[int, int]] = {}
+    found: list[Figures | None] = []
+    for at, (connection, way) in enumerate(part):
+        kept = connection.counted
+        if kept is not None:
+            regular.setdefault(kept[0], {})[at] = 2 * kept[1] + way
+        found.append(connection.direction(way).figures if kept is None else None)
+    for counted, sides in regular.items():
+        for at, figures in zip(sides, counted.figures(list(sides.values())), strict=True):
+            found[at] = figures
+    return [each for each in found if each is not None]
 
 
 def _block(cells: Sequence[str], width: int) -> list[str]:
@@ -157,7 +173,7 @@ def notes(shown: Sequence[Row]) -> list[str]:
     reasons: dict[str, None] = {}
     guessed = set()
     for row in shown:
-        if has_troubles(row) and _lost(row, row.counts):
+        if has_troubles(row) and _lost(row):
             reason = row.connection.not_observable(row.way).get("lost_packets")
             if reason is not None:
                 reasons[reason] = None
@@ -267,39 +283,40 @@ def pauses_in_words(pauses: Pauses, connections: Sequence[Connection]) -> list[s
 
 
 def _end(index: int) -> Show:
-    def show(row: Row, counts: DirectionCounts) -> str:
+    def show(row: Row, figures: Figures) -> str:
         end = row.connection.ends[row.way ^ index]
         return f"{end.address} {'?' if end.qpn is None else f'0x{end.qpn:x}'}"
 
     return show
 
 
-def _messages(row: Row, counts: DirectionCounts) -> str:
-    if not row.connection.has_packets and not row.way:
+def _messages(row: Row, figures: Figures) -> str:
+    if not figures.packets and not row.way and not row.connection.has_packets:
         return "; ".join(exchange.names() for exchange in row.connection.exchanges)
-    verbs = list(counts.messages.items())
+    verbs = list(figures.messages.items())
     if len(verbs) > 1:
         verbs.sort(key=lambda each: -each[1])
     return " ".join([f"{count:,} {SHORT_VERBS.get(verb, verb)}" for verb, count in verbs])
 
 
-def _retransmitted(row: Row, counts: DirectionCounts) -> str:
+def _retransmitted(row: Row, figures: Figures) -> str:
+    counts = row.counts
     if not counts.retransmitted:
         return ""
     return f"{counts.retransmitted:,} ({counts.retransmitted / counts.packets:.1%})"
 
 
-def _lost(row: Row, counts: DirectionCounts) -> str:
-    unsure = is_unsure(row, "lost_packets")
+def _lost(row: Row, figures: Figures | None = None) -> str:
+    lost, unsure = row.counts.lost, is_unsure(row, "lost_packets")
     if unsure and row.connection.may_be_cut:
         return "?"  # there may also be fewer
-    return marked(counts.lost, unsure) if counts.lost or unsure else ""
+    return marked(lost, unsure) if lost or unsure else ""
 
 
-def _naks(row: Row, counts: DirectionCounts) -> str:
+def _naks(row: Row, figures: Figures) -> str:
     return ", ".join(
         f"{count:,} {_NAKS.get(name, name.replace('_', ' '))}"
-        for name, count in counts.naks.items()
+        for name, count in row.counts.naks.items()
     )
 
 
@@ -318,28 +335,34 @@ def _count_of(count: int, one: str) -> str:
 def _count(name: str) -> Show:
     of = attrgetter(name)
 
-    def show(row: Row, counts: DirectionCounts) -> str:
-        value = of(counts)
-        return f"{value:,}" if value else ""
+    def show(row: Row, figures: Figures) -> str:
+        return _number_text(of(row.counts))
 
     return show
 
 
-def _size(row: Row, counts: DirectionCounts) -> str:
-    return _scaled(counts.message_bytes or counts.payload_bytes, "B")
+def _packets(row: Row, figures: Figures) -> str:
+    return _number_text(figures.packets)
 
 
-def _goodput(row: Row, counts: DirectionCounts) -> str:
-    rate = counts.goodput_bps
-    return _scaled(rate, "b/s") if rate else ""
+def _number_text(value: int) -> str:
+    return f"{value:,}" if value else ""
 
 
-def _latency(percent: int) -> Show:
-    def show(row: Row, counts: DirectionCounts) -> str:
-        value = counts.latency.percentile(percent)
-        return "" if value is None else _time(value)
+def _size(row: Row, figures: Figures) -> str:
+    return _scaled(figures.size, "B")
 
-    return show
+
+def _goodput(row: Row, figures: Figures) -> str:
+    return _scaled(figures.goodput_bps, "b/s") if figures.goodput_bps else ""
+
+
+def _median(row: Row, figures: Figures) -> str:
+    return "" if figures.median_ns is None else _time(figures.median_ns)
+
+
+def _p99(row: Row, figures: Figures) -> str:
+    return "" if figures.p99_ns is None else _time(figures.p99_ns)
 
 
 def _scaled(value: int, unit: str) -> str:
@@ -367,15 +390,15 @@ class _Column(NamedTuple):
     is_number: bool = True
 
 
-def _service(row: Row, counts: DirectionCounts) -> str:
+def _service(row: Row, figures: Figures) -> str:
     return row.connection.service_name or "?"
 
 
-def _number(row: Row, counts: DirectionCounts) -> str:
+def _number(row: Row, figures: Figures) -> str:
     return str(row.connection.number)
 
 
-def _status(row: Row, counts: DirectionCounts) -> str:
+def _status(row: Row, figures: Figures) -> str:
     return str(row.connection.status)
 
 
@@ -386,7 +409,7 @@ _COLUMNS = (
     _Column("to", _end(1), 0, "-> {}", is_number=False),
     _Column("type", _service, 0, is_number=False),
     _Column("messages", _messages, 1, is_number=False),
-    _Column("packets", _count("packets"), 1, "{} packets"),
+    _Column("packets", _packets, 1, "{} packets"),
     _Column("data", _size, 1),
     _Column("goodput", _goodput, 1),
     _Column("retransmitted", _retransmitted, TROUBLES, "{} retransmitted"),
@@ -401,6 +424,6 @@ _COLUMNS = (
     _Column("restarts", _count("restarts"), TROUBLES, "{} restarts"),
     _Column("CE", _count("marked"), TROUBLES, "{} CE marks"),
     _Column("CNPs", _count("cnps"), TROUBLES, "{} CNPs"),
-    _Column("latency p50", _latency(50), 1, "latency {}"),
-    _Column("p99", _latency(99), 1, "p99 {}"),
+    _Column("latency p50", _median, 1, "latency {}"),
+    _Column("p99", _p99, 1, "p99 {}"),
 )

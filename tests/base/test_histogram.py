@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from each_case import each_case
-from ibwire.base.histogram import Histogram
+from ibwire.base.histogram import Histogram, buckets, percentiles
 
 VALUES = st.lists(st.integers(0, 2**63 - 1) | st.integers(0, 5_000), max_size=50)
 
@@ -53,6 +53,21 @@ def test_percentiles_are_right_to_half_a_percent(values: list[int], percent: flo
     found = of(values).percentile(percent)
 
     assert found == pytest.approx(expected, rel=1 / 200, abs=0)
+
+
+@given(st.lists(VALUES, max_size=5), st.sampled_from((1, 25, 50, 99, 100)))
+def test_percentiles_of_many_histograms_are_those_of_each(
+    parts: list[list[int]], percent: int
+) -> None:
+    ordered = [np.sort(buckets(np.array(values, np.int64))) for values in parts]
+    ends = np.cumsum([len(each) for each in ordered], dtype=np.int64)
+    index = np.concatenate([np.zeros(0, np.int64), *ordered])
+    low, high = (np.array([least(v, default=0) for v in parts], np.int64) for least in (min, max))
+    starts = np.concatenate([[0], ends])[: len(parts)]
+
+    found = percentiles((index, np.ones_like(index), starts, ends), low, high, percent)
+
+    assert found == [of(values).percentile(percent) for values in parts]
 
 
 @given(VALUES, VALUES)

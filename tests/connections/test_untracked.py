@@ -59,6 +59,9 @@ def same(mine: Connection, its: Connection) -> None:
         one, other = mine.directions[end], its.directions[end]
         for name in {each.name for each in fields(one)} - {"congestion"}:
             assert getattr(one, name) == getattr(other, name), name
+        if mine.counted is not None:
+            counted, place = mine.counted
+            assert counted.figures([2 * place + end]) == [other.figures]
 
 
 def together(talks: Sequence[Talk]) -> list[Stamped]:
