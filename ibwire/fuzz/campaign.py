@@ -471,7 +471,7 @@ class Campaign:
         state, known = self.state, self.report.unchecked
         fields = fields_at_fault(difference)
         is_more = not set(fields) <= set(known) or has_other_payload(difference)
-        if set(fields).isdisjoint(known) or not (is_more or fields[1:]):
+        if set(fields).isdisjoint(known) or not (is_more or self._are_of_several(fields)):
             return difference
         left_out = known if is_more else [each for each in known if each != fields[0]]
         lenient = without_checking(state.profile, tuple(left_out))
@@ -480,6 +480,11 @@ class Campaign:
             return difference
         state.profile = lenient
         return found
+
+    def _are_of_several(self, fields: Sequence[str]) -> bool:
+        """Whether no finding has all of these fields."""
+        of_each = (fields_at_fault(each.difference) for each in self.report.findings)
+        return not any(set(fields) <= set(each) for each in of_each)
 
     def _short_enough(self, confirmed: Confirmed, difference: Difference) -> Case:
         """The shortest case; where time is short, one with the name of a finding will do."""

@@ -57,6 +57,23 @@ IMMEDIATE_OF_A_WRITE = Patch(
     "                imm_data=imm,\n",
     "                imm_data=imm ^ (opcode is WCOpcode.RECV_RDMA_WITH_IMM),\n",
 )
+REFUSED_WITH_ANOTHER_NAK = Patch(
+    "rc/responder.py",
+    "        self.replies.append(Reply(psn, self.msn, _NAK | code))\n",
+    "        if code == NakCode.REMOTE_ACCESS_ERROR:\n"
+    "            code = NakCode.INVALID_REQUEST\n"
+    "        self.replies.append(Reply(psn, self.msn, _NAK | code))\n",
+)
+LAST_WITHOUT_ITS_KEY = Patch(
+    "rc/receive.py",
+    "        elif packet.form.has_invalidate:\n",
+    "        elif packet.form.has_invalidate and packet.form.is_first:\n",
+)
+ONE_READ_LESS = Patch(
+    "rc/requester.py",
+    "        if plan.is_answered and sends.reads >= self.qp.attr.max_rd_atomic:\n",
+    "        if plan.is_answered and sends.reads >= self.qp.attr.max_rd_atomic - 1:\n",
+)
 
 SEND_FIRST = Packet(int(OpCode.RC_SEND_FIRST), length=256)
 INVALIDATING_LAST = Packet(int(OpCode.RC_SEND_LAST_WITH_INVALIDATE), length=5)
@@ -188,3 +205,33 @@ def test_an_ack_of_psn_0_is_at_the_wrap() -> None:
     )
 
     assert name.text.startswith("ACKNOWLEDGE (an ACK at the PSN wrap)")
+
+
+def test_another_path_mtu_does_not_explain_what_is_wrong_in_something_else() -> None:
+    """A WRITE of another path MTU is refused with the same NAK; here its key is wrong."""
+    name = named(
+        REFUSED_WITH_ANOTHER_NAK,
+        wrong(Packet(int(OpCode.RC_RDMA_WRITE_FIRST), length=1024), reth__rkey=("rkey", -4)),
+        connection=Connection(mtu=1024),
+    )
+
+    assert name.text.endswith("NAK INVALID_REQUEST instead of NAK REMOTE_ACCESS_ERROR")
+    assert name.rule.endswith("#remote-key")
+
+
+def test_two_wrong_parts_of_one_finding_are_not_named_one_by_one() -> None:
+    findings = found(LAST_WITHOUT_ITS_KEY, packets=2_000)
+
+    assert [each.bucket.partition(": ")[2] for each in findings] == [
+        "completion with another imm_data, flags"
+    ]
+
+
+def test_a_limit_of_many_reads_is_the_same_one_as_of_few() -> None:
+    """A case of more steps than other limits are tried on may be about the same limit."""
+    few, many = (
+        named(ONE_READ_LESS, *[ASKED] * limit, connection=Connection(max_rd_atomic=limit))
+        for limit in (2, 12)
+    )
+
+    assert few.group in many.wider

@@ -16,10 +16,17 @@ from ibwire.fuzz.judge.effects import RETRY_COUNT, RNR_RETRY
 from ibwire.fuzz.judge.variants import LONGEST, Trials, received
 
 
-def other_attribute(trials: Trials) -> tuple[str, int] | None:
-    """The attribute of which another value explains what a device does, and that value."""
+def other_attribute(trials: Trials, *, is_of_length: bool) -> tuple[str, int] | None:
+    """The attribute of which another value explains what a device does, and that value.
+
+    is_of_length: whether the case may be about the length of packets alone.
+    """
     case = trials.case
-    tried = [each for each in _others(case) if _may_explain(each, case, trials.difference)]
+    tried = [
+        each
+        for each in _others(case)
+        if _may_explain(each, case, trials.difference) and (is_of_length or each[0] != "mtu")
+    ]
     variants = [(replace(case, connection=_with(case, *each)), received) for each in tried]
     found = trials.first_that_shows(variants)
     return None if found is None else tried[found]
@@ -30,6 +37,18 @@ def rule_of(name: str, case: Case) -> str:
     if name == "mtu":
         return _SEGMENTATION if _lets_send(case) else _LENGTH
     return _RULES[name]
+
+
+def group_of(name: str) -> str:
+    """The group of findings that another value of an attribute explains."""
+    return f"another {name}"
+
+
+def group_of_long(case: Case, rule: str) -> tuple[str, ...]:
+    """That of the attribute which a rule is about, for a case too long for other values of it."""
+    if len(case.steps) <= LONGEST:
+        return ()
+    return tuple(group_of(name) for name, own in _RULES.items() if own == rule)
 
 
 def count_of_trials(case: Case) -> int:

@@ -21,6 +21,7 @@ from ibwire.fuzz.case import (
     Wait,
     packet_text,
 )
+from ibwire.fuzz.judge.attributes import group_of_long
 from ibwire.fuzz.judge.causes import AFTER_RNR_WAIT, cause_of, changed_number
 from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.concurrency import (
@@ -168,7 +169,8 @@ def _name_of(last: Step, case: Case, scene: Scene, profile: Profile) -> Name:
         return Name(text, part.rule, part.group)
     name = _of_several_causes(text, about, effect, scene, ignored)
     # Of a response that shows nothing a part may have been taken, or none of it.
-    return name if part is None else replace(name, wider=(*name.wider, part.group))
+    wider = (part.group,) if part is not None else group_of_long(case, name.rule)
+    return replace(name, wider=(*name.wider, *wider))
 
 
 def _of_several_causes(

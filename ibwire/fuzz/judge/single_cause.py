@@ -38,12 +38,12 @@ def single_cause(trials: Trials, abouts: Sequence[About]) -> SingleCause | None:
     if xrc_domain.takes_domain_of_pair(trials):
         as_if = ", as if its R_Key had to be of the domain of the queue pair"
         return SingleCause(xrc_domain.RULE, xrc_domain.GROUP, as_if=as_if)
-    if other := attributes.other_attribute(trials):
+    if other := attributes.other_attribute(trials, is_of_length=_is_of_length(abouts)):
         name, value = other
         rule = attributes.rule_of(name, trials.case)
         # Retries may be miscounted for many reasons, which are not a limit of their own.
         as_if = "" if name in attributes.RETRIES else f", as if {name} were {value}"
-        return SingleCause(rule, f"another {name}", as_if=as_if)
+        return SingleCause(rule, attributes.group_of(name), as_if=as_if)
     if position := kept_window.kept_at(trials):
         message = f"a SEND {position.name} with invalidate"
         as_if = f", as if {message} had left the window open"
@@ -54,6 +54,11 @@ def single_cause(trials: Trials, abouts: Sequence[About]) -> SingleCause | None:
         as_if = f", as if {about.what} had not come"
         return SingleCause(about.treatment or about.rule, f"{about.what}: passed over", as_if=as_if)
     return None
+
+
+def _is_of_length(abouts: Sequence[About]) -> bool:
+    """Whether nothing is wrong in a case but lengths: with another path MTU much goes otherwise."""
+    return all(not each.is_wrong or each.rule.endswith(_LENGTHS) for each in abouts)
 
 
 def partly_taken(trials: Trials, abouts: Sequence[About]) -> SingleCause | None:
@@ -79,3 +84,7 @@ def count_of_trials(case: Case) -> int:
         passed_over,
     )
     return sum(each.count_of_trials(case) for each in tried)
+
+
+_LENGTHS = ("-length", "#receive-too-short", "#segmentation")
+"""How the rules of lengths end."""
