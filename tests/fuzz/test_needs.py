@@ -31,6 +31,13 @@ CASES: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
         "a posted RDMA_WRITE: WRITE_FIRST instead of WRITE_ONLY, as if mtu were 1024",
         "segmentation",
     ),
+    (  # a smaller one would refuse it, too, but it is the room of its receive that counts
+        "receive-room-of-two-sges",
+        Connection(mtu=512, sges=4),
+        [Packet(int(OpCode.RC_SEND_ONLY), length=512)],
+        "SEND_ONLY (into a receive of several SGEs): NAK INVALID_REQUEST instead of ACK",
+        "receive-too-short",
+    ),
     (
         "reads-6-one-more",
         Connection(max_rd_atomic=6),

@@ -38,7 +38,7 @@ def single_cause(trials: Trials, abouts: Sequence[About]) -> SingleCause | None:
     if xrc_domain.takes_domain_of_pair(trials):
         as_if = ", as if its R_Key had to be of the domain of the queue pair"
         return SingleCause(xrc_domain.RULE, xrc_domain.GROUP, as_if=as_if)
-    if other := attributes.other_attribute(trials, is_of_length=_is_of_length(abouts)):
+    if other := attributes.other_attribute(trials, is_of_length=_is_of_length(trials.case, abouts)):
         name, value = other
         rule = attributes.rule_of(name, trials.case)
         # Retries may be miscounted for many reasons, which are not a limit of their own.
@@ -56,9 +56,16 @@ def single_cause(trials: Trials, abouts: Sequence[About]) -> SingleCause | None:
     return None
 
 
-def _is_of_length(abouts: Sequence[About]) -> bool:
-    """Whether nothing is wrong in a case but lengths: with another path MTU much goes otherwise."""
-    return all(not each.is_wrong or each.rule.endswith(_LENGTHS) for each in abouts)
+def _is_of_length(case: Case, abouts: Sequence[About]) -> bool:
+    """Whether nothing is wrong in a case but lengths, and no receive request limits those.
+
+    With another path MTU much goes otherwise; what fills a receive does so by its length, too.
+    """
+    if case.connection.sges > 1:
+        return False
+    return all(not each.is_wrong or each.rule.endswith(_LENGTHS) for each in abouts) and not any(
+        each.rule.endswith(_FILLS) for each in abouts
+    )
 
 
 def partly_taken(trials: Trials, abouts: Sequence[About]) -> SingleCause | None:
@@ -86,5 +93,6 @@ def count_of_trials(case: Case) -> int:
     return sum(each.count_of_trials(case) for each in tried)
 
 
-_LENGTHS = ("-length", "#receive-too-short", "#segmentation")
+_FILLS = "#receive-too-short"
+_LENGTHS = ("-length", "#segmentation")
 """How the rules of lengths end."""
