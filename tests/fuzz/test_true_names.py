@@ -40,6 +40,11 @@ SHORTER_WRITE_TAKEN = Patch(
     "            if size != rest or size > qp.mtu or packet.pad_count != -size & 3:\n",
     "            if size > rest or size > qp.mtu or packet.pad_count != -size & 3:\n",
 )
+LENGTH_OF_THE_LAST_PACKET = Patch(
+    "rc/responder.py",
+    "            self.receives.finish(packet, WCOpcode.RECV_RDMA_WITH_IMM, self._dma_len)\n",
+    "            self.receives.finish(packet, WCOpcode.RECV_RDMA_WITH_IMM, size)\n",
+)
 ONE_READ_MORE = Patch(
     "rc/requester.py",
     "        if plan.is_answered and sends.reads >= self.qp.attr.max_rd_atomic:\n",
@@ -235,3 +240,14 @@ def test_a_limit_of_many_reads_is_the_same_one_as_of_few() -> None:
     )
 
     assert few.group in many.wider
+
+
+def test_the_completion_of_a_held_packet_is_not_that_of_the_packet_after_it() -> None:
+    first = Packet(int(OpCode.RC_RDMA_WRITE_FIRST), length=256, fields={"reth.dma_len": 257})
+    last = Packet(int(OpCode.RC_RDMA_WRITE_LAST_WITH_IMMEDIATE), length=1, held=True)
+    too_short = Packet(int(OpCode.RC_SEND_FIRST))
+
+    name = named(LENGTH_OF_THE_LAST_PACKET, first, last, too_short)
+
+    assert name.text == "WRITE_LAST_WITH_IMMEDIATE: completion with another byte_len"
+    assert name.rule.endswith("#completion-fields")

@@ -53,9 +53,16 @@ def of_held(case: Case, difference: Difference) -> tuple[Case, Difference]:
         if expected == got:
             return case, difference
         difference = replace(difference, expected=expected, got=got)
+    return without_last(case.with_steps(case.steps[: number + 1])), replace(
+        difference, step=number - 1
+    )
+
+
+def without_last(case: Case) -> Case:
+    """A case that ends with its last packet but one, which was held until the last one."""
+    *earlier, before, _ = case.steps
     assert isinstance(before, Packet)
-    shorter = case.with_steps([*case.steps[: number - 1], replace(before, held=False)])
-    return shorter, replace(difference, step=number - 1)
+    return case.with_steps([*earlier, replace(before, held=False)])
 
 
 def place_of(scene: Scene, effect: Effect) -> About | None:

@@ -37,6 +37,7 @@ from ibwire.fuzz.judge.concurrency import (
     of_held,
     of_pair,
     place_of,
+    without_last,
 )
 from ibwire.fuzz.judge.effects import (
     ANOTHER_ORDER,
@@ -130,6 +131,8 @@ def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
     last, (case, difference) = case.steps[difference.step], of_held(case, difference)
     reference = Emulation(case.connection, profile)
     scene = Scene(reference, case, difference, profile)
+    if (earlier := scene.earlier_completion) is not None:
+        return name_of(without_last(case), earlier, profile)
     name = _name_of(last, case, scene, profile)
     psn = first_psn(scene)
     if psn is None or name.rule.endswith("#psn-order"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from ibwire.fuzz.case import (
     Case,
@@ -98,6 +99,8 @@ class Scene:
         """Whether each queue pair waits after an RNR NAK before the last step."""
         self.owners: dict[tuple[int, int], int] = {}
         """The queue pair of each work request before the last step, by queue and number."""
+        self._unpolled = 0, 0
+        """Completions of sends and of receives before the last step that are polled after it."""
         self._unsent: set[tuple[int, int | None]] = set()
         """PSN and NAK of each response that waits before the last step."""
         self.is_unstored = self.is_beyond = False
@@ -141,6 +144,7 @@ class Scene:
         ]
         self.waiting = [qp.sends.timers.rnr is not None for qp in reference.pairs]
         self.owners = _owners(reference)
+        self._unpolled = reference.unpolled
         self._unsent = {(each.psn, each.syndrome) for each in reference.qp.responder.replies}
         if isinstance(step, Packet):
             self.last_psn = reference.psn(step.psn[0]) + step.psn[1] & MASK
@@ -185,6 +189,24 @@ class Scene:
         """The packet before the last step, if it is answered together with that."""
         before = self.earlier[-1] if self.earlier else None
         return before if isinstance(before, Packet) and before.held else None
+
+    @property
+    def earlier_completion(self) -> Difference | None:
+        """The completion of a held packet alone, if it is the first that differs."""
+        difference = self.difference
+        if self.held is None or difference.kind is not Kind.COMPLETION:
+            return None
+        left = list(self._unpolled)
+        for expected, got in zip(difference.expected, difference.got, strict=False):
+            assert isinstance(expected, tuple)
+            queue = expected[0]
+            if not left[queue]:
+                return None
+            left[queue] -= 1
+            if expected != got:
+                step = difference.step - 1
+                return replace(difference, step=step, expected=[expected], got=[got])
+        return None
 
     def is_about_earlier(self, frame: bytes) -> bool:
         """Whether a response is to a request before the last packet, which came before it left."""

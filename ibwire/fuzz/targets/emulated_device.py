@@ -590,6 +590,12 @@ class Emulation:
         return self._window.qp_num == self.qp.number
 
     @property
+    def unpolled(self) -> tuple[int, int]:
+        """How many completions of sends, and of receives, wait to be polled."""
+        sends, receives = self._queues
+        return len(sends.entries), len(receives.entries)
+
+    @property
     def living(self) -> list[int]:
         """Numbers of the queue pairs that still take requests."""
         return [
