@@ -1,4 +1,4 @@
-"""What is wrong with the packets of a case, whatever a device does."""
+"""Which packets of a case have a fault, and which are said to have one that they have lost."""
 
 from __future__ import annotations
 
@@ -22,20 +22,25 @@ def fault_in(case: Case, place: int, profile: Profile) -> str:
 
 
 def without_old_faults(case: Case, original: Case, profile: Profile) -> Case:
-    """A minimised case whose packets say of no fault that they have lost.
+    """A minimised case in which no packet is said to have a fault that it has lost.
 
-    original: the case before, whose operators have said what is wrong with a packet.
+    original: the case before it was minimised, in which each packet has the fault that it is said
+    to have.
     """
     steps = list(case.steps)
     for place, step in enumerate(steps):
-        if isinstance(step, Packet) and step.why and _is_old(case, place, step, original, profile):
+        if (
+            isinstance(step, Packet)
+            and step.why
+            and _has_lost_fault(case, place, step, original, profile)
+        ):
             steps[place] = replace(step, why="")
     return case.with_steps(steps)
 
 
-def _is_old(case: Case, place: int, step: Packet, original: Case, profile: Profile) -> bool:
-    """Whether a packet is not wrong any more with what is said of it."""
-    if _lacks_company(step, case.steps[:place], case.steps):
+def _has_lost_fault(case: Case, place: int, step: Packet, original: Case, profile: Profile) -> bool:
+    """Whether a packet no longer has the fault that it is said to have."""
+    if _lacks_other_steps(step, case.steps[:place], case.steps):
         return True
     if any(_is_alike(step, each) for each in original.steps):
         return False
@@ -48,8 +53,8 @@ def _is_old(case: Case, place: int, step: Packet, original: Case, profile: Profi
     return not fault_in(case, place, profile)
 
 
-def _lacks_company(step: Packet, before: Sequence[Step], steps: Sequence[Step]) -> bool:
-    """Whether what is said of a packet is true with others only, and these are not there."""
+def _lacks_other_steps(step: Packet, before: Sequence[Step], steps: Sequence[Step]) -> bool:
+    """Whether a packet is at fault only together with other steps, which are not there."""
     if step.why in _OF_SEVERAL:
         return [isinstance(each, Packet) and each.why for each in steps].count(step.why) < 2
     if not isinstance(step, Mad):

@@ -176,8 +176,8 @@ def is_refuted(
     It does not count where the reference with the choice does the same.
     """
     own = [case for field_name, case in cases if field_name == name]
-    telling = [case for case in own if not _agrees(case, profile, replay)]
-    return bool(telling) and all(_agrees(case, other, replay) for case in own)
+    showing = [case for case in own if not _agrees(case, profile, replay)]
+    return bool(showing) and all(_agrees(case, other, replay) for case in own)
 
 
 def _singles(
