@@ -322,6 +322,22 @@ def test_completions_with_different_statuses_differ_in_kind() -> None:
     assert kind(flushed) == kind((0, 2, 5, 0, 0, 0, 0))
 
 
+def test_completions_that_differ_in_other_fields_are_of_another_kind_and_bucket() -> None:
+    """Each of them may be a fault of its own, however often another one was examined."""
+    due = (1, 1, 0, 128, 8, 0, 0)
+    others = [(1, 1, 0, 128, 9, 0, 0), (1, 1, 0, 128, 8, 1, 0)]
+    found = [Difference(0, Kind.COMPLETION, [due], [other]) for other in others]
+
+    kinds = [kind_of(each, WRITE) for each in found]
+
+    assert len(set(kinds)) == 2
+    assert [bucket_of(each, WRITE, "IDLE") for each in found] == [
+        "WRITE_ONLY in IDLE: completion (completion.byte_len)",
+        "WRITE_ONLY in IDLE: completion (completion.imm_data)",
+    ]
+    assert "effect: completion, completion.imm_data" in of_kind(kinds[1]).effects
+
+
 def test_a_kind_that_was_a_new_finding_comes_before_one_that_was_not() -> None:
     report = empty()
     report.note_examined(of_kind("in vain"), is_new=False)

@@ -92,7 +92,9 @@ def bucket_of(difference: Difference, step: Step, state: str) -> str:
         return f"{what} in {state}: another {got} ({', '.join(fields)})"
     if difference.kind == Kind.CRASH:
         return f"{what}: {one_line(difference.got[0])}"
-    return f"{what} in {state}: {difference.kind}"
+    fields = _fields_of_completion(difference)
+    kind = f"{difference.kind} ({', '.join(fields)})" if fields else str(difference.kind)
+    return f"{what} in {state}: {kind}"
 
 
 def one_line(thing: object) -> str:
@@ -132,10 +134,23 @@ def kind_of(difference: Difference, step: Step) -> str:
     words = [difference.kind, direction, _class_of(expected), _class_of(got)]
     if difference.kind == Kind.COMPLETION:
         words += map(_statuses, (difference.expected, difference.got))
+        words += _fields_of_completion(difference)
     if expected == got:
         fields = {each for answer in wrong_fields(difference) for each in answer}
         words += sorted(f"{part}.{name}" for part, name in fields)
     return ", ".join(words)
+
+
+def _fields_of_completion(difference: Difference) -> list[str]:
+    """The fields in which the first wrong completion of a queue pair differs, if not its status."""
+    is_of_queue = all(
+        isinstance(each, tuple) and each[0] in _QUEUES
+        for each in (*difference.expected, *difference.got)
+    )
+    if difference.kind != Kind.COMPLETION or not is_of_queue:
+        return []
+    fields = fields_at_fault(difference)
+    return [] if "completion.status" in fields else fields
 
 
 def _statuses(completions: Sequence[object]) -> str:
@@ -264,6 +279,9 @@ def _wrong_fields(one: object, other: object) -> Iterator[tuple[str, str]]:
             if not is_derived and getattr(expected, entry.name) != getattr(got, entry.name):
                 yield part, entry.name
 
+
+_QUEUES = (0, 1)
+"""The first part of completions: of sends and of receives; events have another one."""
 
 _XRC = "XRC_"
 """What the opcodes of XRC begin with."""
