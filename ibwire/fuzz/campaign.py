@@ -221,11 +221,14 @@ class Campaign:
         first, report, history = self.next_case, self.report, self._testbed.history
         is_clean = True
         while is_clean and report.cases < HISTORY:
-            case, difference, _ = self._carried_out(ENDLESS)
+            try:
+                case, difference, _ = self._carried_out(ENDLESS)
+                if difference is None:
+                    history.append(case)
+            except RunsAway:
+                history.clear()  # the other campaign will see it
             self.state.next_case += 1
             report.cases += 1
-            if difference is None:
-                history.append(case)
             is_clean = len(history) == report.cases  # new devices begin another history
             if is_stale():
                 return None
@@ -261,12 +264,7 @@ class Campaign:
             return None
         found = None
         try:
-            case, difference, before = self._carried_out(budget)
-            if difference is None:
-                testbed.history.append(case)
-            else:
-                confirmed = testbed.confirm(state, case, difference, before)
-                found = self._judged(confirmed) if confirmed is not None else None
+            found = self._found_in_next(budget)
             testbed.end_case(state, found, is_last=state.report.packets >= budget)
         except CaseError as error:
             testbed.refuse(error)
@@ -275,6 +273,24 @@ class Campaign:
         finally:
             testbed.leave()
         return found
+
+    def _found_in_next(self, budget: int) -> Finding | None:
+        """What the next case shows; a case without end on the reference is counted as unstable."""
+        testbed, state, report = self._testbed, self.state, self.report
+        before = state.profile, report.taken
+        try:
+            case, difference, state_before = self._carried_out(budget)
+            if difference is None:
+                testbed.history.append(case)
+                return None
+            confirmed = testbed.confirm(state, case, difference, state_before)
+            return self._judged(confirmed) if confirmed is not None else None
+        except RunsAway as error:  # with what the reference has taken over from the device, perhaps
+            state.profile, report.taken = before
+            report.count_unstable(f"the reference does not come to rest: {error}")
+            report.packets += 1  # the last one; a run of such cases ends, too
+            testbed.reset()
+            return None
 
     def _begin_case(self) -> bool:
         """Prepare the device for another case; returns whether it is there, else it is given up."""

@@ -35,7 +35,7 @@ from ibwire.fuzz.case import (
 )
 from ibwire.fuzz.coverage import Coverage
 from ibwire.fuzz.judge.choices import CHOICES
-from ibwire.fuzz.judge.comparison import Difference, Kind, crash
+from ibwire.fuzz.judge.comparison import Difference, ExactComparison, Kind, crash
 from ibwire.fuzz.judge.findings import Finding, kind_of, signature
 from ibwire.fuzz.judge.profiles import profile_of
 from ibwire.fuzz.report import Postponed, Report, RunState, Search
@@ -840,3 +840,28 @@ def test_silence_gives_up_a_request_exactly_when_its_retries_are_over(seed: int)
     statuses = [completion[2] for completion in device.completions() if completion[0] == 0]
     assert len(steps) in (1, 2, 3)
     assert statuses == ([12] if len(steps) > 1 else [])
+
+
+def test_a_case_without_end_on_the_reference_does_not_end_the_run() -> None:
+    """It may have taken something over from the device; the cases behind it are carried out."""
+
+    class Endless(EmulatorTestbed):
+        def connect(self, connection: Connection, profile: Profile) -> ExactComparison:
+            comparison = super().connect(connection, profile)
+            receive = comparison.reference.receive
+
+            def never_stops(frame: Frame) -> None:
+                receive(frame)
+                if comparison.reference.qp.responder.resources:
+                    raise RunsAway("more than 512 packets")
+
+            comparison.reference.receive = never_stops  # type: ignore[method-assign]
+            return comparison
+
+    steps = [WRITE, READ, WRITE]
+    campaign = Campaign(Endless(Emulation), lambda number: Scripted(steps[number]), explains=False)
+
+    assert list(campaign.run(3)) == []
+    report = campaign.report
+    assert (report.cases, report.packets) == (3, 3)
+    assert report.unstable == {"the reference does not come to rest: more than 512 packets": 1}
