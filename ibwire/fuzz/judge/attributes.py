@@ -51,12 +51,6 @@ def group_of_long(case: Case, rule: str) -> tuple[str, ...]:
     return tuple(group_of(name) for name, own in _RULES.items() if own == rule)
 
 
-def count_of_trials(case: Case) -> int:
-    """How many references are tried at most on a case."""
-    others = len(list(_others(case)))
-    return 1 + others if others else 0
-
-
 def _may_explain(other: tuple[str, int], case: Case, difference: Difference) -> bool:
     """Whether a limit is lower, or a device does something: silence may have another reason."""
     name, value = other

@@ -7,7 +7,7 @@ not sent. All of that has one cause, which is named after the response.
 from __future__ import annotations
 
 from ibwire.base.node import Frame
-from ibwire.fuzz.case import Case, Packet, Step
+from ibwire.fuzz.case import Packet, Step
 from ibwire.fuzz.judge.variants import LONGEST, Deliver, Trials
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire_layers.opcodes import INFO
@@ -23,12 +23,6 @@ def ignored_response(trials: Trials) -> int | None:
     places = [place for place, step in enumerate(trials.steps) if _is_response(step)][::-1]
     found = trials.first_that_shows([(trials.case, _all_but(place)) for place in places])
     return None if found is None else places[found]
-
-
-def count_of_trials(case: Case) -> int:
-    """How many references are tried at most on a case."""
-    responses = sum(map(_is_response, case.steps)) if len(case.steps) <= LONGEST else 0
-    return 1 + responses if responses else 0
 
 
 def _all_but(place: int) -> Deliver:

@@ -30,11 +30,6 @@ def kept_at(trials: Trials) -> Position | None:
     return None if found is None else _POSITIONS[found]
 
 
-def count_of_trials(case: Case) -> int:
-    """How many references are tried at most on a case."""
-    return 1 + len(_POSITIONS) if _may_be_tried(case) else 0
-
-
 def _may_be_tried(case: Case) -> bool:
     """Whether a short case has a SEND with invalidate before its last step."""
     earlier = case.steps[:-1]

@@ -7,7 +7,7 @@ differs. Findings of one group probably have one cause.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ibwire.fuzz.case import (
     Case,
@@ -119,6 +119,8 @@ class Name:
     """Other groups that it may belong to, such as that without what came before the last step."""
     causes: tuple[str, ...] = ()
     """Beside the group: those with one of them in common probably have one cause, too."""
+    cost: int = field(default=0, compare=False)
+    """What references have cost that were tried for it, in steps that take as long."""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -133,7 +135,8 @@ def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
     scene = Scene(reference, case, difference, profile)
     if (earlier := scene.earlier_completion) is not None:
         return name_of(without_last(case), earlier, profile)
-    name = _name_of(last, case, scene, profile)
+    trials = Trials(case, difference, profile)
+    name = replace(_name_of(last, case, scene, trials), cost=trials.cost)
     psn = first_psn(scene)
     if psn is None or name.rule.endswith("#psn-order"):
         return name
@@ -142,7 +145,7 @@ def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
     )
 
 
-def _name_of(last: Step, case: Case, scene: Scene, profile: Profile) -> Name:
+def _name_of(last: Step, case: Case, scene: Scene, trials: Trials) -> Name:
     """The name, whatever the first PSN. last: the last step, as it is in the whole case."""
     difference = scene.difference
     step, effect = scene.step, of_pair(scene, effect_of(difference))
@@ -160,7 +163,6 @@ def _name_of(last: Step, case: Case, scene: Scene, profile: Profile) -> Name:
     if difference.kind is Kind.CRASH:
         return _of_crash(text, about, effect, step)
     abouts = [each for _, each in scene.subjects]
-    trials = Trials(case, difference, profile)
     if cause := single_cause(trials, abouts):
         text = f"{_described(step, scene.about)}{cause.after}: {effect.text}{cause.as_if}"
         return Name(text, cause.rule, cause.group)

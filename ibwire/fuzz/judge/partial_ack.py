@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ibwire.base.node import Frame
-from ibwire.fuzz.case import Case, Packet, Step
+from ibwire.fuzz.case import Case, Packet, Post, Step
 from ibwire.fuzz.judge.request_names import headers
 from ibwire.fuzz.judge.variants import LONGEST, Deliver, Trials
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.vocabulary.binding import emulated_binding
+from ibwire.rc.plan import PLANS
+from ibwire.rc.work import WROpcode
 from ibwire_layers import syndrome as aeth
 from ibwire_layers.opcodes import INFO, OpCode, Operation
 from ibwire_layers.psn import HALF, MASK
@@ -40,13 +42,13 @@ def taken_part(trials: Trials) -> tuple[int, str] | None:
     return None if found is None else (tried[found][2], tried[found][0])
 
 
-def count_of_trials(case: Case) -> int:
-    """How many references are tried at most on a case."""
-    return 1 + len(_PARTS) * len(_responses(case.steps)) if _may_be_tried(case) else 0
-
-
 def _may_be_tried(case: Case) -> bool:
-    return len(case.steps) <= LONGEST and bool(_responses(case.steps))
+    """Whether a short case lets the device send several packets, and one that an ACK completes."""
+    mtu = case.connection.mtu
+    posts = [each for each in case.steps if isinstance(each, Post)]
+    plain = [each for each in posts if PLANS[WROpcode(each.opcode)].is_segmented]
+    is_several = len(posts) > 1 or any(each.length > mtu for each in plain)
+    return len(case.steps) <= LONGEST and bool(plain) and is_several
 
 
 def _responses(steps: Sequence[Step]) -> list[int]:

@@ -27,11 +27,6 @@ def passed_over(trials: Trials) -> int | None:
     return None if found is None else places[found]
 
 
-def count_of_trials(case: Case) -> int:
-    """How many references are tried at most on a case."""
-    return 1 + len(_beginnings(case.steps[:-1])) if _may_be_tried(case) else 0
-
-
 def _may_be_tried(case: Case) -> bool:
     is_short = case.connection.service == "UC" and len(case.steps) <= LONGEST
     return is_short and len(_beginnings(case.steps[:-1])) > 1

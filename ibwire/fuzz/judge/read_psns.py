@@ -43,11 +43,6 @@ def miscounted_read(trials: Trials) -> str:
     return "" if found is None else _COUNTS[found].what
 
 
-def count_of_trials(case: Case) -> int:
-    """How many references are tried at most on a case."""
-    return 1 + len(_COUNTS) if _may_be_tried(case) else 0
-
-
 def _may_be_tried(case: Case) -> bool:
     """Whether a short case has a READ before its last step."""
     return len(case.steps) <= LONGEST and any(_reads(case.steps[:-1]))

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from ibwire.fuzz.case import Case
 from ibwire.fuzz.judge import (
     attributes,
-    ignored_response,
     kept_window,
     partial_ack,
     passed_over,
@@ -77,20 +76,6 @@ def partly_taken(trials: Trials, abouts: Sequence[About]) -> SingleCause | None:
     what = "it" if place == len(abouts) - 1 else abouts[place].what
     as_if = f", as if {what} acknowledged {part}"
     return SingleCause(partial_ack.RULE, partial_ack.GROUP, as_if=as_if)
-
-
-def count_of_trials(case: Case) -> int:
-    """How many references are tried at most on a case, to name what it shows."""
-    tried = (
-        ignored_response,
-        read_psns,
-        xrc_domain,
-        attributes,
-        kept_window,
-        partial_ack,
-        passed_over,
-    )
-    return sum(each.count_of_trials(case) for each in tried)
 
 
 _FILLS = "#receive-too-short"

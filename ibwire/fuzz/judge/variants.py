@@ -18,6 +18,9 @@ from ibwire.rc.profile import Profile
 LONGEST = 10
 """Steps of a case of which variants are tried."""
 
+NEW_REFERENCE = 10
+"""Steps that are carried out in the time in which a reference is made."""
+
 Outcome = tuple[
     Sequence[object], Sequence[object], Sequence[tuple[int, ...]], Sequence[object], bytes
 ]
@@ -39,6 +42,8 @@ class Trials:
         self._profile = profile
         self._whole: list[tuple[Frame | None, Outcome]] | None = None
         """What the reference does in which nothing is changed."""
+        self.cost = 0
+        """What all references have cost so far, in steps that take as long."""
 
     def first_that_shows(self, variants: Sequence[Variant]) -> int | None:
         """The number of the first variant in which the reference does what the device does in the
@@ -48,6 +53,7 @@ class Trials:
             return None
         try:
             if self._whole is None:
+                self.cost += NEW_REFERENCE + len(self.steps)
                 self._whole = list(_outcomes(self.case, self.steps, self._profile))
         except RunsAway:
             return None
@@ -59,11 +65,14 @@ class Trials:
         case, deliver = variant
         frames = [frame for frame, _ in whole]
         *before, (_, last) = whole
+        self.cost += NEW_REFERENCE
         try:
             outcomes = _outcomes(case, self.steps, self._profile, deliver, frames)
             for _, right in before:
+                self.cost += 1
                 if next(outcomes)[1] != right:
                     return False
+            self.cost += 1
             return _shows(next(outcomes)[1], last, self.difference)
         except RunsAway:
             return False

@@ -7,7 +7,6 @@ that a request names.
 from __future__ import annotations
 
 from ibwire.base.node import Frame
-from ibwire.fuzz.case import Case
 from ibwire.fuzz.judge.variants import LONGEST, Trials
 from ibwire.fuzz.targets.emulated_device import Emulation
 
@@ -17,14 +16,10 @@ RULE = "IBA A14; docs/reference/transport.md#xrc"
 
 def takes_domain_of_pair(trials: Trials) -> bool:
     """Whether the reference does what the device does, if it takes that domain."""
-    if count_of_trials(trials.case) == 0:
+    case = trials.case
+    if case.connection.service != "XRC_RECV" or len(case.steps) > LONGEST:
         return False
-    return trials.first_that_shows([(trials.case, _in_domain_of_pair)]) is not None
-
-
-def count_of_trials(case: Case) -> int:
-    """How many references are tried at most on a case."""
-    return 2 if case.connection.service == "XRC_RECV" and len(case.steps) <= LONGEST else 0
+    return trials.first_that_shows([(case, _in_domain_of_pair)]) is not None
 
 
 def _in_domain_of_pair(reference: Emulation, number: int, frame: Frame) -> None:

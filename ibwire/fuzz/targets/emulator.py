@@ -36,7 +36,7 @@ from ibwire.fuzz.judge.naming import Name, name_of
 from ibwire.fuzz.judge.profiles import unchecked_by
 from ibwire.fuzz.judge.replays import Replays
 from ibwire.fuzz.judge.scene import state_before
-from ibwire.fuzz.judge.single_cause import count_of_trials
+from ibwire.fuzz.judge.variants import NEW_REFERENCE
 from ibwire.fuzz.judge.witnesses import WITNESSES
 from ibwire.fuzz.minimise import Shows, condense, minimise
 from ibwire.fuzz.report import HISTORY, Postponed, Report, RunState
@@ -73,7 +73,7 @@ DOUBTS = 3
 ALWAYS = 1 << 30
 """For devices that keep something of earlier connections: every such case is compared."""
 
-TWO_DEVICES = 20
+TWO_DEVICES = 2 * NEW_REFERENCE
 """Steps that are carried out in the time in which two new devices are made."""
 
 RECONNECTION = 8
@@ -224,13 +224,13 @@ class EmulatorTestbed(Testbed):
         return self._named[3]
 
     def _new_name(self, state: RunState, case: Case, left: Difference) -> Name:
-        references = 2 + (count_of_trials(case) if self.vocabulary is QUEUE_PAIR else 0)
-        self.explained += references * (TWO_DEVICES // 2 + len(case.steps))
+        self.explained += 2 * (NEW_REFERENCE + len(case.steps))
         if self.vocabulary is CONNECTION_MANAGER:
             reference = self.vocabulary.reference(case.connection, state.profile)
             before = state_before(reference, case, left.step)
             return manager_name(left, case.steps[: left.step + 1], before)
         name = name_of(case, left, state.profile)
+        self.explained += name.cost
         devices = self._ack_timer.devices
         is_of_timer = self._ack_timer.explains(case, left, state.profile)
         devices = self._ack_timer.devices - devices
