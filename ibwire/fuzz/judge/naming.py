@@ -199,7 +199,8 @@ def _of_several_causes(
         rule = both(RNR_WAIT.rule, response.rule)
         return Name(text, rule, group, causes=(AFTER_RNR_WAIT,))
     if _lacks_retry(scene, effect):
-        return Name(f"{text}: {effect.text}", RETRY_COUNT, f"{about.what}: retries")
+        group, cause = f"{about.what}: retries", f"retries: {effect.group}"
+        return Name(f"{text}: {effect.text}", RETRY_COUNT, group, causes=(cause,))
     if _lacks_rnr_retry(scene, effect):
         text = f"{_step_text(step)} ({RNR_WAIT.what})"
         return Name(f"{text}: {effect.text}", RNR_RETRY, "RNR retries")
@@ -301,9 +302,15 @@ def _lacks_retry(scene: Scene, effect: Effect) -> bool:
     missing = missing_frame(scene.difference)
     if missing is None or effect.group != "no answer":
         return False
+    is_limited |= scene.uses_all_retries
     if isinstance(scene.step, Wait):  # one or two are enough where the timer is at fault
         is_limited |= scene.retransmissions(missing) > ENOUGH
-    return is_limited and isinstance(scene.step, Packet | Wait) and scene.is_sent_before(missing)
+        return is_limited and scene.is_sent_before(missing)
+    if not is_limited or not isinstance(scene.step, Packet):
+        return False
+    # One that has given up does not acknowledge, either.
+    due = [missing] if scene.difference.got else scene.difference.expected
+    return any(scene.is_sent_before(each) for each in due if isinstance(each, bytes))
 
 
 def _lacks_rnr_retry(scene: Scene, effect: Effect) -> bool:

@@ -47,9 +47,12 @@ def about(reference: Emulation, packet: Packet, psn: int) -> About | None:
     syndrome = packet.fields.get("aeth.syndrome", aeth.INVALID_CREDITS)
     kind = aeth.kind(syndrome & 0xFF) if isinstance(syndrome, int) else AckKind.ACK
     is_plain = info.operation is Operation.ACKNOWLEDGE
-    if is_plain and _is_reserved(packet, kind):
-        return _RESERVED_INSIDE if kind is AckKind.NAK and psn != wqe.first_psn else _RESERVED
-    if any(each.plan.is_answered for each in started[: started.index(wqe)]):
+    is_behind = any(each.plan.is_answered for each in started[: started.index(wqe)])
+    if is_plain and _is_reserved(packet, kind) and not (is_behind and kind is AckKind.NAK):
+        if kind is not AckKind.NAK or psn == started[0].first_psn:
+            return _RESERVED
+        return _RESERVED_INSIDE if psn != wqe.first_psn else _RESERVED_BEHIND
+    if is_behind:
         return _BEHIND
     if wqe.plan.operation is Operation.READ and ahead and psn != wqe.first_psn:
         return _GAP
@@ -201,6 +204,9 @@ _RESERVED = About(
     "IBA 9.7.6; docs/reference/transport.md#aeth",
     is_ignored=True,
 )
+_RESERVED_BEHIND = replace(_RESERVED, is_ignored=False)
+"""It acknowledges what came before, as any NAK does."""
+
 _RESERVED_INSIDE = replace(_RESERVED, what=f"{_RESERVED.what} {INSIDE_MESSAGE}", is_ignored=False)
 """As a NAK it acknowledges what is before it."""
 _RNR_INSIDE = About(

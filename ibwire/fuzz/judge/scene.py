@@ -95,6 +95,10 @@ class Scene:
         """How often the ACK timer of each queue pair has expired in the waits just before the last
         step: a packet or request before those may have changed it.
         """
+        self.uses_all_retries = False
+        """Whether the ACK timer of a queue pair has expired as often before the last step as it may
+        for one request.
+        """
         self.waiting: list[bool] = []
         """Whether each queue pair waits after an RNR NAK before the last step."""
         self.owners: dict[tuple[int, int], int] = {}
@@ -142,6 +146,8 @@ class Scene:
         self.timeouts = [
             qp.counters.timeouts - count for qp, count in zip(reference.pairs, before, strict=True)
         ]
+        retries = max(qp.counters.timeouts for qp in reference.pairs)
+        self.uses_all_retries = 0 < self.connection.retry_cnt <= retries
         self.waiting = [qp.sends.timers.rnr is not None for qp in reference.pairs]
         self.owners = _owners(reference)
         self._unpolled = reference.unpolled
