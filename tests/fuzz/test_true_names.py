@@ -45,6 +45,24 @@ LENGTH_OF_THE_LAST_PACKET = Patch(
     "            self.receives.finish(packet, WCOpcode.RECV_RDMA_WITH_IMM, self._dma_len)\n",
     "            self.receives.finish(packet, WCOpcode.RECV_RDMA_WITH_IMM, size)\n",
 )
+ATOMIC_RESULT_REVERSED = Patch(
+    "rc/completer.py",
+    'original = packet.original.to_bytes(8, "little")  # memory is in host order',
+    'original = packet.original.to_bytes(8, "big")',
+)
+RETRIES_NOT_RESTORED = Patch(
+    "rc/send_queue.py",
+    "        self.retries = attr.retry_cnt\n"
+    "        self.rnr_retries = attr.rnr_retry\n"
+    "        self.probing = False\n",
+    "        self.rnr_retries = attr.rnr_retry\n        self.probing = False\n",
+)
+NAKS_COMPLETE_NOTHING = Patch(
+    "rc/completer.py",
+    "        if not self.acknowledge_before(habits.acknowledged_by_nak(sends, psn), now):\n"
+    "            return\n        if code == NakCode.PSN",
+    "        if code == NakCode.PSN",
+)
 ONE_READ_MORE = Patch(
     "rc/requester.py",
     "        if plan.is_answered and sends.reads >= self.qp.attr.max_rd_atomic:\n",
@@ -251,3 +269,43 @@ def test_the_completion_of_a_held_packet_is_not_that_of_the_packet_after_it() ->
 
     assert name.text == "WRITE_LAST_WITH_IMMEDIATE: completion with another byte_len"
     assert name.rule.endswith("#completion-fields")
+
+
+def test_what_a_send_shows_of_a_response_has_the_cause_of_that() -> None:
+    asked = Post(int(WROpcode.ATOMIC_CMP_AND_SWP))
+    answer = wrong(
+        Packet(int(OpCode.RC_ATOMIC_ACKNOWLEDGE), ("una", 0)),
+        atomicacketh__orig=0x102030405060708,
+    )
+    at_once = named(ATOMIC_RESULT_REVERSED, asked, answer)
+    sent = Post(int(WROpcode.SEND), 4096)
+    later = named(ATOMIC_RESULT_REVERSED, asked, answer.altered(held=True), sent)
+
+    assert later.text == "a posted SEND after ATOMIC_ACKNOWLEDGE: SEND_FIRST with other data"
+    assert later.rule.endswith("#atomics")
+    assert set(at_once.causes) & set(later.causes)
+
+
+def test_a_device_that_has_used_up_its_retries_breaks_the_rule_of_those() -> None:
+    ack = Packet(ACK, ("una", 0))
+    name = named(
+        RETRIES_NOT_RESTORED,
+        *[Post(int(WROpcode.SEND)), Wait(8_020_000_000), ack],
+        *[Post(int(WROpcode.ATOMIC_WRITE)), ack],
+        connection=Connection(timeout=8),
+    )
+
+    assert name.text.endswith("nothing instead of ATOMIC_WRITE")
+    assert name.rule.endswith("#retry-count")
+
+
+def test_a_reserved_nak_behind_a_read_is_an_implied_nak() -> None:
+    name = named(
+        NAKS_COMPLETE_NOTHING,
+        Post(int(WROpcode.ATOMIC_WRITE)),
+        Post(int(WROpcode.RDMA_READ)),
+        wrong(Packet(ACK, ("una", 1)), aeth__syndrome=0x64),
+    )
+
+    assert name.text.startswith("ACKNOWLEDGE (a response behind an unanswered READ or atomic)")
+    assert name.rule.endswith("#implied-nak")

@@ -14,7 +14,7 @@ from ibwire.fuzz.judge.concurrency import DUPLICATE_RULES
 from ibwire.fuzz.judge.effects import GAP_NAK, OF_FIELD, Effect, parsed
 from ibwire.fuzz.judge.findings import PARTS_OF_COMPLETION, first_verdicts, part_of
 from ibwire.fuzz.judge.request_names import UC_BEGINS
-from ibwire.fuzz.judge.scene import RNR_WAIT, Scene
+from ibwire.fuzz.judge.scene import RNR_WAIT, Scene, stores_response
 from ibwire.fuzz.judge.subject import About
 from ibwire.rc.work import WCOpcode
 from ibwire_layers.opcodes import INFO, Operation
@@ -38,8 +38,9 @@ def cause_of(scene: Scene, effect: Effect, about: About) -> Cause:
         return _of_completion(scene, effect)
     if scene.service == "UC" and scene.has_wrong and "wr_id" in effect.group.split():
         return Cause(("the receive request after a dropped message of UC",))
-    if effect.group == "data" and scene.held is not None:
-        return Cause((f"other bytes among those of a {_operation(scene.held)}",))
+    storing = scene.held or scene.storing
+    if effect.group == "data" and storing is not None:
+        return Cause((f"other bytes among those of a {_operation(storing)}",))
     if scene.difference.kind is Kind.MEMORY and _stores_otherwise(scene):
         where = "behind" if scene.is_beyond else "among"
         return Cause((f"other bytes {where} those of a {_operation(scene.step)}",))
@@ -83,7 +84,8 @@ def _stores_otherwise(scene: Scene) -> bool:
     Not where it stores none at all, or should.
     """
     info = INFO.get(scene.step.opcode) if isinstance(scene.step, Packet) else None
-    is_stored = info is not None and info.operation in (Operation.SEND, Operation.WRITE)
+    is_request = info is not None and info.operation in (Operation.SEND, Operation.WRITE)
+    is_stored = is_request or (isinstance(scene.step, Packet) and stores_response(scene.step))
     return is_stored and not (scene.stores_nothing or scene.is_dropped)
 
 

@@ -390,7 +390,14 @@ def _of_right(text: str, about: About, effect: Effect, scene: Scene) -> Name:
     if stored:
         text = f"{text} after {_step_text(scene.earlier[-1])}"
         cause = cause_of(scene, effect, about)
-        return Name(f"{text}: {effect.text}", stored, _READ_MEMORY, causes=cause.own)
+        return Name(f"{text}: {effect.text}", stored, _SHOWN_MEMORY, causes=cause.own)
+    storing = scene.storing if effect.group == "data" else None
+    if storing is not None:
+        text = f"{text} after {_step_text(storing)}"
+        cause = cause_of(scene, effect, about)
+        is_read = INFO[storing.opcode].operation is Operation.READ_RESPONSE
+        rule = _RESPONSES if is_read else _ATOMICS
+        return Name(f"{text}: {effect.text}", rule, _SHOWN_MEMORY, causes=cause.own)
     before = _cause(scene, effect)
     if before is None and scene.breaks_another_pair and isinstance(step, Packet | Post):
         before = BROKEN
@@ -715,7 +722,7 @@ _WRITE_LENGTH = f"C9-93; {_TRANSPORT}write-length"
 _BYTES = ("memory", "data")
 """What was stored is wrong in memory, or in a packet that is sent then."""
 
-_READ_MEMORY = "memory that a READ returns"
+_SHOWN_MEMORY = "memory that a later packet shows"
 
 _LATER_NAKS = ("RNR NAK", "NAK REMOTE_ACCESS")
 """Of checks that come after that of the opcode: who sends them has passed over that one."""
@@ -728,12 +735,15 @@ _OF_NAK = {
 }
 """What a NAK says, which may be false; an invalid request may be one for many reasons."""
 
+_RESPONSES = f"IBA 9.7.6; {_TRANSPORT}responses"
+_ATOMICS = f"IBA 9.4.5; {_TRANSPORT}atomics"
+
 _RULES_OF_RIGHT = {
     f"IBA 9.7.5; {_TRANSPORT}ack-due": ACK_DUE,
     f"IBA 9.7.5; {_TRANSPORT}write-length": ACK_DUE,
     INVALIDATE.rule: ACK_DUE,
     f"IBA 9.7.5; {_TRANSPORT}response-kinds": f"IBA 9.7.5; {_TRANSPORT}response-kinds",
-    f"IBA 9.4.5; {_TRANSPORT}atomics": f"IBA 9.4.5; {_TRANSPORT}atomics",
+    _ATOMICS: _ATOMICS,
     f"IBA A19; {_TRANSPORT}atomic-write": f"IBA A19; {_TRANSPORT}atomic-write",
 }
 """For what a right request is about, the rule that says how it is answered."""

@@ -109,6 +109,16 @@ class Scene:
         """PSN and NAK of each response that waits before the last step."""
         self.is_unstored = self.is_beyond = False
         """Whether memory was to be written and is as it was; whether the reverse."""
+        content = self._walk()
+        changed = count_of_others(content, reference.memory) if content else 0
+        self.is_dropped = self.is_unstored and difference.size == changed
+        """Whether no byte was written of those that were to be: misplaced ones differ besides."""
+        self.stores_nothing = bool(content) and reference.memory == content
+        """Whether memory differs although none was to be written."""
+
+    def _walk(self) -> bytes:
+        """Go through the steps; returns the memory before the last one where memory differs."""
+        reference, difference, case = self.reference, self.difference, self._case
         content = b""
         received: About | None = None
         binding = emulated_binding(case.connection.version)
@@ -131,11 +141,7 @@ class Scene:
             reference.prepare(each)
 
         reference.prepare(self.step)
-        changed = count_of_others(content, reference.memory) if content else 0
-        self.is_dropped = self.is_unstored and difference.size == changed
-        """Whether no byte was written of those that were to be: misplaced ones differ besides."""
-        self.stores_nothing = bool(content) and reference.memory == content
-        """Whether memory differs although none was to be written."""
+        return content
 
     def _keep_state(self, step: Step, timeouts: list[int]) -> None:
         """Keep the state of the queue pairs before the last step. timeouts: before the waits."""
@@ -195,6 +201,16 @@ class Scene:
         """The packet before the last step, if it is answered together with that."""
         before = self.earlier[-1] if self.earlier else None
         return before if isinstance(before, Packet) and before.held else None
+
+    @property
+    def storing(self) -> Packet | None:
+        """The last response before a posted request that stores what the request may send."""
+        if not isinstance(self.step, Post) or not self.is_short:
+            return None
+        found = [
+            each for each in self.earlier if isinstance(each, Packet) and stores_response(each)
+        ]
+        return found[-1] if found else None
 
     @property
     def earlier_completion(self) -> Difference | None:
@@ -393,6 +409,15 @@ def _nak_of(packet: WholePacket) -> int | None:
     header = packet.extension(AETH)
     is_nak = header is not None and aeth.kind(header.syndrome) is not AckKind.ACK
     return header.syndrome if header is not None and is_nak else None
+
+
+def stores_response(packet: Packet) -> bool:
+    """Whether a packet is a response whose data are stored."""
+    info = INFO.get(packet.opcode)
+    return info is not None and info.operation in _STORED_RESPONSES
+
+
+_STORED_RESPONSES = (Operation.READ_RESPONSE, Operation.ATOMIC_ACKNOWLEDGE)
 
 
 def _is_read(packet: Packet) -> bool:
