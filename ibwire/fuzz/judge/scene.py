@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from ibwire.fuzz.case import (
     Case,
@@ -486,12 +487,9 @@ def walk(reference: Emulation, case: Case, last: int) -> Iterator[Step]:
         _advance(reference, binding, step)
 
 
-def state_before(reference: Emulation, case: Case, last: int) -> str:
-    """The state before a step of a case."""
-    state = reference.state
-    for _ in walk(reference, case, last):
-        state = reference.state
-    return state
+def bring_to(reference: Emulation, case: Case, last: int) -> None:
+    """Let a reference carry out the steps of a case before one, and be about that."""
+    next(islice(walk(reference, case, last), last, None))
 
 
 def _about(reference: Emulation, step: Step, received: About | None) -> About:

@@ -35,17 +35,18 @@ from ibwire.fuzz.judge.findings import (
 from ibwire.fuzz.judge.naming import Name, name_of
 from ibwire.fuzz.judge.profiles import unchecked_by
 from ibwire.fuzz.judge.replays import Replays
-from ibwire.fuzz.judge.scene import state_before
+from ibwire.fuzz.judge.scene import bring_to
 from ibwire.fuzz.judge.variants import NEW_REFERENCE
 from ibwire.fuzz.judge.witnesses import WITNESSES
 from ibwire.fuzz.minimise import Shows, condense, minimise
 from ibwire.fuzz.report import HISTORY, Postponed, Report, RunState
 from ibwire.fuzz.targets.ack_timer import LENGTH_GROUP, LENGTH_RULE, AckTimer
 from ibwire.fuzz.targets.emulated_device import Emulation
-from ibwire.fuzz.targets.emulated_manager import managed_emulation
+from ibwire.fuzz.targets.emulated_manager import managed_emulation, management_of
 from ibwire.fuzz.targets.testbed import Confirmed, Testbed
 from ibwire.fuzz.vocabulary.binding import emulated_binding
 from ibwire.fuzz.vocabulary.cm.names import manager_name
+from ibwire.fuzz.vocabulary.cm.timing import parts_of_exchanges, retransmission_of
 from ibwire.fuzz.vocabulary.vocabularies import (
     CONNECTION_MANAGER,
     QUEUE_PAIR,
@@ -227,8 +228,12 @@ class EmulatorTestbed(Testbed):
         self.explained += 2 * (NEW_REFERENCE + len(case.steps))
         if self.vocabulary is CONNECTION_MANAGER:
             reference = self.vocabulary.reference(case.connection, state.profile)
-            before = state_before(reference, case, left.step)
-            return manager_name(left, case.steps[: left.step + 1], before)
+            bring_to(reference, case, left.step)
+            manager = management_of(reference).manager
+            states: dict[object, str] = {
+                each.local_id: each.state.name for each in manager.connections
+            }
+            return manager_name(left, case.steps[: left.step + 1], reference.state, states)
         name = name_of(case, left, state.profile)
         self.explained += name.cost
         devices = self._ack_timer.devices
@@ -241,6 +246,30 @@ class EmulatorTestbed(Testbed):
         self, state: RunState, case: Case, difference: Difference, profile: Profile
     ) -> Case:
         """A shorter case that shows the same difference from this reference."""
+        shorter = self._shorter(state, case, difference, profile)
+        if self.vocabulary is not CONNECTION_MANAGER:
+            return shorter
+        return self._of_one_exchange(state, shorter, profile)
+
+    def _of_one_exchange(self, state: RunState, case: Case, profile: Profile) -> Case:
+        """The part of a case that is about one exchange, if a retransmission of that differs.
+
+        What comes in its place in the whole case depends on the other exchanges.
+        """
+        found = self.replay(case, profile)
+        wanted = found and retransmission_of(found, case.steps[: found.step + 1])
+        if not wanted:
+            return case
+        for part in parts_of_exchanges(case):
+            left = self.replay(part, profile)
+            also = left and retransmission_of(left, part.steps[: left.step + 1])
+            if left and also and wanted.includes(also):
+                return self._shorter(state, part, left, profile)
+        return case
+
+    def _shorter(
+        self, state: RunState, case: Case, difference: Difference, profile: Profile
+    ) -> Case:
         search, shows = state.search, self._showing(difference, profile)
         shorten = partial(minimise, is_over=search.is_over, is_enough=search.is_enough)
         is_hurried = self._others_wait(state.report)

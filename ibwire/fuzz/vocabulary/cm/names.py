@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import zip_longest
+from types import MappingProxyType
 
 from ibwire.fuzz.case import MESSAGES, Command, Mad, Packet, Step
 from ibwire.fuzz.judge.comparison import FATAL, Difference, Kind
 from ibwire.fuzz.judge.findings import bucket_of, first_verdicts, verdicts, wrong_fields
 from ibwire.fuzz.judge.naming import Name
+from ibwire.fuzz.targets.emulated_manager import EVENT
 from ibwire.fuzz.targets.link.manager_link import MAD_START
 from ibwire.fuzz.vocabulary.cm.coverage import NOT_BEGUN
 from ibwire.fuzz.vocabulary.cm.encoding import FORMS
@@ -22,6 +25,9 @@ SIZES = ("a datagram shorter than a MAD", "a datagram longer than a MAD")
 
 ENVELOPE = ("datagram", "MAD header")
 """Faults in the headers before a message."""
+
+NO_STATES: Mapping[object, str] = MappingProxyType({})
+"""Where no other exchange is known than the chosen one."""
 
 
 def oddity(step: Mad) -> str:
@@ -46,14 +52,25 @@ def by_oddity(step: Mad) -> Mad:
     return replace(step, why=oddity(step) or step.message)
 
 
-def manager_name(difference: Difference, steps: Sequence[Step], state: str) -> Name:
-    """The name of a difference in the last of some steps. state: of the exchange before it."""
+def manager_name(
+    difference: Difference,
+    steps: Sequence[Step],
+    state: str,
+    states: Mapping[object, str] = NO_STATES,
+) -> Name:
+    """The name of a difference in the last of some steps.
+
+    state: of the exchange that was chosen before it. states: of all, by the IDs of the device.
+    """
     step = steps[-1]
     if isinstance(step, Mad) and difference.kind is not Kind.ANSWER:
         step = _as_on_wire(step)
     if (retransmission := retransmission_of(difference, steps)) is not None:
         rule = _TIMEOUTS if difference.kind is Kind.TIME else _RETRANSMISSIONS
-        return _of_retransmission(retransmission, steps, state, rule)
+        found = dict.fromkeys(states.get(each, state) for each in retransmission.connections)
+        return _of_retransmission(retransmission, steps, " and ".join(found), rule)
+    if not isinstance(step, Mad | Command | Packet):
+        state = states.get(_reported(difference), state)
     rule = _rule(difference, step, state)
     if difference.kind is Kind.ENDLESS and not isinstance(step, Mad | Command | Packet):
         return Name(f"a wait in {state}: it does not come to rest", rule, "a wait without end")
@@ -67,6 +84,17 @@ def manager_name(difference: Difference, steps: Sequence[Step], state: str) -> N
     if difference.kind not in FATAL and group.endswith(f": {difference.kind}"):
         text = group.removesuffix(difference.kind) + difference_text(difference)
     return Name(text, rule, group, causes=_causes(difference, step))
+
+
+def _reported(difference: Difference) -> object:
+    """The ID of the connection about which the first event differs, or `None`."""
+    if difference.kind is not Kind.COMPLETION:
+        return None
+    for pair in zip_longest(difference.expected, difference.got):
+        if pair[0] != pair[1]:
+            event = next(each for each in pair if each is not None)
+            return event[2] if isinstance(event, tuple) and event[0] == EVENT else None
+    return None
 
 
 def _as_on_wire(step: Mad) -> Mad:

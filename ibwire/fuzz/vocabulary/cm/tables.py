@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from ibwire.cm.states import EventKind, State
@@ -69,6 +70,9 @@ def _events_text(expected: Sequence[object], got: Sequence[object]) -> str:
     ours, theirs = (", ".join(map(_event_name, each)) or "nothing" for each in (expected, got))
     if ours != theirs:
         return f"it reports {theirs} instead of {ours}"
+    if Counter(expected) == Counter(got):
+        names = ", ".join(dict.fromkeys(map(_event_name, got)))
+        return f"it reports {names} for the connections in another order"
     wrong = [
         name
         for one, other in zip(expected, got, strict=True)

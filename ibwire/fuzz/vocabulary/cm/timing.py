@@ -6,12 +6,12 @@ connection than expected is right in itself: one of the two came too early or to
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 from ibwire.cm.messages import decode
-from ibwire.fuzz.case import Command, Mad, Packet, Step, Wait
+from ibwire.fuzz.case import Case, Command, Mad, Packet, Step, Wait
 from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.findings import verdict
 from ibwire_layers.errors import DecodeError
@@ -29,11 +29,31 @@ class Retransmission:
     """How many more times it is sent; 0 if that is not known."""
     is_certain: bool = True
     """Whether the number is another one, and not the time perhaps."""
+    connections: tuple[object, ...] = ()
+    """The manager's own IDs of the connections of these messages."""
 
     @property
     def text(self) -> str:
         """In words."""
         return f"it retransmits the {' or the '.join(self.messages)} {self.how}"
+
+    def includes(self, other: Retransmission) -> bool:
+        """Whether another one is the same, as far as this one says what it is."""
+        is_less = (self.is_less, other.is_less)
+        return set(other.messages) <= set(self.messages) and len({*is_less} - {None}) < len(_SIDES)
+
+    @property
+    def is_less(self) -> bool | None:
+        """Whether it is sent later or fewer times, not sooner or more often, if that is known."""
+        return next((_SIDES[each] for each in _SIDES if each in self.how), None)
+
+
+def parts_of_exchanges(case: Case) -> Iterator[Case]:
+    """What a case has of each of its exchanges, if there are several."""
+    exchanges = {each.exchange for each in case.steps if isinstance(each, Mad | Command)}
+    for exchange in exchanges if len(exchanges) > 1 else ():
+        others = exchanges - {exchange}
+        yield case.with_steps([s for s in case.steps if getattr(s, "exchange", None) not in others])
 
 
 def retransmission_of(difference: Difference, steps: Sequence[Step]) -> Retransmission | None:
@@ -119,7 +139,8 @@ def _at_another_time(difference: Difference) -> Retransmission | None:
             sent = own[0]
         if sent is None or not sent.is_retransmitted:
             return None
-        return Retransmission((sent.what,), "too early" if got < expected else "too late")
+        how = "too early" if got < expected else "too late"
+        return Retransmission((sent.what,), how, connections=(sent.connection,))
     return None
 
 
@@ -135,14 +156,22 @@ def _of_one_connection(
         if ours != theirs:
             is_first = not any(isinstance(each, Wait) for each in steps[:-1])
             found = _more_or_less(ours, theirs, _given_up(steps), is_first=is_first)
-            return found and _at_its_times(found, *sides)
+            if found is None:
+                return None
+            found = replace(found, connections=(connection,))
+            return _at_its_times(found, *sides, until=_length(steps[-1]))
     return None
 
 
+def _length(step: Step) -> int:
+    """How long a wait lasts, in ps; 0 for what is none."""
+    return step.time if isinstance(step, Wait) else 0
+
+
 def _at_its_times(
-    found: Retransmission, expected: Sequence[_Sent], got: Sequence[_Sent]
+    found: Retransmission, expected: Sequence[_Sent], got: Sequence[_Sent], *, until: int
 ) -> Retransmission:
-    """The same, with what the times of messages say that both have sent."""
+    """The same, with what the times of messages say that both have sent. until: end of the wait."""
     for one, other in zip(expected, got, strict=False):
         if one.what != other.what:
             break
@@ -151,8 +180,18 @@ def _at_its_times(
         if one.time != other.time:
             when = "too early" if other.time < one.time else "too late"
             how = f"{when} and {found.how}" if found.is_certain else when
-            return Retransmission(found.messages, how)
+            return Retransmission(found.messages, how, connections=found.connections)
+    common = min(len(expected), len(got))
+    if common and found.change and _is_over([each.time for each in expected], until):
+        how = "too few times" if found.change < 0 else "too many times"
+        return replace(found, how=how, is_certain=True)
     return found
+
+
+def _is_over(times: Sequence[object], until: int) -> bool:
+    """Whether a wait lasts so long after the last of several messages that another one was due."""
+    known = [each for each in times if isinstance(each, int)]
+    return len(known) > 1 and until - known[-1] > known[-1] - known[-2]
 
 
 def _given_up(steps: Sequence[Step]) -> list[str]:
@@ -180,7 +219,7 @@ def _more_or_less(
         how = "too few times" if one == what else "too many times"
         return Retransmission((what,), how, change)
     if not place and is_first:
-        return Retransmission((what,), "too early" if one is None else "too late")
+        return Retransmission((what,), "too early" if one is None else "too late or not at all")
     how = "too early or too many times" if one is None else "too late or too few times"
     return Retransmission((what,), how, change, is_certain=False)
 
@@ -191,12 +230,14 @@ def _of_several(expected: Sequence[_Sent], got: Sequence[_Sent]) -> Retransmissi
         if one.connection == other.connection:
             continue
         first = {each.connection: each.what for each in reversed(expected) if each.is_retransmitted}
-        whats = [first.get(each.connection) for each in (one, other)]
-        found = tuple(dict.fromkeys(each for each in whats if each))
-        return Retransmission(found, "at another time") if found else None
+        both = [each.connection for each in (one, other) if each.connection in first]
+        found = tuple(dict.fromkeys(first[each] for each in both))
+        how = "at another time"
+        return Retransmission(found, how, connections=tuple(both)) if found else None
     return None
 
 
+_SIDES = {"too early": False, "too late": True, "too many": False, "too few": True}
 _RETRANSMITTED = ("REQ", "REP", "DREQ", "SIDR_REQ")
 _GIVEN_UP = {"connect": "REQ", "accept": "REP"}
 """What an application lets a manager send, for which a REJ says that nothing answered."""
