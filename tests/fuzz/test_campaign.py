@@ -42,7 +42,7 @@ from ibwire.fuzz.report import Postponed, Report, RunState, Search
 from ibwire.fuzz.run_file import Session, Settings, load
 from ibwire.fuzz.targets import testbed as of_testbed
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
-from ibwire.fuzz.targets.emulator import EmulatorTestbed
+from ibwire.fuzz.targets.emulator import DOUBTS, EmulatorTestbed
 from ibwire.fuzz.targets.emulator import target as emulator
 from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire.fuzz.vocabulary.operators import RESPONSE_MUTATORS
@@ -334,6 +334,71 @@ def test_used_devices_are_relied_on_when_new_ones_have_done_the_same() -> None:
 
     assert finding.case.packets == 9
     assert Picky.opened < 16
+
+
+def test_devices_that_are_right_after_a_fault_are_not_used_again() -> None:
+    """The first shorter case would be the last one that shows it, whatever else it needs."""
+
+    class Once(Emulation):
+        """Does not answer its first READ, whichever connection that is on."""
+
+        reads = 0
+
+        def receive(self, frame: Frame) -> None:
+            self.reads += frame[BTH] == READ.opcode
+            super().receive(frame)
+
+        def answers(self) -> list[Frame]:
+            found = super().answers()
+            is_read = bool(found) and found[-1][BTH] == OpCode.RC_RDMA_READ_RESPONSE_ONLY
+            return [] if is_read and self.reads == 1 else found
+
+    assert shortened(Once, *[WRITE] * 16, READ).steps == (READ.altered(fields={}),)
+
+
+THROUGH_WINDOW = WRITE.altered(fields={"reth.rkey": ("mw.rkey", 0), "reth.va": ("mw.va", 0)})
+
+
+def test_devices_whose_keys_differ_after_a_fault_are_not_used_again() -> None:
+    """The key that the reference gives to its window would be a wrong one on the other."""
+
+    class Rekeyed(Emulation):
+        """Answers a READ behind nine WRITEs through its window with a byte too many. When it has
+        done so often, its window has a new key.
+        """
+
+        faults = writes = 0
+
+        def receive(self, frame: Frame) -> None:
+            self.writes += self.window.rkey.to_bytes(4, "big") in frame
+            super().receive(frame)
+
+        def reconnect(self, connection: Connection) -> None:
+            self.writes = 0
+            if self.faults > 2 * DOUBTS:
+                self.device.keys.invalidate(self.window.rkey, self.end.pd, self.qp.number)
+            super().reconnect(connection)
+
+        def answers(self) -> list[Frame]:
+            sent = super().answers()
+            if not sent or sent[-1][BTH] != OpCode.RC_RDMA_READ_RESPONSE_ONLY:
+                return sent
+            is_wrong = self.writes > 8
+            self.faults += is_wrong
+            return [sent[-1] + b"x" * is_wrong]
+
+    short = shortened(Rekeyed, *[THROUGH_WINDOW] * 63, READ.altered(fields={}))
+
+    assert short.packets == 10
+
+
+def shortened(device: Callable[[Connection], Emulation], *steps: Step) -> Case:
+    testbed = EmulatorTestbed(device)
+    state = Campaign(testbed, lambda number: Scripted(), explains=False).state
+    case = Case(steps=steps)
+    difference = testbed.replay(case, state.profile)
+    assert difference is not None
+    return testbed.shorten(state, case, difference, state.profile)
 
 
 class Mute(Emulation):

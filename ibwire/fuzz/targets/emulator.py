@@ -69,10 +69,7 @@ HURRIED_TRIALS_ON_NEW = 50
 """Such cases on new devices."""
 
 DOUBTS = 3
-"""Cases in which new devices must do what used ones have done, before a search relies on these."""
-
-ALWAYS = 1 << 30
-"""For devices that keep something of earlier connections: every such case is compared."""
+"""Cases with a difference that used devices must show twice before a search relies on these."""
 
 TWO_DEVICES = 2 * NEW_REFERENCE
 """Steps that are carried out in the time in which two new devices are made."""
@@ -323,7 +320,8 @@ class _OnUsedDevices:
     """Whether a case shows the same difference, on devices that have carried out others before.
 
     New ones take four times as long to make as a short case takes. What comes out is shown on new
-    ones again: that used ones are different is looked for in the first cases only.
+    ones again. The first cases with a difference must show it twice: on devices that keep something
+    of it, the later ones may show nothing any more. Then new ones are made after each difference.
     """
 
     def __init__(self, testbed: EmulatorTestbed, difference: Difference, profile: Profile) -> None:
@@ -331,25 +329,27 @@ class _OnUsedDevices:
         self._wanted = signature(difference)
         self._profile = profile
         self._comparison: ExactComparison | None = None
-        self._has_differed = False
-        """Whether the devices have differed in the last case."""
         self.shown: list[Case] = []
         """Those that have shown it."""
         self._checks_left = DOUBTS
-        """Cases after a difference that are still compared with what new devices do."""
+        """Cases with a difference that are still carried out twice."""
+        self._keeps = False
+        """Whether a device keeps something of a case in which it has differed."""
 
     def __call__(self, case: Case) -> bool:
-        is_doubtful = self._has_differed and self._comparison is not None and self._checks_left > 0
         try:
             found = self._carry_out(case)
-            if is_doubtful and found is not None and signature(found) != self._wanted:
-                self._comparison = None  # it may be what an earlier case has left
-                before, found = found, self._carry_out(case)
-                is_same = found is not None and signature(found) == signature(before)
-                self._checks_left = self._checks_left - 1 if is_same else ALWAYS
+            if found is None:
+                return False
+            if self._checks_left and self._comparison is not None:
+                self._checks_left -= 1
+                again = self._carry_out(case)
+                self._keeps |= again is None or signature(again) != signature(found)
         except RunsAway:
             return False  # the reference, with what it has taken over
-        if found is None or signature(found) != self._wanted:
+        if self._keeps:
+            self._comparison = None
+        if signature(found) != self._wanted:
             return False
         self.shown.append(case)
         return True
@@ -361,19 +361,19 @@ class _OnUsedDevices:
             self._testbed.explained += TWO_DEVICES
         self._testbed.explained += RECONNECTION + len(case.steps)
         found = comparison.carry_out(case)
-        self._has_differed = found is not None
         if found is None or found.kind not in FATAL:
             self._comparison = comparison
         return found
 
 
 def _is_again(comparison: ExactComparison, connection: Connection) -> bool:
-    """Whether the devices have made another connection, and did the same."""
-    if connection.version != comparison.reference.connection.version:
+    """Whether the devices have made another connection, did the same, and have the same keys."""
+    reference = comparison.reference
+    if connection.version != reference.connection.version:
         return False
     is_same = comparison.step(Connect(connection)) is None
     comparison.steps = 0
-    return is_same
+    return is_same and getattr(comparison.target, "symbols", reference.symbols) == reference.symbols
 
 
 @dataclass(frozen=True, slots=True)
