@@ -480,9 +480,12 @@ def _in_one_packet(case: Case) -> Iterator[Case]:
             end = number + 1
             while end < len(steps) and _operation(steps[end]) == middle:
                 end += 1
-            if end < len(steps) and _operation(steps[end]) == last:
+            ending = steps[end] if end < len(steps) else None
+            if isinstance(ending, Packet) and _operation(ending) == last:
                 opcode = step.opcode - first + int(only)
-                whole = Packet(opcode, step.psn, length=min(step.length, 8))
+                whole = Packet(opcode, step.psn, length=min(step.length, 8), pair=step.pair)
+                yield case.with_steps([*steps[:number], whole, *steps[end + 1 :]])
+                whole = whole.altered(fields=ending.fields)  # it may ask for no ACK
                 yield case.with_steps([*steps[:number], whole, *steps[end + 1 :]])
 
 

@@ -94,6 +94,22 @@ def test_a_long_message_goes_as_a_whole_beside_one_step() -> None:
     assert minimise(Case(steps=(*message, Packet(READ))), shows).steps == (Packet(READ),)
 
 
+def test_a_message_in_one_packet_is_of_its_queue_pair_and_may_ask_for_no_ack() -> None:
+    first, last, only = 0, 2, 4
+
+    def shows(case: Case) -> bool:
+        """Whether the last packet of a message of the second queue pair asks for no ACK."""
+        steps = [step for step in case.steps if isinstance(step, Packet)]
+        is_whole = [step.opcode for step in steps] in ([first, last], [only])
+        is_of_second = all(step.pair == 1 for step in steps)
+        return is_whole and is_of_second and steps[-1].fields.get("bth.ack_req") == 0
+
+    steps = Packet(first, length=256, pair=1), Packet(last, pair=1, fields={"bth.ack_req": 0})
+    short = minimise(Case(Connection(pairs=2), steps), shows)
+
+    assert [step.opcode for step in short.steps if isinstance(step, Packet)] == [only]
+
+
 def test_requests_before_a_wrap_go_with_their_psns() -> None:
     """What is left has the PSNs that it had: the case begins later."""
 
