@@ -424,6 +424,20 @@ def test_differences_of_a_kind_may_have_different_opcodes_but_not_verdicts() -> 
     assert other != write  # a NAK is missing
 
 
+def test_an_answer_too_many_or_missing_is_the_same_before_others_of_the_step() -> None:
+    """So that a case without those others shows the same."""
+    (ack,) = unanswered(WRITE)[0].expected
+    (response,) = unanswered(READ)[0].expected
+
+    def of(expected: list[object], got: list[object]) -> tuple[str, str, str]:
+        return signature(Difference(0, Kind.ANSWER, expected, got))
+
+    assert of([response], [ack, response]) == of([], [ack]) == ("answer", "silence", "ACK")
+    assert of([ack, response], [response]) == of([ack], []) == ("answer", "ACK", "silence")
+    assert of([response], [ack]) == ("answer", "READ_RESPONSE_ONLY", "ACK")
+    assert of([response], [ack, ack]) == ("answer", "READ_RESPONSE_ONLY", "ACK")
+
+
 def test_packets_of_different_kinds_differ_in_one_way_whatever_their_fields_are() -> None:
     binding = Binding(PEER_ADDRESS, ADDRESS)
     symbols = Emulation(Connection()).symbols

@@ -107,11 +107,27 @@ def signature(difference: Difference) -> tuple[str, str, str]:
     """The part of a difference that stays equal while a case is made shorter."""
     if difference.kind == Kind.CRASH:
         return "crash", "", str(difference.got[0])
-    expected, got = first_verdicts(difference)
+    expected, got = _first_in_place(difference)
     plain = expected.removeprefix(_XRC), got.removeprefix(_XRC)
     if plain[0] == plain[1]:  # or their service is what differs
         return difference.kind, expected, got
     return difference.kind, *plain
+
+
+def _first_in_place(difference: Difference) -> tuple[str, str]:
+    """The same, but an answer too many, or one that is missing, differs from silence.
+
+    Whether it comes before other answers of the same step does not matter then.
+    """
+    expected, got = difference.expected, difference.got
+    if len(expected) != len(got):
+        pairs = zip(expected, got, strict=False)
+        at = next((place for place, (one, other) in enumerate(pairs) if one != other), -1)
+        if at >= 0 and expected[at:] == got[at + 1 :]:
+            return verdicts([]), verdicts([got[at]])
+        if at >= 0 and expected[at + 1 :] == got[at:]:
+            return verdicts([expected[at]]), verdicts([])
+    return first_verdicts(difference)
 
 
 def first_verdicts(difference: Difference) -> tuple[str, str]:
