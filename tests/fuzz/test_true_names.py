@@ -63,6 +63,11 @@ NAKS_COMPLETE_NOTHING = Patch(
     "            return\n        if code == NakCode.PSN",
     "        if code == NakCode.PSN",
 )
+QKEY_OF_31_BITS = Patch(
+    "rc/unreliable.py",
+    "        if packet.qkey != qp.attr.qkey:\n",
+    "        if (packet.qkey ^ qp.attr.qkey) & 0x7FFF_FFFF:\n",
+)
 ONE_READ_MORE = Patch(
     "rc/requester.py",
     "        if plan.is_answered and sends.reads >= self.qp.attr.max_rd_atomic:\n",
@@ -309,3 +314,26 @@ def test_a_reserved_nak_behind_a_read_is_an_implied_nak() -> None:
 
     assert name.text.startswith("ACKNOWLEDGE (a response behind an unanswered READ or atomic)")
     assert name.rule.endswith("#implied-nak")
+
+
+def test_a_wrong_qkey_is_said_to_be_wrong() -> None:
+    packet = wrong(Packet(int(OpCode.UD_SEND_ONLY)), deth__qkey=("qkey", 1 << 31))
+
+    name = named(QKEY_OF_31_BITS, packet, connection=Connection(service="UD"))
+
+    assert name.text == "UD_SEND_ONLY (a wrong Q_Key): a completion SUCCESS of a receive too many"
+    assert name.rule.endswith("#ud")
+
+
+def test_a_packet_of_uc_with_an_old_psn_is_behind_no_gap() -> None:
+    message_begun = UC_SEND_FIRST, Packet(int(OpCode.UC_SEND_LAST), ("expected", -1), length=1)
+
+    name = named(
+        GAP_LEAVES_THE_MESSAGE,
+        *message_begun,
+        Packet(int(OpCode.UC_SEND_LAST), length=1),
+        connection=Connection(service="UC"),
+    )
+
+    assert " after a packet of UC with an old PSN" in name.text
+    assert name.rule.endswith("#uc")

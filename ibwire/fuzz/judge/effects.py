@@ -166,7 +166,7 @@ def _answer(difference: Difference) -> Effect:
         return Effect("the same packets in another order", ANOTHER_ORDER, _ORDER_OF_RESPONSES)
     fields = next(filter(None, wrong_fields(difference)), [])
     names = list(dict.fromkeys(f"{part}.{name}" for part, name in fields))
-    if expected == got and _CONSEQUENCES.issuperset(names):
+    if expected == got and ("bth.opcode" in names or _CONSEQUENCES.issuperset(names)):
         expected, got = _other_verdicts(difference) or (expected, got)
     elif expected == got == "ACK":
         expected, got = _otherwise_at_its_psn(difference) or (expected, got)

@@ -575,8 +575,8 @@ def _rule_of_field(effect: Effect, scene: Scene) -> str:
             return _MIGRATION if is_migrated else TIME.rule
     if not scene.is_reliable and effect.group == "bth.ack_req":
         return SERVICES[scene.service].rule
-    if effect.group == "bth.psn" and isinstance(scene.step, Post) and scene.is_reliable:
-        return _PSN_COUNT  # of its own requests
+    if effect.group == "bth.psn" and isinstance(scene.step, Post):  # of its own requests
+        return _PSN_COUNT if scene.is_reliable else both(SERVICES[scene.service].rule, _PSN_COUNT)
     return effect.rule
 
 

@@ -22,10 +22,12 @@ def request(reference: Emulation, packet: Packet) -> About:
     """What a request is about that the responder gets now."""
     connection = reference.connection
     service = connection.service
+    said = _Said(reference, packet)
     if service == "UD":
         own = SERVICES[service]
+        if said.has_other("deth.qkey", reference.symbols["qkey"]):
+            return _OTHER_QKEY
         return own if _has_receive(reference) else replace(NOT_READY, treatment=own.rule)
-    said = _Said(reference, packet)
     found = _opcode(said, connection.transport)
     if found is not None:
         # Its PSN is looked at first.
@@ -126,7 +128,8 @@ def _unreliable(said: _Said, info: OpCodeInfo) -> About:
     own = SERVICES["UC"].rule
     if said.psn != said.reference.psn("expected"):
         if info.position not in _BEGINS:
-            return UC_GAP
+            is_ahead = (said.psn - said.reference.psn("expected") & MASK) < HALF
+            return UC_GAP if is_ahead else UC_BEHIND
         about = _content(said, info)  # it ends the message that another one has begun
         return replace(about, treatment=own) if about.is_wrong else UC_BEGINS
     about = _state(said, info) or _content(said, info)
@@ -437,6 +440,8 @@ SERVICES = {
 }
 UC_BEGINS = About("a message of UC behind a gap", f"IBA 9.8.2; {_TRANSPORT}uc", is_wrong=False)
 UC_GAP = About("a packet of UC behind a gap", f"IBA 9.8.2; {_TRANSPORT}uc")
+UC_BEHIND = replace(UC_GAP, what="a packet of UC with an old PSN")
+_OTHER_QKEY = About("a wrong Q_Key", f"IBA 9.8.3; {_TRANSPORT}ud", is_ignored=True)
 WRAP = "PSNs across the wrap"
 _WINDOW_EDGE = About(
     "a PSN at the edge of the duplicates",

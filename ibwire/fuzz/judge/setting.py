@@ -7,7 +7,7 @@ from dataclasses import replace
 from ibwire.fuzz.case import Connection, Packet, Step
 from ibwire.fuzz.judge.comparison import Kind
 from ibwire.fuzz.judge.effects import FLUSH, STATUS, Effect, statuses_of
-from ibwire.fuzz.judge.request_names import NOT_READY, UC_GAP, WRAP
+from ibwire.fuzz.judge.request_names import NOT_READY, UC_BEHIND, UC_GAP, WRAP
 from ibwire.fuzz.judge.scene import SHORT, WRONG_LKEY, Scene
 from ibwire.fuzz.judge.subject import About
 from ibwire.rc.work import WCStatus
@@ -20,7 +20,9 @@ def setting_of(scene: Scene, effect: Effect) -> About | None:
     """What is unusual about the queue pair of the last step, if that explains an effect."""
     connection, step = scene.connection, scene.step
     if connection.pkey_index and effect.group in _OF_PKEY:
-        return replace(PKEY, what=f"with P_Key index {connection.pkey_index}")
+        has_other = isinstance(step, Packet) and "bth.pkey" in step.fields
+        packet = "another P_Key than that of" if has_other else "with P_Key"
+        return replace(PKEY, what=f"{packet} index {connection.pkey_index}")
     if connection.rearmed and not scene.is_discarded:
         return REARMED  # whatever a packet is that is not discarded, its MigReq bit counts
     if not isinstance(step, Packet):
@@ -53,7 +55,7 @@ def _is_dropped_message(scene: Scene) -> bool:
         return False
     info = INFO.get(scene.step.opcode) if isinstance(scene.step, Packet) else None
     is_whole = info is not None and info.position in (Position.ONLY, Position.LAST)
-    is_whole &= about is not UC_GAP  # which ends the message before it
+    is_whole &= about not in (UC_GAP, UC_BEHIND)  # which ends the message before it
     if scene.difference.kind is Kind.COMPLETION and is_whole and not scene.difference.got:
         return False  # it was dropped: taken, it would complete with success
     is_unusual = about.is_wrong or not about.rule.endswith("#uc")
