@@ -26,7 +26,7 @@ from ibwire.rc.profile import SPEC
 from ibwire_layers.cm import CMAttribute
 from ibwire_layers.opcodes import OpCode
 from mutants.engine import copied
-from mutants.table import FIRMWARE, FUZZED, Mutant, Patch, read_mutants
+from mutants.table import FIRMWARE, FUZZED, INTERACTIONS, Mutant, Patch, read_mutants
 
 _OTHER_TIMEOUT = Patch(
     "cm/connection.py",
@@ -48,6 +48,25 @@ _ONE_RETRY_LESS = Patch(
     "                connection.retries_left = connection.timeouts.retries\n",
     "                connection.retries_left = max(connection.timeouts.retries - 1, 0)\n",
 )
+_ANY_QUEUE_PAIR = Patch(
+    "cm/manager.py",
+    "elif not isinstance(message, cm.DREQ) or message.remote_qpn == connection.local_qpn:",
+    "else:",
+)
+_ANY_GUID = Patch(
+    "cm/registry.py",
+    "return self._by_remote_id.get((source.dgid, guid, message.local_comm_id))",
+    "return next((c for k, c in self._by_remote_id.items()"
+    " if (k[0], k[2]) == (source.dgid, message.local_comm_id)), None)",
+)
+_SILENT = Patch("cm/states.py", "        _I.REQ: Move(_S.ANSWERED, Send.RETRANSMIT),\n", "")
+_EXCHANGED = Patch(
+    "cm/answers.py",
+    "local_comm_id=message.remote_comm_id,\n        remote_comm_id=message.local_comm_id,\n"
+    "        message_rejected=cm.MessageRejected.REP if",
+    "local_comm_id=message.local_comm_id,\n        remote_comm_id=message.remote_comm_id,\n"
+    "        message_rejected=cm.MessageRejected.REP if",
+)
 _DREQ_LATE = Patch(
     "cm/manager.py",
     "            time = timeouts.response\n",
@@ -56,11 +75,16 @@ _DREQ_LATE = Patch(
 MUTANTS = (
     FUZZED
     | read_mutants(FIRMWARE)
+    | read_mutants(INTERACTIONS)
     | {
         "other-timeout": Mutant("other-timeout", (_OTHER_TIMEOUT,)),
         "shorter-mra": Mutant("shorter-mra", (_SHORTER_MRA,)),
         "less-retries": Mutant("less-retries", (_LESS_RETRIES,)),
         "one-less-and-dreq-late": Mutant("two faults", (_ONE_RETRY_LESS, _DREQ_LATE)),
+        "any-queue-pair": Mutant("any-queue-pair", (_ANY_QUEUE_PAIR,)),
+        "any-guid": Mutant("any-guid", (_ANY_GUID,)),
+        "refused-req-silent": Mutant("refused-req-silent", (_SILENT,)),
+        "ids-exchanged": Mutant("ids-exchanged", (_EXCHANGED,)),
         "one-retry-less": Mutant("one-retry-less", (_ONE_RETRY_LESS,)),
     }
 )
@@ -121,6 +145,28 @@ CASES: Sequence[tuple[str, Sequence[Step], str, str, str]] = (
         "a wait in DREQ_SENT: it retransmits the DREQ too few times",
         "resending",
     ),
+    (
+        "any-guid",
+        [said("REQ"), said("REJ", rej__reason=4)],
+        "REQ_RCVD",
+        "REJ for a timeout without a CA GUID in REQ_RCVD: it reports REJECTED instead of nothing",
+        "reject-reasons",
+    ),
+    (
+        "any-guid",
+        [said("REQ"), said("REJ", rej__reason=4, rej__ari=("own.guid", 1))],
+        "REQ_RCVD",
+        "REJ for a timeout with another CA GUID in REQ_RCVD: "
+        "it reports REJECTED instead of nothing",
+        "reject-reasons",
+    ),
+    (
+        "ids-exchanged",
+        [said("REP")],
+        "NONE",
+        "REP: another cm.rej.local_comm_id and cm.rej.remote_comm_id in the REJ",
+        "reject-reasons",
+    ),
     (  # it is the REP that differs from the rest of the exchange
         "dreq-with-a-wrong-remote-id",
         [Command("connect", 0), said("REP", rep__local_comm_id=1), said("DREQ")],
@@ -133,7 +179,7 @@ CASES: Sequence[tuple[str, Sequence[Step], str, str, str]] = (
 
 @pytest.mark.parametrize(
     ("fault", "steps", "state", "text", "rule"),
-    [pytest.param(*each, id=each[0]) for each in CASES],
+    [pytest.param(*each, id=each[3]) for each in CASES],
 )
 def test_a_finding_names_what_a_manager_breaks(
     fault: str, steps: Sequence[Step], state: str, text: str, rule: str
@@ -151,6 +197,57 @@ def test_a_field_that_is_treated_otherwise_has_one_cause_in_all_states() -> None
 
     assert waiting.causes == answered.causes != ()
     assert waiting.rule == answered.rule == "IBA 12.9; docs/reference/cm.md#resending"
+
+
+@pytest.mark.parametrize(
+    ("dreq", "text"),
+    [
+        ([*ACCEPTED, said("DREQ", dreq__remote_qpn=("qpn", 1))], "DREQ with dreq.remote_qpn"),
+        ([*ACCEPTED, said("RTU", mad__attribute_id=0x15)], "DREQ with dreq.remote_qpn"),
+        (
+            [said("REQ"), said("REJ"), said("DREQ")],
+            "DREQ with dreq.remote_qpn for a connection without a queue pair",
+        ),
+    ],
+    ids=["another", "none", "no queue pair"],
+)
+def test_a_dreq_for_another_queue_pair_is_named_by_that_in_every_state(
+    dreq: Sequence[Step], text: str
+) -> None:
+    """`cm_dreq_handler` of Linux compares the QPN before the state."""
+    name = named("any-queue-pair", dreq, "TIMEWAIT")
+
+    assert name.text == f"{text}: DREP instead of silence"
+    assert name.group == "DREQ with dreq.remote_qpn: DREP instead of silence"
+    assert name.rule.endswith("docs/reference/cm.md#teardown")
+
+
+@pytest.mark.parametrize(
+    "request_again",
+    [
+        said("REQ", 3),
+        said("REQ", 3, req__local_qpn=("own.qpn", -1)),
+        said("REQ", 4, req__local_comm_id=("own.id", -1)),
+    ],
+    ids=["same", "another queue pair", "of another exchange"],
+)
+def test_a_request_with_the_id_of_an_earlier_one_is_a_repeated_one(request_again: Mad) -> None:
+    steps = [said("REQ", 3), Command("reject", 3), request_again]
+
+    name = named("refused-req-silent", steps, "ANSWERED")
+
+    assert name.text.startswith("a repeated REQ")
+    assert name.rule == "IBA 12.9; docs/reference/cm.md#resending"
+    assert "a repeated REQ: silence instead of REJ CONSUMER_DEFINED" in name.causes
+
+
+def test_a_repeated_request_that_finds_a_stale_connection_has_the_rule_of_that() -> None:
+    steps = [said("REQ"), said("REJ"), said("REQ")]
+
+    name = named("timewait-forgets-the-connection", steps, "TIMEWAIT")
+
+    assert name.text.startswith("a repeated REQ in TIMEWAIT")
+    assert name.rule == "IBA 12.9; docs/reference/cm.md#teardown"
 
 
 def test_a_message_is_named_by_its_attribute_id_on_the_wire() -> None:

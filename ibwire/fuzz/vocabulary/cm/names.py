@@ -17,6 +17,7 @@ from ibwire.fuzz.vocabulary.cm.coverage import NOT_BEGUN
 from ibwire.fuzz.vocabulary.cm.encoding import FORMS
 from ibwire.fuzz.vocabulary.cm.tables import difference_text
 from ibwire.fuzz.vocabulary.cm.timing import Retransmission, retransmission_of
+from ibwire_layers import cm
 from ibwire_layers.cm import CMAttribute
 from ibwire_layers.mad import MAD_SIZE
 
@@ -63,7 +64,10 @@ def manager_name(
     state: of the exchange that was chosen before it. states: of all, by the IDs of the device.
     """
     step = steps[-1]
-    if isinstance(step, Mad) and difference.kind is not Kind.ANSWER:
+    has_no_pair = isinstance(step, Mad) and _names_no_queue_pair(difference, step, steps)
+    if isinstance(step, Mad) and (has_no_pair or _is_without_qpn(difference, step)):
+        step = replace(step, message="DREQ", fields={_QPN: 0}, why="")
+    elif isinstance(step, Mad) and difference.kind is not Kind.ANSWER:
         step = _as_on_wire(step)
     if (retransmission := retransmission_of(difference, steps)) is not None:
         rule = _TIMEOUTS if difference.kind is Kind.TIME else _RETRANSMISSIONS
@@ -83,7 +87,68 @@ def manager_name(
     text = group
     if difference.kind not in FATAL and group.endswith(f": {difference.kind}"):
         text = group.removesuffix(difference.kind) + difference_text(difference)
-    return Name(text, rule, group, causes=_causes(difference, step))
+    if isinstance(step, Mad) and text.startswith(f"{step.message} in "):
+        text = _whose(difference, step) + text.removeprefix(step.message)
+    causes = _causes(difference, step)
+    if isinstance(step, Mad) and _repeats_another(step, steps):
+        treatment = _treatment(difference)
+        rule = rule if state == _TIMEWAIT or _STALE in treatment else _RESENDING
+        causes = (f"a repeated REQ: {treatment}", *causes)
+        text = text.replace("REQ", "a repeated REQ", 1)
+    if has_no_pair and text.startswith(_WITH_QPN):
+        text = _WITH_QPN + " for a connection without a queue pair" + text.removeprefix(_WITH_QPN)
+    return Name(text, rule, group, causes=causes)
+
+
+def _names_no_queue_pair(difference: Difference, step: Mad, steps: Sequence[Step]) -> bool:
+    """Whether a DREQ that is right else is for a connection which has no queue pair to name yet."""
+    if step.message != "DREQ" or step.fields or difference.kind in FATAL:
+        return False
+    if difference.kind is Kind.ANSWER and difference.expected:
+        return False
+    own = [each for each in steps[:-1] if getattr(each, "exchange", None) == step.exchange]
+    made = [each.message for each in own if isinstance(each, Mad) and not each.fields]
+    commands = {each.what for each in own if isinstance(each, Command)}
+    return "REQ" in made and commands.isdisjoint(("connect", "accept"))
+
+
+def _is_without_qpn(difference: Difference, step: Mad) -> bool:
+    """Whether a message that has the attribute ID of a DREQ, but no QPN, is to be ignored."""
+    is_as_dreq = set(step.fields) == {"mad.attribute_id"} and _message_on_wire(step) == "DREQ"
+    is_ignored = difference.kind is Kind.ANSWER and not difference.expected
+    return is_as_dreq and is_ignored and step.message in ("RTU", "DREP")
+
+
+def _repeats_another(step: Mad, steps: Sequence[Step]) -> bool:
+    """Whether a REQ has the communication ID of an earlier one: it is a duplicate, whatever else
+    it says.
+    """
+    earlier = [each for each in steps[:-1] if isinstance(each, Mad) and each.message == "REQ"]
+    return step.message == "REQ" and _requested(step) in map(_requested, earlier)
+
+
+def _requested(request: Mad) -> tuple[object, ...]:
+    """What a REQ is known by: the GUID and the communication ID, as far as a case says them."""
+    number = request.fields.get(f"req.{_LOCAL_ID}", (_OWN_ID, 0))
+    if isinstance(number, tuple) and number[0] == _OWN_ID:
+        number = _OWN_ID, number[1] + request.exchange
+    return request.fields.get("req.local_ca_guid"), number
+
+
+def _whose(difference: Difference, step: Mad) -> str:
+    """A message with what decides whose it is, or with its fields where it is to be ignored."""
+    if step.message == "REJ" and step.fields.get("rej.reason") == cm.RejectReason.TIMEOUT:
+        return f"REJ for a timeout {_guid_text(step)}"
+    is_ignored = difference.kind is Kind.COMPLETION and not difference.expected
+    return oddity(step) if is_ignored and step.fields else step.message
+
+
+def _guid_text(step: Mad) -> str:
+    """The GUID of the sender's CA in a REJ for a timeout."""
+    given = step.fields.get("rej.ari", 0)
+    if given == ("own.guid", 0):
+        return "with the CA GUID of its sender"
+    return "with another CA GUID" if given else "without a CA GUID"
 
 
 def _reported(difference: Difference) -> object:
@@ -142,23 +207,23 @@ def _causes(difference: Difference, step: Step) -> tuple[str, ...]:
 
 def _has_other_id(message: Mad) -> bool:
     """Whether a message has another ID of its sender than the rest of the exchange."""
-    return f"{message.message.lower()}.local_comm_id" in message.fields
+    return f"{message.message.lower()}.{_LOCAL_ID}" in message.fields
 
 
 def _text(difference: Difference, step: Step, state: str) -> str:
     fields = [f"{part}.{name}" for each in wrong_fields(difference) for part, name in each]
-    wrong = " ".join(dict.fromkeys(fields))
+    wrong = " and ".join(dict.fromkeys(fields))
     expected, got = first_verdicts(difference)
     is_same = expected.partition(" ")[0] == got.partition(" ")[0]
     if isinstance(step, Command) and fields:
         message = expected.partition(" ")[0] if is_same else "REQ"
-        return f"{step.what}: {wrong} of the {message}"
+        return f"{step.what}: another {wrong} in the {message}"
     if not isinstance(step, Mad | Packet) and fields and is_same:
-        return f"a wait in {state}: {wrong} of the {expected.partition(' ')[0]}"
+        return f"a wait in {state}: another {wrong} in the {expected.partition(' ')[0]}"
     if not isinstance(step, Mad) or difference.kind is not Kind.ANSWER:
         return bucket_of(difference, step, state)
     if fields and is_same:  # the same message
-        return f"{step.message}: {wrong} of the answer"
+        return f"{step.message}: another {wrong} in the {expected.partition(' ')[0]}"
     what = oddity(step)
     if what not in SIZES and not step.fields:
         return bucket_of(difference, step, state)
@@ -181,7 +246,7 @@ def _rule(difference: Difference, step: Step, state: str) -> str:
     if not is_given and expected != got:
         wrong = []  # of different messages, which no message asked for: time passed
     fields = {name for _, name in wrong}
-    is_of_another = not is_given and "local_comm_id" in fields
+    is_of_another = not is_given and _LOCAL_ID in fields
     if "transaction_id" in fields and not is_of_another:
         return f"IBA 12.6; {_PAGE}transaction"
     if any(part.endswith("rej") for part, _ in wrong) and not is_of_another:
@@ -200,7 +265,7 @@ def _rule(difference: Difference, step: Step, state: str) -> str:
         rules = f"IBA 13.4.2; {_PAGE}mad"
         other = _message_on_wire(step)
         return f"{rules}, {_PAGE}{_TAKEN_AS[other]}" if other in _TAKEN_AS else rules
-    if any(name.endswith("_comm_id") or name in _QUEUE_PAIRS for name in step.fields):
+    if any(name.endswith("_comm_id") for name in step.fields):
         return _UNKNOWN
     is_of_sender = bool(step.fields) and _OF_SENDER.issuperset(step.fields)
     if (state == _TIMEWAIT and not is_of_sender) or "req.local_qpn" in step.fields:
@@ -208,7 +273,7 @@ def _rule(difference: Difference, step: Step, state: str) -> str:
     is_repeated = step.message == "REQ" and state != NOT_BEGUN
     is_repeated |= step.message == "REP" and state in _REPLIED
     if is_repeated and _OF_SENDER.issuperset(step.fields):  # or taken for a duplicate
-        return f"IBA 12.9; {_PAGE}resending"
+        return _RESENDING
     if step.message == "REJ" and difference.kind is Kind.EVENT:
         return f"IBA 12.9; {_PAGE}states"
     return f"IBA 12.6, 12.9; {_PAGE}{_RULES[step.message]}"
@@ -227,15 +292,20 @@ def _of_message(names: Collection[str]) -> bool:
 
 
 _PAGE = "docs/reference/cm.md#"
+_RESENDING = f"IBA 12.9; {_PAGE}resending"
 _UNKNOWN = f"IBA 12.9; {_PAGE}unknown-connection"
 _TIMEOUTS = f"IBA 12.7, 12.9; {_PAGE}timeouts"
 _RETRANSMISSIONS = f"{_TIMEOUTS}, {_PAGE}resending"
 _TIMEWAIT = "TIMEWAIT"
+_STALE = "REJ STALE_CONNECTION"
+"""To a REQ in TIMEWAIT, or from a queue pair that is in use."""
 _REPLIED = ("REP_RCVD", "MRA_REP_SENT", "ESTABLISHED", "DREQ_SENT")
 """States in which the side that has sent the REQ has received the REP."""
 _OF_SENDER = frozenset(("req.local_ca_guid",))
 """Fields by which a duplicate is told from a message of another connection manager."""
-_QUEUE_PAIRS = ("dreq.remote_qpn", "lap.remote_qpn", "dreq.remote_qpn_eecn")
+_LOCAL_ID, _OWN_ID = "local_comm_id", "own.id"
+_QPN = "dreq.remote_qpn"
+_WITH_QPN = f"DREQ with {_QPN}"
 _TAKEN_AS = {"REQ": "resending", "REP": "handshake", "DREQ": "teardown", "SIDR_REQ": "sidr"}
 """Whether another message counts as one of these or as a new one, by their attribute ID."""
 _RULES = {
