@@ -20,6 +20,21 @@ REFUSED = Mad(message="REJ", fields={"rej.reason": 4}, why="refused")
 REPEATED = Mad(why="repeated")
 CROSSING = Mad(message="DREQ", why="crossing")
 OVER = Mad(message="RTU", why="over")
+AHEAD = Packet(int(OpCode.RC_RDMA_WRITE_ONLY), ("expected", 1), held=True, why="reordered")
+LATE = AHEAD.altered(psn=("expected", 0), held=False)
+LONG = [
+    Packet(int(opcode), length=length, why="longer than the receive")
+    for opcode, length in (
+        (OpCode.RC_SEND_FIRST, 256),
+        *[(OpCode.RC_SEND_MIDDLE, 256)] * 3,
+        (OpCode.RC_SEND_LAST, 8),
+    )
+]
+"""More than the 1024 bytes of a receive request."""
+UNASKED = Packet(int(OpCode.RC_SEND_LAST), fields={"bth.ack_req": 0}, why="bth.ack_req")
+ASKING = Packet(
+    int(OpCode.RC_ACKNOWLEDGE), ("una", 0), fields={"bth.ack_req": 1}, why="bth.ack_req"
+)
 
 
 def whys(steps: Sequence[Step], original: Sequence[Step]) -> list[str]:
@@ -41,6 +56,11 @@ def whys(steps: Sequence[Step], original: Sequence[Step]) -> list[str]:
         ([OVER], [Mad(), Mad(message="REJ"), OVER]),
         ([SEND], [SEND, SEND]),
         ([ATOMIC], [ATOMIC.altered(length=3)]),
+        ([LATE], [AHEAD, LATE]),
+        ([LATE, LATE], [AHEAD, LATE]),
+        (LONG[:1], LONG),
+        ([LONG[0], LONG[-1]], LONG),
+        ([UNASKED], [UNASKED]),
     ],
 )
 def test_a_fault_that_is_gone_is_not_named(steps: Sequence[Step], original: Sequence[Step]) -> None:
@@ -58,6 +78,9 @@ def test_a_fault_that_is_gone_is_not_named(steps: Sequence[Step], original: Sequ
         ([Mad(), OVER], [Mad(), Mad(message="REJ"), OVER]),
         ([SEND, SEND], [SEND] * 20),
         ([ATOMIC.altered(length=3)], [ATOMIC.altered(length=3)]),
+        ([AHEAD, LATE], [Packet(int(OpCode.RC_SEND_ONLY)), AHEAD, LATE]),
+        (LONG, LONG),
+        ([ASKING], [ASKING]),
     ],
 )
 def test_a_fault_that_is_left_is_named(steps: Sequence[Step], original: Sequence[Step]) -> None:

@@ -42,7 +42,9 @@ def _has_lost_fault(case: Case, place: int, step: Packet, original: Case, profil
     """Whether a packet no longer has the fault that it is said to have."""
     if _lacks_other_steps(step, case.steps[:place], case.steps):
         return True
-    if any(_is_alike(step, each) for each in original.steps):
+    if step.why == "bth.ack_req" and not is_of_requester(step):
+        return True  # whether a request asks for an ACK is never wrong
+    if step.why != LONG and any(_is_alike(step, each) for each in original.steps):
         return False
     if isinstance(step, Mad):
         return _is_bare(step)
@@ -57,6 +59,9 @@ def _lacks_other_steps(step: Packet, before: Sequence[Step], steps: Sequence[Ste
     """Whether a packet is at fault only together with other steps, which are not there."""
     if step.why in _OF_SEVERAL:
         return [isinstance(each, Packet) and each.why for each in steps].count(step.why) < 2
+    if step.why == REORDERED:
+        packets = [each for each in steps if isinstance(each, Packet) and each.why == REORDERED]
+        return not any(each.psn[1] for each in packets)  # all have the PSN that is expected
     if not isinstance(step, Mad):
         return False
     own = [
@@ -101,6 +106,10 @@ def _is_ack(step: Packet) -> bool:
     return step.opcode in (OpCode.RC_ACKNOWLEDGE, OpCode.RC_ATOMIC_ACKNOWLEDGE)
 
 
+LONG = "longer than the receive"
+"""What is said of all packets of a message: without the others each may fit."""
+REORDERED = "reordered"
+"""What is said of packets that come in another order than that of their PSNs."""
 _OF_SEVERAL = ("many", "order", "twice")
 """What is said of several packets of a case."""
 _OF_REPEATED = ("repeated", "unheard")
