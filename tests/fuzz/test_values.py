@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -24,7 +25,7 @@ from ibwire.rc.profile import PROFILES
 from ibwire_layers.opcodes import OpCode
 from mutants.engine import copied
 from mutants.score import CAP
-from mutants.table import VALUES, read_mutants
+from mutants.table import VALUES, Mutant, read_mutants
 
 MAKERS = {
     Role.RESPONDER: request_values,
@@ -70,6 +71,26 @@ def test_every_syndrome_answers_a_request() -> None:
     ]
 
     assert set(range(256)) <= set(given)
+
+
+@pytest.mark.parametrize(
+    "comparison",
+    [
+        "limit > self.lsn",
+        "0 < (limit - self.lsn) & MASK < HALF >> 1",
+        "0 < (limit - self.lsn) & MASK < HALF - 1",
+        "0 < (limit - self.lsn) & MASK <= HALF",
+        "0 < (limit - self.lsn) & MASK < HALF and limit > self.lsn",
+        "limit != self.lsn",
+    ],
+)
+def test_a_limit_of_credits_compared_otherwise_shows(comparison: str) -> None:
+    """Before and behind the limit so far, across the wrap of MSNs and half way round."""
+    mutant = PLANTED["credit-limit-compared-as-number"]
+    (patch,) = mutant.patches
+    new = f"        if {comparison}:\n"
+
+    assert shows(replace(mutant, patches=(replace(patch, new=new),)), response_values())
 
 
 @pytest.mark.parametrize("role", [Role.RESPONDER, Role.REQUESTER])
@@ -240,6 +261,12 @@ def test_nothing_is_found_on_a_right_device(role: Role, profile: str) -> None:
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_fault_in_a_single_value_is_found_by_its_cases(name: str) -> None:
     mutant = PLANTED[name]
+
+    assert shows(mutant, MAKERS[Role(mutant.role)]())
+
+
+def shows(mutant: Mutant, cases: Sequence[ValueCase]) -> bool:
+    """Whether one of these cases shows a mutant."""
     role = Role(mutant.role)
     device = managed_emulation if role is Role.CM else Emulation
     target = getattr(copied(mutant)[device.__module__], device.__name__)
@@ -255,7 +282,7 @@ def test_a_fault_in_a_single_value_is_found_by_its_cases(name: str) -> None:
                 return True
         return False
 
-    assert any(map(differs, MAKERS[role]()))
+    return any(map(differs, cases))
 
 
 def test_the_opening_is_of_the_deck_alone() -> None:

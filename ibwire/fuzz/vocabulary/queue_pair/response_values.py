@@ -16,7 +16,7 @@ from ibwire.fuzz.vocabulary.value_cases import ValueCase, fixed
 from ibwire.rc.attributes import MTU_CODES
 from ibwire.rc.work import WROpcode
 from ibwire_layers.opcodes import INFO, OpCode
-from ibwire_layers.psn import MASK
+from ibwire_layers.psn import HALF, MASK
 from ibwire_layers.syndrome import CREDITS, RNR_TIMER_US, AckKind, NakCode
 
 _O, _W = OpCode, WROpcode
@@ -79,6 +79,27 @@ def _credits() -> Iterator[ValueCase]:
         yield fixed(USUAL, [send, ack, *[send] * (ROOM + 3)])
         if granted < FEW_CREDITS:
             yield fixed(USUAL, [send, acknowledge(code), *[send] * (granted + 3)])
+
+
+def _credit_limits() -> Iterator[ValueCase]:
+    """An ACK of nothing new whose limit of credits is before or behind that of the one before it.
+
+    What it grants shows in the requests that are sent afterwards: too few or too many.
+    """
+    send = Post(int(_W.SEND), 8)
+    first = acknowledge(ROOM)  # for the messages 2 to 1 + ROOM
+    distances = [sign * near for near in (1, 2 * ROOM, 1 << 12, HALF - 1) for sign in (1, -1)]
+    for distance in (*distances, HALF):
+        yield fixed(USUAL, [send, first, _limit(distance), *[send] * (ROOM + 3)])
+    # A limit that has gone nearly all the way round holds requests back, and then across the wrap.
+    behind = [_limit(HALF - 1), _limit(-2 * ROOM)]
+    yield fixed(USUAL, [send, first, *behind, send, send, _limit(0), *[send] * (ROOM + 3)])
+
+
+def _limit(distance: int) -> Packet:
+    """An ACK of an older request whose limit is so many messages behind message 1 + ROOM."""
+    msn = 1 + ROOM + distance - 1 & MASK
+    return with_field(acknowledge(1, ("una", -1), why="credits"), "aeth.msn", msn)
 
 
 def _opcodes() -> Iterator[ValueCase]:
@@ -241,6 +262,7 @@ _MAKERS: Sequence[Callable[[], Iterator[ValueCase]]] = (
     _rnr_timers,
     _syndromes,
     _credits,
+    _credit_limits,
     _opcodes,
     _timeouts,
     _reads,
