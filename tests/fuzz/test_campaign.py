@@ -41,7 +41,7 @@ from ibwire.fuzz.judge.profiles import profile_of
 from ibwire.fuzz.report import Postponed, Report, RunState, Search
 from ibwire.fuzz.run_file import Session, Settings, load
 from ibwire.fuzz.targets import testbed as of_testbed
-from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
+from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Completion, Emulation
 from ibwire.fuzz.targets.emulator import DOUBTS, EmulatorTestbed
 from ibwire.fuzz.targets.emulator import target as emulator
 from ibwire.fuzz.vocabulary.binding import Binding
@@ -390,6 +390,40 @@ def test_devices_whose_keys_differ_after_a_fault_are_not_used_again() -> None:
     short = shortened(Rekeyed, *[THROUGH_WINDOW] * 63, READ.altered(fields={}))
 
     assert short.packets == 10
+
+
+def test_two_faults_of_completions_are_two_findings() -> None:
+    """Neither becomes the other one while its case is made shorter."""
+    send, write = OpCode.RC_SEND_ONLY, OpCode.RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE
+
+    class Forgetful(Emulation):
+        """Completes no WRITE with immediate data, and no SEND on its first connection."""
+
+        last = connections = 0
+
+        def receive(self, frame: Frame) -> None:
+            self.last = frame[BTH]
+            super().receive(frame)
+
+        def reconnect(self, connection: Connection) -> None:
+            self.connections += 1
+            super().reconnect(connection)
+
+        def completions(self) -> list[Completion]:
+            found = super().completions()
+            is_lost = self.last == write or (self.last == send and not self.connections)
+            return [] if is_lost else found
+
+    testbed = EmulatorTestbed(Forgetful)
+    last = [Packet(int(send)), Packet(int(write))]
+    campaign = Campaign(
+        testbed, lambda number: Scripted(*[WRITE] * 9, last[number]), explains=False
+    )
+
+    found = list(campaign.run(20))
+
+    assert [each.case.steps[-1].opcode for each in found] == [send, write]
+    assert [each.case.packets for each in found] == [1, 1]
 
 
 def shortened(device: Callable[[Connection], Emulation], *steps: Step) -> Case:
