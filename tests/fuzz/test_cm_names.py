@@ -204,12 +204,13 @@ def test_a_field_that_is_treated_otherwise_has_one_cause_in_all_states() -> None
     [
         ([*ACCEPTED, said("DREQ", dreq__remote_qpn=("qpn", 1))], "DREQ with dreq.remote_qpn"),
         ([*ACCEPTED, said("RTU", mad__attribute_id=0x15)], "DREQ with dreq.remote_qpn"),
+        ([*ACCEPTED, said("MRA", mad__attribute_id=0x15)], "DREQ with dreq.remote_qpn"),
         (
             [said("REQ"), said("REJ"), said("DREQ")],
             "DREQ with dreq.remote_qpn for a connection without a queue pair",
         ),
     ],
-    ids=["another", "none", "no queue pair"],
+    ids=["another", "of an RTU", "of an MRA", "no queue pair"],
 )
 def test_a_dreq_for_another_queue_pair_is_named_by_that_in_every_state(
     dreq: Sequence[Step], text: str

@@ -113,10 +113,10 @@ def _names_no_queue_pair(difference: Difference, step: Mad, steps: Sequence[Step
 
 
 def _is_without_qpn(difference: Difference, step: Mad) -> bool:
-    """Whether a message that has the attribute ID of a DREQ, but no QPN, is to be ignored."""
+    """Whether a message with the attribute ID of a DREQ, but not its QPN, is to be ignored."""
     is_as_dreq = set(step.fields) == {"mad.attribute_id"} and _message_on_wire(step) == "DREQ"
     is_ignored = difference.kind is Kind.ANSWER and not difference.expected
-    return is_as_dreq and is_ignored and step.message in ("RTU", "DREP")
+    return is_as_dreq and is_ignored
 
 
 def _repeats_another(step: Mad, steps: Sequence[Step]) -> bool:
