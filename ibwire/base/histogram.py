@@ -105,19 +105,24 @@ class Histogram:
 
 
 def percentiles(
-    counted: tuple[Numbers, Numbers, Numbers, Numbers], low: Numbers, high: Numbers, percent: int
+    index: npt.NDArray[np.integer],
+    below: Numbers,
+    parts: tuple[Numbers, Numbers],
+    limits: tuple[Numbers, Numbers],
+    percent: int,
 ) -> list[int | None]:
     """`Histogram.percentile` of n histograms.
 
-    counted: their buckets in ascending order, the values in each, and where those of each histogram
-    begin and end. low, high: their smallest and largest values.
+    index: their buckets in ascending order. below: how many values all buckets before each have,
+    and all together. parts: where the buckets of each histogram begin and end. limits: their
+    smallest and largest values.
     """
-    index, counts, starts, ends = counted
-    below = np.concatenate([[0], np.cumsum(counts)])
+    (starts, ends), (low, high) = parts, limits
     total = below[ends] - below[starts]
     rank = np.maximum(-(-total * percent // 100), 1)
     at = np.searchsorted(below, below[starts] + rank) - 1
-    middle = _middles(index[np.minimum(at, len(index) - 1)]) if len(index) else high
+    last = np.minimum(at, len(index) - 1)
+    middle = _middles(index[last].astype(np.int64)) if len(index) else high
     found = np.where(rank < total, np.clip(middle, low, high), high)
     return [
         value if count else None

@@ -103,7 +103,8 @@ class Counted:
     ) -> list[int | None]:
         """The latency that so many of the messages of each side do not exceed."""
         low, high = rows["latency_low"], rows["latency_high"]
-        return percentiles(self._latencies.parts(sides), low, high, percent)
+        index, below, starts, ends = self._latencies.parts(sides)
+        return percentiles(index, below, (starts, ends), (low, high), percent)
 
     def identities(self, place: int) -> tuple[Identity, Identity]:
         """Whether the IP identifications of each direction count up; nothing else is kept."""
@@ -156,17 +157,22 @@ class _Pairs:
         self._ends = ends.data
         self._one = lists.one.astype(np.uint16).data
         self._other = lists.other.astype(np.int64).data
+        self._below: Index | None = None
+        """The sums of the second numbers before each pair, made when they are first asked for."""
 
     def has(self, side: int) -> bool:
         """Whether there is a pair of this side."""
         return self._ends[side] != self._ends[side + 1]
 
-    def parts(self, sides: Sequence[int]) -> tuple[Index, Index, Index, Index]:
-        """All pairs, as two arrays, and where those of each of these sides begin and end."""
-        ends = np.asarray(self._ends, np.int64)
-        at = np.asarray(sides, np.int64)
-        one, other = np.asarray(self._one, np.int64), np.asarray(self._other)
-        return one, other, ends[at], ends[at + 1]
+    def parts(self, sides: Sequence[int]) -> tuple[npt.NDArray[np.uint16], Index, Index, Index]:
+        """The first numbers of all pairs, the sums of the second ones before each pair and of all,
+        and where the pairs of each of these sides begin and end.
+        """
+        if self._below is None:
+            self._below = np.concatenate([[0], np.cumsum(np.asarray(self._other))])
+        ends, at = np.asarray(self._ends), np.asarray(sides, np.int64)
+        one = np.asarray(self._one)
+        return one, self._below, ends[at].astype(np.int64), ends[at + 1].astype(np.int64)
 
     def of(self, side: int) -> list[tuple[int, int]]:
         """The pairs of one side."""

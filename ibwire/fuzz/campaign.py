@@ -26,6 +26,7 @@ from ibwire.fuzz.judge.findings import (
     has_other_payload,
 )
 from ibwire.fuzz.judge.naming import Name
+from ibwire.fuzz.judge.needs import with_needs
 from ibwire.fuzz.judge.packet_faults import without_old_faults
 from ibwire.fuzz.judge.profiles import (
     MAY_BE_UNCHECKED,
@@ -487,7 +488,7 @@ class Campaign:
         state, known = self.state, self.report.unchecked
         fields = fields_at_fault(difference)
         is_more = not set(fields) <= set(known) or has_other_payload(difference)
-        if set(fields).isdisjoint(known) or not (is_more or self._are_of_several(fields)):
+        if set(fields).isdisjoint(known) or not (is_more or self._have_no_common_finding(fields)):
             return difference
         left_out = known if is_more else [each for each in known if each != fields[0]]
         lenient = without_checking(state.profile, tuple(left_out))
@@ -497,7 +498,7 @@ class Campaign:
         state.profile = lenient
         return found
 
-    def _are_of_several(self, fields: Sequence[str]) -> bool:
+    def _have_no_common_finding(self, fields: Sequence[str]) -> bool:
         """Whether no finding has all of these fields."""
         of_each = (fields_at_fault(each.difference) for each in self.report.findings)
         return not any(set(fields) <= set(each) for each in of_each)
@@ -528,7 +529,17 @@ class Campaign:
         """A case up to its difference, with that. difference: if it does not come again."""
         difference = self.replay(case) or difference
         case = case.with_steps(case.steps[: difference.step + 1])
-        return case, self._testbed.name_of(self.state, case, difference, bucket), difference
+        name = self._testbed.name_of(self.state, case, difference, bucket)
+        # That of a finding is enough to count for it; the case may then be longer than it need be.
+        if self.report.bucket_of(name.keys) is None and self._is_minimised:
+            name = with_needs(name, case)
+        return case, name, difference
+
+    @property
+    def _is_minimised(self) -> bool:
+        """Whether cases are made as short as they can be."""
+        search = self.state.search
+        return self.state.minimises and not (search.is_interrupted or search.is_over())
 
     def _is_counted(self, name: Name, confirmed: Confirmed) -> bool:
         """Whether something has the name of a finding, or one that the user knows: it counts."""

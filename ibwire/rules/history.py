@@ -437,7 +437,7 @@ def _firsts(run: Regular) -> tuple[list[int], list[int], list[int]]:
 
 
 class ConnectionCheck:
-    """Checks some rules over one history: it receives packets and yields violations."""
+    """Checks some rules over one history: it receives packets and returns violations."""
 
     __slots__ = ("history",)
 

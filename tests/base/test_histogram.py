@@ -59,13 +59,17 @@ def test_percentiles_are_right_to_half_a_percent(values: list[int], percent: flo
 def test_percentiles_of_many_histograms_are_those_of_each(
     parts: list[list[int]], percent: int
 ) -> None:
-    ordered = [np.sort(buckets(np.array(values, np.int64))) for values in parts]
-    ends = np.cumsum([len(each) for each in ordered], dtype=np.int64)
-    index = np.concatenate([np.zeros(0, np.int64), *ordered])
-    low, high = (np.array([least(v, default=0) for v in parts], np.int64) for least in (min, max))
+    counted = [
+        np.unique(buckets(np.array(values, np.int64)), return_counts=True) for values in parts
+    ]
+    none = np.zeros(0, np.int64)
+    index = np.concatenate([none, *[each for each, _ in counted]])
+    below = np.concatenate([[0], np.cumsum(np.concatenate([none, *[each for _, each in counted]]))])
+    ends = np.cumsum([len(each) for each, _ in counted], dtype=np.int64)
     starts = np.concatenate([[0], ends])[: len(parts)]
+    low, high = (np.array([least(v, default=0) for v in parts], np.int64) for least in (min, max))
 
-    found = percentiles((index, np.ones_like(index), starts, ends), low, high, percent)
+    found = percentiles(index, below, (starts, ends), (low, high), percent)
 
     assert found == [of(values).percentile(percent) for values in parts]
 

@@ -21,6 +21,7 @@ from ibwire.fuzz.targets.emulated_manager import EVENT, managed_emulation
 from ibwire.fuzz.targets.emulator import EmulatorTestbed
 from ibwire.fuzz.vocabulary.cm.names import manager_name
 from ibwire.fuzz.vocabulary.cm.tables import difference_text, unequal_parts
+from ibwire.fuzz.vocabulary.cm.timing import Retransmission
 from ibwire.fuzz.vocabulary.vocabularies import CONNECTION_MANAGER
 from ibwire.rc.profile import SPEC
 from ibwire_layers.cm import CMAttribute
@@ -426,3 +427,16 @@ def test_a_message_of_one_connection_in_place_of_another_has_the_rule_of_times()
 
 
 LONG = Wait(88_719_500_000_000)
+
+
+def test_an_earlier_wait_makes_no_number_of_retransmissions_uncertain() -> None:
+    waited = named("one-retry-less", [Wait(100 * S), *ENDED, Wait(200 * S)], "DREQ_SENT")
+
+    assert waited.text.endswith("it retransmits the DREQ too few times")
+
+
+def test_a_retransmission_too_late_does_not_include_one_too_early() -> None:
+    late = Retransmission(("REQ",), "too late or too few times")
+
+    assert late.includes(Retransmission(("REQ",), "too late"))
+    assert not late.includes(Retransmission(("REQ",), "too early"))

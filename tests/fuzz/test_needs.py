@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from fuzz.test_naming import named
-from ibwire.fuzz.case import Connection, Packet, Post, Step
+from ibwire.fuzz.case import GOOD, Case, Connection, Packet, Post, Step
+from ibwire.fuzz.judge.needs import with_needs
 from ibwire.rc.work import WROpcode
 from ibwire_layers.opcodes import OpCode
 
@@ -106,7 +107,16 @@ CASES: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
 def test_a_name_says_what_the_case_needs(
     fault: str, connection: Connection, steps: Sequence[Step], text: str, rule: str
 ) -> None:
-    name = named(fault, *steps, connection=connection)
+    name = with_needs(named(fault, *steps, connection=connection), Case(connection, steps))
 
     assert name.text == text
     assert name.rule.endswith(f"#{rule}")
+
+
+def test_a_case_that_is_not_minimised_may_not_need_what_it_has() -> None:
+    name = named(
+        "icrc-ignored", SEND.altered(icrc=GOOD ^ 1, length=0), connection=Connection(rq_psn=5000)
+    )
+
+    assert name.text == "SEND_ONLY (a wrong ICRC): ACK instead of nothing"
+    assert name.rule.endswith("#check-icrc")

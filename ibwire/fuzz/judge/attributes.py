@@ -88,7 +88,7 @@ def _mtus(value: int) -> list[int]:
 
 
 _USUAL = Connection()
-"""Seven retries may be fewer because a timer is slower, or for an RNR NAK mean no limit."""
+"""Its values are not tried: seven retries may be fewer for a slower timer, or mean no limit."""
 
 _SMALLEST_MTU, _LARGEST_MTU = 256, 4096
 
@@ -103,6 +103,7 @@ _OF_ANY = ("mtu", "max_dest_rd_atomic")
 """Attributes that do not count for own requests alone."""
 
 RETRIES = ("retry_cnt", "rnr_retry")
+"""Attributes of which the other value is not said: retries are miscounted for many reasons."""
 
 _TRANSPORT = "docs/reference/transport.md#"
 _LENGTH = f"IBA 9.7.4.1; {_TRANSPORT}packet-length"

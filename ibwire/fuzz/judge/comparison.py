@@ -118,7 +118,9 @@ class Difference:
     frames: Sequence[Frame] = ()
     """For times, what is sent then."""
     times: tuple[Sequence[Time], Sequence[Time]] = ((), ())
-    """When the answers of a wait are due and come; empty if that is not known."""
+    """When the answers of a wait are due and come, in ps since it began; empty if that is not
+    known.
+    """
 
 
 def crash(case: Case, reason: object) -> Difference:
@@ -314,6 +316,7 @@ class ExactComparison(Comparison):
         return Difference(number, Kind.COMPLETION, expected, got, unchecked=self.unchecked)
 
     def _wait(self, time: Time, number: int) -> Difference | None:
+        begin = self.reference.now
         expected = self.reference.wait(time)
         self.expected = [frame for _, frame in expected]
         if self.trace is not None:
@@ -326,7 +329,9 @@ class ExactComparison(Comparison):
             frames = self._without_unchecked(self.expected, [frame for _, frame in got])
             times = [when for when, _ in expected], [when for when, _ in got]
             if frames != self.expected:
-                return replace(self._in_answers(number, self.expected, frames), times=times)
+                ours, theirs = ([when - begin for when in each] for each in times)
+                found = self._in_answers(number, self.expected, frames)
+                return replace(found, times=(ours, theirs))
             if times[0] != times[1]:
                 return Difference(number, Kind.TIME, *times, frames=frames)
         return self._compare_application(number)

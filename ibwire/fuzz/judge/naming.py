@@ -90,9 +90,7 @@ from ibwire.fuzz.judge.setting import (
     REARMED,
     SHARED,
     across_wrap,
-    first_psn,
     is_of_requester,
-    reserved_bits,
     setting_of,
 )
 from ibwire.fuzz.judge.single_cause import partly_taken, single_cause
@@ -129,24 +127,19 @@ class Name:
 
 
 def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
-    """The name of a difference in the last step of a case. profile: of the reference."""
+    """The name of a difference in a step of a case. profile: of the reference."""
+    case = case.with_steps(case.steps[: difference.step + 1])
     last, (case, difference) = case.steps[difference.step], of_held(case, difference)
     reference = Emulation(case.connection, profile)
     scene = Scene(reference, case, difference, profile)
     if (earlier := scene.earlier_completion) is not None:
         return name_of(without_last(case), earlier, profile)
     trials = Trials(case, difference, profile)
-    name = replace(_name_of(last, case, scene, trials), cost=trials.cost)
-    psn = first_psn(scene)
-    if psn is None or name.rule.endswith("#psn-order"):
-        return name
-    return replace(
-        name, text=f"{name.text}, if the first PSN is {psn}", rule=both(ORDER, name.rule)
-    )
+    return replace(_name_of(last, case, scene, trials), cost=trials.cost)
 
 
 def _name_of(last: Step, case: Case, scene: Scene, trials: Trials) -> Name:
-    """The name, whatever the first PSN. last: the last step, as it is in the whole case."""
+    """The name, without its cost. last: the last step, as it is in the whole case."""
     difference = scene.difference
     step, effect = scene.step, of_pair(scene, effect_of(difference))
     about = setting_of(scene, effect) or place_of(scene, effect) or scene.about
@@ -186,9 +179,6 @@ def _of_several_causes(
     ignored: the number of the response without which a right device would do the same.
     """
     step = scene.step
-    if reserved := reserved_bits(scene):
-        bits, rule = reserved
-        return Name(f"{text} {bits}: {effect.text}", rule, "reserved bits")
     if found := _of_any_packet(text, about, effect, scene):
         return found
     if isinstance(step, Wait) and (response := scene.acknowledging) is not None:
@@ -220,7 +210,7 @@ def _of_several_causes(
 
 
 def _of_crash(text: str, about: About, effect: Effect, step: Step) -> Name:
-    """The name of an exception, or of a device that does not come to rest."""
+    """The name of an exception."""
     rule, group = about.rule, effect.group
     if isinstance(step, Packet) and rule in [each.rule for each in SERVICES.values()]:
         rule = rule_of_operation(step) or rule

@@ -79,7 +79,7 @@ def _partial(reference: Emulation, response: Packet, part: _Part) -> Frame | Non
     last = psn if _is_ack(response) else psn - 1 & MASK
     taken = part(reference, last)
     is_less = 0 < (last - taken & MASK) < HALF
-    if not is_less or (taken + 1 - oldest & MASK) >= HALF:
+    if not is_less or (taken - oldest & MASK) >= HALF:
         return None
     ack = _ack_of(response, taken - oldest)
     binding = emulated_binding(reference.connection.version)

@@ -78,7 +78,7 @@ class Scene:
     ) -> None:
         self.reference = reference
         self._case, self._profile = case, profile
-        self.connection = _last_connection(case, difference.step)
+        self.connection = last_connection(case, difference.step)
         self.service = self.connection.service
         self.is_reliable = self.connection.is_reliable
         self.difference = difference
@@ -426,7 +426,7 @@ def _is_read(packet: Packet) -> bool:
     return info is not None and info.operation is Operation.READ
 
 
-def _last_connection(case: Case, last: int) -> Connection:
+def last_connection(case: Case, last: int) -> Connection:
     """The connection on which a step is."""
     made = [step.connection for step in case.steps[: last + 1] if isinstance(step, Connect)]
     return made[-1] if made else case.connection

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ibwire.fuzz.case import Connection, Packet, Step
+from ibwire.fuzz.case import Packet, Step
 from ibwire.fuzz.judge.comparison import Kind
 from ibwire.fuzz.judge.effects import FLUSH, STATUS, Effect, statuses_of
 from ibwire.fuzz.judge.request_names import NOT_READY, UC_BEHIND, UC_GAP, WRAP
 from ibwire.fuzz.judge.scene import SHORT, WRONG_LKEY, Scene
 from ibwire.fuzz.judge.subject import About
 from ibwire.rc.work import WCStatus
-from ibwire_layers import syndrome as aeth
 from ibwire_layers.opcodes import INFO, Operation, Position
 from ibwire_layers.psn import MASK
 
@@ -75,39 +74,6 @@ def across_wrap(scene: Scene, about: About, step: Step | None = None) -> About:
     return replace(about, what=what, rule=ORDER, treatment="", group=WRAP if about.is_wrong else "")
 
 
-def first_psn(scene: Scene) -> int | None:
-    """The first PSN of what the last step is about, if a short case needs it to be another one than
-    the usual one and far from the wrap.
-    """
-    usual, connection = Connection(), scene.connection
-    is_own = is_of_requester(scene.step)
-    psn, usual_psn = ((each.sq_psn if is_own else each.rq_psn) for each in (connection, usual))
-    is_needed = scene.is_short and psn != usual_psn
-    return psn if is_needed and SHORT <= psn <= MASK - SHORT else None
-
-
-def reserved_bits(scene: Scene) -> tuple[str, str] | None:
-    """Reserved bits that a short case needs, as the end of the text of the last step, and the rule
-    that they are ignored; `None` without any.
-    """
-    if not scene.is_short:
-        return None
-    for step, _ in reversed(scene.subjects):
-        rule = _rule_of_reserved(step) if isinstance(step, Packet) else ""
-        if rule:
-            is_last = step is scene.step
-            return "with reserved bits" if is_last else "after a packet with reserved bits", rule
-    return None
-
-
-def _rule_of_reserved(packet: Packet) -> str:
-    """The rule of the reserved bits that are not 0; empty if all are."""
-    if any(packet.fields.get(name) for name in _RESERVED):
-        return _RESERVED_BITS
-    syndrome = packet.fields.get("aeth.syndrome", 0)
-    return _SYNDROME if isinstance(syndrome, int) and syndrome & aeth.RESERVED_BIT else ""
-
-
 def is_of_requester(step: Step) -> bool:
     """Whether a step is about the requests of the device."""
     return not isinstance(step, Packet) or _is_response(step)
@@ -120,9 +86,6 @@ def _is_response(packet: Packet) -> bool:
 
 _TRANSPORT = "docs/reference/transport.md#"
 _WIRE = "docs/reference/wire-formats.md#"
-_RESERVED = ("bth.resv6a", "bth.resv7", "deth.reserved", "xrceth.reserved")
-_RESERVED_BITS = f"IBA 9.2; {_WIRE}reserved-bits"
-_SYNDROME = f"IBA 9.7.5.2; {_TRANSPORT}aeth"
 ORDER = f"IBA 9.7.1; {_TRANSPORT}psn-order"
 
 PKEY = About(

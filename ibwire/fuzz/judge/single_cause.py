@@ -40,7 +40,6 @@ def single_cause(trials: Trials, abouts: Sequence[About]) -> SingleCause | None:
     if other := attributes.other_attribute(trials, is_of_length=_is_of_length(trials.case, abouts)):
         name, value = other
         rule = attributes.rule_of(name, trials.case)
-        # Retries may be miscounted for many reasons, which are not a limit of their own.
         as_if = "" if name in attributes.RETRIES else f", as if {name} were {value}"
         return SingleCause(rule, attributes.group_of(name), as_if=as_if)
     if position := kept_window.kept_at(trials):

@@ -39,8 +39,8 @@ class Retransmission:
 
     def includes(self, other: Retransmission) -> bool:
         """Whether another one is the same, as far as this one says what it is."""
-        is_less = (self.is_less, other.is_less)
-        return set(other.messages) <= set(self.messages) and len({*is_less} - {None}) < len(_SIDES)
+        is_same_side = None in (self.is_less, other.is_less) or self.is_less is other.is_less
+        return set(other.messages) <= set(self.messages) and is_same_side
 
     @property
     def is_less(self) -> bool | None:

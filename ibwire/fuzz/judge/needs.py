@@ -1,0 +1,60 @@
+"""What a minimised case needs to be unusual, although a right device does not mind it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ibwire.fuzz.case import Case, Connection, Packet
+from ibwire.fuzz.judge.concurrency import both
+from ibwire.fuzz.judge.naming import Name
+from ibwire.fuzz.judge.scene import SHORT, last_connection
+from ibwire.fuzz.judge.setting import ORDER, is_of_requester
+from ibwire_layers import syndrome as aeth
+from ibwire_layers.psn import MASK
+
+
+def with_needs(name: Name, case: Case) -> Name:
+    """The name of what the last step of a minimised case shows, with what the case needs.
+
+    Only a minimised case has reserved bits, or another first PSN than the usual one, because it
+    needs them.
+    """
+    if len(case.steps) > SHORT:
+        return name
+    return _with_first_psn(_with_reserved_bits(name, case), case)
+
+
+def _with_reserved_bits(name: Name, case: Case) -> Name:
+    *_, last = case.steps
+    for step in reversed(case.steps):
+        rule = _rule_of_reserved(step) if isinstance(step, Packet) else ""
+        if rule:
+            where = "with reserved bits" if step is last else "after a packet with reserved bits"
+            what, colon, does = name.text.partition(": ")
+            return replace(name, text=f"{what} {where}{colon}{does}", rule=rule, group=_RESERVED)
+    return name
+
+
+def _rule_of_reserved(packet: Packet) -> str:
+    """The rule of the reserved bits that are not 0; empty if all are."""
+    if any(packet.fields.get(each) for each in _IGNORED):
+        return _RESERVED_BITS
+    syndrome = packet.fields.get("aeth.syndrome", 0)
+    return _SYNDROME if isinstance(syndrome, int) and syndrome & aeth.RESERVED_BIT else ""
+
+
+def _with_first_psn(name: Name, case: Case) -> Name:
+    is_own = is_of_requester(case.steps[-1])
+    connections = last_connection(case, len(case.steps) - 1), Connection()
+    psn, usual = (each.sq_psn if is_own else each.rq_psn for each in connections)
+    is_near_wrap = not SHORT <= psn <= MASK - SHORT
+    if psn == usual or is_near_wrap or name.rule.endswith("#psn-order"):
+        return name
+    text = f"{name.text}, if the first PSN is {psn}"
+    return replace(name, text=text, rule=both(ORDER, name.rule))
+
+
+_IGNORED = ("bth.resv6a", "bth.resv7", "deth.reserved", "xrceth.reserved")
+_RESERVED = "reserved bits"
+_RESERVED_BITS = "IBA 9.2; docs/reference/wire-formats.md#reserved-bits"
+_SYNDROME = "IBA 9.7.5.2; docs/reference/transport.md#aeth"
