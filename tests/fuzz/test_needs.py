@@ -86,6 +86,21 @@ CASES: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
         "ACKNOWLEDGE (a response with credits) with reserved bits: no completion SUCCESS of a send",
         "aeth",
     ),
+    (
+        "credit-limit-compared-as-number",
+        Connection(),
+        [
+            Packet(
+                int(OpCode.RC_ACKNOWLEDGE),
+                ("una", -1),
+                fields={"aeth.syndrome": 1, "aeth.msn": 0x800003},
+            ),
+            Post(int(WROpcode.SEND)),
+        ],
+        "a posted SEND after a response with credits while none is due: "
+        "nothing instead of SEND_ONLY",
+        "credits-limit",
+    ),
     (  # that its R_Key is looked up elsewhere explains nothing
         "datagram-never-solicited",
         Connection(service="XRC_RECV"),

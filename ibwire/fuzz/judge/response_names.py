@@ -35,7 +35,7 @@ def about(reference: Emulation, packet: Packet, psn: int) -> About | None:
     sends = reference.qp.sends
     ahead = psn - sends.una & MASK
     if not sends.outstanding:
-        return _UNASKED
+        return _UNASKED_CREDITS if _gives_credits(packet) else _UNASKED
     if ahead >= HALF and reference.qp.habits.requester.is_old_response(sends, psn):
         return _GIVEN_BEFORE
     if ahead >= sends.next_psn - sends.una & MASK:
@@ -114,6 +114,14 @@ def _data(reference: Emulation, wqe: SendWQE, packet: Packet, psn: int) -> About
     return _right(wqe, psn) if is_right else _LENGTH
 
 
+def _gives_credits(packet: Packet) -> bool:
+    """Whether a response is an ACK with a number of credits, which it has only if that matters."""
+    syndrome = packet.fields.get("aeth.syndrome", aeth.INVALID_CREDITS)
+    if not isinstance(syndrome, int) or aeth.kind(syndrome & 0xFF) is not AckKind.ACK:
+        return False
+    return aeth.code(syndrome & 0xFF) != aeth.INVALID_CREDITS
+
+
 def _right(wqe: SendWQE, psn: int) -> About:
     """A right response: with several SGEs, which a minimised case needs, it is about those."""
     if len(wqe.wr.sg_list) > 1:
@@ -166,6 +174,12 @@ _MALFORMED = About(
 _UNASKED = About(
     "a response while none is due",
     "IBA 9.7.6; docs/reference/transport.md#response-unexpected",
+)
+_UNASKED_CREDITS = replace(
+    _UNASKED,
+    what="a response with credits while none is due",
+    rule="IBA 9.7.6, 9.7.7.2; docs/reference/transport.md#response-unexpected, "
+    "docs/reference/transport.md#credits-limit",
 )
 _UNSENT = About(
     "a response to a PSN that was never sent",
