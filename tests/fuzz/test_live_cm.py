@@ -573,7 +573,7 @@ FAULTS = {
     "cm.rej.remote_comm_id": changed(cm.REJ, remote_comm_id=lambda said: 0),
     "cm.rej.message_rejected": changed(cm.REJ, message_rejected=lambda said: 3),
     "cm.rej.reason": changed(cm.REJ, reason=lambda said: cm.RejectReason.INVALID_COMM_INSTANCE),
-    "cm.rej.reason of": changed(
+    "cm.rej.reason in the REJ": changed(
         cm.REJ, reason=lambda said: 28 if said.reason == 8 else said.reason
     ),
     "cm.sidr_rep.service_id": changed(cm.SIDR_REP, service_id=lambda said: said.service_id + 1),
