@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from each_case import each_case
 from examples import sampled, scaled, usual
 from fuzz.cases import cases
+from fuzz.scripted import Scripted
 from ibwire.base.node import Frame
 from ibwire.base.units import MS, Time
 from ibwire.fuzz.campaign import Campaign
@@ -65,17 +66,6 @@ UNREACHABLE = {
     "no event COMM_EST is raised",
     "datagrams on QP1 ask for an ACK",
 }
-
-
-class Scripted:
-    """Makes the same steps for every case."""
-
-    def __init__(self, *steps: Step) -> None:
-        self.connection = Connection()
-        self._steps = iter(steps)
-
-    def next(self, reference: Emulation) -> Step | None:
-        return next(self._steps, None)
 
 
 def target(profile: str | Profile) -> type[Emulation]:

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from fuzz.scripted import Scripted
 from ibwire.base.units import S
 from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import Case, Command, Connection, Mad, Packet, Step, Value, Wait
 from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.judge.naming import Name
-from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.targets.emulated_manager import EVENT, managed_emulation
 from ibwire.fuzz.targets.emulator import EmulatorTestbed
 from ibwire.fuzz.vocabulary.cm.names import manager_name
@@ -375,17 +375,6 @@ def run(fault: str, steps: Sequence[Step], *, minimises: bool = True) -> Finding
     testbed = EmulatorTestbed(device, CONNECTION_MANAGER)
     campaign = Campaign(testbed, lambda number: Scripted(*steps), minimises=minimises)
     return next(iter(campaign.run(100)))
-
-
-class Scripted:
-    """Makes the same steps for every case."""
-
-    def __init__(self, *steps: Step) -> None:
-        self.connection = Connection()
-        self._steps = iter(steps)
-
-    def next(self, reference: Emulation) -> Step | None:
-        return next(self._steps, None)
 
 
 ENDED = [Command("connect", 0), said("REP"), Command("ready", 0), Command("disconnect", 0)]

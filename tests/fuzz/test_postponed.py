@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from fuzz.test_campaign import READ, WRITE, Mute, Scripted
+from fuzz.scripted import Scripted
+from fuzz.test_campaign import READ, WRITE, Mute
 from fuzz.test_prefetch import run
 from ibwire.fuzz import run_file
 from ibwire.fuzz.campaign import Campaign
