@@ -63,6 +63,7 @@ class Ring:
         self.own = self
 
 gc.unfreeze()
+gc.disable()  # its own time to look might be before the block
 old = weakref.ref(Ring())
 try:
     with existing_objects_ignored():
