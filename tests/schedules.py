@@ -124,6 +124,8 @@ class Schedule:
     """Bytes of each; `None` for as many as the longest message has."""
     receive_pieces: int = 1
     profiles: tuple[str, str] = ("spec", "spec")
+    burst_packets: int | None = None
+    """Of both devices; `None` for those of their profiles."""
     mtu: int = 256
     psns: tuple[int, int] = (0, 0)
     msn: int = 0
@@ -407,6 +409,8 @@ class Run:
         schedule = self.schedule
         size = self.word(WORDS) + 64
         profile = PROFILES[schedule.profiles[name == "b"]]
+        if schedule.burst_packets is not None:
+            profile = replace(profile, burst_packets=schedule.burst_packets)
         address, key_start = ("10.0.0.1", 10) if name == "a" else ("10.0.0.22", 20)
         end = End(name, address, key_start=key_start, profile=profile, size=size)
         if name == "b":  # else both queue pairs had the same number

@@ -1,8 +1,9 @@
 """A device: queue pairs behind one port, as a `Node` of a network.
 
 It finds the queue pair of each frame, drops damaged and misdirected frames, and polls
-the queue pairs that have something to send in turn, packet by packet. The cost of a
-packet does not depend on the number of queue pairs: idle ones are not polled.
+the queue pairs that have something to send in turn. In its turn a queue pair sends up to
+`Profile.burst_packets` packets; priorities take turns packet by packet. The cost of a packet does
+not depend on the number of queue pairs: idle ones are not polled.
 """
 
 from __future__ import annotations
@@ -112,6 +113,10 @@ class Device:
         _check_names(profile, link)
         self.name = name
         self.profile = PROFILES[profile] if isinstance(profile, str) else profile
+        if self.profile.burst_packets < 1:
+            raise VerbsError(
+                errno.EINVAL, f"burst_packets {self.profile.burst_packets}, not 1 or more"
+            )
         self.habits = habits_of(self.profile)
         self.link = link
         self.vlan = vlan
@@ -148,7 +153,8 @@ class Device:
         """Those to this device by `flow_key`; only lengths, checksum and identification differ
         between frames."""
         self._lanes: dict[int, deque[QueuePair]] = {}
-        """Queue pairs that may have something to send, by priority."""
+        """Queue pairs that may have something to send, by priority; the first has its turn."""
+        self._burst = self.profile.burst_packets
         self._turns: list[tuple[int, deque[QueuePair]]] = []
         """The same: whose turn it is."""
         self._timers: list[tuple[Time, int, QueuePair]] = []
@@ -362,29 +368,51 @@ class Device:
         return packet.build()
 
     def extend_run(self, packet: UnbuiltFrame) -> FrameRun | None:
-        """The run that a frame just polled begins, if no other queue pair waits; see `FrameRun`."""
-        only = self._only_sender()
-        if only is None or not isinstance(packet, TransportPacket):
+        """The run that a frame just polled begins, within a turn of its queue pair: `FrameRun`."""
+        active = self._senders()
+        if active is None or not isinstance(packet, TransportPacket):
             return None
-        return only.extend(packet)
+        qp = active[0]
+        if packet.path is not qp.path:
+            return None  # its turn is over
+        run = qp.extend(packet, self._left_in_turn(active))
+        if run is not None:
+            self._count_in_turn(active, run.count - 1)
+        return run
 
     def resume_run(self, run: FrameRun) -> int:
         """Let a run go on whose frames have left; how many more; see `FrameRun`."""
         assert isinstance(run, PacketRun)
-        only = self._only_sender()
-        return 0 if only is None or only.number != run.sender else only.resume(run)
+        active = self._senders()
+        if active is None or active[0].number != run.sender:
+            return 0
+        count = active[0].resume(run, self._left_in_turn(active))
+        if count:
+            self._count_in_turn(active, count)
+        return count
 
-    def _only_sender(self) -> QueuePair | None:
-        """The queue pair that may have something to send, if it is one and no CNP waits."""
+    def _senders(self) -> deque[QueuePair] | None:
+        """The queue pairs that may have something to send, if of one priority and no CNP waits."""
         if self._cnps:
             return None
-        only: QueuePair | None = None
+        found: deque[QueuePair] | None = None
         for active in self._lanes.values():
             if active:
-                if only is not None or len(active) > 1:
+                if found is not None:
                     return None
-                only = active[0]
-        return only
+                found = active
+        return found
+
+    def _left_in_turn(self, active: deque[QueuePair]) -> int:
+        """Packets that the first of these queue pairs may send before the next one does."""
+        return _NO_LIMIT if len(active) == 1 else self._burst - active[0].sent_in_turn
+
+    def _count_in_turn(self, active: deque[QueuePair], count: int) -> None:
+        """Count packets that the first of these queue pairs sends, as one by one."""
+        qp = active[0]
+        qp.sent_in_turn = (qp.sent_in_turn + count) % self._burst
+        if not qp.sent_in_turn:
+            active.rotate(-1)
 
     def take_back(self, run: FrameRun, count: int) -> None:
         """Take back the last frames of a run, which have not left."""
@@ -392,7 +420,17 @@ class Device:
         qp = self.qps.get(run.sender)
         if qp is not None:
             qp.take_back(run, count)
+            self._resume_turn(qp, count)
         run.count -= count
+
+    def _resume_turn(self, qp: QueuePair, count: int) -> None:
+        """Give packets that have not left back to the turn of their queue pair."""
+        if not qp.scheduled:
+            return
+        active = self._lanes[qp.lane]
+        if active[-1] is qp:  # its turn would have ended with the last of them
+            active.rotate(1)
+        qp.sent_in_turn = (qp.sent_in_turn - count) % self._burst
 
     def expects_run(self, run: FrameRun, first: int) -> bool:
         """Whether it takes the frames of a run from `first` on without an answer."""
@@ -472,8 +510,11 @@ class Device:
                     qp.scheduled = False
                     self.note_timer(qp)
                 else:
-                    if len(active) > 1:
-                        active.rotate(-1)
+                    qp.sent_in_turn += 1
+                    if qp.sent_in_turn >= self._burst:
+                        qp.sent_in_turn = 0
+                        if len(active) > 1:
+                            active.rotate(-1)
                     if qp.timer_entry is None:
                         self.note_timer(qp)
                 if at + 1 < len(turns):
@@ -486,6 +527,8 @@ class Device:
                     packet.trailer = telemetry.echoed(qp.telemetry)
                     qp.telemetry = b""
                 size = packet.send_by(path)
+                if active and active[0] is not qp:
+                    packet.continues = False
                 if rate is not None and (packet.payload or not packet.form.is_response):
                     rate.sent(size + ETHERNET_OVERHEAD, now)
                     if len(active) == 1 and qp.scheduled and rate.next_send > now:
@@ -547,6 +590,7 @@ class Device:
     def schedule(self, qp: QueuePair) -> None:
         """Add a queue pair to those that may have something to send."""
         qp.scheduled = True
+        qp.sent_in_turn = 0
         active = self._lanes.get(qp.lane)
         if active is None:
             active = self._lanes[qp.lane] = deque()
@@ -812,6 +856,9 @@ def _attach(init: QPInit) -> None:
 
 _TRAILERS = (telemetry.SIZE, sack.SIZE)
 """Bytes after the packet that mean something here."""
+
+_NO_LIMIT: Final = 1 << 31
+"""More packets than any message has."""
 
 _MAXIMUM_STALE = 64
 """Outdated timer entries allowed besides one for each queue pair."""

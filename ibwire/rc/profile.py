@@ -109,6 +109,11 @@ class Profile:
     """Whether `max_rd_atomic` and `max_dest_rd_atomic` are rounded up to powers of two (rxe
     `rxe_qp_from_attr`)."""
 
+    # The order of queue pairs.
+    burst_packets: int = 1
+    """Packets that a queue pair may send in its turn, before the next one of its priority has
+    its own (rxe 64; the specification leaves it open: docs/reference/habits.md#qp-turns)."""
+
     # The requester.
     ack_request_interval: int = 64
     """Packets of a message between two that set AckReq (rxe 66, rdmavt 16: captures and
@@ -285,6 +290,7 @@ RXE = Profile(
     asks_on_qp1=True,
     discards_annex_a19=True,
     rounds_read_depth=True,
+    burst_packets=64,
     ack_request_interval=66,
     max_unacked_psns=128,
     restarts_on_read_gap=False,

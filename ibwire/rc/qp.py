@@ -141,6 +141,7 @@ class QueuePair(QPContext):
         "responder",
         "scheduled",
         "sends",
+        "sent_in_turn",
         "telemetry",
         "timer_entry",
         "xrc_domain",
@@ -186,6 +187,8 @@ class QueuePair(QPContext):
         """The service level of its address: the priority of what it sends."""
         self.scheduled = False
         """Whether the device has it in its list of queue pairs that may have something to send."""
+        self.sent_in_turn = 0
+        """Packets that it has sent in its turn, fewer than `burst_packets` of the profile."""
         self.rate = self._make_rate()
         """Its congestion control; `None` to send as fast as the line."""
         self.paced_until: Time | None = None
@@ -358,37 +361,37 @@ class QueuePair(QPContext):
         self.counters.bytes_sent += len(packet.payload)
         return packet
 
-    def extend(self, packet: TransportPacket) -> PacketRun | None:
+    def extend(self, packet: TransportPacket, most: int) -> PacketRun | None:
         """The run of a MIDDLE packet that was just sent and of those after it; they count as sent.
 
-        `None` where they have to be asked for one by one.
+        most: packets after it. `None` where they have to be asked for one by one.
         """
-        data = self._data_after(packet, 0)
+        data = self._data_after(packet, 0, most)
         if data is None:
             return None
         run = PacketRun(packet, data, self.number)
         self._count_sent(run, run.count - 1)
         return run
 
-    def resume(self, run: PacketRun) -> int:
+    def resume(self, run: PacketRun, most: int) -> int:
         """Let a run go on whose packets have left; how many more, which count as sent.
 
         None where the next has to be asked for.
         """
-        data = self._data_after(run.packet, run.count - 1)
+        data = self._data_after(run.packet, run.count - 1, most)
         if data is None:
             return 0
         count = run.append(data)
         self._count_sent(run, count)
         return count
 
-    def _data_after(self, packet: TransportPacket, sent: int) -> memoryview | None:
-        """Data of the MIDDLE packets after this one and as many more as `sent`."""
+    def _data_after(self, packet: TransportPacket, sent: int, most: int) -> memoryview | None:
+        """Data of at most so many MIDDLE packets after this one and as many more as `sent`."""
         if self.rate is not None or self.feedback is not None or packet.trailer:
             return None
         if packet.form.is_response:
-            return self.responder.extend(packet, sent)
-        return None if self.responder.replies else self.requester.extend(packet, sent)
+            return self.responder.extend(packet, sent, most)
+        return None if self.responder.replies else self.requester.extend(packet, sent, most)
 
     def take_back(self, run: PacketRun, count: int) -> None:
         """Undo `extend` for the last packets of a run, which have not left."""

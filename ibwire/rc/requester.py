@@ -102,8 +102,8 @@ class Requester:
             return packet
         return self._blocked()
 
-    def extend(self, packet: TransportPacket, sent: int = 0) -> memoryview | None:
-        """Data of the MIDDLE packets that follow one that was sent; they count as sent.
+    def extend(self, packet: TransportPacket, sent: int, most: int) -> memoryview | None:
+        """Data of at most so many MIDDLE packets that follow one that was sent; they count as sent.
 
         sent: packets that have followed it already. They end before one that asks for an ACK.
         `None` where each has to be asked for.
@@ -127,6 +127,7 @@ class Requester:
         mtu = qp.mtu
         index = (psn - wqe.first_psn) & MASK
         count = min(
+            most,
             wqe.packets - 1 - index,
             self._ack_interval - 1 - sends.since_ack_request,
             self._most_unacked - ((psn - sends.una) & MASK) + 1,

@@ -268,8 +268,8 @@ class Responder:
             self.qp.enter_error()
         return packet
 
-    def extend(self, packet: TransportPacket, sent: int = 0) -> memoryview | None:
-        """Data of the MIDDLE responses to a READ that follow one that was sent.
+    def extend(self, packet: TransportPacket, sent: int, most: int) -> memoryview | None:
+        """Data of at most so many MIDDLE responses to a READ that follow one that was sent.
 
         They count as sent. sent: packets that have followed it already. `None` where each has to
         be asked for.
@@ -283,7 +283,7 @@ class Responder:
         if (resource.psn + reply.position - 1 - packet.psn - sent) & MASK:
             return None
         start = reply.position * qp.mtu
-        count = -(-(reply.length - start) // qp.mtu) - 1
+        count = min(most, -(-(reply.length - start) // qp.mtu) - 1)
         if count < SHORTEST:
             return None
         size = count * qp.mtu

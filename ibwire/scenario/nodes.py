@@ -378,8 +378,9 @@ def _changed(profile: Profile, table: Table) -> Profile:
             if value and not changes[each.name]:
                 raise table.error(each.name, "expected a time above 0")
         elif type(value) is int:  # and no member of an enumeration
+            lowest = 1 if each.name == "burst_packets" else 0
             highest = _PROFILE_BITS.get(each.name, (1 << 23) - 1)
-            changes[each.name] = table.take_int(each.name, value, 0, highest)
+            changes[each.name] = table.take_int(each.name, value, lowest, highest)
     table.end()
     return replace(profile, **changes)
 

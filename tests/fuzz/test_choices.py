@@ -57,6 +57,7 @@ NO_CHOICE = {
     "timeout_high": "matters with `timeout_low` only",
     "few_unacked_psns": "matters with `timeout_low` only",
     "selective_repeat": "needs a peer that has it too, which no device under test says",
+    "burst_packets": "the order of the packets of several queue pairs is not judged",
     "cnp_scope": "cases send no CE marks over several queue pairs",
     "reset_discards_completions": "queues are empty whenever a case ends its connection",
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -22,14 +22,17 @@ from ibwire.base.run import FrameRun
 from ibwire.base.unbuilt import UnbuiltFrame
 from ibwire.base.units import NS, US, S, Time
 from ibwire.fabric.sim import Outcome
+from ibwire.rc.connect import connect
 from ibwire.rc.device import gid_of
 from ibwire.rc.packet import FORMS, TransportPacket, encode
 from ibwire.rc.path import Arrivals, Path, ethernet_route, icrc_fits, run_data
 from ibwire.rc.profile import PROFILES
-from ibwire.rc.work import WROpcode
+from ibwire.rc.work import WCStatus, WROpcode
+from ibwire.testing import create_queue_pair
 from ibwire_layers.opcodes import OpCode
+from ibwire_layers.packet import Packet
 from random_schedules import PSNS
-from schedules import Fault, Harm, Run, Schedule, Station, Work
+from schedules import Fault, Flow, Harm, Run, Schedule, Station, Work
 
 MIDDLE = FORMS[OpCode.RC_RDMA_WRITE_MIDDLE]
 WIRE_BYTES = 24
@@ -506,3 +509,132 @@ def test_history_is_the_same_where_the_network_stops_after_a_number_of_frames(
 
     assert found.stops == expected.stops
     assert found.seen() == expected.seen()
+
+
+class Several(Framewise):
+    """Each end has three queue pairs, which carry the messages of a schedule in turn."""
+
+    COUNT = 3
+
+    def _carry_out(self) -> Outcome:
+        schedule = self.schedule
+        self.qps = {}
+        for name, end in self.ends.items():
+            parts = {"pd": end.pd, "send_cq": end.send_cq, "recv_cq": end.recv_cq}
+            more = [
+                create_queue_pair(end.device, **parts, cap=end.qp.cap) for _ in range(1, self.COUNT)
+            ]
+            self.qps[name] = [end.qp, *more]
+        for near, far in zip(self.qps["a"][1:], self.qps["b"][1:], strict=True):
+            connect(
+                near,
+                far,
+                psn_a=schedule.psns[1],
+                psn_b=schedule.psns[0],
+                mtu=schedule.mtu,
+                timeout=schedule.timeout,
+                min_rnr_timer=schedule.min_rnr_timer,
+            )
+        return super()._carry_out()
+
+    def _post(self, flow: Flow, index: int) -> None:
+        self.ends[flow.requester].qp = self.qps[flow.requester][index % self.COUNT]
+        super()._post(flow, index)
+
+    def _post_receive(self, name: str, index: int) -> None:
+        self.ends[name].qp = self.qps[name][index % self.COUNT]
+        super()._post_receive(name, index)
+
+    def seen(self) -> dict[str, Any]:
+        counters = {name: [asdict(qp.counters) for qp in qps] for name, qps in self.qps.items()}
+        return super().seen() | {"counters": counters}
+
+    def completed(self, qp_num: int) -> list[tuple[int, WCStatus]]:
+        """Completions of the send requests of a queue pair of `a`, in order."""
+        found = self.completions("a", "completed")
+        return [(wc.wr_id, wc.status) for wc in found if wc.qp_num == qp_num]
+
+    def requests(self) -> list[list[Any]]:
+        """What each queue pair of `a` has sent, without AckReq and ICRC: credits change that."""
+        packets = [
+            Packet.parse(e.frame) for e in self.history if (e.end, e.kind) == ("b", "arrived")
+        ]
+        return [
+            [
+                (each.bth.opcode, each.bth.psn, each.extensions, each.payload)
+                for each in packets
+                if each.bth.dest_qp == qp.number
+            ]
+            for qp in self.qps["b"]
+        ]
+
+
+class SeveralInRuns(Several):
+    with_runs = True
+
+
+BURSTS = (1, 4, 5, 16, 64, 1000)
+"""The least that has runs is 4: one packet and three after it."""
+
+
+@laws
+@given(long_schedules(), st.sampled_from(BURSTS))
+def test_history_of_several_queue_pairs_is_the_same_with_runs(
+    schedule: Schedule, burst: int
+) -> None:
+    schedule = replace(schedule, burst_packets=burst)
+    by_frame, in_runs = Several(schedule, LossyStation), SeveralInRuns(schedule, LossyStation)
+
+    expected, found = by_frame.seen(), in_runs.seen()
+    for key, value in expected.items():
+        assert found[key] == value, key
+
+
+@pytest.mark.slow
+@laws
+@given(long_schedules(), st.sampled_from(BURSTS))
+def test_history_of_several_queue_pairs_is_the_same_for_frames_that_are_not_built(
+    schedule: Schedule, burst: int
+) -> None:
+    schedule = replace(schedule, burst_packets=burst)
+    by_frame, in_runs = Several(schedule, UnbuiltStation), SeveralInRuns(schedule, UnbuiltStation)
+
+    expected, found = by_frame.seen(), in_runs.seen()
+    for key, value in expected.items():
+        assert found[key] == value, key
+
+
+@laws
+@given(
+    st.lists(works, min_size=1, max_size=6),
+    st.sampled_from(sorted(PROFILES)),
+    st.sampled_from(BURSTS[1:]),
+)
+def test_a_queue_pair_sends_the_same_whatever_the_burst(
+    given: list[Work], profile: str, burst: int
+) -> None:
+    """Nothing is lost; each queue pair writes to a place of its own, and none to what is read."""
+    forth = tuple(
+        replace(work, place=3 if work.opcode is WROpcode.RDMA_READ else index % 3)
+        for index, work in enumerate(given)
+    )
+    schedule = Schedule(forth, profiles=(profile, profile), timeout=16, burst_packets=1)
+    by_packet = Several(schedule, LossyStation)
+    in_bursts = SeveralInRuns(replace(schedule, burst_packets=burst), LossyStation)
+
+    assert in_bursts.requests() == by_packet.requests()
+    assert in_bursts.seen()["memory"] == by_packet.seen()["memory"]
+    for qp, other in zip(in_bursts.qps["a"], by_packet.qps["a"], strict=True):
+        assert in_bursts.completed(qp.number) == by_packet.completed(other.number)
+
+
+@STATIONS
+@pytest.mark.parametrize("opcode", [WROpcode.RDMA_WRITE, WROpcode.SEND, WROpcode.RDMA_READ])
+def test_packets_of_a_burst_travel_in_runs(opcode: WROpcode, station: type[Station]) -> None:
+    """Of 16 packets in a turn the first is polled; MIDDLE packets after it are one run."""
+    schedule = Schedule((Work(opcode, 160 * 256),) * 3, receives=((0, 3),), burst_packets=16)
+    by_frame, in_runs = Several(schedule, station), SeveralInRuns(schedule, station)
+
+    assert in_runs.seen() == by_frame.seen()
+    assert in_runs.sim.flights.delivered >= 400
+    assert in_runs.sim.flights.under_way == 0

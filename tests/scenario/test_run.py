@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from ibwire.capture import open_capture
 from ibwire.cli import main
 from ibwire.scenario import METRICS
 from ibwire.scenario.expect import unit_name
+from ibwire_layers.opcodes import OpCode
+from ibwire_layers.packet import Packet
 
 LOSSY = """# One of eight is lost.
 [[wire.faults.a]]
@@ -192,6 +195,31 @@ def test_taps_are_interfaces_of_a_pcapng_and_show_what_is_lost_between(tmp_path:
     assert times == sorted(times)
     assert sum(record.interface == 1 for record in found) == 16
     assert sum(record.interface == 0 for record in found) == 15
+
+
+SHARED_PORT = """
+[[connection]]
+count = 3
+[[workload]]
+opcode = "RDMA_WRITE"
+size = "9 KiB"
+[[node]]
+name = "a"
+override.burst_packets = 4
+[[node]]
+name = "b"
+"""
+
+
+def test_queue_pairs_send_as_many_packets_in_a_turn_as_the_node_says(tmp_path: Path) -> None:
+    """Each has nine packets."""
+    path = tmp_path / "x.pcap"
+    invoke(written(tmp_path, SHARED_PORT), "-o", path)
+
+    frames = [Packet.parse(record.data) for record in records(path)]
+    order = [each.bth.dest_qp for each in frames if each.bth.opcode != OpCode.RC_ACKNOWLEDGE]
+    turns = [len(list(same)) for _, same in groupby(order)]
+    assert turns == [4, 4, 4, 4, 4, 4, 1, 1, 1]
 
 
 NATIVE = """link = "ib"

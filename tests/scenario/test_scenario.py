@@ -318,6 +318,12 @@ wrong = 5
             "node[0].override.mig_req: 2 is not from 0 to 1",
         ),
         (
+            "[[node]]\nname='a'\noverride.burst_packets = 0\n" + WORKLOAD,
+            3,
+            26,
+            "node[0].override.burst_packets: 0 is not from 1 to 8388607",
+        ),
+        (
             "[[node]]\nname='a'\noverride = { timer_granularity = '0ps' }\n" + WORKLOAD,
             3,
             34,
