@@ -55,7 +55,7 @@ class Flights:
         step = line.time_of(size) or 1
         flight = Flight(run, line, now, step)
         flight.order = self._events.schedule(flight.arrival(0), now, line.far, line, flight)
-        line.far.flights.append(flight)
+        line.coming.append(flight)
         self.under_way += run.count
         self._leave(flight)
         line.free_order = self._events.next_order()
@@ -98,8 +98,7 @@ class Flights:
 
     def take_arrived(self, flight: Flight, now: Time, since: Time) -> None:
         """Give the far end what has arrived before an event scheduled at `since`."""
-        if flight.taken:
-            self._deliver(flight, flight.arrived(now, since))
+        self._deliver(flight, flight.arrived(now, since))
 
     def limit(self, flight: Flight, count: int) -> None:
         """Have no more than so many further frames of a run arrive as a whole."""
@@ -115,7 +114,7 @@ class Flights:
             self._resume(self.interrupted, now)
             self.interrupted = None
         for flight in tuple(station.flights):
-            if flight.line.far is not station or not flight.taken:
+            if flight.line.far is not station:
                 continue
             if not self._is_expected(flight):
                 self.divide(flight, now, since)
@@ -141,7 +140,7 @@ class Flights:
             sender is None
             or line.free_at != began
             or not line.is_awaited
-            or flight not in line.far.flights
+            or flight.has_ended
             or not self._may_have_run(line, now)
         ):
             return
@@ -163,6 +162,8 @@ class Flights:
         if flight.taken:
             return  # they have been taken before this event
         line, frame = flight.line, flight.run.frame(0)
+        line.coming.remove(flight)  # it is the first
+        line.far.flights.append(flight)
         self._count(flight, 1)
         if line.takes_unbuilt and line.receive_unbuilt is not None:
             line.receive_unbuilt(frame, now, line.far_port)
@@ -235,4 +236,5 @@ class Flights:
 
     def _end(self, flight: Flight) -> None:
         flight.order = 0
-        flight.line.far.flights.remove(flight)
+        flight.has_ended = True
+        (flight.line.far.flights if flight.taken else flight.line.coming).remove(flight)

@@ -53,7 +53,7 @@ class Station:
         self.repeats = 0
         self.repeated_at: Time = -1
         self.flights: list[Flight] = []
-        """Runs that have not left it as a whole, and runs on their way to it."""
+        """Runs that have not left it as a whole, and those towards it that have begun to arrive."""
 
     def is_idle(self, now: Time) -> bool:
         """Whether waking it now would change nothing."""
@@ -76,6 +76,7 @@ class Direction:
     __slots__ = (
         "alone",
         "back",
+        "coming",
         "control_size",
         "delay",
         "denominator",
@@ -149,6 +150,8 @@ class Direction:
         """The far node, likewise."""
         self.flight: Flight | None = None
         """The run that is leaving."""
+        self.coming: deque[Flight] = deque()
+        """Runs on their way of which no frame has arrived yet, in the order in which they will."""
         self.no_run_before: Time = 0
         """When a run may leave again, after one that the far end did not take as a whole."""
         if near is not far and near.ready is not None and not head:
@@ -273,7 +276,7 @@ class RunNode(Protocol):
 class Flight:
     """A run on its way along a line."""
 
-    __slots__ = ("end_order", "line", "order", "run", "start", "step", "taken")
+    __slots__ = ("end_order", "has_ended", "line", "order", "run", "start", "step", "taken")
 
     def __init__(self, run: FrameRun, line: Direction, start: Time, step: Time) -> None:
         self.run = run
@@ -284,6 +287,8 @@ class Flight:
         """How long each frame takes."""
         self.taken = 0
         """Frames that the far end has taken."""
+        self.has_ended = False
+        """Whether no more of its frames arrive as a run."""
         self.order = 0
         """Of the event at which it arrives; 0 if there is none."""
         self.end_order = 0

@@ -207,9 +207,8 @@ class Simulator:
         for line in (wire.a_to_b, wire.b_to_a):
             if line.free_at == NEVER:
                 return
-            for flight in tuple(line.far.flights):
-                if flight.line is line:
-                    self.flights.divide(flight, self.now, NEVER)
+            for flight in self._arriving(line):
+                self.flights.divide(flight, self.now, NEVER)
             line.free_at = NEVER
             if line.pause is not None:
                 line.pause.clear(self.now)
@@ -436,25 +435,31 @@ class Simulator:
     def _limit(self, target: int, now: Time, since: Time) -> bool:
         """Have runs stop after the frame with this number; whether further runs may begin."""
         flights = self.flights
-        for flight in self._arriving():
-            flights.take_arrived(flight, now, since)
-        arriving = self._arriving()
-        if any(flight.line is not arriving[0].line for flight in arriving):
-            for flight in arriving:  # their frames arrive by turns
-                flights.divide(flight, now, since)
+        for station in self._stations.values():
+            for flight in tuple(station.flights):
+                if flight.line.far is station:
+                    flights.take_arrived(flight, now, since)
+        lines = [
+            line
+            for wire in self.wires
+            for line in (wire.a_to_b, wire.b_to_a)
+            if line.coming or any(flight.line is line for flight in line.far.flights)
+        ]
+        if len(lines) > 1:
+            for line in lines:  # their frames arrive by turns
+                for flight in self._arriving(line):
+                    flights.divide(flight, now, since)
             return False
-        if arriving:
-            flights.limit(arriving[0], target - self.frames)
+        for line in lines:
+            for flight in line.far.flights:
+                if flight.line is line:
+                    flights.limit(flight, target - self.frames)
         return True
 
-    def _arriving(self) -> list[Flight]:
-        """The runs on their way; those of a line in the order of their arrival."""
-        return [
-            flight
-            for station in self._stations.values()
-            for flight in station.flights
-            if flight.line.far is station
-        ]
+    def _arriving(self, line: Direction) -> list[Flight]:
+        """The runs on their way along a line, in the order of their arrival."""
+        begun = [flight for flight in line.far.flights if flight.line is line]
+        return [*begun, *line.coming]
 
     def _obey(self, line: Direction, frame: Frame, now: Time) -> tuple[Direction, ...]:
         """Change what may be sent on a line by a pause frame; the lines to ask for a frame."""

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from ibwire.base.compiled import compiled_modules
-from ibwire.base.units import MS, US
+from ibwire.base.units import MS, US, Time
+from ibwire.fabric.flights import Flights
+from ibwire.fabric.line import Flight
 from ibwire.fabric.sim import Simulator
 from ibwire.rc.attributes import QPCap
 from ibwire.rc.connect import ALL_ACCESS, connect
@@ -195,3 +197,39 @@ def test_a_frame_does_not_look_at_all_queue_pairs_that_wait() -> None:
 
     assert run is None
     assert peak < 1000  # a list of them takes eight bytes for each
+
+
+@pytest.mark.skipif(compiled_modules() > 0, reason="methods of compiled classes stay as they are")
+def test_a_long_wire_with_many_runs_is_looked_at_no_more_than_a_short_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only runs that have begun to arrive matter to an event, not all that are on their way."""
+    looks = 0
+    original = Flights.take_arrived
+
+    def counted(self: Flights, flight: Flight, now: Time, since: Time) -> None:
+        nonlocal looks
+        looks += 1
+        original(self, flight, now, since)
+
+    monkeypatch.setattr(Flights, "take_arrived", counted)
+
+    def count(delay: Time) -> int:
+        nonlocal looks
+        simulator = Simulator()
+        profile = replace(SPEC, burst_packets=4)
+        a, b = (Device(f"d{i}", f"10.0.0.{i}", profile=profile, key_start=i * 50) for i in (1, 2))
+        simulator.connect(a, b, delay=delay)
+        pds = a.alloc_pd(), b.alloc_pd()
+        source, sink = (pd.register(1 << 16, int(ALL_ACCESS)) for pd in pds)
+        for near, far in connections(a, b, 8):
+            near.pd, far.pd = pds
+            sge = SGE(source.iova, 1 << 16, source.lkey)
+            request = SendWR(WROpcode.RDMA_WRITE, [sge], remote_addr=sink.iova, rkey=sink.rkey)
+            near.post_send(request)
+        looks = 0
+        simulator.run()
+        assert simulator.flights.delivered > 300
+        return looks
+
+    assert count(1 * MS) <= count(1 * US)
