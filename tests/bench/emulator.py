@@ -1,11 +1,14 @@
 """The emulator beside tshark, in one run: packets a second of CPU time, and their ratio.
 
     python tests/bench/emulator.py [--packets N] [--rounds N]
+    python tests/bench/emulator.py --connections N [--bursts 1 16 64] [--profile NAME]
 
 Two devices on a simulated wire move verified data; every packet is made with its
 ICRC and checked on the other side. tshark reads the capture of the same run, taken
 once more with a tap. The rounds of all jobs take turns; the tables show the median.
 Packets inside a long message travel in runs; `one by one` is the same without them.
+With --connections, the cost of a frame of so many is compared with that of one connection, for
+bursts of so many packets: a message of 64 KiB for each connection, as many packets by one.
 The garbage collector is set as the command `ibwire` sets it.
 How the cost grows with packets and connections: `growth.py`.
 """
@@ -22,7 +25,7 @@ import subprocess
 import tempfile
 import time
 import tracemalloc
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from compare import NAMED, TSHARK
@@ -33,7 +36,7 @@ from ibwire.fabric.sim import Simulator
 from ibwire.rc.attributes import QPCap, QPType
 from ibwire.rc.connect import ALL_ACCESS, connect
 from ibwire.rc.device import Device
-from ibwire.rc.profile import PROFILES
+from ibwire.rc.profile import PROFILES, SPEC, Profile
 from ibwire.rc.qp import QPInit, QueuePair
 from ibwire.rc.work import SGE, RecvWR, SendWR, WCStatus, WROpcode
 
@@ -54,13 +57,15 @@ class Job:
     """Packets with data, of all connections together."""
     connections: int = 1
     profile: str = "spec"
+    burst_packets: int | None = None
+    """Packets that a queue pair sends in its turn; `None` for as many as the profile says."""
 
 
 class Side:
     """One device with what its queue pairs share."""
 
-    def __init__(self, address: str, profile: str, size: int) -> None:
-        self.device = Device(address, address, profile=PROFILES[profile])
+    def __init__(self, address: str, profile: Profile, size: int) -> None:
+        self.device = Device(address, address, profile=profile)
         self.pd = self.device.alloc_pd()
         self.cq = self.device.create_cq(1 << 20)
         self.mr = self.pd.register(size, int(ALL_ACCESS))
@@ -74,7 +79,10 @@ class Side:
 
 def transfer(job: Job, capture: Path | None = None, *, with_runs: bool = True) -> tuple[int, float]:
     """Frames that arrived, and CPU seconds from the first post to the last completion."""
-    there, back = (Side(address, job.profile, job.size) for address in ("10.0.0.1", "10.0.0.2"))
+    profile = PROFILES[job.profile]
+    if job.burst_packets is not None:
+        profile = replace(profile, burst_packets=job.burst_packets)
+    there, back = (Side(address, profile, job.size) for address in ("10.0.0.1", "10.0.0.2"))
     data = random.Random(1).randbytes(job.size)
     source, sink = (back, there) if job.opcode is WROpcode.RDMA_READ else (there, back)
     source.mr.buffer[:] = data
@@ -173,9 +181,49 @@ def beside_tshark(packets: int, rounds: int) -> None:
         print(f"{row} {peer:,.0f} | {rate / peer:.2f} |")
 
 
+def beside_one(connections: int, bursts: list[int], profile: str, rounds: int) -> None:
+    """The cost of a frame of many connections, in multiples of that of one."""
+    packets = connections * 65536 // MTU
+    ones = [
+        Job(opcode.name.removeprefix("RDMA_"), opcode, packets=packets, profile=profile)
+        for opcode in (WROpcode.RDMA_WRITE, WROpcode.SEND)
+    ]
+    base = {
+        job: one
+        for one in ones
+        for job in (
+            one,
+            *(replace(one, connections=connections, burst_packets=burst) for burst in bursts),
+        )
+    }
+    costs: dict[tuple[Job, bool], list[float]] = {}
+    for _ in range(rounds):
+        for job in base:
+            for with_runs in (True, False):
+                frames, seconds = transfer(job, with_runs=with_runs)
+                costs.setdefault((job, with_runs), []).append(seconds / frames * 1e6)
+    print(
+        f"\nMessages of 64 KiB, MTU {MTU}, {packets:,} packets with data, profile {profile}, "
+        f"{rounds} rounds, medians; ratios are medians of those of each round\n"
+    )
+    print(f"ibwire: {describe_build()}\n")
+    columns = "in runs, us a frame | times one | one by one | times one"
+    print(f"| messages | connections | burst | {columns} |")
+    print("|---|---|---|---|---|---|---|")
+    for job, one in base.items():
+        row = f"| {job.name} | {job.connections:,} | {job.burst_packets or '-'} |"
+        for with_runs in (True, False):
+            found = costs[job, with_runs]
+            ratios = [
+                cost / of_one for cost, of_one in zip(found, costs[one, with_runs], strict=True)
+            ]
+            row += f" {statistics.median(found):.2f} | {statistics.median(ratios):.2f} |"
+        print(row)
+
+
 def memory(count: int = 1000) -> None:
     """Bytes of a connected queue pair that does nothing."""
-    there, back = (Side(address, "spec", 4096) for address in ("10.0.0.1", "10.0.0.2"))
+    there, back = (Side(address, SPEC, 4096) for address in ("10.0.0.1", "10.0.0.2"))
     gc.collect()
     tracemalloc.start()
     qps = [(there.queue_pair(), back.queue_pair()) for _ in range(count)]
@@ -192,6 +240,12 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--packets", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--connections", type=int)
+    parser.add_argument("--bursts", type=int, nargs="+", default=[1, 16, 64])
+    parser.add_argument("--profile", choices=sorted(PROFILES), default="spec")
     given = parser.parse_args()
-    beside_tshark(given.packets, given.rounds)
-    memory()
+    if given.connections is not None:
+        beside_one(given.connections, given.bursts, given.profile, given.rounds)
+    else:
+        beside_tshark(given.packets, given.rounds)
+        memory()
