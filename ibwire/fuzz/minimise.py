@@ -10,7 +10,7 @@ Cases are symbolic, so PSNs, lengths and checksums fit again after every cut.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
@@ -24,6 +24,7 @@ from ibwire.fuzz.case import (
     Post,
     Receive,
     Step,
+    Value,
 )
 from ibwire.fuzz.condense import Part, parts_of_case, whole_case
 from ibwire.fuzz.vocabulary.queue_pair.messages import FORMS, READ
@@ -373,6 +374,7 @@ def _plainer(case: Case) -> Iterator[Case]:
     yield from _begun_later(case)
     yield from _in_one_packet(case)
     yield from _in_one_response(case)
+    yield from _read_in_one_packet(case)
     yield from _of_one_packet(case)
     for number, step in enumerate(case.steps):
         equal = case.steps.count(step)
@@ -515,6 +517,28 @@ def _in_one_response(case: Case) -> Iterator[Case]:
         )
 
 
+def _read_in_one_packet(case: Case) -> Iterator[Case]:
+    """A READ to the device that it answers in several packets as one that it answers in one."""
+    steps, mtu = case.steps, case.connection.mtu
+    for number, read in enumerate(steps):
+        more = _psns_of_request(read, mtu) - 1
+        if isinstance(read, Packet) and more > 0:
+            short = read.altered(fields=_SHORT_READ)
+            later = [_back_less(step, read.pair, more) for step in steps[number + 1 :]]
+            yield case.with_steps([*steps[:number], short, *later])
+
+
+def _back_less(step: Step, pair: int, psns: int) -> Step:
+    """A packet to a queue pair that goes so many PSNs less back; a READ is the short one then."""
+    if not isinstance(step, Packet) or step.pair != pair or step.psn[0] != "expected":
+        return step
+    if step.psn[1] >= 0:
+        return step
+    is_read = _operation(step) == READ
+    nearer = step.altered(psn=("expected", min(step.psn[1] + psns, -1)))
+    return nearer.altered(fields=_SHORT_READ) if is_read else nearer
+
+
 def _of_one_packet(case: Case) -> Iterator[Case]:
     """A SEND or WRITE of the device of several packets as one of a single packet."""
     steps = case.steps
@@ -551,6 +575,9 @@ def _operation(step: Step) -> int:
     """The bits of an opcode that are the same in all services."""
     return step.opcode & 0x1F if isinstance(step, Packet) else -1
 
+
+_SHORT_READ: Mapping[str, Value] = {"reth.dma_len": 8}
+"""The fields of a READ that one packet answers."""
 
 _READ_LAST = int(OpCode.RC_RDMA_READ_RESPONSE_LAST)
 _READ_ONLY = int(OpCode.RC_RDMA_READ_RESPONSE_ONLY)
