@@ -27,7 +27,7 @@ from ibwire.fuzz.judge.findings import (
 )
 from ibwire.fuzz.judge.naming import Name
 from ibwire.fuzz.judge.needs import with_needs
-from ibwire.fuzz.judge.packet_faults import without_old_faults
+from ibwire.fuzz.judge.packet_faults import with_own_faults
 from ibwire.fuzz.judge.profiles import (
     MAY_BE_UNCHECKED,
     UNCHECKED,
@@ -655,15 +655,15 @@ class Campaign:
             return None
         needed = needed_choices(case, difference, strict, state.base, self.replay)
         case = replace(case, choices=conditions_of(needed, state.base))
-        case = without_old_faults(case, original, state.profile)
         difference = self.replay(case, needed) or difference
+        case = with_own_faults(case.with_steps(case.steps[: difference.step + 1]), state.profile)
         text = name.text
         if text in report.seen:
             text = f"{text} ({name.group})"
         finding = Finding(
             number=len(report.seen) + 1,
             bucket=text,
-            case=case.with_steps(case.steps[: difference.step + 1]),
+            case=case,
             original=replace(original, choices=conditions_of(strict, state.base)),
             difference=difference,
             packet=report.packets,

@@ -425,6 +425,8 @@ def field_text(name: str, value: Value) -> str:
 
 
 _KEYS = ("pkey", "qkey", "rkey")
+_OF_8_BYTES = (WROpcode.ATOMIC_CMP_AND_SWP, WROpcode.ATOMIC_FETCH_AND_ADD, WROpcode.ATOMIC_WRITE)
+"""Requests of which the length is always the same."""
 
 
 def step_text(step: Step) -> str:
@@ -438,10 +440,12 @@ def step_text(step: Step) -> str:
     if isinstance(step, Connect):
         return "connect again"
     if isinstance(step, Post):
-        words = [f"post {WROpcode(step.opcode).name} len={step.length}"]
+        words = [f"post {WROpcode(step.opcode).name}"]
+        words += [f"len={step.length}"] * (step.opcode not in _OF_8_BYTES)
         words += [f"sges={step.sges}"] * (step.sges > 1)
         words += [f"wrong_lkey={step.wrong_lkey}"] * bool(step.wrong_lkey)
         words += ["fence"] * step.fence + ["solicited"] * step.solicited
+        words += ["unsignaled"] * (not step.signaled)
         return " ".join(words) + pair_text(step.pair)
     if isinstance(step, Command):
         return f"{step.what} #{step.exchange}"

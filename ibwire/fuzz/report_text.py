@@ -50,10 +50,13 @@ def case_lines(case: Case) -> Iterator[str]:
 
 
 def step_line(step: Step) -> str:
-    """A step, and in brackets what is wrong with it on purpose."""
-    why = f"  ({step.why})" if isinstance(step, Packet) and step.why else ""
-    way = "< " if isinstance(step, Packet | Pause) else ""
-    return f"{way}{step_text(step)}{why}"
+    """A step, in brackets what is wrong with it on purpose, and whether the next one comes before
+    the device answers.
+    """
+    if not isinstance(step, Packet):
+        return f"< {step_text(step)}" if isinstance(step, Pause) else step_text(step)
+    why = f"  ({step.why})" if step.why else ""
+    return f"< {step_text(step)}{why}{'  then at once' if step.held else ''}"
 
 
 def folded(texts: Iterable[str]) -> list[tuple[int, str]]:

@@ -227,7 +227,7 @@ class CombinedGenerator:
             length = max(room - GRH_SIZE + rng.choice((-1, 0, 0, 1, 4, 40, 41)), 0)
         elif draw < 0.6:
             length = min(length, max(room - GRH_SIZE, 0))
-        made = packet.altered(opcode=opcode, length=length)
+        made = packet.altered(opcode=opcode, length=length, why="")
         draw = rng.random()
         fields: dict[str, Value] = dict(made.fields)
         if draw < 0.25:
