@@ -72,7 +72,8 @@ def manager_name(
     if (retransmission := retransmission_of(difference, steps)) is not None:
         rule = _TIMEOUTS if difference.kind is Kind.TIME else _RETRANSMISSIONS
         found = dict.fromkeys(states.get(each, state) for each in retransmission.connections)
-        return _of_retransmission(retransmission, steps, " and ".join(found), rule)
+        name = _of_retransmission(retransmission, steps, " and ".join(found), rule)
+        return replace(name, causes=(*name.causes, *_times_after_mra(difference, steps)))
     if not isinstance(step, Mad | Command | Packet):
         state = states.get(_reported(difference), state)
     rule = _rule(difference, step, state)
@@ -88,16 +89,50 @@ def manager_name(
     if difference.kind not in FATAL and group.endswith(f": {difference.kind}"):
         text = group.removesuffix(difference.kind) + difference_text(difference)
     if isinstance(step, Mad) and text.startswith(f"{step.message} in "):
-        text = _whose(difference, step) + text.removeprefix(step.message)
+        text = _whose(difference, step, steps) + text.removeprefix(step.message)
     causes = _causes(difference, step)
     if isinstance(step, Mad) and _repeats_another(step, steps):
         treatment = _treatment(difference)
-        rule = rule if state == _TIMEWAIT or _STALE in treatment else _RESENDING
+        is_stale = state == _TIMEWAIT or _STALE in treatment
+        rule = rule if is_stale else _RESENDING
         causes = (f"a repeated REQ: {treatment}", *causes)
         text = text.replace("REQ", "a repeated REQ", 1)
     if has_no_pair and text.startswith(_WITH_QPN):
         text = _WITH_QPN + " for a connection without a queue pair" + text.removeprefix(_WITH_QPN)
+    causes = (*causes, *_times_after_mra(difference, steps))
+    if difference.kind is Kind.ANSWER and first_verdicts(difference)[1] == _STALE:
+        causes = (*causes, f"{_STALE} without a reason")
+        if _QPN_OF_SENDER in getattr(step, "fields", ()) and _is_of_another_ca(steps):
+            text = text.replace(_QPN_OF_SENDER, "the queue pair number of another CA", 1)
+    if _is_to_be_ignored(step):
+        causes = (*causes, _IGNORED)
+    elif (ignored := next(filter(_is_to_be_ignored, steps[:-1]), None)) is not None:
+        assert isinstance(ignored, Mad)
+        message = _as_on_wire(ignored).message
+        article = "an" if message == "APR" else "a"
+        text, rule = text.replace(": ", f" after {article} {message}: ", 1), _STATES
+        causes = (*causes, _IGNORED)
     return Name(text, rule, group, causes=causes)
+
+
+def _is_of_another_ca(steps: Sequence[Step]) -> bool:
+    """Whether an earlier REQ has another GUID of its CA than the rest."""
+    return any(isinstance(each, Mad) and _OF_SENDER & each.fields.keys() for each in steps[:-1])
+
+
+def _is_to_be_ignored(step: Step) -> bool:
+    """Whether a step is a message that a manager ignores in every state, as Linux does."""
+    return isinstance(step, Mad) and _as_on_wire(step).message in ("LAP", "APR")
+
+
+def _times_after_mra(difference: Difference, steps: Sequence[Step]) -> tuple[str, ...]:
+    """What differences have in common where something is sent at another time after an MRA."""
+    if difference.kind is not Kind.TIME or not _has_own_mra(steps):
+        return ()
+    for due, sent in zip(difference.expected, difference.got, strict=False):
+        if due != sent and isinstance(due, int) and isinstance(sent, int):
+            return (f"too {'early' if sent < due else 'late'} after an MRA",)
+    return ()
 
 
 def _names_no_queue_pair(difference: Difference, step: Mad, steps: Sequence[Step]) -> bool:
@@ -135,11 +170,19 @@ def _requested(request: Mad) -> tuple[object, ...]:
     return request.fields.get("req.local_ca_guid"), number
 
 
-def _whose(difference: Difference, step: Mad) -> str:
+def _rejected(step: Mad, steps: Sequence[Step]) -> str:
+    """The message that a REJ says it rejects if its fields do not say another one."""
+    own = [each for each in steps if getattr(each, "exchange", None) == step.exchange]
+    return "REP" if any(isinstance(each, Mad) and each.message == "REQ" for each in own) else "REQ"
+
+
+def _whose(difference: Difference, step: Mad, steps: Sequence[Step]) -> str:
     """A message with what decides whose it is, or with its fields where it is to be ignored."""
     if step.message == "REJ" and step.fields.get("rej.reason") == cm.RejectReason.TIMEOUT:
         return f"REJ for a timeout {_guid_text(step)}"
     is_ignored = difference.kind is Kind.COMPLETION and not difference.expected
+    if is_ignored and step.message == "REJ" and not step.fields:
+        return f"REJ of the {_rejected(step, steps)}"
     return oddity(step) if is_ignored and step.fields else step.message
 
 
@@ -268,14 +311,14 @@ def _rule(difference: Difference, step: Step, state: str) -> str:
     if any(name.endswith("_comm_id") for name in step.fields):
         return _UNKNOWN
     is_of_sender = bool(step.fields) and _OF_SENDER.issuperset(step.fields)
-    if (state == _TIMEWAIT and not is_of_sender) or "req.local_qpn" in step.fields:
+    if (state == _TIMEWAIT and not is_of_sender) or _QPN_OF_SENDER in step.fields:
         return f"IBA 12.9; {_PAGE}teardown"  # what still has the queue pair of an old connection
     is_repeated = step.message == "REQ" and state != NOT_BEGUN
     is_repeated |= step.message == "REP" and state in _REPLIED
     if is_repeated and _OF_SENDER.issuperset(step.fields):  # or taken for a duplicate
-        return _RESENDING
+        return f"{_RESENDING}, {_PAGE}teardown" if got == _STALE else _RESENDING
     if step.message == "REJ" and difference.kind is Kind.EVENT:
-        return f"IBA 12.9; {_PAGE}states"
+        return _STATES
     return f"IBA 12.6, 12.9; {_PAGE}{_RULES[step.message]}"
 
 
@@ -295,6 +338,8 @@ _PAGE = "docs/reference/cm.md#"
 _RESENDING = f"IBA 12.9; {_PAGE}resending"
 _UNKNOWN = f"IBA 12.9; {_PAGE}unknown-connection"
 _TIMEOUTS = f"IBA 12.7, 12.9; {_PAGE}timeouts"
+_STATES = f"IBA 12.9; {_PAGE}states"
+_IGNORED = "a LAP or APR that is not ignored"
 _RETRANSMISSIONS = f"{_TIMEOUTS}, {_PAGE}resending"
 _TIMEWAIT = "TIMEWAIT"
 _STALE = "REJ STALE_CONNECTION"
@@ -305,6 +350,7 @@ _OF_SENDER = frozenset(("req.local_ca_guid",))
 """Fields by which a duplicate is told from a message of another connection manager."""
 _LOCAL_ID, _OWN_ID = "local_comm_id", "own.id"
 _QPN = "dreq.remote_qpn"
+_QPN_OF_SENDER = "req.local_qpn"
 _WITH_QPN = f"DREQ with {_QPN}"
 _TAKEN_AS = {"REQ": "resending", "REP": "handshake", "DREQ": "teardown", "SIDR_REQ": "sidr"}
 """Whether another message counts as one of these or as a new one, by their attribute ID."""
