@@ -382,7 +382,7 @@ def test_own_requests_after_a_fatal_nak_are_about_that() -> None:
         (USUAL, [LONG_SEND, wrong(SEND, bth__opcode=0x02)]),
     )
 
-    assert found.rule == "IBA 9.9.3; docs/reference/transport.md#after-fatal-nak"
+    assert found.rule.endswith("docs/reference/transport.md#after-fatal-nak")
 
 
 def test_a_nak_of_a_later_check_shows_that_the_opcode_was_passed_over() -> None:
@@ -529,7 +529,7 @@ def test_credits_that_are_wrong_by_as_much_in_every_ack_have_one_cause() -> None
     )
 
     assert every.causes == ("credits +1 in every ACK",)
-    assert every.causes[0] in later.wider
+    assert every.causes[0] in later.keys
 
 
 READ = Packet(int(OpCode.RC_RDMA_READ_REQUEST), ("expected", 0))
@@ -597,20 +597,22 @@ READ_ANSWER = Packet(int(OpCode.RC_RDMA_READ_RESPONSE_ONLY))
 
 
 def test_whatever_comes_of_an_ack_that_is_taken_in_part_is_one_cause() -> None:
-    """A READ response, too, acknowledges what was sent before its READ."""
+    """A READ response, too, acknowledges what was sent before its READ; then it may as well be that
+    the READ is not taken for lost.
+    """
     flush = Post(int(WROpcode.FLUSH))
-    found = names(
+    plain, implied, later = names(
         "an ACK completes the oldest request alone",
         (USUAL, [*WRITES, Packet(ACK, ("una", 1))]),
         (Connection(retry_cnt=0), [WRITES[0], CAS, flush, READ_ANSWER.altered(psn=("una", 2))]),
         (USUAL, [*WRITES, Packet(ACK, ("una", 1)), flush, Wait(67_108_864_000)]),
     )
 
-    assert {each.group for each in found} == {"an acknowledgement taken in part"}
-    assert {each.rule for each in found} == {
-        "IBA 9.7.5.1.2; docs/reference/transport.md#ack-coalescing"
-    }
-    assert found[0].text == (
+    assert plain.group == later.group == "an acknowledgement taken in part"
+    assert plain.group in implied.wider
+    assert implied.rule.endswith("#implied-nak")
+    assert plain.rule == later.rule == "IBA 9.7.5.1.2; docs/reference/transport.md#ack-coalescing"
+    assert plain.text == (
         "ACKNOWLEDGE (an ACK): no completion SUCCESS of a send, "
         "as if it acknowledged only the first request"
     )

@@ -36,8 +36,8 @@ def cause_of(scene: Scene, effect: Effect, about: About) -> Cause:
         if about.is_wrong or about is UC_BEGINS:
             return Cause()  # a part of a message may be missing
         return _of_completion(scene, effect)
-    if scene.service == "UC" and scene.has_wrong and "wr_id" in effect.group.split():
-        return Cause(("the receive request after a dropped message of UC",))
+    if not scene.is_reliable and scene.has_wrong and _takes_another_request(scene, effect):
+        return Cause(("the receive request after a dropped message",))
     storing = scene.held or scene.storing
     if effect.group == "data" and storing is not None:
         return Cause((f"other bytes among those of a {_operation(storing)}",))
@@ -55,6 +55,16 @@ def cause_of(scene: Scene, effect: Effect, about: About) -> Cause:
     if scene.is_retransmission:
         return Cause((f"{effect.group} of what is retransmitted",))
     return _of_answer(scene, effect, about)
+
+
+def _takes_another_request(scene: Scene, effect: Effect) -> bool:
+    """Whether a message seems to use another receive request than it should."""
+    if "wr_id" in effect.group.split():
+        return True
+    info = INFO.get(scene.step.opcode) if isinstance(scene.step, Packet) else None
+    is_send = info is not None and info.operation is Operation.SEND
+    is_right = not scene.about.is_wrong and not scene.is_dropped
+    return scene.difference.kind is Kind.MEMORY and is_send and is_right
 
 
 def _of_completion(scene: Scene, effect: Effect) -> Cause:
@@ -104,6 +114,7 @@ def _of_answer(scene: Scene, effect: Effect, about: About) -> Cause:
     if about.rule in DUPLICATE_RULES:
         return Cause((f"{field} of the answer to a duplicate",), tuple(wider))
     is_plain = is_first and answer == "ACK" and not about.is_wrong
+    is_plain |= field == "credits" and change > 0  # more than there are receive requests
     return Cause((always,)) if is_plain and always else Cause((), tuple(wider))
 
 

@@ -6,7 +6,7 @@ because an answer is missing or of another kind, the packet at fault determines 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -312,7 +312,7 @@ def _one(verdict: str) -> str:
     """One packet: `an ACK`."""
     if verdict == NO_PACKET:
         return "a frame that is no packet"
-    article = "an" if verdict[:1] in "AEIO" or verdict.startswith("RNR") else "a"
+    article = "an" if verdict[:1] in "AEIO" or verdict.startswith(("RNR", "XRC")) else "a"
     return f"{article} {verdict}"
 
 
@@ -331,19 +331,46 @@ def _treatment(expected: str, got: str) -> str:
 def _completion(difference: Difference) -> Effect:
     if _flushes_in_another_order(difference):
         return Effect("requests are flushed in another order", FLUSH_ORDER, _FLUSHED)
-    for expected, got in zip_longest(difference.expected, difference.got):
-        if expected == got:
-            continue
-        if got is None and _status(expected).startswith(WCStatus.WR_FLUSH_ERR.name):
-            return Effect("the receive requests are not flushed", FLUSH, _FLUSHED)
-        if got is None:
-            return Effect(f"no completion {_status(expected)}", "no completion", _due(expected))
-        if expected is None:
-            ends = _status(got).startswith(WCStatus.WR_FLUSH_ERR.name)
-            text = f"a completion {_status(got)} too many"
-            return Effect(text, "a completion", _due(got), ends=ends)
-        return _other_completion(expected, got, difference.unchecked)
+    if missing := _left_out(difference.expected, difference.got):
+        first = missing[0]
+        if _is_flushed(first):
+            text = f"{_requests(missing, difference.got)} not flushed"
+            return Effect(text, FLUSH, _FLUSHED)
+        return Effect(f"no completion {_status(first)}", "no completion", _due(first))
+    if extra := _left_out(difference.got, difference.expected):
+        first = extra[0]
+        text = f"a completion {_status(first)} too many"
+        return Effect(text, "a completion", _due(first), ends=_is_flushed(first))
+    for expected, got in zip(difference.expected, difference.got, strict=False):
+        if expected != got:
+            return _other_completion(expected, got, difference.unchecked)
     return Effect("other completions", "completions", STATUS)
+
+
+def _left_out(whole: Sequence[object], part: Sequence[object]) -> list[object]:
+    """What is not in a part of a sequence that is in order; nothing if it has other things, too."""
+    rest, left_out = deque(part), []
+    for each in whole:
+        if rest and rest[0] == each:
+            rest.popleft()
+        else:
+            left_out.append(each)
+    return [] if rest else left_out
+
+
+def _is_flushed(completion: object) -> bool:
+    assert isinstance(completion, tuple)
+    return bool(completion[2] == WCStatus.WR_FLUSH_ERR)
+
+
+def _requests(missing: Sequence[object], flushed: Sequence[object]) -> str:
+    """The requests of the first queue of which flushed completions are missing, with a verb."""
+    queues = [each[0] for each in missing if isinstance(each, tuple) and _is_flushed(each)]
+    kind = "send" if queues[0] == SENDS else "receive"
+    if queues.count(queues[0]) == 1:
+        return f"a {kind} request is"
+    others = [each[0] for each in flushed if isinstance(each, tuple) and _is_flushed(each)]
+    return f"{'some' if queues[0] in others else 'the'} {kind} requests are"
 
 
 def _flushes_in_another_order(difference: Difference) -> bool:
@@ -352,7 +379,7 @@ def _flushes_in_another_order(difference: Difference) -> bool:
     if len(sides[0]) != len(sides[1]) or set(sides[0]) != set(sides[1]):
         return False
     moved = [one for one, other in zip(*sides, strict=True) if one != other]
-    return all(_status(each).startswith(WCStatus.WR_FLUSH_ERR.name) for each in moved)
+    return all(map(_is_flushed, moved))
 
 
 def _other_completion(expected: object, got: object, unchecked: Sequence[str]) -> Effect:
@@ -403,7 +430,8 @@ def _event(difference: Difference) -> Effect:
         group = SRQ_LIMIT if is_of_limit else f"no event {missing[0]}"
         return Effect(f"no event {', '.join(missing)}", group, rule)
     group = SRQ_LIMIT if is_of_limit else "an event"
-    return Effect(f"event {', '.join(got)} for no reason", group, rule)
+    extra = list((Counter(got) - Counter(expected)).elements())
+    return Effect(f"event {', '.join(extra)} for no reason", group, rule)
 
 
 _TRANSPORT = "docs/reference/transport.md#"

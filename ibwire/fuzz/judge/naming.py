@@ -21,7 +21,7 @@ from ibwire.fuzz.case import (
     Wait,
     packet_text,
 )
-from ibwire.fuzz.judge.attributes import group_of_long
+from ibwire.fuzz.judge.attributes import group_of, group_of_long
 from ibwire.fuzz.judge.causes import AFTER_RNR_WAIT, cause_of, changed_number
 from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.concurrency import (
@@ -53,6 +53,7 @@ from ibwire.fuzz.judge.effects import (
     Effect,
     effect_of,
     extra_frame,
+    first_frame,
     missing_frame,
     parsed,
     place_of_time,
@@ -60,6 +61,7 @@ from ibwire.fuzz.judge.effects import (
     timing_text,
 )
 from ibwire.fuzz.judge.ignored_response import ignored_response
+from ibwire.fuzz.judge.partial_ack import GROUP as PART_OF_ACK
 from ibwire.fuzz.judge.request_names import (
     AFTER_ERROR,
     ERROR,
@@ -94,7 +96,7 @@ from ibwire.fuzz.judge.setting import (
     setting_of,
 )
 from ibwire.fuzz.judge.single_cause import partly_taken, single_cause
-from ibwire.fuzz.judge.subject import About
+from ibwire.fuzz.judge.subject import SGE_LIST, About
 from ibwire.fuzz.judge.variants import Trials
 from ibwire.fuzz.targets.emulated_device import (
     SENDS,
@@ -132,7 +134,7 @@ def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
     last, (case, difference) = case.steps[difference.step], of_held(case, difference)
     reference = Emulation(case.connection, profile)
     scene = Scene(reference, case, difference, profile)
-    if (earlier := scene.earlier_completion) is not None:
+    if (earlier := scene.earlier_completion or scene.earlier_nak) is not None:
         return name_of(without_last(case), earlier, profile)
     trials = Trials(case, difference, profile)
     return replace(_name_of(last, case, scene, trials), cost=trials.cost)
@@ -153,6 +155,8 @@ def _name_of(last: Step, case: Case, scene: Scene, trials: Trials) -> Name:
             about = ACK_WAIT  # which begins when the request is sent again
         effect = _timed(about, effect, scene)
     text = _described(step, about)
+    if about is scene.about and (earlier := _wrongly_answered(scene, effect)) is not None:
+        text = f"{earlier} with {_step_text(step)} behind it"
     if difference.kind is Kind.CRASH:
         return _of_crash(text, about, effect, step)
     abouts = [each for _, each in scene.subjects]
@@ -160,7 +164,7 @@ def _name_of(last: Step, case: Case, scene: Scene, trials: Trials) -> Name:
         text = f"{_described(step, scene.about)}{cause.after}: {effect.text}{cause.as_if}"
         return Name(text, cause.rule, cause.group)
     ignored, part = ignored_response(trials), partly_taken(trials, abouts)
-    if part is not None and ignored is None:
+    if part is not None and ignored is None and not _is_of_implied_nak(about):
         text = f"{text}: {effect.text}{part.as_if}"
         if about.rule == ORDER:
             return Name(text, ORDER, f"{part.group} at the PSN wrap", causes=(_OWN_WRAP,))
@@ -168,7 +172,68 @@ def _name_of(last: Step, case: Case, scene: Scene, trials: Trials) -> Name:
     name = _of_several_causes(text, about, effect, scene, ignored)
     # Of a response that shows nothing a part may have been taken, or none of it.
     wider = (part.group,) if part is not None else group_of_long(case, name.rule)
-    return replace(name, wider=(*name.wider, *wider))
+    if name.rule == RETRY_COUNT:
+        wider = (*wider, group_of("retry_cnt"))
+    if isinstance(step, Packet) and _lacks_gathered(scene, effect):
+        name = replace(name, rule=SGE_LIST)
+    causes = _common_causes(scene, effect, abouts[ignored] if ignored is not None else None)
+    return replace(name, causes=(*name.causes, *causes), wider=(*name.wider, *wider))
+
+
+def _common_causes(scene: Scene, effect: Effect, ignored: About | None) -> tuple[str, ...]:
+    """What a difference has in common with others at whatever packets they show.
+
+    ignored: what a response is about without which a right device would do the same.
+    """
+    causes = []
+    if ignored is not None and ignored.what.endswith(INSIDE_MESSAGE):
+        causes.append(PART_OF_ACK)
+    if _is_of_implied_nak(scene.about) and not scene.difference.got:
+        causes.append(_NO_IMPLIED_NAK)
+    if isinstance(scene.step, Wait) and _retransmits_otherwise(scene.difference, scene):
+        causes.append("what a timeout retransmits")
+    if effect.rule == RNR_RETRY:
+        causes.append(f"RNR retries: {effect.group}")
+    sges = scene.sges_in_use
+    if sges and (effect.group in ("data", "memory") or _shows_error(scene, effect)):
+        causes.append(f"several SGEs of {sges}")
+    return tuple(causes)
+
+
+def _lacks_gathered(scene: Scene, effect: Effect) -> bool:
+    """Whether data of a request of several SGEs are wrong or missing in what is sent later."""
+    return scene.sges_in_use == "requests" and effect.group in ("data", "no answer")
+
+
+def _retransmits_otherwise(difference: Difference, scene: Scene) -> bool:
+    """Whether other packets are retransmitted than should be after a timeout."""
+    is_answer = difference.kind is Kind.ANSWER and difference.expected and difference.got
+    if not is_answer or scene.about is RNR_WAIT:
+        return False
+    sides = difference.expected[0], difference.got[0]
+    return all(isinstance(each, bytes) and scene.is_sent_before(each) for each in sides)
+
+
+def _is_of_implied_nak(about: About) -> bool:
+    """Whether a packet is a response from which follows that another one is lost."""
+    return "#implied-nak" in about.rule + about.treatment
+
+
+def _shows_error(scene: Scene, effect: Effect) -> bool:
+    """Whether a device that should go on is silent, or reports an error."""
+    if effect.group in ("no answer", "no completion", "another NAK") or effect.nak:
+        return True
+    return WCStatus.LOC_PROT_ERR in statuses_of(scene.difference.got)
+
+
+def _wrongly_answered(scene: Scene, effect: Effect) -> str | None:
+    """The packet before the last one, if the response to that has a wrong field."""
+    frame, held = first_frame(scene.difference), scene.held
+    if held is None or frame is None or effect.group not in OF_FIELD:
+        return None
+    if not scene.is_about_earlier(frame):
+        return None
+    return _described(held, scene.subjects[-2][1])
 
 
 def _of_several_causes(
@@ -204,7 +269,7 @@ def _of_several_causes(
     name = _of_step(text, about, effect, scene)
     if effect.other_field:
         name = replace(name, rule=both(name.rule, effect.other_field))
-    if ignored != len(scene.subjects) - 1 or about.is_wrong:
+    if ignored != len(scene.subjects) - 1:
         return name
     return replace(name, causes=(*name.causes, _not_taken(about)))
 
@@ -228,7 +293,8 @@ def _of_any_packet(text: str, about: About, effect: Effect, scene: Scene) -> Nam
     if effect.group in (FLUSH_ORDER, SRQ_LIMIT, LAST_WQE):
         return Name(f"{text}: {effect.text}", effect.rule, effect.group)
     if effect.group == FLUSH:
-        rule = AFTER_ERROR.rule if scene.reference.qp.responder.failed else effect.rule
+        is_after = scene.reference.qp.responder.failed
+        rule = both(effect.rule, AFTER_ERROR.rule) if is_after else effect.rule
         return Name(f"{text}: {effect.text}", rule, ERROR)
     return None
 
@@ -242,7 +308,8 @@ def _of_step(text: str, about: About, effect: Effect, scene: Scene) -> Name:
     if ignored is not None:
         # A right device does nothing because of it: whatever comes of it has one cause.
         group = ignored.group or f"after {ignored.what}: {effect.group}"
-        return Name(f"{text} after {ignored.what}: {effect.text}", ignored.rule, group)
+        name = Name(f"{text} after {ignored.what}: {effect.text}", ignored.rule, group)
+        return _with_cause(name, scene, effect, about)
     if effect.group == OF_ANOTHER:
         return Name(f"{text}: {effect.text}", effect.rule, effect.group)
     return _with_cause(_of_right(text, about, effect, scene), scene, effect, about)
@@ -266,13 +333,13 @@ def _of_ignored(text: str, effect: Effect, scene: Scene, place: int) -> Name:
 
 
 def _not_taken(about: About) -> str:
-    return f"{about.what}: not taken"
+    return _NO_IMPLIED_NAK if _is_of_implied_nak(about) else f"{about.what}: not taken"
 
 
 def _with_cause(name: Name, scene: Scene, effect: Effect, about: About) -> Name:
     """A name with what it has in common with others, unless it is named after the queue pair."""
     if name.rule == ORDER:
-        return replace(name, causes=(_OWN_WRAP,)) if is_of_requester(scene.step) else name
+        return replace(name, causes=(_OWN_WRAP if is_of_requester(scene.step) else WRAP,))
     if scene.connection.srq and scene.difference.kind is Kind.COMPLETION:
         name = replace(name, wider=(*name.wider, SHARED.group))
     if about.group == PKEY.group:
@@ -327,8 +394,9 @@ def _of_wrong(text: str, about: About, effect: Effect, scene: Scene) -> Name:
     elif group in OF_FIELD and (about.treatment or rule != ORDER):
         rule = about.treatment or about.rule
         is_alone = scene.connection.pairs == 1 and not scene.connection.srq
-        if about.rule in DUPLICATE_RULES and group == "credits" and is_alone:
-            rule = DUPLICATES  # a receive request was used, not those of others counted
+        uses_receive = group == "credits" and changed_number(scene.difference, "aeth.syndrome") < 0
+        if about.rule in DUPLICATE_RULES and uses_receive and is_alone:
+            rule = DUPLICATES
         elif rule not in _FIELDS_OF_RULE.get(group, ()):
             rule = _rule_of_field(effect, scene)
     if effect.rule in (SOLICITED, RNR_TIMER):
@@ -712,6 +780,7 @@ _WRITE_LENGTH = f"C9-93; {_TRANSPORT}write-length"
 _BYTES = ("memory", "data")
 """What was stored is wrong in memory, or in a packet that is sent then."""
 
+_NO_IMPLIED_NAK = "an implied NAK: not taken"
 _SHOWN_MEMORY = "memory that a later packet shows"
 
 _LATER_NAKS = ("RNR NAK", "NAK REMOTE_ACCESS")

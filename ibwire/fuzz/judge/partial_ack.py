@@ -79,7 +79,7 @@ def _partial(reference: Emulation, response: Packet, part: _Part) -> Frame | Non
     last = psn if _is_ack(response) else psn - 1 & MASK
     taken = part(reference, last)
     is_less = 0 < (last - taken & MASK) < HALF
-    if not is_less or (taken - oldest & MASK) >= HALF:
+    if not is_less or (taken - oldest + 1 & MASK) >= HALF:
         return None
     ack = _ack_of(response, taken - oldest)
     binding = emulated_binding(reference.connection.version)
@@ -125,6 +125,7 @@ def _whole_requests(reference: Emulation, last: int) -> int:
 
 
 _PARTS: Sequence[tuple[str, _Part]] = (
+    ("nothing", lambda reference, last: reference.psn("una") - 1 & MASK),
     ("only the first request", _first_request),
     ("all but its last packet", lambda reference, last: last - 1 & MASK),
     ("only whole requests", _whole_requests),

@@ -14,6 +14,7 @@ from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.vocabulary.queue_pair.encoding import number_of
 from ibwire.rc.memory import Access
 from ibwire.rc.packet import FORMS
+from ibwire.rc.unreliable import GRH_SIZE
 from ibwire_layers.opcodes import INFO, OpCode, OpCodeInfo, Operation, Position, Service
 from ibwire_layers.psn import HALF, MASK
 
@@ -24,10 +25,7 @@ def request(reference: Emulation, packet: Packet) -> About:
     service = connection.service
     said = _Said(reference, packet)
     if service == "UD":
-        own = SERVICES[service]
-        if said.has_other("deth.qkey", reference.symbols["qkey"]):
-            return _OTHER_QKEY
-        return own if _has_receive(reference) else replace(NOT_READY, treatment=own.rule)
+        return _datagram(said)
     found = _opcode(said, connection.transport)
     if found is not None:
         # Its PSN is looked at first.
@@ -121,6 +119,19 @@ def _opcode(said: _Said, service: Service) -> About | None:
     if info is not None and info.service is service:
         return None
     return RESERVED_OPCODE if said.opcode >> 5 == service else _OTHER_SERVICE
+
+
+def _datagram(said: _Said) -> About:
+    """What a datagram is about, whatever its opcode and PSN are."""
+    reference, own = said.reference, SERVICES["UD"]
+    if said.has_other("deth.qkey", reference.symbols["qkey"]):
+        return _OTHER_QKEY
+    if not _has_receive(reference):
+        return replace(NOT_READY, treatment=own.rule)
+    length = said.packet.length
+    if length > reference.qp.mtu:
+        return _LONG_DATAGRAM
+    return _OVERSIZED_DATAGRAM if GRH_SIZE + length > reference.connection.room else own
 
 
 def _unreliable(said: _Said, info: OpCodeInfo) -> About:
@@ -229,7 +240,8 @@ def _send(said: _Said, info: OpCodeInfo) -> About | None:
         size = "longer than the path MTU" if length > mtu else "that is too short"
         return replace(_SIZE, what=f"a SEND {info.position.name} {size}")
     is_invalidating, key = said.opcode & _ANY in _INVALIDATES, reference.symbols.get("mw.rkey")
-    if said.fields.get("ieth.rkey", key) != key or (is_invalidating and not reference.owns_window):
+    is_kept = is_invalidating and not reference.may_free_window
+    if said.fields.get("ieth.rkey", key) != key or is_kept:
         return _BAD_INVALIDATE
     if reference.connection.wrong_lkey:
         return WRONG_LKEY
@@ -261,9 +273,12 @@ def _write(said: _Said, info: OpCodeInfo) -> About | None:
         if found := _key(said, rest, int(Access.REMOTE_WRITE)):
             return found
     is_last = info.position in (Position.LAST, Position.ONLY)
-    if length != rest if is_last else length != mtu or length >= rest:
+    if not is_last and length != mtu:
+        size = "longer than the path MTU" if length > mtu else "that is too short"
+        return replace(_WRITE_SIZE, what=f"a WRITE {info.position.name} {size}")
+    if length != rest if is_last else length >= rest:
         end = "end" if is_last else "middle"
-        size = "more" if length > rest or (not is_last and length == rest) else "less"
+        size = "less" if is_last and length < rest else "more"
         return replace(_WRITE_LENGTH, what=f"a WRITE with {size} in its {end} than its RETH says")
     return None
 
@@ -436,11 +451,15 @@ ERROR = "the state after a fatal NAK"
 AFTER_ERROR = About("after a fatal NAK", f"IBA 9.9.3; {_TRANSPORT}after-fatal-nak", group=ERROR)
 SERVICES = {
     "UC": About("a packet of UC", f"IBA 9.8.2; {_TRANSPORT}uc", is_wrong=False),
-    "UD": About("a packet of UD", f"IBA 9.8.3; {_TRANSPORT}ud", is_wrong=False),
+    "UD": About("a right datagram", f"IBA 9.8.3; {_TRANSPORT}ud", is_wrong=False),
 }
 UC_BEGINS = About("a message of UC behind a gap", f"IBA 9.8.2; {_TRANSPORT}uc", is_wrong=False)
 UC_GAP = About("a packet of UC behind a gap", f"IBA 9.8.2; {_TRANSPORT}uc")
 UC_BEHIND = replace(UC_GAP, what="a packet of UC with an old PSN")
+_LONG_DATAGRAM = About("a datagram longer than the path MTU", SERVICES["UD"].rule, is_ignored=True)
+_OVERSIZED_DATAGRAM = About(
+    "a datagram longer than its receive request", SERVICES["UD"].rule, is_ignored=True
+)
 _OTHER_QKEY = About("a wrong Q_Key", f"IBA 9.8.3; {_TRANSPORT}ud", is_ignored=True)
 WRAP = "PSNs across the wrap"
 _WINDOW_EDGE = About(
@@ -536,6 +555,9 @@ _NO_LENGTH = About(
 )
 _WRITE_LENGTH = About(
     "a WRITE whose payload does not fit its RETH", f"C9-93; {_TRANSPORT}write-length"
+)
+_WRITE_SIZE = replace(
+    _WRITE_LENGTH, rule=f"C9-92, C9-93; {_TRANSPORT}packet-length, {_TRANSPORT}write-length"
 )
 _PAYLOAD = About("a READ or atomic with payload", f"IBA 9.4.4; {_TRANSPORT}read-payload")
 _ALIGNMENT = About("an atomic at an unaligned address", f"IBA 9.4.5; {_TRANSPORT}atomic-alignment")

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from ibwire.fuzz.case import GOOD, Packet
 from ibwire.fuzz.judge.request_names import as_received
-from ibwire.fuzz.judge.subject import About
+from ibwire.fuzz.judge.subject import SGE_LIST, About
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.rc.plan import ANNEX_A19
 from ibwire.rc.send_state import SendWQE
@@ -105,7 +105,7 @@ def _data(reference: Emulation, wqe: SendWQE, packet: Packet, psn: int) -> About
         return _right(wqe, psn) if is_right else _MISPLACED
     begins = info.position in (Position.FIRST, Position.ONLY)
     if begins if wqe.in_response else not begins and not wqe.received:
-        return _MISPLACED
+        return _OUT_OF_PLACE
     rest, mtu = wqe.length - wqe.received, reference.qp.mtu
     if info.position in (Position.LAST, Position.ONLY):
         is_right = packet.length == rest <= mtu
@@ -189,7 +189,7 @@ _UNSENT = About(
 )
 _UNSENT_NAK = replace(_UNSENT, what="a NAK of a PSN that was never sent")
 _GIVEN_BEFORE = About(
-    "a response that comes again",
+    "a response to an acknowledged PSN",
     "IBA 9.7.6; docs/reference/transport.md#response-duplicate",
 )
 _BEHIND = About(
@@ -208,6 +208,7 @@ _MISPLACED = About(
     "a response of another kind",
     "IBA 9.7.6; docs/reference/transport.md#response-mismatch",
 )
+_OUT_OF_PLACE = replace(_MISPLACED, what="a READ response out of its place")
 _NO_DATA = About(
     "an ACK in place of a READ response or atomic acknowledge",
     "IBA 9.7.6; docs/reference/transport.md#ack-inside-read",
@@ -244,9 +245,7 @@ _CREDITS = About(
     "docs/reference/transport.md#credits-limit",
     is_wrong=False,
 )
-SCATTERED = About(
-    "a response for several SGEs", "IBA 9.7.2; docs/reference/transport.md#segmentation"
-)
+SCATTERED = About("a response for several SGEs", SGE_LIST)
 _BEHIND_WRAP = About(
     "a response behind the PSN wrap", "IBA 9.7.1; docs/reference/transport.md#psn-order", False
 )

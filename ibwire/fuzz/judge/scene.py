@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, zip_longest
 
 from ibwire.fuzz.case import (
     Case,
@@ -43,7 +43,7 @@ from ibwire.fuzz.judge.request_names import (
     request,
 )
 from ibwire.fuzz.judge.response_names import about as response
-from ibwire.fuzz.judge.subject import About
+from ibwire.fuzz.judge.subject import SGE_LIST, About
 from ibwire.fuzz.targets.emulated_device import (
     PEER_QPN,
     RECEIVES,
@@ -214,6 +214,19 @@ class Scene:
         return found[-1] if found else None
 
     @property
+    def sges_in_use(self) -> str:
+        """What has several SGEs in the case and may matter for the last step; empty for nothing."""
+        info = INFO.get(self.step.opcode) if isinstance(self.step, Packet) else None
+        is_response = info is not None and info.is_response
+        if self.connection.sges > 1 and info is not None and not is_response:
+            return "receives"
+        posts = [each for each, _ in self.subjects if isinstance(each, Post)]
+        if not any(each.sges > 1 for each in posts):
+            return ""
+        is_stored = isinstance(self.step, Packet) and stores_response(self.step)
+        return "responses" if is_stored else "requests"
+
+    @property
     def earlier_completion(self) -> Difference | None:
         """The completion of a held packet alone, if it is the first that differs."""
         difference = self.difference
@@ -229,6 +242,26 @@ class Scene:
             if expected != got:
                 step = difference.step - 1
                 return replace(difference, step=step, expected=[expected], got=[got])
+        return None
+
+    @property
+    def earlier_nak(self) -> Difference | None:
+        """The NAK of a held packet that has no reason, if it is the first answer that differs."""
+        difference = self.difference
+        is_wrong = len(self.subjects) < ENOUGH or self.subjects[-2][1].is_wrong
+        if self.held is None or difference.kind is not Kind.ANSWER or is_wrong:
+            return None
+        for expected, got in zip_longest(difference.expected, difference.got):
+            if expected == got:
+                continue
+            if not isinstance(got, bytes) or verdict(got) == GAP_NAK:
+                return None
+            packet = parsed(got)
+            is_nak = packet is not None and _nak_of(packet) is not None
+            is_due = isinstance(expected, bytes) and self.is_about_earlier(expected)
+            if not is_nak or is_due or not self.is_about_earlier(got):
+                return None
+            return replace(difference, step=difference.step - 1, expected=[], got=[got])
         return None
 
     def is_about_earlier(self, frame: bytes) -> bool:
@@ -553,7 +586,7 @@ def _posted(step: Post) -> About:
     if step.fence:
         return About("with a fence", _FENCE, False)
     if step.sges > 1:
-        return About(f"with {step.sges} SGEs", f"IBA 9.7.2; {_TRANSPORT}segmentation", False)
+        return About(f"with {step.sges} SGEs", SGE_LIST, False)
     return STEPS[Post]
 
 

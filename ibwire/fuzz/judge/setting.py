@@ -9,7 +9,7 @@ from ibwire.fuzz.judge.comparison import Kind
 from ibwire.fuzz.judge.effects import FLUSH, STATUS, Effect, statuses_of
 from ibwire.fuzz.judge.request_names import NOT_READY, UC_BEHIND, UC_GAP, WRAP
 from ibwire.fuzz.judge.scene import SHORT, WRONG_LKEY, Scene
-from ibwire.fuzz.judge.subject import About
+from ibwire.fuzz.judge.subject import SGE_LIST, About
 from ibwire.rc.work import WCStatus
 from ibwire_layers.opcodes import INFO, Operation, Position
 from ibwire_layers.psn import MASK
@@ -39,6 +39,8 @@ def setting_of(scene: Scene, effect: Effect) -> About | None:
         is_completion = difference.kind is Kind.COMPLETION
         if is_completion and WCStatus.LOC_PROT_ERR in statuses_of(difference.got):
             return _SGES_KEY
+        if effect.nak.startswith("NAK REMOTE_OPERATIONAL"):
+            return _SGES_FAULT
         is_refused = effect.nak or is_dropped or scene.stores_nothing
         return _SGES_REFUSED if is_refused else _SGES
     return None
@@ -111,8 +113,11 @@ _OF_PKEY = frozenset(
 )
 """What goes wrong where P_Keys are compared: packets are taken or dropped, or have another one."""
 
-_SGES = About("into a receive of several SGEs", f"IBA 9.7.2; {_TRANSPORT}segmentation")
+_SGES = About("into a receive of several SGEs", SGE_LIST)
 _SGES_KEY = replace(_SGES, rule=WRONG_LKEY.rule)
+_SGES_FAULT = replace(
+    _SGES, rule=f"IBA 9.9.3 class A, 10.6; {_TRANSPORT}receive-fault, {_TRANSPORT}memory-access"
+)
 _SGES_REFUSED = replace(_SGES, rule=f"IBA 9.7.4.1.6; {_TRANSPORT}receive-too-short")
 SHARED = About(
     "with a shared receive queue", f"IBA 10.2.9; {_TRANSPORT}srq", group="a shared receive queue"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ibwire.fuzz.case import Case
+from ibwire.fuzz.case import Case, Connection
 from ibwire.fuzz.judge import (
     attributes,
     kept_window,
@@ -57,9 +57,12 @@ def single_cause(trials: Trials, abouts: Sequence[About]) -> SingleCause | None:
 def _is_of_length(case: Case, abouts: Sequence[About]) -> bool:
     """Whether nothing is wrong in a case but lengths, and no receive request limits those.
 
-    With another path MTU much goes otherwise; what fills a receive does so by its length, too.
+    With another path MTU much goes otherwise; what fills a receive does so by its length, too, and
+    other first PSNs than the usual ones are there because their wrap matters.
     """
-    if case.connection.sges > 1:
+    connection, usual = case.connection, Connection()
+    first_psns = connection.rq_psn, connection.sq_psn
+    if connection.sges > 1 or first_psns != (usual.rq_psn, usual.sq_psn):
         return False
     return all(not each.is_wrong or each.rule.endswith(_LENGTHS) for each in abouts) and not any(
         each.rule.endswith(_FILLS) for each in abouts

@@ -25,3 +25,9 @@ class About:
     """The rule of what is done with it, where that is not part of `rule`: broken by a device that
     notices what is wrong.
     """
+
+
+SGE_LIST = (
+    "IBA 9.7.2; docs/reference/transport.md#sge-list, docs/reference/transport.md#segmentation"
+)
+"""The rule of data in several SGEs."""

@@ -590,6 +590,11 @@ class Emulation:
         return self._window.qp_num == self.qp.number
 
     @property
+    def may_free_window(self) -> bool:
+        """Whether a SEND to it may invalidate the window, which may be free already."""
+        return self.owns_window or self._window.state is WindowState.FREE
+
+    @property
     def unpolled(self) -> tuple[int, int]:
         """How many completions of sends, and of receives, wait to be polled."""
         sends, receives = self._queues
