@@ -33,12 +33,24 @@ from mutants.score import (
     sooner,
     total,
 )
-from mutants.table import EDGES, FIRMWARE, INTERACTIONS, SHARED, TABLE, VALUES, XRC, read_mutants
+from mutants.table import (
+    DEVICES,
+    EDGES,
+    FIRMWARE,
+    INTERACTIONS,
+    SHARED,
+    TABLE,
+    VALUES,
+    XRC,
+    read_mutants,
+)
 
 FAILED = 1
 WRONG_USAGE = 2
 
 CLEAN_PACKETS = 1_000_000
+
+OWN_TABLES = (TABLE, INTERACTIONS, EDGES, SHARED, XRC, FIRMWARE, VALUES, DEVICES)
 
 
 class Seeds(click.ParamType[tuple[int, ...]]):
@@ -124,7 +136,9 @@ def command(
     processes = jobs or os.cpu_count() or 1
     usual = "stateful" if tables else "all"
     chosen = [generator or usual] if (generator or usual) != "all" else list(GENERATORS)
-    wanted = _wanted(tables or (TABLE, INTERACTIONS, EDGES, SHARED, XRC, FIRMWARE, VALUES), only)
+    wanted = _wanted(
+        tables or (TABLE, INTERACTIONS, EDGES, SHARED, XRC, FIRMWARE, VALUES, DEVICES), only
+    )
     try:
         scores: list[Score] = []
         if not as_json:

@@ -28,6 +28,9 @@ FIRMWARE = Path(__file__).with_name("firmware.toml")
 VALUES = Path(__file__).with_name("values.toml")
 """Mutants in which a single value is wrong."""
 
+DEVICES = Path(__file__).with_name("devices.toml")
+"""Mutants planted by an engineer who had not seen the fuzzer."""
+
 ROLES = ("responder", "requester", "cm")
 """The side of a device that a mutant of the fuzzer is in."""
 

@@ -1,0 +1,296 @@
+"""Names of faults that somebody has planted who did not know how they are found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from fuzz.test_naming import ACK, READ, wrong
+from ibwire.base.units import MS, US, S
+from ibwire.fuzz.campaign import Campaign
+from ibwire.fuzz.case import Case, Command, Connection, Mad, Packet, Post, Role, Step, Wait
+from ibwire.fuzz.judge.naming import Name
+from ibwire.fuzz.targets.emulated_device import Emulation
+from ibwire.fuzz.targets.emulated_manager import managed_emulation
+from ibwire.fuzz.targets.emulator import EmulatorTestbed
+from ibwire.fuzz.vocabulary.vocabularies import vocabulary_for
+from ibwire.rc.profile import SPEC
+from ibwire.rc.work import WROpcode
+from ibwire_layers.opcodes import OpCode
+from mutants.engine import copied
+from mutants.table import DEVICES, read_mutants
+
+FAULTS = read_mutants(DEVICES)
+USUAL, SGES, UC, UD = (
+    Connection(),
+    Connection(sges=4),
+    Connection(service="UC"),
+    Connection(service="UD"),
+)
+
+SEND_FIRST = Packet(int(OpCode.RC_SEND_FIRST), length=256)
+UC_SEND = Packet(int(OpCode.UC_SEND_ONLY))
+UC_FIRST = Packet(int(OpCode.UC_SEND_FIRST))
+DATAGRAM = Packet(int(OpCode.UD_SEND_ONLY))
+LONG_DATAGRAM = DATAGRAM.altered(length=1024)
+READ_FIRST = Packet(int(OpCode.RC_RDMA_READ_RESPONSE_FIRST), ("una", 0), length=256)
+ANSWER = Packet(int(OpCode.RC_RDMA_READ_RESPONSE_ONLY), ("una", 0))
+LATER_ANSWER = ANSWER.altered(psn=("una", 1))
+SWAP, ADD = Packet(int(OpCode.RC_COMPARE_SWAP)), Packet(int(OpCode.RC_FETCH_ADD))
+AFTER_TIMEOUT = Wait(75_108 * US)
+
+
+def post(verb: WROpcode, length: int = 0, *, sges: int = 1, signaled: bool = True) -> Post:
+    return Post(int(verb), length, sges=sges, signaled=signaled)
+
+
+def ack(offset: int = 0, syndrome: int = 0x1F) -> Packet:
+    return wrong(Packet(ACK, ("una", offset)), aeth__syndrome=syndrome)
+
+
+def mad(message: str) -> Mad:
+    return Mad(message=message, exchange=3)
+
+
+def name_of(fault: str, connection: Connection, steps: Sequence[Step]) -> Name:
+    managed = any(isinstance(each, Mad | Command) for each in steps)
+    role, made = (Role.CM, managed_emulation) if managed else (Role.BOTH, Emulation)
+    device = getattr(copied(FAULTS[fault])[made.__module__], made.__name__)
+    vocabulary = vocabulary_for(role)
+    testbed = EmulatorTestbed(device, vocabulary)
+    state = Campaign(testbed, vocabulary.generators(1, role, ())).state
+    case = Case(connection, tuple(steps))
+    difference = testbed.replay(case, SPEC)
+    assert difference is not None
+    return testbed.name_of(state, case, difference, "")
+
+
+@pytest.mark.parametrize(
+    ("fault", "connection", "steps", "text", "anchor"),
+    [
+        (
+            "atomic-result-register-shared",
+            USUAL,
+            [SWAP.altered(held=True), wrong(ADD, atomiceth__va=("va", 16))],
+            "COMPARE_SWAP with FETCH_ADD behind it: "
+            "ATOMIC_ACKNOWLEDGE with another atomicacketh.orig",
+            "atomics",
+        ),
+        (
+            "error-takes-an-srq-entry",
+            Connection(srq=1, srq_limit=8),
+            [Post(int(WROpcode.SEND_WITH_IMM), 8, wrong_lkey=1)],
+            "a posted SEND_WITH_IMM (a wrong L_Key): event SRQ_LIMIT_REACHED for no reason",
+            "srq-limit",
+        ),
+        (
+            "uc-abandoned-receive-goes-last",
+            UD,
+            [LONG_DATAGRAM, DATAGRAM],
+            "UD_SEND_ONLY after a datagram longer than its receive request: "
+            "completion with another wr_id",
+            "ud",
+        ),
+        (
+            "ud-grh-room-not-counted",
+            UD,
+            [LONG_DATAGRAM],
+            "UD_SEND_ONLY (a datagram longer than its receive request): "
+            "a completion LOC_PROT_ERR of a receive too many",
+            "ud",
+        ),
+        (
+            "unsignalled-not-flushed",
+            USUAL,
+            [post(WROpcode.SEND, signaled=False), Packet(int(OpCode.RC_SEND_MIDDLE))],
+            "SEND_MIDDLE (a MIDDLE without its FIRST): a send request is not flushed",
+            "flush",
+        ),
+        (
+            "zero-sge-ends-the-list",
+            SGES,
+            [wrong(SEND_FIRST, bth__ack_req=0).altered(held=True), READ],
+            "SEND_FIRST (into a receive of several SGEs): "
+            "NAK REMOTE_OPERATIONAL_ERROR instead of nothing",
+            "receive-fault",
+        ),
+        (
+            "read-response-into-next-sge",
+            USUAL,
+            [post(WROpcode.RDMA_READ, 513), READ_FIRST, READ_FIRST],
+            "READ_RESPONSE_FIRST (a READ response out of its place): "
+            "no completion BAD_RESP_ERR of a send",
+            "response-mismatch",
+        ),
+        (
+            "uc-wrap",
+            Connection(mtu=1024, rq_psn=0xFFFFFF, service="UC"),
+            [
+                wrong(Packet(int(OpCode.UC_RDMA_WRITE_FIRST), length=1024), reth__dma_len=2326),
+                Packet(int(OpCode.UC_RDMA_WRITE_MIDDLE), length=1024),
+            ],
+            "UC_WRITE_MIDDLE: other bytes in its memory",
+            "psn-order",
+        ),
+        (
+            "no-implied-nak-of-atomics",
+            Connection(retry_cnt=0),
+            [
+                post(WROpcode.RDMA_WRITE),
+                post(WROpcode.ATOMIC_FETCH_AND_ADD),
+                post(WROpcode.FLUSH),
+                READ_FIRST.altered(psn=("una", 2), length=0),
+            ],
+            "READ_RESPONSE_FIRST (a response behind an unanswered READ or atomic): "
+            "no completion RETRY_EXC_ERR of a send",
+            "implied-nak",
+        ),
+        (
+            "second-sge-from-the-start",
+            USUAL,
+            [post(WROpcode.SEND, 513, sges=3), ack()],
+            "ACKNOWLEDGE (an ACK): nothing instead of SEND_MIDDLE",
+            "sge-list",
+        ),
+        (
+            "lap-answered-with-rej",
+            USUAL,
+            [mad("REQ"), replace(mad("LAP"), held=True), mad("RTU")],
+            "RTU in REQ_RCVD after a LAP: REJ STALE_CONNECTION instead of silence",
+            "states",
+        ),
+        (
+            "rej-before-rep-of-other-connections",
+            USUAL,
+            [Command("connect", 3), mad("REP"), mad("REJ")],
+            "REJ of the REQ in REP_RCVD: it reports REJECTED instead of nothing",
+            "reject-reasons",
+        ),
+        (
+            "stale-of-another-guid",
+            USUAL,
+            [
+                Mad(message="REQ", exchange=1, fields={"req.local_ca_guid": ("own.guid", -1)}),
+                Mad(message="REQ", exchange=3, fields={"req.local_qpn": ("own.qpn", -2)}),
+            ],
+            "REQ with the queue pair number of another CA: REJ STALE_CONNECTION instead of silence",
+            "teardown",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) and " " not in value else "",
+)
+def test_name_and_rule_of_what_a_device_does_otherwise(
+    fault: str, connection: Connection, steps: Sequence[Step], text: str, anchor: str
+) -> None:
+    name = name_of(fault, connection, steps)
+
+    assert name.text == text
+    assert f"#{anchor}" in name.rule
+
+
+@pytest.mark.parametrize(
+    ("fault", "cases"),
+    [
+        (
+            "uc-abandoned-receive-goes-last",
+            [(UC, [UC_FIRST, UC_SEND]), (UD, [LONG_DATAGRAM, DATAGRAM])],
+        ),
+        (
+            "zero-sge-ends-the-list",
+            [
+                (SGES, [SEND_FIRST]),
+                (SGES, [Packet(int(OpCode.RC_SEND_ONLY_WITH_IMMEDIATE), length=255)]),
+            ],
+        ),
+        (
+            "zero-sge-ends-the-list",
+            [
+                (USUAL, [post(WROpcode.RDMA_WRITE, 257, sges=4)]),
+                (USUAL, [post(WROpcode.SEND_WITH_INV, 257, sges=5)]),
+            ],
+        ),
+        (
+            "ack-inside-a-message-ignored",
+            [
+                (USUAL, [post(WROpcode.SEND, 257), ack(), AFTER_TIMEOUT]),
+                (USUAL, [post(WROpcode.RDMA_WRITE, 513), ack(1, 0x21), Wait(20 * MS)]),
+                (Connection(rnr_retry=0), [post(WROpcode.RDMA_WRITE, 257), ack(), ack(0, 0x21)]),
+            ],
+        ),
+        (
+            "no-implied-nak-of-atomics",
+            [
+                (
+                    USUAL,
+                    [
+                        post(WROpcode.ATOMIC_WRITE),
+                        post(WROpcode.RDMA_READ),
+                        ANSWER.altered(psn=("una", 1)),
+                    ],
+                ),
+                (Connection(retry_cnt=0), [post(WROpcode.ATOMIC_WRITE), ack()]),
+            ],
+        ),
+        (
+            "rnr-retries-not-renewed",
+            [
+                (
+                    Connection(mtu=512, rnr_retry=1),
+                    [
+                        post(WROpcode.RDMA_READ, 513),
+                        ack(0, 0x22),
+                        READ_FIRST.altered(length=512),
+                        ack(0, 0x21),
+                    ],
+                ),
+                (
+                    Connection(rnr_retry=1),
+                    [
+                        post(WROpcode.FLUSH),
+                        post(WROpcode.RDMA_WRITE),
+                        ack(0, 0x22),
+                        ANSWER,
+                        ack(0, 0x21),
+                    ],
+                ),
+            ],
+        ),
+        (
+            "lap-answered-with-rej",
+            [
+                (USUAL, [mad("REQ"), mad("LAP")]),
+                (USUAL, [Command("connect", 3), mad("APR"), mad("REP")]),
+            ],
+        ),
+        (
+            "mra-time-replaces-packet-time",
+            [
+                (USUAL, [Command("connect", 3), mad("MRA"), Wait(30 * S)]),
+                (USUAL, [mad("REQ"), Command("accept", 3), mad("MRA"), Wait(20 * S)]),
+            ],
+        ),
+    ],
+)
+def test_one_cause_is_one_finding(
+    fault: str, cases: Sequence[tuple[Connection, Sequence[Step]]]
+) -> None:
+    first, *others = (name_of(fault, connection, steps) for connection, steps in cases)
+
+    assert all(set(first.keys) & {*each.keys, *each.wider} for each in others)
+
+
+def test_a_duplicate_read_of_a_longer_one_becomes_that_of_a_short_one() -> None:
+    """A wrong MSN of duplicates then looks like no wrong number of PSNs."""
+    made = getattr(copied(FAULTS["dup-read-counts-msn"])[Emulation.__module__], Emulation.__name__)
+    vocabulary = vocabulary_for(Role.RESPONDER)
+    testbed = EmulatorTestbed(made, vocabulary)
+    campaign = Campaign(testbed, vocabulary.generators(31, Role.RESPONDER, ()))
+
+    found = list(campaign.run(500))
+
+    assert [each.bucket for each in found] == [
+        "READ_REQUEST (a duplicate READ): READ_RESPONSE_ONLY with another aeth.msn"
+    ]
+    assert found[0].case.packets == 2
