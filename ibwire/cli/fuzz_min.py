@@ -23,6 +23,7 @@ from ibwire.cli.fuzzing import (
 from ibwire.cli.messages import print_error
 from ibwire.cli.paths import InputPath, OutputPath
 from ibwire.drill.files import write_text
+from ibwire.fuzz.judge.packet_faults import with_own_faults
 from ibwire.fuzz.recording import record
 from ibwire.fuzz.report_text import case_lines, outcome_lines
 from ibwire.fuzz.saved import case_file, case_text
@@ -81,6 +82,7 @@ def command(
         if difference is None:
             print_error(f"{tested.name} has differed once, but not when the case was repeated")
             sys.exit(FOUND)
+        short = with_own_faults(short, profile)
         recording = record(short, tested, profile)
         write_text(output or STANDARD_OUTPUT, case_text(short))
     click.echo("\n".join([*case_lines(short), *outcome_lines(recording)]), err=True)
