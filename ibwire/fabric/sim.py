@@ -322,7 +322,9 @@ class Simulator:
                 frame = None
             self.now = now
             self._since = since
-            if station.flights:
+            if station.flights and (
+                line is None or frame is not None or flight is not None or line.free_at <= now
+            ):  # else the line was asked at this very instant already, and has the next frame
                 flights.settle(station, now, since)
             free_by = now - tie
             if line is None:
@@ -333,7 +335,7 @@ class Simulator:
                     flights.arrive(flight, now)
                 lines = station.lines if station.ready is None else ()
             elif frame is None:
-                line.is_awaited = False
+                line.is_awaited = line.flight is not None and line.flight.end_order > 0
                 lines = line.alone
                 free_by = now
             else:

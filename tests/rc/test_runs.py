@@ -311,9 +311,14 @@ def test_most_packets_of_a_long_message_travel_in_runs(
 
 
 class CountingStation(LossyStation):
-    """Counts the runs that its device begins."""
+    """Counts the runs that its device begins, and how often it takes frames back."""
 
     begun = 0
+    taken_back = 0
+
+    def take_back(self, run: FrameRun, count: int) -> None:
+        super().take_back(run, count)
+        self.taken_back += 1
 
     def extend_run(self, frame: UnbuiltFrame) -> FrameRun | None:
         run = super().extend_run(frame)
@@ -582,7 +587,8 @@ BURSTS = (1, 4, 5, 16, 64, 1000)
 def test_history_of_several_queue_pairs_is_the_same_with_runs(
     schedule: Schedule, burst: int
 ) -> None:
-    schedule = replace(schedule, burst_packets=burst)
+    works, back = 2 * schedule.works, 2 * schedule.back
+    schedule = replace(schedule, works=works, back=back, burst_packets=burst)
     by_frame, in_runs = Several(schedule, LossyStation), SeveralInRuns(schedule, LossyStation)
 
     expected, found = by_frame.seen(), in_runs.seen()
@@ -638,3 +644,17 @@ def test_packets_of_a_burst_travel_in_runs(opcode: WROpcode, station: type[Stati
     assert in_runs.seen() == by_frame.seen()
     assert in_runs.sim.flights.delivered >= 400
     assert in_runs.sim.flights.under_way == 0
+
+
+def test_a_run_is_interrupted_no_more_often_than_something_happens_at_its_sender() -> None:
+    """ACKs with credits arrive at the instants at which frames end, and the line is asked twice."""
+    schedule = Schedule(
+        (Work(WROpcode.SEND, 128 * 256),) * 18, receives=((0, 18),), burst_packets=64
+    )
+
+    run = SeveralInRuns(schedule, CountingStation)
+
+    sender = run.stations["a"]
+    assert isinstance(sender, CountingStation)
+    assert run.sim.flights.delivered > 1000
+    assert sender.taken_back <= sender.arrived
