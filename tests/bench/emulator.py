@@ -1,14 +1,14 @@
 """The emulator beside tshark, in one run: packets a second of CPU time, and their ratio.
 
     python tests/bench/emulator.py [--packets N] [--rounds N]
-    python tests/bench/emulator.py --connections N [--bursts 1 16 64] [--profile NAME]
+    python tests/bench/emulator.py --connections N [--messages N] [--bursts 1 16] [--profile NAME]
 
 Two devices on a simulated wire move verified data; every packet is made with its
 ICRC and checked on the other side. tshark reads the capture of the same run, taken
 once more with a tap. The rounds of all jobs take turns; the tables show the median.
 Packets inside a long message travel in runs; `one by one` is the same without them.
 With --connections, the cost of a frame of so many is compared with that of one connection, for
-bursts of so many packets: a message of 64 KiB for each connection, as many packets by one.
+bursts of so many packets: --messages of 64 KiB for each connection, as many packets by one.
 The garbage collector is set as the command `ibwire` sets it.
 How the cost grows with packets and connections: `growth.py`.
 """
@@ -181,9 +181,11 @@ def beside_tshark(packets: int, rounds: int) -> None:
         print(f"{row} {peer:,.0f} | {rate / peer:.2f} |")
 
 
-def beside_one(connections: int, bursts: list[int], profile: str, rounds: int) -> None:
+def beside_one(
+    connections: int, messages: int, *, bursts: list[int], profile: str, rounds: int
+) -> None:
     """The cost of a frame of many connections, in multiples of that of one."""
-    packets = connections * 65536 // MTU
+    packets = connections * messages * 65536 // MTU
     ones = [
         Job(opcode.name.removeprefix("RDMA_"), opcode, packets=packets, profile=profile)
         for opcode in (WROpcode.RDMA_WRITE, WROpcode.SEND)
@@ -203,8 +205,8 @@ def beside_one(connections: int, bursts: list[int], profile: str, rounds: int) -
                 frames, seconds = transfer(job, with_runs=with_runs)
                 costs.setdefault((job, with_runs), []).append(seconds / frames * 1e6)
     print(
-        f"\nMessages of 64 KiB, MTU {MTU}, {packets:,} packets with data, profile {profile}, "
-        f"{rounds} rounds, medians; ratios are medians of those of each round\n"
+        f"\n{messages} of 64 KiB for each connection, MTU {MTU}, {packets:,} packets with data, "
+        f"profile {profile}, {rounds} rounds, medians; ratios are medians of those of each round\n"
     )
     print(f"ibwire: {describe_build()}\n")
     columns = "in runs, us a frame | times one | one by one | times one"
@@ -241,11 +243,18 @@ if __name__ == "__main__":
     parser.add_argument("--packets", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--connections", type=int)
+    parser.add_argument("--messages", type=int, default=1)
     parser.add_argument("--bursts", type=int, nargs="+", default=[1, 16, 64])
     parser.add_argument("--profile", choices=sorted(PROFILES), default="spec")
     given = parser.parse_args()
     if given.connections is not None:
-        beside_one(given.connections, given.bursts, given.profile, given.rounds)
+        beside_one(
+            given.connections,
+            given.messages,
+            bursts=given.bursts,
+            profile=given.profile,
+            rounds=given.rounds,
+        )
     else:
         beside_tshark(given.packets, given.rounds)
         memory()
