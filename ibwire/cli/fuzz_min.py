@@ -70,10 +70,10 @@ def command(
         require_writable(output)
     opened = live.open(target=name)
     with opened as on_link, complaints(), nullcontext() if on_link else watchdog():
-        tested = on_link or open_target(name, path if path.is_dir() else path.parent)
         file = case_file(path, "original") if path.is_dir() else path
         protect(file)
         case = read_case(file, wanted)
+        tested = on_link or open_target(name, file.parent)
         campaign, profile, difference = judge(case, tested, file)
         if difference is None:
             click.echo(f"no difference between {tested.name} and the reference", err=True)

@@ -59,9 +59,9 @@ def command(
     """
     opened = live.open(target=name)
     with opened as on_link, complaints(), nullcontext() if on_link else watchdog():
-        tested = on_link or open_target(name, path if path.is_dir() else path.parent)
         file = case_file(path, "case") if path.is_dir() else path
         case = read_case(file, wanted)
+        tested = on_link or open_target(name, file.parent)
         _, profile, _ = judge(case, tested, file)
         recording = record(case, tested, profile)
     differs = recording.difference is not None

@@ -463,7 +463,7 @@ class _Run:
         for number, each in enumerate(missing):
             yield f"{'' if number else 'not met':10}{each.name} {each.bucket}"
         if missing and report.unexamined:
-            yield f"{'':10}left out, or repaired: `ibwire fuzz replay` of a finding shows which"
+            yield f"{'':10}not examined, or repaired: `ibwire fuzz replay` of a finding shows which"
         elif missing:
             yield f"{'':10}not reached, or repaired: `ibwire fuzz replay` of a finding shows which"
 
@@ -503,21 +503,21 @@ class _Run:
         hidden = len(report.unstable) - SHOWN
         if hidden > 0:
             yield f"{'':10}and {hidden} more: --json, and run.json of -o, have all"
-        yield from _left_out(report)
+        yield from _pending(report)
         if self._directory is not None and self.failure is None:
             yield f"saved     {self._directory}"
 
 
-def _left_out(report: Report) -> Iterator[str]:
-    """What was not examined, and why."""
+def _pending(report: Report) -> Iterator[str]:
+    """What was not examined so far, and why."""
     if not report.unexamined:
         return
     kinds, times = len(report.unexamined), sum(report.unexamined.values())
-    yield f"left out  {counted(kinds, 'kind')} of difference, seen {counted(times, 'time')}"
-    yield f"{'':10}not examined: a quarter of the time had gone into explaining others;"
+    yield f"pending   {counted(kinds, 'kind')} of difference, seen {counted(times, 'time')}:"
     if report.seen:
-        yield f"{'':10}most probably belong to the findings above;"
-    yield f"{'':10}a longer run or --resume examines more"
+        yield f"{'':10}most are probably other effects of the findings above;"
+    yield f"{'':10}a run examines differences in a quarter of its time;"
+    yield f"{'':10}a longer run or --resume examines these, too"
 
 
 def _as_object(finding: Finding, recording: Recording, reason: str) -> dict[str, object]:

@@ -87,7 +87,7 @@ def checked_script(finding: Finding, tested: Target) -> tuple[str, str]:
 
 def _unfulfilled(text: str, profile: str) -> str:
     """What the emulator does otherwise than a script of a case says."""
-    reason = "the emulator does not do what a script of it says"
+    reason = "a script of this case fails on the emulator, too"
     parsed = parse(text.encode(), SCRIPT, profile)
     try:
         for each in parsed.cases:

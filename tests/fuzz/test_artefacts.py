@@ -480,4 +480,4 @@ def test_a_script_that_the_emulator_fails_is_left_out_with_the_line(
     found, reason = checked_script(Finding(1, "Any.", case, case, difference, 1, "Any."), RXE)
 
     assert not found
-    assert "does not do what a script of it says: line 3: silence: got " in reason
+    assert "a script of this case fails on the emulator, too: line 3: silence: got " in reason

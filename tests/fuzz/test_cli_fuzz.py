@@ -198,6 +198,10 @@ def test_a_connection_manager_may_be_attacked(tmp_path: Path) -> None:
         ("--target py:", "target 'py:': Empty module name"),
         ("--target py:json:x", "target 'py:json:x': module 'json' has no attribute 'open_target'"),
         ("--target py:mutants.target:nothing", "no mutant 'nothing'"),
+        (
+            "--target py:mutants.target:nowhere.toml:x",
+            "target 'py:mutants.target:nowhere.toml:x': nowhere.toml: No such file or directory",
+        ),
         ("--rate 10 --service 7174", "--rate, --service: --dev and --peer are"),
         ("--default-route-too", "--default-route-too: --dev and --peer are"),
         ("replay . --tolerance 5", "--tolerance: --dev and --peer are required"),
@@ -620,10 +624,10 @@ def test_differences_that_there_was_no_time_for_are_counted_in_the_report(
     monkeypatch.setattr(Campaign, "one_case", hurried)
     lines = fuzz("-o", str(tmp_path / "run")).stdout.splitlines()
 
-    assert lines[lines.index("left out  2 kinds of difference, seen 3 times") + 1 : -1] == [
-        "          not examined: a quarter of the time had gone into explaining others;",
-        *["          most probably belong to the findings above;"] * has_finding,
-        "          a longer run or --resume examines more",
+    assert lines[lines.index("pending   2 kinds of difference, seen 3 times:") + 1 : -1] == [
+        *["          most are probably other effects of the findings above;"] * has_finding,
+        "          a run examines differences in a quarter of its time;",
+        "          a longer run or --resume examines these, too",
     ]
     assert load(tmp_path / "run").report.unexamined == {"kind 1": 1, "kind 2": 2}
 
@@ -676,6 +680,17 @@ def test_a_finding_replays_on_its_target_and_not_on_the_reference(done: Path) ->
         assert "differs at step " in again.stdout
         assert right.exit_code == 0, right.output
         assert "no difference between emu and the reference" in right.stdout
+
+
+@pytest.mark.parametrize("command", ["replay", "min"])
+def test_a_run_is_no_case_whatever_its_target_is(command: str, done: Path, tmp_path: Path) -> None:
+    """Python code is not run unless it is named."""
+    text = (done / "run.json").read_text()
+    (tmp_path / "run.json").write_text(text.replace('"emu:hns"', '"py:nowhere:"'))
+    result = fuzz(command, tmp_path)
+
+    assert result.exit_code == 2
+    assert "expected a finding of a run, such as DIR/F0001" in result.output.replace("\n", " ")
 
 
 @pytest.mark.parametrize("command", ["replay", "min"])

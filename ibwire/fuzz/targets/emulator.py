@@ -457,7 +457,10 @@ def _made_in_python(name: str, place: str) -> Emulator:
         make = import_module(module_name).open_target
     except (ImportError, ValueError, AttributeError) as error:
         raise CaseError(f"target {name!r}: {error}") from None
-    made = make(name, argument)
+    try:
+        made = make(name, argument)
+    except OSError as error:
+        raise CaseError(f"target {name!r}: {error.filename}: {error.strerror}") from None
     if not isinstance(made, Emulator):
         raise CaseError(f"target {name!r}: {module_name}.open_target returns no Emulator")
     return made
