@@ -12,6 +12,7 @@ import pytest
 
 from fuzz.scripted import Scripted
 from ibwire.base.units import S
+from ibwire.cm.states import State
 from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import Case, Command, Connection, Mad, Packet, Step, Value, Wait
 from ibwire.fuzz.judge.comparison import Difference, Kind
@@ -111,6 +112,20 @@ ACCEPTED = [said("REQ"), Command("accept", 0)]
 DATA = Packet(int(OpCode.RC_SEND_ONLY))
 
 CASES: Sequence[tuple[str, Sequence[Step], str, str, str]] = (
+    (
+        "queue-pair-of-another-connection-taken",
+        [Command("connect", 5), said("REP", 5, rep__local_qpn=("own.qpn", 1)), said("REQ", 6)],
+        "NONE",
+        "REQ in NONE: silence instead of REJ STALE_CONNECTION",
+        "teardown",
+    ),
+    (
+        "queue-pair-of-another-connection-taken",
+        [Command("connect", 2), said("REP", 2, rep__local_comm_id=0), said("REQ", 2)],
+        "REP_RCVD",
+        "REQ: another cm.rej.reason in the REJ",
+        "reject-reasons, docs/reference/cm.md#teardown",
+    ),
     (
         "psns-of-connection-exchanged",
         [*ACCEPTED, DATA],
@@ -305,6 +320,21 @@ def test_events_that_read_alike_show_the_parts_that_differ() -> None:
 
     assert ours == " private data=0x0"
     assert theirs == " private data=0x1000000000000000..."
+
+
+def test_a_wait_names_the_state_of_the_connection_that_is_in_another_one_after_it() -> None:
+    """Whichever exchange was chosen last, whose state is that of `manager_name`."""
+    ready, timewait = State.ESTABLISHED.value, State.TIMEWAIT.value
+    difference = Difference(
+        0, Kind.EVENT, [2, 0, 2, 2, ready, timewait], [2, 0, 2, 2, ready, ready]
+    )
+    states: dict[object, str] = {7: "ESTABLISHED", 8: "DREQ_SENT"}
+
+    name = manager_name(difference, [Wait(S)], "ESTABLISHED", states)
+
+    assert name.text == (
+        "a wait in DREQ_SENT: state ESTABLISHED, ESTABLISHED instead of ESTABLISHED, TIMEWAIT"
+    )
 
 
 def accepted(exchange: int, **fields: Value) -> list[Step]:

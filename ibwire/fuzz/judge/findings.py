@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import zip_longest
 
 from ibwire.cm.messages import decode
-from ibwire.fuzz.case import Case, Packet, Step, opcode_text, packet_text, step_text
+from ibwire.fuzz.case import Case, Packet, Step, Wait, opcode_text, packet_text, step_text
 from ibwire.fuzz.judge.comparison import KINDS, Agrees, Difference, Kind
 from ibwire.fuzz.judge.exclusions import FLAGS
 from ibwire.fuzz.vocabulary.cm.coverage import manager_verdict
@@ -81,6 +81,7 @@ def verdicts(frames: Sequence[object]) -> str:
 def bucket_of(difference: Difference, step: Step, state: str) -> str:
     """Equal for differences that probably have one cause."""
     what = packet_text(step) if isinstance(step, Packet) else step_text(step).split(" ")[0]
+    what = "a wait" if isinstance(step, Wait) else what
     if difference.kind == Kind.ANSWER:
         expected, got = (each.partition(" wait=")[0] for each in first_verdicts(difference))
         if expected != got:

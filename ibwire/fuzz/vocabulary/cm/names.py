@@ -15,7 +15,7 @@ from ibwire.fuzz.targets.emulated_manager import EVENT
 from ibwire.fuzz.targets.link.manager_link import MAD_START
 from ibwire.fuzz.vocabulary.cm.coverage import NOT_BEGUN
 from ibwire.fuzz.vocabulary.cm.encoding import FORMS
-from ibwire.fuzz.vocabulary.cm.tables import difference_text
+from ibwire.fuzz.vocabulary.cm.tables import difference_text, states_in
 from ibwire.fuzz.vocabulary.cm.timing import Retransmission, retransmission_of
 from ibwire_layers import cm
 from ibwire_layers.cm import CMAttribute
@@ -75,7 +75,7 @@ def manager_name(
         name = _of_retransmission(retransmission, steps, " and ".join(found), rule)
         return replace(name, causes=(*name.causes, *_times_after_mra(difference, steps)))
     if not isinstance(step, Mad | Command | Packet):
-        state = states.get(_reported(difference), state)
+        state = _of_waiting(difference, states) or states.get(_reported(difference), state)
     rule = _rule(difference, step, state)
     if difference.kind is Kind.ENDLESS and not isinstance(step, Mad | Command | Packet):
         return Name(f"a wait in {state}: it does not come to rest", rule, "a wait without end")
@@ -205,6 +205,21 @@ def _reported(difference: Difference) -> object:
     return None
 
 
+def _of_waiting(difference: Difference, states: Mapping[object, str]) -> str:
+    """The states, before a wait, of the connections that are in another one after it than due.
+
+    Empty where that is not known.
+    """
+    if difference.kind is not Kind.EVENT:
+        return ""
+    before = list(states.values())
+    expected, got = map(states_in, (difference.expected, difference.got))
+    if len(before) == len(expected) == len(got):
+        triples = zip(before, expected, got, strict=True)
+        before = [each for each, due, other in triples if due != other]
+    return " and ".join(dict.fromkeys(before))
+
+
 def _as_on_wire(step: Mad) -> Mad:
     """A message with the name that its attribute ID has, if nothing else is wrong with it."""
     other = _message_on_wire(step)
@@ -292,8 +307,11 @@ def _rule(difference: Difference, step: Step, state: str) -> str:
     is_of_another = not is_given and _LOCAL_ID in fields
     if "transaction_id" in fields and not is_of_another:
         return f"IBA 12.6; {_PAGE}transaction"
+    is_stale = isinstance(step, Mad) and step.message == "REQ" and _STALE in (expected, got)
     if any(part.endswith("rej") for part, _ in wrong) and not is_of_another:
-        return f"IBA 12.6.7; {_PAGE}reject-reasons"
+        return f"IBA 12.6.7{', 12.9' * is_stale}; {_PAGE}reject-reasons{_TEARDOWN * is_stale}"
+    if is_stale:  # to a queue pair that a connection has
+        return f"IBA 12.9; {_PAGE}teardown"
     if isinstance(step, Command):
         return f"IBA 12.9; {_PAGE}{'request' if fields else 'handshake'}"
     if isinstance(step, Packet) and not isinstance(step, Mad):
@@ -335,6 +353,7 @@ def _of_message(names: Collection[str]) -> bool:
 
 
 _PAGE = "docs/reference/cm.md#"
+_TEARDOWN = f", {_PAGE}teardown"
 _RESENDING = f"IBA 12.9; {_PAGE}resending"
 _UNKNOWN = f"IBA 12.9; {_PAGE}unknown-connection"
 _TIMEOUTS = f"IBA 12.7, 12.9; {_PAGE}timeouts"

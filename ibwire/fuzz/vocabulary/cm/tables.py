@@ -34,10 +34,14 @@ def _entries(tables: Sequence[object]) -> dict[str, str]:
     return entries
 
 
-def _states(tables: Sequence[object]) -> list[str]:
+def states_in(tables: Sequence[object]) -> list[str]:
     """Those of the connections."""
-    states = [State(each).name for each in tables[len(_TABLES) :] if isinstance(each, int)]
-    return states or ["no connection"]
+    return [State(each).name for each in tables[len(_TABLES) :] if isinstance(each, int)]
+
+
+def _states(tables: Sequence[object]) -> list[str]:
+    """Those of the connections, or that there is none."""
+    return states_in(tables) or ["no connection"]
 
 
 def _count_text(count: object) -> str:
