@@ -131,7 +131,7 @@ def name_of(fault: str, connection: Connection, steps: Sequence[Step]) -> Name:
                 wrong(Packet(int(OpCode.UC_RDMA_WRITE_FIRST), length=1024), reth__dma_len=2326),
                 Packet(int(OpCode.UC_RDMA_WRITE_MIDDLE), length=1024),
             ],
-            "UC_WRITE_MIDDLE: other bytes in its memory",
+            "UC_WRITE_MIDDLE (at the PSN wrap): other bytes in its memory",
             "psn-order",
         ),
         (
@@ -151,7 +151,7 @@ def name_of(fault: str, connection: Connection, steps: Sequence[Step]) -> Name:
             "second-sge-from-the-start",
             USUAL,
             [post(WROpcode.SEND, 513, sges=3), ack()],
-            "ACKNOWLEDGE (an ACK): nothing instead of SEND_MIDDLE",
+            "ACKNOWLEDGE (an ACK): nothing instead of SEND_MIDDLE, of a request with 3 SGEs",
             "sge-list",
         ),
         (

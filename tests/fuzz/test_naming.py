@@ -131,7 +131,8 @@ CASES: Sequence[tuple[str, Sequence[Step], str]] = (
             wrong(Packet(int(OpCode.RC_ACKNOWLEDGE), ("una", 0)), aeth__syndrome=0x2C),
             Post(int(WROpcode.SEND), pair=1),
         ],
-        "a posted SEND after an RNR NAK: nothing instead of SEND_ONLY",
+        "a posted SEND (while another queue pair waits after an RNR NAK): "
+        "nothing instead of SEND_ONLY",
     ),
     (
         "scatter-before-check",
@@ -555,7 +556,8 @@ def test_a_response_with_fewer_bytes_is_called_so(missing: int) -> None:
     name = name_of(case, Difference(0, Kind.ANSWER, [frame], [bytes(other)]), SPEC)
 
     assert name.text == f"READ_REQUEST: READ_RESPONSE_ONLY with {8 - missing} bytes instead of 8"
-    assert name.rule.endswith("#segmentation")
+    page = "docs/reference/transport.md"
+    assert name.rule == f"IBA 9.7.2, 9.4.4; {page}#segmentation, {page}#reth"
 
 
 def test_the_queue_pair_of_a_device_on_a_link_is_no_other_one() -> None:
@@ -610,7 +612,8 @@ AT_RISK: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
             Packet(int(OpCode.UC_SEND_FIRST), length=256),
             Packet(int(OpCode.UC_SEND_ONLY), ("expected", -1)),
         ],
-        "UC_SEND_ONLY (a message of UC behind a gap): completion with another byte_len",
+        "UC_SEND_ONLY (a message of UC behind a gap): "
+        "it completes the message before this one, which has no end",
         "uc",
     ),
     (

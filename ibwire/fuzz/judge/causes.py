@@ -16,7 +16,7 @@ from ibwire.fuzz.judge.findings import PARTS_OF_COMPLETION, first_verdicts, part
 from ibwire.fuzz.judge.request_names import UC_BEGINS
 from ibwire.fuzz.judge.scene import RNR_WAIT, Scene, stores_response
 from ibwire.fuzz.judge.subject import About
-from ibwire.rc.work import WCOpcode
+from ibwire.rc.work import WCOpcode, WCStatus
 from ibwire_layers.opcodes import INFO, Operation
 
 
@@ -47,13 +47,19 @@ def cause_of(scene: Scene, effect: Effect, about: About) -> Cause:
     if effect.group == "another NAK":
         expected, got = first_verdicts(scene.difference)
         return Cause((f"{got} instead of {expected} for {_operation(scene.step)}",))
+    if status := _other_error(scene.difference):
+        return Cause((f"{status} instead of another error",))
     is_answer = scene.difference.kind is Kind.ANSWER
-    if is_answer and about is RNR_WAIT and scene.difference.got:
-        return Cause((AFTER_RNR_WAIT,))
+    is_behind_wait = is_answer and about is RNR_WAIT and bool(scene.difference.got)
+    own = (AFTER_RNR_WAIT,) if is_behind_wait else ()
     if not is_answer or effect.group not in OF_FIELD:
-        return Cause()
+        return Cause(own)
     if scene.is_retransmission:
-        return Cause((f"{effect.group} of what is retransmitted",))
+        of_field = f"{effect.group} of what is retransmitted"
+        # If it is wrong the first time, that is the cause.
+        return Cause((*own, of_field), (f"a right packet: {effect.group}",))
+    if own:
+        return Cause(own)
     return _of_answer(scene, effect, about)
 
 
@@ -65,6 +71,17 @@ def _takes_another_request(scene: Scene, effect: Effect) -> bool:
     is_send = info is not None and info.operation is Operation.SEND
     is_right = not scene.about.is_wrong and not scene.is_dropped
     return scene.difference.kind is Kind.MEMORY and is_send and is_right
+
+
+def _other_error(difference: Difference) -> str:
+    """The status of a request that should fail with another one; empty if none is of this kind."""
+    if difference.kind is not Kind.COMPLETION:
+        return ""
+    for due, seen in zip(difference.expected, difference.got, strict=False):
+        if due != seen and isinstance(due, tuple) and isinstance(seen, tuple):
+            is_same = due[:2] == seen[:2] and WCStatus.SUCCESS not in (due[2], seen[2])
+            return WCStatus(seen[2]).name if is_same and due[2] != seen[2] else ""
+    return ""
 
 
 def _of_completion(scene: Scene, effect: Effect) -> Cause:

@@ -20,7 +20,7 @@ from ibwire.fuzz.judge.effects import (
 )
 from ibwire.fuzz.judge.findings import verdict
 from ibwire.fuzz.judge.request_names import AHEAD
-from ibwire.fuzz.judge.scene import DURING_RNR, INSIDE, Scene
+from ibwire.fuzz.judge.scene import DURING_RNR, INSIDE, RNR_WAIT, Scene
 from ibwire.fuzz.judge.subject import About
 from ibwire.fuzz.targets.emulated_device import PEER_QPN
 from ibwire.rc.work import WCStatus
@@ -68,6 +68,8 @@ def without_last(case: Case) -> Case:
 def place_of(scene: Scene, effect: Effect) -> About | None:
     """What the queue pair, or another one, is doing beside, if that is what goes wrong."""
     step, reference = scene.step, scene.reference
+    if _is_held_back_beside(scene, effect):
+        return BESIDE_RNR
     if not isinstance(step, Packet) or scene.difference.kind is Kind.CRASH:
         return None
     asked = scene.is_answered_from
@@ -97,6 +99,19 @@ def place_of(scene: Scene, effect: Effect) -> About | None:
     return _while_earlier_waits(before, missing, is_overtaken=bool(scene.difference.got))
 
 
+def _is_held_back_beside(scene: Scene, effect: Effect) -> bool:
+    """Whether requests of a queue pair are not sent while another one waits after an RNR NAK.
+
+    Only a short case needs that wait.
+    """
+    missing = missing_frame(scene.difference)
+    if missing is None or effect.group != "no answer" or not isinstance(scene.step, Packet | Post):
+        return False
+    if not scene.is_short or not scene.waits_beside or _has_response(missing):
+        return False
+    return scene.is_answered_from == scene.reference.symbols["peer_qpn"]
+
+
 def _while_earlier_waits(before: About | None, missing: bytes, *, is_overtaken: bool) -> About:
     """What a step is about if the response to what came before it is never sent.
 
@@ -120,7 +135,9 @@ def both(one: str, other: str) -> str:
         return one
     sections, entries = one.split("; ")
     others, more = other.split("; ")
-    return f"{sections}, {others.removeprefix('IBA ')}; {entries}, {more}"
+    known = sections.removeprefix("IBA ").split(", ")
+    new = [each for each in others.removeprefix("IBA ").split(", ") if each not in known]
+    return f"{', '.join([sections, *new])}; {entries}, {more}"
 
 
 def _while_answered(about: About) -> About:
@@ -166,6 +183,11 @@ ELSEWHERE = About(
     "while another queue pair answers",
     f"IBA 10.3.1; {_TRANSPORT}qp-state-actions",
     group="the answers of another queue pair",
+)
+BESIDE_RNR = About(
+    "while another queue pair waits after an RNR NAK",
+    RNR_WAIT.rule,
+    group="the wait of another queue pair after an RNR NAK",
 )
 BROKEN = replace(ELSEWHERE, what="an error of another queue pair", is_wrong=False)
 

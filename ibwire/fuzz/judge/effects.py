@@ -189,7 +189,8 @@ def _answer(difference: Difference) -> Effect:
         return Effect(text, group, is_executed=group in ("executed", "an answer"), nak=nak)
     if not names and sizes:
         text = f"{got} with {sizes[1]} bytes instead of {sizes[0]}"
-        return Effect(text, "payload", f"IBA 9.7.2; {_TRANSPORT}segmentation")
+        ends_read = got.endswith(("READ_RESPONSE_ONLY", "READ_RESPONSE_LAST"))
+        return Effect(text, "payload", _LENGTH_OF_READ if ends_read else _SEGMENTATION)
     if not names and _is_only_icrc(difference):
         return Effect(f"{got} with a wrong ICRC", "icrc", OF_FIELD["icrc"])
     if not names:
@@ -438,6 +439,8 @@ _TRANSPORT = "docs/reference/transport.md#"
 _WIRE = "docs/reference/wire-formats.md#"
 RNR_TIMER = f"IBA 9.7.5.2.8; {_TRANSPORT}rnr-timer"
 _ORDER_OF_RESPONSES = f"IBA 9.7.5.1; {_TRANSPORT}ack-order"
+_SEGMENTATION = f"IBA 9.7.2; {_TRANSPORT}segmentation"
+_LENGTH_OF_READ = f"IBA 9.7.2, 9.4.4; {_TRANSPORT}segmentation, {_TRANSPORT}reth"
 ANOTHER_ORDER = "another order"
 GAP_NAK = "NAK PSN_SEQUENCE_ERROR"
 FLUSH = "no flush"

@@ -80,6 +80,7 @@ from ibwire.fuzz.judge.response_names import INSIDE_MESSAGE, SCATTERED
 from ibwire.fuzz.judge.scene import (
     ACK_WAIT,
     ENOUGH,
+    FENCE,
     RNR_WAIT,
     STEPS,
     TIME,
@@ -87,6 +88,7 @@ from ibwire.fuzz.judge.scene import (
     Scene,
 )
 from ibwire.fuzz.judge.setting import (
+    AT_WRAP,
     ORDER,
     PKEY,
     REARMED,
@@ -137,7 +139,11 @@ def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
     if (earlier := scene.earlier_completion or scene.earlier_nak) is not None:
         return name_of(without_last(case), earlier, profile)
     trials = Trials(case, difference, profile)
-    return replace(_name_of(last, case, scene, trials), cost=trials.cost)
+    name = _name_of(last, case, scene, trials)
+    own = scene.about.rule
+    if name.rule == ORDER and own in DUPLICATE_RULES:
+        name = replace(name, rule=both(ORDER, own))
+    return replace(name, cost=trials.cost)
 
 
 def _name_of(last: Step, case: Case, scene: Scene, trials: Trials) -> Name:
@@ -158,7 +164,7 @@ def _name_of(last: Step, case: Case, scene: Scene, trials: Trials) -> Name:
     if about is scene.about and (earlier := _wrongly_answered(scene, effect)) is not None:
         text = f"{earlier} with {_step_text(step)} behind it"
     if difference.kind is Kind.CRASH:
-        return _of_crash(text, about, effect, step)
+        return _of_crash(text, about, effect, scene)
     abouts = [each for _, each in scene.subjects]
     if cause := single_cause(trials, abouts):
         text = f"{_described(step, scene.about)}{cause.after}: {effect.text}{cause.as_if}"
@@ -249,8 +255,11 @@ def _of_several_causes(
     if isinstance(step, Wait) and (response := scene.acknowledging) is not None:
         text = f"a wait after {response.what}: {effect.text}"
         group = response.group or f"after {response.what}: {effect.group}"
-        if not response.rule.endswith(("#rnr-place", "#rnr-wait")):
+        if response.is_wrong:
             return Name(text, response.rule, group)
+        if not response.rule.endswith(("#rnr-place", "#rnr-wait")):
+            # Either the response counts for too much, or whatever is retransmitted lacks a part.
+            return Name(text, both(response.rule, TIME.rule), group, (f"{about.what}: no answer",))
         rule = both(RNR_WAIT.rule, response.rule)
         return Name(text, rule, group, causes=(AFTER_RNR_WAIT,))
     if _lacks_retry(scene, effect):
@@ -259,24 +268,46 @@ def _of_several_causes(
     if _lacks_rnr_retry(scene, effect):
         text = f"{_step_text(step)} ({RNR_WAIT.what})"
         return Name(f"{text}: {effect.text}", RNR_RETRY, "RNR retries")
+    missing = missing_frame(scene.difference)
+    if missing is not None and scene.rnr_naks_as_retries and scene.is_sent_before(missing):
+        text = f"{text} after {scene.rnr_naks} RNR NAKs: {effect.text}"
+        return Name(text, both(RNR_RETRY, RETRY_COUNT), "RNR NAKs that count as other retries")
     if about.is_wrong and scene.sends_after_its_end:
         return Name(f"{text}: {effect.text}", AFTER_ERROR.rule, ERROR)
     if _may_send(step) and scene.takes_credits_back:
         text = f"{text} after {_FEWER_CREDITS.what}" if isinstance(step, Post) else text
         return Name(f"{text}: {effect.text}", _FEWER_CREDITS.rule, _FEWER_CREDITS.group)
+    if about.is_wrong and scene.limit_of_requests == FENCE and _lacks_new(scene):
+        return Name(f"{text}: {effect.text}", FENCE, _HELD_BACK)  # whatever else it may send
     if ignored is not None and _is_earlier(ignored, scene):
         return _of_ignored(text, effect, scene, ignored)
+    count = 0 if isinstance(step, Post) else scene.sges_of_sent
+    if count and effect.group in ("data", "payload", "no answer"):
+        effect = replace(effect, text=f"{effect.text}, of a request with {count} SGEs")
     name = _of_step(text, about, effect, scene)
+    name = replace(name, rule=_with_queue(name.rule, about, effect, scene))
     if effect.other_field:
         name = replace(name, rule=both(name.rule, effect.other_field))
-    if ignored != len(scene.subjects) - 1:
+    if ignored != len(scene.subjects) - 1 or count:
         return name
     return replace(name, causes=(*name.causes, _not_taken(about)))
 
 
-def _of_crash(text: str, about: About, effect: Effect, step: Step) -> Name:
+def _with_queue(rule: str, about: About, effect: Effect, scene: Scene) -> str:
+    """A rule with that of the shared receive queue, from which all receive requests of XRC come.
+
+    Only if it is wrong which of them a message takes, or whether it takes one.
+    """
+    is_other = not about.is_wrong and "wr_id" in effect.group.split()
+    is_missing = about.rule == NOT_READY.rule and effect.group not in OF_FIELD
+    is_of_queue = scene.service == "XRC_RECV" and (is_other or is_missing)
+    return both(rule, SHARED.rule) if is_of_queue else rule
+
+
+def _of_crash(text: str, about: About, effect: Effect, scene: Scene) -> Name:
     """The name of an exception."""
-    rule, group = about.rule, effect.group
+    step = scene.step
+    rule, group = _with_queue(about.rule, about, effect, scene), effect.group
     if isinstance(step, Packet) and rule in [each.rule for each in SERVICES.values()]:
         rule = rule_of_operation(step) or rule
     if _has_reserved_opcode(step):  # which may be one of any service
@@ -292,6 +323,11 @@ def _of_any_packet(text: str, about: About, effect: Effect, scene: Scene) -> Nam
         return Name(f"{text}: {effect.text}", about.rule, about.group)
     if effect.group in (FLUSH_ORDER, SRQ_LIMIT, LAST_WQE):
         return Name(f"{text}: {effect.text}", effect.rule, effect.group)
+    if scene.completes_incomplete:
+        text = f"{text}: it completes the message before this one, which has no end"
+        return Name(text, SERVICES["UC"].rule, "a message of UC without its end")
+    if about.is_wrong and scene.fails_abandoned:
+        return Name(f"{text}: {effect.text}", SERVICES["UC"].rule, "an abandoned message of UC")
     if effect.group == FLUSH:
         is_after = scene.reference.qp.responder.failed
         rule = both(effect.rule, AFTER_ERROR.rule) if is_after else effect.rule
@@ -347,7 +383,8 @@ def _with_cause(name: Name, scene: Scene, effect: Effect, about: About) -> Name:
     if name.group == about.group:
         return name
     cause = cause_of(scene, effect, about)
-    return replace(name, causes=cause.own, wider=(*name.wider, *cause.wider))
+    causes, wider = (*name.causes, *cause.own), (*name.wider, *cause.wider)
+    return replace(name, causes=causes, wider=wider)
 
 
 def _lacks_retry(scene: Scene, effect: Effect) -> bool:
@@ -433,29 +470,24 @@ def _of_right(text: str, about: About, effect: Effect, scene: Scene) -> Name:
     is_of_any = effect.is_of_any or effect.group in OF_FIELD
     if is_of_any and isinstance(step, Packet | Post):
         what = "a right packet"  # of any operation
+    limit = scene.limit_of_requests if _may_send(step) else ""
     if isinstance(step, Post) and about.what:
         rule = about.rule
-    elif scene.limit_of_requests and (_sends_nothing_new(scene) or _sends_too_much(scene)):
-        rule = scene.limit_of_requests
+    elif limit == FENCE and _lacks_new(scene):
+        return Name(f"{text}: {effect.text}", FENCE, _HELD_BACK)
+    elif about.rule == ORDER and _sends_nothing_new(scene):
+        rule = ORDER  # whatever holds back what should follow
+    elif limit and (_sends_nothing_new(scene) or _sends_too_much(scene)):
+        rule = limit
         what = f"{what}, {rule.partition('#')[2]}".removeprefix(", ")
     elif isinstance(step, Post) and _sends_nothing_new(scene):
         rule = ELSEWHERE.rule
-    ignores_credits = _may_send(step) and scene.ignores_credits
+    ignores_credits = _may_send(step) and limit != FENCE and scene.ignores_credits
     if ignores_credits and not scene.has_wrong:
         text = f"{text} after {_IGNORED_CREDITS.what}" if isinstance(step, Post) else text
         return Name(f"{text}: {effect.text}", _IGNORED_CREDITS.rule, _IGNORED_CREDITS.group)
-    stored = _stored_by_held(scene) if effect.group == "data" else ""
-    if stored:
-        text = f"{text} after {_step_text(scene.earlier[-1])}"
-        cause = cause_of(scene, effect, about)
-        return Name(f"{text}: {effect.text}", stored, _SHOWN_MEMORY, causes=cause.own)
-    storing = scene.storing if effect.group == "data" else None
-    if storing is not None:
-        text = f"{text} after {_step_text(storing)}"
-        cause = cause_of(scene, effect, about)
-        is_read = INFO[storing.opcode].operation is Operation.READ_RESPONSE
-        rule = _RESPONSES if is_read else _ATOMICS
-        return Name(f"{text}: {effect.text}", rule, _SHOWN_MEMORY, causes=cause.own)
+    if effect.group == "data" and (name := _of_stored(text, about, effect, scene)):
+        return name
     before = _cause(scene, effect)
     if before is None and scene.breaks_another_pair and isinstance(step, Packet | Post):
         before = BROKEN
@@ -465,7 +497,9 @@ def _of_right(text: str, about: About, effect: Effect, scene: Scene) -> Name:
         text, rule, what = f"{text} after {before.what}", before.rule, f"after {before.what}"
         if before.group == WRAP:
             return Name(f"{text}: {effect.text}", rule, WRAP)
-        if scene.breaks_another_pair:
+        if scene.is_wrong_elsewhere and effect.group in OF_FIELD:
+            rule = both(_rule_of_right(about, effect, scene), ELSEWHERE.rule)
+        elif scene.breaks_another_pair:
             rule = ELSEWHERE.rule
         elif not scene.is_reliable:
             rule = before.treatment or before.rule
@@ -476,7 +510,24 @@ def _of_right(text: str, about: About, effect: Effect, scene: Scene) -> Name:
     # Whether an ACK is due beside makes no other finding, nor whether memory shows or is read.
     group = "refused" if effect.nak and effect.group == "an answer" else effect.group
     group = "memory" if group == "data" and _writes(step) else group
-    return Name(f"{text}: {effect.text}", rule, f"{what}: {group}", wider)
+    causes = (_HELD_BACK,) if rule == FENCE and _lacks_new(scene) else ()
+    if rule.endswith("#limited-message"):
+        causes = ("packets of the message that may begin without credits",)
+    return Name(f"{text}: {effect.text}", rule, f"{what}: {group}", wider, causes)
+
+
+def _of_stored(text: str, about: About, effect: Effect, scene: Scene) -> Name | None:
+    """The name where the last step shows what a packet before it has stored, if it does."""
+    rule, storing = _stored_by_held(scene), scene.held
+    if not rule:
+        storing = scene.storing
+        if storing is None:
+            return None
+        is_read = INFO[storing.opcode].operation is Operation.READ_RESPONSE
+        rule = _RESPONSES if is_read else _ATOMICS
+    text = f"{text} after {_step_text(storing or scene.step)}"
+    cause = cause_of(scene, effect, about)
+    return Name(f"{text}: {effect.text}", rule, _SHOWN_MEMORY, causes=cause.own)
 
 
 def _writes(step: Step) -> bool:
@@ -486,13 +537,13 @@ def _writes(step: Step) -> bool:
 
 
 def _lacks_shared_completion(scene: Scene) -> bool:
-    """Whether a message of UC that is dropped does not end its request of a shared queue.
+    """Whether a message of UC or UD that is dropped does not end its request of a shared queue.
 
     Either it is not dropped, or the request goes back.
     """
     difference = scene.difference
     is_missing = difference.kind is Kind.COMPLETION and not difference.got
-    return is_missing and scene.service == "UC" and bool(scene.connection.srq)
+    return is_missing and not scene.is_reliable and bool(scene.connection.srq)
 
 
 def _is_noticed(effect: Effect, scene: Scene) -> bool:
@@ -516,6 +567,8 @@ def _rule_of_right(about: About, effect: Effect, scene: Scene) -> str:
         return _rule_of_service(about, effect, scene)
     if about.rule == ORDER or scene.repeats_invalidate:
         return about.rule
+    if effect.group == "an answer" and scene.is_of_limited_message:
+        return _LIMITED
     if about.rule == INVALIDATE.rule and _has_failed(scene.difference):
         return about.rule
     if _completes_too_much(scene):
@@ -630,11 +683,16 @@ def _rule_of_field(effect: Effect, scene: Scene) -> str:
             return both(TIME.rule, RNR_WAIT.rule)
         if scene.is_retransmission:
             is_migrated = effect.group == "bth.mig_req" and scene.connection.rearmed
-            return _MIGRATION if is_migrated else TIME.rule
+            if is_migrated:
+                return _MIGRATION
+            has_own = effect.rule and effect.group != "bth.psn"
+            return both(TIME.rule, effect.rule) if has_own else TIME.rule
     if not scene.is_reliable and effect.group == "bth.ack_req":
         return SERVICES[scene.service].rule
     if effect.group == "bth.psn" and isinstance(scene.step, Post):  # of its own requests
         return _PSN_COUNT if scene.is_reliable else both(SERVICES[scene.service].rule, _PSN_COUNT)
+    if effect.group == "bth.ack_req" and scene.is_of_limited_message:
+        return both(effect.rule, _LIMITED)
     return effect.rule
 
 
@@ -683,9 +741,20 @@ def _is_of_same_kind(scene: Scene, effect: Effect) -> bool:
 
 def _begins_right(difference: Difference) -> bool:
     """Whether the first packet that is due is sent, when it is due."""
+    if difference.kind is Kind.TIME:
+        place = place_of_time(difference)
+        return place is not None and difference.frames[place] in difference.frames[:place]
     if difference.kind is not Kind.ANSWER or not difference.expected or not difference.got:
         return False
     return difference.expected[0] == difference.got[0]
+
+
+def _lacks_new(scene: Scene) -> bool:
+    """Whether a device of RC does not send a new request that is due, whatever else it sends."""
+    missing = missing_frame(scene.difference)
+    if missing is None or not _may_send(scene.step) or not scene.is_reliable:
+        return False
+    return not scene.is_sent_before(missing)
 
 
 def _sends_nothing_new(scene: Scene) -> bool:
@@ -753,6 +822,8 @@ def _has_reserved_opcode(step: Step) -> bool:
 def _described(step: Step, about: About) -> str:
     """A step with what it is about, unless that is nothing but right."""
     is_named = about.what and not about.what.startswith("a right")
+    if about.what.endswith(AT_WRAP) and not is_named:
+        return f"{_step_text(step)} ({AT_WRAP.strip()})"
     return f"{_step_text(step)} ({about.what})" if is_named else _step_text(step)
 
 
@@ -776,6 +847,9 @@ _PADDING = f"IBA 9.2.4; {_WIRE}padding"
 _PSN_COUNT = f"IBA 9.7.2; {_TRANSPORT}psn-count"
 _PARTIAL = f"IBA 9.7.5.1.2; {_TRANSPORT}ack-coalescing"
 _WRITE_LENGTH = f"C9-93; {_TRANSPORT}write-length"
+
+_LIMITED = f"IBA 9.7.7.2.5; {_TRANSPORT}limited-message"
+_HELD_BACK = "requests with a fence, or behind one, that are not sent"
 
 _BYTES = ("memory", "data")
 """What was stored is wrong in memory, or in a packet that is sent then."""

@@ -131,7 +131,7 @@ def _datagram(said: _Said) -> About:
     length = said.packet.length
     if length > reference.qp.mtu:
         return _LONG_DATAGRAM
-    return _OVERSIZED_DATAGRAM if GRH_SIZE + length > reference.connection.room else own
+    return OVERSIZED_DATAGRAM if GRH_SIZE + length > reference.connection.room else own
 
 
 def _unreliable(said: _Said, info: OpCodeInfo) -> About:
@@ -457,7 +457,7 @@ UC_BEGINS = About("a message of UC behind a gap", f"IBA 9.8.2; {_TRANSPORT}uc", 
 UC_GAP = About("a packet of UC behind a gap", f"IBA 9.8.2; {_TRANSPORT}uc")
 UC_BEHIND = replace(UC_GAP, what="a packet of UC with an old PSN")
 _LONG_DATAGRAM = About("a datagram longer than the path MTU", SERVICES["UD"].rule, is_ignored=True)
-_OVERSIZED_DATAGRAM = About(
+OVERSIZED_DATAGRAM = About(
     "a datagram longer than its receive request", SERVICES["UD"].rule, is_ignored=True
 )
 _OTHER_QKEY = About("a wrong Q_Key", f"IBA 9.8.3; {_TRANSPORT}ud", is_ignored=True)

@@ -32,7 +32,7 @@ from ibwire.fuzz.judge.effects import (
     missing_frame,
     parsed,
 )
-from ibwire.fuzz.judge.findings import verdict
+from ibwire.fuzz.judge.findings import PARTS_OF_COMPLETION, verdict
 from ibwire.fuzz.judge.forgetful import ignores_credits_of_data, takes_credits_back
 from ibwire.fuzz.judge.request_names import (
     AFTER_ERROR,
@@ -53,9 +53,10 @@ from ibwire.fuzz.targets.emulated_device import (
 from ibwire.fuzz.vocabulary.binding import Binding, emulated_binding
 from ibwire.fuzz.vocabulary.queue_pair.encoding import number_of
 from ibwire.rc.profile import Profile
+from ibwire.rc.work import WCStatus, WROpcode
 from ibwire_layers import syndrome as aeth
 from ibwire_layers.headers import AETH
-from ibwire_layers.opcodes import INFO, Operation
+from ibwire_layers.opcodes import INFO, Operation, Position
 from ibwire_layers.packet import Packet as WholePacket
 from ibwire_layers.psn import HALF, MASK
 from ibwire_layers.syndrome import AckKind
@@ -100,12 +101,18 @@ class Scene:
         """Whether the ACK timer of a queue pair has expired as often before the last step as it may
         for one request.
         """
+        self._timeouts_so_far = 0
+        """How often the ACK timer of a queue pair has expired before the last step at most."""
         self.waiting: list[bool] = []
         """Whether each queue pair waits after an RNR NAK before the last step."""
         self.owners: dict[tuple[int, int], int] = {}
         """The queue pair of each work request before the last step, by queue and number."""
         self._unpolled = 0, 0
         """Completions of sends and of receives before the last step that are polled after it."""
+        self._filled: tuple[int, int] | None = None
+        """The number of the receive request that the message under way fills before the last step,
+        and the bytes in it.
+        """
         self._unsent: set[tuple[int, int | None]] = set()
         """PSN and NAK of each response that waits before the last step."""
         self.is_unstored = self.is_beyond = False
@@ -154,9 +161,13 @@ class Scene:
             qp.counters.timeouts - count for qp, count in zip(reference.pairs, before, strict=True)
         ]
         retries = max(qp.counters.timeouts for qp in reference.pairs)
+        self._timeouts_so_far = retries
         self.uses_all_retries = 0 < self.connection.retry_cnt <= retries
         self.waiting = [qp.sends.timers.rnr is not None for qp in reference.pairs]
         self.owners = _owners(reference)
+        receives = reference.qp.receives
+        if receives.current is not None:
+            self._filled = receives.current.wr_id, receives.filled
         self._unpolled = reference.unpolled
         self._unsent = {(each.psn, each.syndrome) for each in reference.qp.responder.replies}
         if isinstance(step, Packet):
@@ -315,6 +326,56 @@ class Scene:
         return self.reference.pairs.index(self.reference.qp)
 
     @property
+    def completes_incomplete(self) -> bool:
+        """Whether a device of UC completes a message without its end, because another begins."""
+        info = INFO.get(self.step.opcode) if isinstance(self.step, Packet) else None
+        if self.service != "UC" or self._filled is None or info is None:
+            return False
+        if info.position not in _BEGINS or self.difference.kind is not Kind.COMPLETION:
+            return False
+        number, size = self._filled
+        return any(
+            isinstance(each, tuple)
+            and each not in self.difference.expected
+            and each[:3] == (RECEIVES, number, WCStatus.SUCCESS)
+            and each[_BYTE_LEN] == size
+            for each in self.difference.got
+        )
+
+    @property
+    def fails_abandoned(self) -> bool:
+        """Whether a device of UC ends a receive request in error that goes back to its queue."""
+        difference = self.difference
+        if self.service != "UC" or self.connection.srq or difference.kind is not Kind.COMPLETION:
+            return False
+        return not difference.expected and all(
+            isinstance(each, tuple)
+            and each[0] == RECEIVES
+            and each[2] not in (WCStatus.SUCCESS, WCStatus.WR_FLUSH_ERR)
+            for each in difference.got
+        )
+
+    @property
+    def is_of_limited_message(self) -> bool:
+        """Whether the packet that differs is of the one message that may begin without credits, or
+        is of another one, behind that.
+        """
+        extra = extra_frame(self.difference)
+        frame = extra or first_frame(self.difference)
+        packet = None if frame is None else parsed(frame)
+        if frame is None or packet is None or not self.is_reliable:
+            return False
+        sends = self.reference.pairs[self._sender(frame)].sends
+        is_held_back = any(not each.started for each in sends.wqes) and sends.timers.rnr is None
+        if extra is not None and sends.credits.limited and is_held_back:
+            return True
+        return any(
+            each.limited and packet.bth.psn - each.first_psn & MASK < each.packets
+            for each in sends.wqes
+            if each.started
+        )
+
+    @property
     def goes_on_after_the_end(self) -> bool:
         """Whether a queue pair retransmits that has given up all of its requests."""
         frame = extra_frame(self.difference)
@@ -333,9 +394,22 @@ class Scene:
         if any(
             isinstance(step, Post) and step.fence and step.pair == pair for step in self.earlier
         ):
-            return _FENCE
-        is_limited = self.connection.max_rd_atomic != Connection().max_rd_atomic
+            return FENCE
+        limit = self.connection.max_rd_atomic
+        posted = sum(
+            isinstance(step, Post) and step.opcode in _LIMITED and step.pair == pair
+            for step, _ in self.subjects
+        )
+        is_limited = limit != Connection().max_rd_atomic or (self.is_reliable and posted > limit)
         return _READ_LIMIT if is_limited else ""
+
+    @property
+    def waits_beside(self) -> bool:
+        """Whether another queue pair than that of the last step waits after an RNR NAK, and that
+        one does not.
+        """
+        own = self.reference.pairs.index(self.reference.qp)
+        return any(self.waiting) and not self.waiting[own]
 
     @property
     def ignores_credits(self) -> bool:
@@ -400,6 +474,18 @@ class Scene:
         return any(about.rule.endswith(("#rnr-wait", "#rnr-place")) for _, about in self.subjects)
 
     @property
+    def rnr_naks(self) -> int:
+        """The RNR NAKs that the device has received."""
+        rules = [about.rule for step, about in self.subjects if isinstance(step, Packet)]
+        return sum(each.endswith(("#rnr-wait", "#rnr-place")) for each in rules)
+
+    @property
+    def rnr_naks_as_retries(self) -> bool:
+        """Whether a case needs so many RNR NAKs that with the timeouts they are all retries."""
+        count = self.rnr_naks + self._timeouts_so_far
+        return self.rnr_naks > ENOUGH and 0 < self.connection.retry_cnt <= count
+
+    @property
     def repeated_fault(self) -> About | None:
         """What is wrong with so many of the earlier packets that their number matters."""
         faults = Counter(
@@ -427,6 +513,33 @@ class Scene:
         return found[-1] if found else None
 
     @property
+    def is_wrong_elsewhere(self) -> bool:
+        """Whether only packets to other queue pairs than that of the last step are wrong."""
+        wrong = {
+            step.pair
+            for step, about in self.subjects
+            if about.is_wrong and isinstance(step, Packet | Post)
+        }
+        own = self.step.pair if isinstance(self.step, Packet | Post) else 0
+        return bool(wrong) and own not in wrong
+
+    @property
+    def sges_of_sent(self) -> int:
+        """The SGEs of the request of several whose packets differ, if the device sends them new.
+
+        0 for none, and where what they send may have been stored by a packet.
+        """
+        frame = first_frame(self.difference)
+        packet = None if frame is None else parsed(frame)
+        form = None if packet is None else INFO.get(packet.bth.opcode)
+        if frame is None or form is None or form.is_response or self.is_sent_before(frame):
+            return 0
+        steps = [step for step, _ in self.subjects]
+        stored = any(isinstance(each, Packet) and _may_store(each) for each in steps)
+        counts = [each.sges for each in steps if isinstance(each, Post)]
+        return 0 if stored or max(counts, default=0) < 2 else max(counts)
+
+    @property
     def has_long_read(self) -> bool:
         """Whether a READ that takes several PSNs came before."""
         mtu = self.connection.mtu
@@ -449,6 +562,16 @@ def stores_response(packet: Packet) -> bool:
     """Whether a packet is a response whose data are stored."""
     info = INFO.get(packet.opcode)
     return info is not None and info.operation in _STORED_RESPONSES
+
+
+def _may_store(packet: Packet) -> bool:
+    """Whether a packet may let a device write into its memory."""
+    info = INFO.get(packet.opcode)
+    if info is None or info.operation is Operation.ATOMIC_ACKNOWLEDGE:
+        return True
+    return info.operation is not Operation.ACKNOWLEDGE and not (
+        info.is_response and not packet.length
+    )
 
 
 _STORED_RESPONSES = (Operation.READ_RESPONSE, Operation.ATOMIC_ACKNOWLEDGE)
@@ -584,7 +707,7 @@ def _posted(step: Post) -> About:
     if step.wrong_lkey:
         return WRONG_LKEY
     if step.fence:
-        return About("with a fence", _FENCE, False)
+        return About("with a fence", FENCE, False)
     if step.sges > 1:
         return About(f"with {step.sges} SGEs", SGE_LIST, False)
     return STEPS[Post]
@@ -618,7 +741,17 @@ def _advance(reference: Emulation, binding: Binding, step: Step) -> None:
 _TRANSPORT = "docs/reference/transport.md#"
 _WIRE = "docs/reference/wire-formats.md#"
 _OUTER = ("eth", "ip", "udp", "bth")
-_FENCE = f"IBA 10.8.3.3; {_TRANSPORT}fence"
+_BEGINS = (Position.FIRST, Position.ONLY)
+_BYTE_LEN = PARTS_OF_COMPLETION.index("byte_len")
+FENCE = f"IBA 10.8.3.3; {_TRANSPORT}fence"
+_LIMITED = (
+    WROpcode.RDMA_READ,
+    WROpcode.ATOMIC_CMP_AND_SWP,
+    WROpcode.ATOMIC_FETCH_AND_ADD,
+    WROpcode.ATOMIC_WRITE,
+)
+"""Requests that count against `max_rd_atomic`."""
+
 _READ_LIMIT = f"IBA 9.7.3.1; {_TRANSPORT}read-limit"
 WRONG_LKEY = About("a wrong L_Key", f"IBA 10.6; {_TRANSPORT}memory-access", False)
 BEHIND_REFUSED = About("a request behind a refused one", f"IBA 9.7.5.2.8; {_TRANSPORT}rnr-tail")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from ibwire.fuzz.case import Packet, Step
 from ibwire.fuzz.judge.comparison import Kind
 from ibwire.fuzz.judge.effects import FLUSH, STATUS, Effect, statuses_of
-from ibwire.fuzz.judge.request_names import NOT_READY, UC_BEHIND, UC_GAP, WRAP
+from ibwire.fuzz.judge.request_names import NOT_READY, OVERSIZED_DATAGRAM, UC_BEHIND, UC_GAP, WRAP
 from ibwire.fuzz.judge.scene import SHORT, WRONG_LKEY, Scene
 from ibwire.fuzz.judge.subject import SGE_LIST, About
 from ibwire.rc.work import WCStatus
@@ -47,13 +47,15 @@ def setting_of(scene: Scene, effect: Effect) -> About | None:
 
 
 def _is_dropped_message(scene: Scene) -> bool:
-    """Whether a message of UC is dropped for what is wrong with it, on one side or on both.
+    """Whether a message of UC or UD is dropped for what is wrong with it, on one side or on both.
 
     Its receive request, if it is of a shared queue, completes with an error then, which shows it.
     """
     about = scene.about
-    if scene.service != "UC" or scene.difference.kind is Kind.CRASH:
+    if scene.is_reliable or scene.difference.kind is Kind.CRASH:
         return False
+    if scene.service == "UD":
+        return about is OVERSIZED_DATAGRAM
     info = INFO.get(scene.step.opcode) if isinstance(scene.step, Packet) else None
     is_whole = info is not None and info.position in (Position.ONLY, Position.LAST)
     is_whole &= about not in (UC_GAP, UC_BEHIND)  # which ends the message before it
@@ -72,7 +74,7 @@ def across_wrap(scene: Scene, about: About, step: Step | None = None) -> About:
     is_near = first_psn > MASK - SHORT or first_psn < SHORT
     if not (is_near and scene.is_short) or about.rule.endswith("#psn-order"):
         return about
-    what = f"{about.what} at the PSN wrap".strip()
+    what = f"{about.what}{AT_WRAP}".strip()
     return replace(about, what=what, rule=ORDER, treatment="", group=WRAP if about.is_wrong else "")
 
 
@@ -88,6 +90,7 @@ def _is_response(packet: Packet) -> bool:
 
 _TRANSPORT = "docs/reference/transport.md#"
 _WIRE = "docs/reference/wire-formats.md#"
+AT_WRAP = " at the PSN wrap"
 ORDER = f"IBA 9.7.1; {_TRANSPORT}psn-order"
 
 PKEY = About(

@@ -39,6 +39,8 @@ class Trials:
     def __init__(self, case: Case, difference: Difference, profile: Profile) -> None:
         self.case, self.difference = case, difference
         self.steps = case.steps[: difference.step + 1]
+        self._begin = sum(each.time for each in self.steps[:-1] if isinstance(each, Wait))
+        """When the last step begins on a new reference."""
         self._profile = profile
         self._whole: list[tuple[Frame | None, Outcome]] | None = None
         """What the reference does in which nothing is changed."""
@@ -73,9 +75,22 @@ class Trials:
                 if next(outcomes)[1] != right:
                     return False
             self.cost += 1
-            return _shows(next(outcomes)[1], last, self.difference)
+            outcome = next(outcomes)[1]
+            return self._is_in_time(outcome) and _shows(outcome, last, self.difference)
         except RunsAway:
             return False
+
+    def _is_in_time(self, outcome: Outcome) -> bool:
+        """Whether what is sent in a wait comes about when the device sends it, if that is known.
+
+        A timer of the device may expire between T and 4 T (C9-141).
+        """
+        (_, seen), times = self.difference.times, outcome[0]
+        if self.difference.kind is not Kind.ANSWER or len(seen) != len(times):
+            return True
+        due = [each - self._begin for each in times if isinstance(each, int)]
+        pairs = zip(due, seen, strict=True)
+        return all(one <= 4 * other and other <= 4 * one for one, other in pairs)
 
 
 def received(reference: Emulation, number: int, frame: Frame) -> None:
