@@ -52,11 +52,18 @@ def existing_objects_ignored() -> Iterator[None]:
 
 @contextmanager
 def no_collections() -> Iterator[None]:
-    """Have the collector look at nothing in this block, whose objects last and leave no cycles."""
+    """Have the collector look at nothing in this block, whose objects last and leave no cycles.
+
+    What is left of them afterwards are old objects, which it looks at seldom: as new ones it would
+    look at all of them at once, right behind the block.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if was_enabled:
+            if not _state["are_ignored"] and not gc.get_freeze_count():
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()

@@ -80,3 +80,43 @@ except ZeroDivisionError:
 """
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert run.stdout.split() == ["False", "True", "True", "True", "0"]
+
+
+def test_what_a_block_without_collections_leaves_is_not_looked_at_right_behind_it() -> None:
+    script = """
+import gc, weakref
+from ibwire.base.collector import no_collections
+
+class Ring:
+    def __init__(self):
+        self.own = self
+
+gc.collect()
+gc.set_threshold(1000, 20)
+looks = []
+gc.callbacks.append(lambda phase, _: looks.append(phase))
+with no_collections():
+    rings = [Ring() for _ in range(5000)]
+others = [[] for _ in range(500)]  # fewer than the collector waits for
+print(len(looks), gc.isenabled(), gc.get_freeze_count())
+left = weakref.ref(rings.pop())
+gc.collect()
+print(left() is None)
+"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["0", "True", "0", "True"]
+
+
+@pytest.mark.parametrize("leave_out", ["gc.freeze", "ignore_existing_objects"])
+def test_a_block_without_collections_takes_back_no_object_that_is_left_out(leave_out: str) -> None:
+    script = f"""
+import gc
+from ibwire.base.collector import ignore_existing_objects, no_collections
+
+{leave_out}()
+with no_collections():
+    pass
+print(gc.get_freeze_count() > 0, gc.isenabled())
+"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["True", "True"]
