@@ -3,11 +3,14 @@
     make compiled
     PYTHONPATH=build/compiled:build/compiled/layers .venv/bin/python tests/bench/fabric.py
 
-It needs a C compiler, and takes minutes. Wheels are compiled by the same function.
+It needs a C compiler, and takes minutes. Wheels are compiled by the same function. What stays
+Python gets its bytecode, as pip makes it: else each start would make it again where Python writes
+none (PYTHONDONTWRITEBYTECODE).
 """
 
 from __future__ import annotations
 
+import compileall
 import sys
 from pathlib import Path
 
@@ -16,4 +19,8 @@ sys.path.insert(0, str(ROOT))
 
 from hatch_build import compile_modules  # noqa: E402 - it is not in a package
 
-compile_modules(ROOT / "build" / "compiled")
+TARGET = ROOT / "build" / "compiled"
+
+compile_modules(TARGET)
+for package in ("ibwire", "layers"):
+    compileall.compile_dir(TARGET / package, quiet=1)
