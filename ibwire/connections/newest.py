@@ -62,7 +62,9 @@ class NewestPackets:
         if not isinstance(newest, dict):
             newest = {}
             self._add(newest)
-        if newest.pop(psn, None) is None:
+        if psn in newest:
+            del newest[psn]
+        else:
             self._count += 1
         newest[psn] = packet
         if len(newest) > self._most:
@@ -71,7 +73,7 @@ class NewestPackets:
 
     def put_first(self, psn: int, packet: TransportPacket) -> None:
         """Keep a packet if there is none with its PSN."""
-        if self.get(psn) is None:
+        if not self._has(psn):
             self.put(psn, packet)
 
     def put_many(self, psn: npt.NDArray[np.int64], rows: Rows, at: npt.NDArray[np.int64]) -> None:
@@ -83,6 +85,16 @@ class NewestPackets:
     def clear(self) -> None:
         """Forget all."""
         self._parts, self._count = [], 0
+
+    def _has(self, psn: int) -> bool:
+        """Whether `get` finds a packet, which it would make."""
+        newer = 0
+        for part in reversed(self._parts):
+            newer += len(part)
+            is_here = psn in part if isinstance(part, dict) else part.place(psn) >= 0
+            if is_here:
+                return newer <= self._most or psn in self.all()
+        return False
 
     def _add(self, part: _Array | dict[int, TransportPacket]) -> None:
         """Begin a part, and forget parts that are older than the newest packets."""
@@ -136,16 +148,17 @@ class _Array:
 
     def get(self, psn: int) -> TransportPacket | None:
         """The packet with this PSN."""
+        place = self.place(psn)
+        return None if place < 0 else self.rows.packet(place)
+
+    def place(self, psn: int) -> int:
+        """Where the packet with this PSN is among them; -1 without one."""
         if self.first <= self.last and not self.first <= psn <= self.last:
-            return None
+            return -1
         if self.last - self.first == self._size - 1:  # as without READs
-            place = psn - self.first
-        else:
-            found = (self.psn == psn).nonzero()[0]
-            if not len(found):
-                return None
-            place = int(found[0])
-        return self.rows.take(slice(place, place + 1)).packets()[0]
+            return psn - self.first
+        found = (self.psn == psn).nonzero()[0]
+        return int(found[0]) if len(found) else -1
 
     def packets(self) -> dict[int, TransportPacket]:
         """All of them by PSN."""
