@@ -19,7 +19,7 @@ from ibwire.connections.counts import DirectionCounts
 from ibwire.connections.events import FlowEventKind
 from ibwire.connections.identity import KEEP
 from ibwire.connections.observer import Observer
-from ibwire.connections.opcode_sets import ACKNOWLEDGE, FULL, READ, RESPONSES, VERB
+from ibwire.connections.opcode_sets import ACKNOWLEDGE, CNP, FULL, READ, RESPONSES, VERB
 from ibwire.connections.open_requests import ending_of, unacknowledged
 from ibwire.connections.packet_observer import PacketObserver
 from ibwire.connections.packets import Rows, TransportPacket
@@ -27,8 +27,8 @@ from ibwire.connections.reporting import Reporter
 from ibwire.connections.retransmissions import NO_SKIP_NS
 from ibwire.connections.run_observer import RunObserver, RunsObserver
 from ibwire.connections.tracker import RequestTracker
-from ibwire_layers.opcodes import INFO, OpCode, Position, Service
-from ibwire_layers.psn import distance
+from ibwire_layers.opcodes import INFO, Position, Service
+from ibwire_layers.psn import HALF, MASK, distance
 from ibwire_layers.syndrome import KIND_BITS
 
 HELD: Final = 256
@@ -47,6 +47,8 @@ FIRST_TOGETHER: Final = 8
 longer (1 % of the packets of 256 connections lost)."""
 TOGETHER: Final = 16
 """Packets that become objects at a time behind them."""
+_DATAGRAMS: Final = Service.UD
+"""As a name of this module, as `CNP` is one."""
 
 
 @dataclass(slots=True)
@@ -121,7 +123,7 @@ class ConnectionTracker:
         A request that may be the first of queue pairs that were reset, with those after it, waits
         for the next response.
         """
-        is_sound = not packet.damaged and packet.opcode != OpCode.CNP
+        is_sound = not packet.damaged and packet.opcode != CNP
         is_request = is_sound and packet.opcode not in RESPONSES
         if self._held and not (is_request and self._goes_on(direction, packet)):
             if is_sound and direction != self._held_end and self._counts_anew(packet):
@@ -189,8 +191,9 @@ class ConnectionTracker:
     def _goes_on(self, direction: int, packet: TransportPacket) -> bool:
         """Whether a request follows those that wait, as all requests of a new queue pair do."""
         last = self._held[-1]
-        step = distance(last.psn, packet.psn)
-        return direction == self._held_end and (step == 1 or (step > 0 and last.opcode in READ))
+        step = packet.psn - last.psn & MASK
+        is_ahead = step == 1 or (0 < step < HALF and last.opcode in READ)
+        return direction == self._held_end and is_ahead
 
     def _counts_anew(self, packet: TransportPacket) -> bool:
         """Whether the MSN of an ACK is the number of the waiting messages, and smaller than before.
@@ -239,11 +242,11 @@ class ConnectionTracker:
         opcode = packet.opcode
         if opcode in FULL and packet.size != connection.mtu:
             self.learn_mtu(packet.size)
-        if opcode == OpCode.CNP:
+        if opcode == CNP:
             connection.directions[1 - direction].cnps += 1
             self.reports.packet(FlowEventKind.CNP, direction, packet)
             self._report_other(direction, packet)
-        elif connection.service is Service.UD:
+        elif connection.service is _DATAGRAMS:
             counts.count_message(VERB[opcode])
             counts.message_bytes += packet.size
             self._report_other(direction, packet)

@@ -414,7 +414,7 @@ class Handshakes:
         stream.tail = tail if len(tail) <= LONGEST_LINE else b""
         connection.quiet += segment.size
         for left, line in enumerate(lines, 1 - len(lines)):
-            for part in read_line(line, cut=hidden > 0 and left == 0):
+            for part in read_line(line, hidden > 0 and left == 0):
                 handshake = self._count(ends, connection, role, segment, part)
                 if handshake is not None:
                     yield handshake
@@ -449,7 +449,8 @@ class Handshakes:
     def _is_again(self, line: _LineKey) -> bool:
         """Whether a line was received before; it is remembered."""
         is_again = line in self._received_lines
-        self._received_lines[line] = None
+        if not is_again:
+            self._received_lines[line] = None
         _bound(self._received_lines, line, HANDSHAKES)
         return is_again
 

@@ -158,10 +158,11 @@ class Identity:
             else:
                 newest = {}
                 parts.append(newest)
-        newest.pop(ip_id, None)
+        if ip_id in newest:
+            del newest[ip_id]
         newest[ip_id] = icrc
         if len(newest) > KEEP:
-            del newest[next(iter(newest))]
+            _forget_oldest(newest)
             del parts[:-1]
 
     def _precedes_all(self, ip_id: int) -> bool:
@@ -287,10 +288,11 @@ class Recent:
             else:
                 newest = {}
                 parts.append(newest)
-        newest.pop(psn, None)
+        if psn in newest:
+            del newest[psn]
         newest[psn] = packet
         if len(newest) > KEEP:
-            del newest[next(iter(newest))]
+            _forget_oldest(newest)
             del parts[:-1]
 
     def add_many(self, psn: npt.NDArray[np.int64], rows: Rows) -> None:
@@ -433,6 +435,13 @@ class _Sequence:
         """All of them by PSN."""
         rows = self._rows.take(slice(self.start, self.end))
         return dict(zip(self.psns(), rows.packets(), strict=True))
+
+
+def _forget_oldest(kept: dict[int, _Value]) -> None:
+    """Forget the value that was kept first."""
+    for oldest in kept:  # compiled, that takes less than `next(iter(kept))`
+        del kept[oldest]
+        return
 
 
 def _renewed(kept: dict[int, _Value], newer: dict[int, _Value]) -> dict[int, _Value]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ibwire_layers.opcodes import INFO, Operation, Position
+from ibwire_layers.opcodes import INFO, OpCode, Operation, Position
 
 VERB: Final = {
     code: {Operation.WRITE: "RDMA_WRITE", Operation.READ: "RDMA_READ"}.get(
@@ -37,3 +37,6 @@ RESPONSES: Final = _opcodes(
     Operation.READ_RESPONSE, Operation.ATOMIC_ACKNOWLEDGE, Operation.ACKNOWLEDGE
 )
 ACKNOWLEDGE: Final = _opcodes(Operation.ACKNOWLEDGE)
+CNP: Final = int(OpCode.CNP)
+"""As a number of this module: each packet is compared with it, and a member of an enumeration of
+another package is looked up slowly, also in a compiled module."""

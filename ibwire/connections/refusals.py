@@ -18,7 +18,7 @@ MOST: Final = 4
 """Refusals that are kept until a retransmission follows; it settles all with PSNs near it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, init=False)
 class Refusal:
     """A NAK, or what obliges the requester to go back like a NAK, until it has done so."""
 
@@ -28,8 +28,24 @@ class Refusal:
     """File and number."""
     time_ns: int
     cause: Cause
-    wait_ns: int = 0
+    wait_ns: int
     """Of an RNR NAK: how long to wait at least."""
+
+    def __init__(
+        self,
+        psn: int,
+        number: int,
+        place: tuple[int, int],
+        time_ns: int,
+        cause: Cause,
+        wait_ns: int = 0,
+    ) -> None:
+        self.psn = psn
+        self.number = number
+        self.place = place
+        self.time_ns = time_ns
+        self.cause = cause
+        self.wait_ns = wait_ns
 
     @property
     def input(self) -> ResponderInput:

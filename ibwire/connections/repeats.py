@@ -217,12 +217,11 @@ def _take_responses(
 
 def _count_packets(connection: Connection, way: int, packets: Sequence[TransportPacket]) -> None:
     """Count retransmitted packets of a direction, and remember their identifications."""
-    counts = connection.directions[way]
+    counts, identity = connection.directions[way], connection.identities[way]
     counts.packets += len(packets)
-    counts.bytes += sum([each.length for each in packets])
-    counts.payload_bytes += sum([each.size for each in packets])
     counts.retransmitted += len(packets)
     counts.last_ns = packets[-1].time_ns
-    note = connection.identities[way].note
     for each in packets:
-        note(each)
+        counts.bytes += each.length
+        counts.payload_bytes += each.size
+        identity.note(each)
