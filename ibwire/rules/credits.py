@@ -23,12 +23,13 @@ from ibwire.rules.history import (
     ConnectionCheck,
     RequestHistory,
     Violation,
+    distance,
 )
 from ibwire.rules.msn import Messages, distances
 from ibwire.rules.regular import Mask, Regular, first_of, highest_yet, opcode_table
 from ibwire_layers.headers import ImmDt
 from ibwire_layers.opcodes import INFO, Operation, name_of
-from ibwire_layers.psn import MASK, distance
+from ibwire_layers.psn import MASK
 from ibwire_layers.syndrome import CREDITS, INVALID_CREDITS, KIND_BITS, code, credits
 
 LIMIT = Rule(

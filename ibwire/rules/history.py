@@ -24,7 +24,7 @@ from ibwire.connections.tracker import RequestTracker
 from ibwire.rules.findings import Rule
 from ibwire.rules.regular import Mask, Regular, first_of, opcode_table
 from ibwire_layers.opcodes import INFO, Operation, Position
-from ibwire_layers.psn import HALF, MASK, MODULUS, distance
+from ibwire_layers.psn import HALF, MASK, MODULUS
 
 KEEP: Final = 256
 """Requests that are remembered, to compare retransmitted ones."""
@@ -399,6 +399,12 @@ class RequestHistory:
             if answer < 0 and history.front is not None:
                 answer = history.front.psn
             history.keep_read(read, answer)
+
+
+def distance(start: int, end: int) -> int:
+    """Steps from one PSN or MSN to another, as in `ibwire_layers.psn`, which is not compiled: each
+    packet is compared with several."""
+    return (end - start + HALF & MASK) - HALF
 
 
 def known_mtu(histories: Sequence[RequestHistory], run: Regular) -> Index:

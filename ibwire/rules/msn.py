@@ -28,6 +28,7 @@ from ibwire.rules.history import (
     ConnectionCheck,
     RequestHistory,
     Violation,
+    distance,
 )
 from ibwire.rules.packet import Mask
 from ibwire.rules.regular import (
@@ -41,7 +42,7 @@ from ibwire.rules.regular import (
 )
 from ibwire_layers.headers import AETH
 from ibwire_layers.opcodes import INFO, name_of
-from ibwire_layers.psn import HALF, MASK, distance
+from ibwire_layers.psn import HALF, MASK
 from ibwire_layers.syndrome import KIND_BITS
 
 MSN = Rule(

@@ -11,13 +11,26 @@ from ibwire.connections.packets import TransportPacket
 from ibwire.connections.states import DUPLICATE, NEW, RETRANSMITTED, PacketStatus
 from ibwire.rules.aspects import Aspect
 from ibwire.rules.findings import Rule, Severity
-from ibwire.rules.history import ACKNOWLEDGES, ConnectionCheck, RequestHistory, Violation
+from ibwire.rules.history import (
+    ACKNOWLEDGES,
+    ConnectionCheck,
+    RequestHistory,
+    Violation,
+    distance,
+)
 from ibwire.rules.packet import Chunk, Mask, PacketRule, opcodes_where
 from ibwire.rules.regular import Regular
 from ibwire_layers.headers import AETH
 from ibwire_layers.opcodes import INFO, Operation, Service, name_of
-from ibwire_layers.psn import distance
-from ibwire_layers.syndrome import RNR_TIMER_US, AckKind, NakCode, code, describe, kind
+from ibwire_layers.syndrome import (
+    KIND_BITS,
+    RNR_TIMER_US,
+    AckKind,
+    NakCode,
+    code,
+    describe,
+    kind,
+)
 
 ONCE = Rule(
     "naks.once",
@@ -258,13 +271,13 @@ class Refusals(ConnectionCheck):
 
     def response(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """A NAK, or a response that must not come."""
-        what = kind(packet.syndrome) if packet.syndrome >= 0 else AckKind.ACK
         if status is DUPLICATE:
             return ()
-        if what is AckKind.ACK and self.fatal is None:
+        is_ack = packet.syndrome < 0 or packet.syndrome & KIND_BITS == 0
+        if is_ack and self.fatal is None:
             self._settle(packet)
             return ()
-        return self._refuse(packet, what)
+        return self._refuse(packet, AckKind.ACK if is_ack else kind(packet.syndrome))
 
     def _refuse(self, packet: TransportPacket, what: AckKind) -> Iterable[Violation]:
         """A NAK, or a response after one that ended the connection."""

@@ -16,6 +16,7 @@ from ibwire.rules.history import (
     ConnectionCheck,
     RequestHistory,
     Violation,
+    distance,
 )
 from ibwire.rules.msn import AETH_RESPONSES, MSN
 from ibwire.rules.packet import PacketRule, opcodes_where
@@ -25,7 +26,7 @@ from ibwire.rules.regular import (
     operation_number,
 )
 from ibwire_layers.opcodes import INFO, OpCode, Operation, Service, name_of
-from ibwire_layers.psn import MASK, distance
+from ibwire_layers.psn import MASK
 from ibwire_layers.syndrome import KIND_BITS
 
 SENT = Rule(

@@ -222,7 +222,7 @@ class Responses(ConnectionCheck):
         place = (packet.psn - read.psn) & MASK
         count = self.history.span(read) or 1
         size = read.dma_len - place * mtu if place == count - 1 else mtu
-        return packet.size == size and INFO[packet.opcode].position is _position(place, count)
+        return packet.size == size and _POSITION_OF[packet.opcode] is _position(place, count)
 
     def _compare(
         self, packet: TransportPacket, status: PacketStatus, covering: list[TransportPacket]
@@ -316,13 +316,21 @@ class Responses(ConnectionCheck):
         yield OUTSTANDING, f"{found}, expected at most {most}", self.history.newest or packet
 
 
-_INSIDE = (Position.MIDDLE, Position.LAST)
+_POSITION_OF: Final = {code: info.position for code, info in INFO.items()}
+_FIRST: Final = Position.FIRST
+_MIDDLE: Final = Position.MIDDLE
+_LAST: Final = Position.LAST
+_ONLY: Final = Position.ONLY
+"""As names of this module: each response is compared with one, and a member of an enumeration of
+another package is looked up slowly, also in a compiled module."""
+
+_INSIDE = (_MIDDLE, _LAST)
 
 
 def _position(place: int, count: int) -> Position:
     """Of the response number `place` (from 0) of `count`."""
     if count == 1:
-        return Position.ONLY
+        return _ONLY
     if place == 0:
-        return Position.FIRST
-    return Position.LAST if place == count - 1 else Position.MIDDLE
+        return _FIRST
+    return _LAST if place == count - 1 else _MIDDLE

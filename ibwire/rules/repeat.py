@@ -175,17 +175,17 @@ class Repeated(ConnectionCheck):
 
     def response(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Whether more came than the retransmitted requests can have caused."""
-        what = kind(packet.syndrome) if packet.syndrome >= 0 else AckKind.ACK
-        if what is AckKind.ACK and (self._early is None or packet.opcode not in ACKNOWLEDGES):
+        is_nak = packet.syndrome >= 0 and packet.syndrome & KIND_BITS != 0
+        if not is_nak and (self._early is None or packet.opcode not in ACKNOWLEDGES):
             return ()
-        return self._judge_response(packet, status, what)
+        return self._judge_response(packet, status, is_nak=is_nak)
 
     def _judge_response(
-        self, packet: TransportPacket, status: PacketStatus, what: AckKind
+        self, packet: TransportPacket, status: PacketStatus, *, is_nak: bool
     ) -> Iterable[Violation]:
         """A NAK, or an ACK while requests were retransmitted without a visible reason."""
         early, psn = self._early, self.history.unwrapped(packet.psn)
-        if what is not AckKind.ACK or early is None:
+        if is_nak or early is None:
             self._early, self._refused = None, psn or 0
             return ()
         if psn is None or psn < early.psn or status is DUPLICATE:
@@ -305,7 +305,8 @@ class Retries(ConnectionCheck):
 
     def response(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """An RNR NAK restarts the count."""
-        if packet.syndrome >= 0 and kind(packet.syndrome) is AckKind.RNR_NAK:
+        is_nak = packet.syndrome >= 0 and packet.syndrome & KIND_BITS != 0
+        if is_nak and kind(packet.syndrome) is AckKind.RNR_NAK:
             self._times = 0
         return ()
 
