@@ -438,7 +438,7 @@ def step_text(step: Step) -> str:
     if isinstance(step, Pause):
         return f"PFC priorities={step.priorities:#04x} quanta={step.quanta}"
     if isinstance(step, Connect):
-        return "connect again"
+        return f"connect again {connection_text(step.connection)}".rstrip()
     if isinstance(step, Post):
         words = [f"post {WROpcode(step.opcode).name}"]
         words += [f"len={step.length}"] * (step.opcode not in _OF_8_BYTES)
@@ -457,6 +457,15 @@ def step_text(step: Step) -> str:
     words += [f"more={step.more}"] * bool(step.more)
     words += [f"icrc={icrc_text(step.icrc)}"] * (step.icrc != GOOD)
     return " ".join(words) + pair_text(step.pair)
+
+
+def connection_text(connection: Connection) -> str:
+    """Attributes of a connection that are not as usual."""
+    return " ".join(
+        f"{entry.name}={getattr(connection, entry.name)}"
+        for entry in fields(Connection)
+        if getattr(connection, entry.name) != entry.default
+    )
 
 
 def pair_text(pair: int) -> str:

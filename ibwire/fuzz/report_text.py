@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields
 from itertools import groupby
 
-from ibwire.fuzz.case import Case, Connection, Packet, Pause, Step, field_text, step_text
+from ibwire.fuzz.case import Case, Packet, Pause, Step, connection_text, field_text, step_text
 from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.judge.witness import WITNESS
 from ibwire.fuzz.recording import Recording
@@ -92,15 +91,6 @@ def outcome_lines(recording: Recording) -> Iterator[str]:
     """What the reference did in the last step, and what the target did."""
     yield f"  expected  {some(recording.expected)}"
     yield f"  got       {some(recording.got)}"
-
-
-def connection_text(connection: Connection) -> str:
-    """Attributes of a connection that are not as usual."""
-    return " ".join(
-        f"{entry.name}={getattr(connection, entry.name)}"
-        for entry in fields(Connection)
-        if getattr(connection, entry.name) != entry.default
-    )
 
 
 def some(things: Sequence[str]) -> str:

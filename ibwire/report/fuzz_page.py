@@ -11,11 +11,11 @@ from html import escape
 from itertools import groupby
 
 from ibwire.base.printable import printable
-from ibwire.fuzz.case import Packet, Pause, Step, step_text
+from ibwire.fuzz.case import Packet, Pause, Step, connection_text, step_text
 from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.judge.witness import WITNESS
 from ibwire.fuzz.recording import Entry, Recording
-from ibwire.fuzz.report_text import connection_text, counted, step_line, times_text, unsaid
+from ibwire.fuzz.report_text import counted, step_line, times_text, unsaid
 from ibwire.report.html import template
 
 MAXIMUM_ROWS = 60

@@ -14,10 +14,18 @@ from random import Random
 import click
 
 from ibwire.fuzz.campaign import Campaign
-from ibwire.fuzz.case import Case, CaseError, Role, RunsAway, from_json, step_text, to_json
+from ibwire.fuzz.case import (
+    Case,
+    CaseError,
+    Role,
+    RunsAway,
+    connection_text,
+    from_json,
+    step_text,
+    to_json,
+)
 from ibwire.fuzz.judge.findings import Finding, signature
 from ibwire.fuzz.judge.profiles import profile_of
-from ibwire.fuzz.report_text import connection_text
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.targets.emulated_manager import managed_emulation
 from ibwire.fuzz.targets.emulator import EmulatorTestbed, Open
