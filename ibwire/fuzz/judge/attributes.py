@@ -59,9 +59,7 @@ def _may_explain(other: tuple[str, int], case: Case, difference: Difference) -> 
 
 
 def _others(case: Case) -> Iterator[tuple[str, int]]:
-    """The next lower and higher value of each attribute that a short case needs to be unusual."""
-    if len(case.steps) > LONGEST:
-        return
+    """The next lower and higher value of each attribute that a case needs to be unusual."""
     for name, near in _NEAR.items():
         value: int = getattr(case.connection, name)
         is_used = name in _OF_ANY or (case.connection.is_reliable and _lets_send(case))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ibwire.base.node import Frame
 from ibwire.fuzz.case import Packet, Step
-from ibwire.fuzz.judge.variants import LONGEST, Deliver, Trials
+from ibwire.fuzz.judge.variants import Deliver, Trials
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire_layers.opcodes import INFO
 
@@ -18,8 +18,6 @@ def ignored_response(trials: Trials) -> int | None:
 
     It may be that of the last step. `None` for none, and where that cannot be said.
     """
-    if trials.difference.step >= LONGEST:
-        return None
     places = [place for place, step in enumerate(trials.steps) if _is_response(step)][::-1]
     found = trials.first_that_shows([(trials.case, _all_but(place)) for place in places])
     return None if found is None else places[found]

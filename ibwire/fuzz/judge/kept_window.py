@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ibwire.base.node import Frame
 from ibwire.fuzz.case import Case, Packet, Step
-from ibwire.fuzz.judge.variants import LONGEST, Deliver, Trials
+from ibwire.fuzz.judge.variants import Deliver, Trials
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.rc.memory import MWBindInfo
 from ibwire_layers.headers import IETH
@@ -31,10 +31,9 @@ def kept_at(trials: Trials) -> Position | None:
 
 
 def _may_be_tried(case: Case) -> bool:
-    """Whether a short case has a SEND with invalidate before its last step."""
+    """Whether a case has a SEND with invalidate before its last step."""
     earlier = case.steps[:-1]
-    is_invalidated = any(_invalidates(step, each) for step in earlier for each in _POSITIONS)
-    return len(case.steps) <= LONGEST and is_invalidated
+    return any(_invalidates(step, each) for step in earlier for each in _POSITIONS)
 
 
 def _invalidates(step: Step, position: Position) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from ibwire.base.node import Frame
 from ibwire.fuzz.case import Case, Packet, Post, Step
 from ibwire.fuzz.judge.request_names import headers
-from ibwire.fuzz.judge.variants import LONGEST, Deliver, Trials
+from ibwire.fuzz.judge.variants import Deliver, Trials
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.vocabulary.binding import emulated_binding
 from ibwire.rc.plan import PLANS
@@ -43,12 +43,12 @@ def taken_part(trials: Trials) -> tuple[int, str] | None:
 
 
 def _may_be_tried(case: Case) -> bool:
-    """Whether a short case lets the device send several packets, and one that an ACK completes."""
+    """Whether a case lets the device send several packets, and one that an ACK completes."""
     mtu = case.connection.mtu
     posts = [each for each in case.steps if isinstance(each, Post)]
     plain = [each for each in posts if PLANS[WROpcode(each.opcode)].is_segmented]
     is_several = len(posts) > 1 or any(each.length > mtu for each in plain)
-    return len(case.steps) <= LONGEST and bool(plain) and is_several
+    return bool(plain) and is_several
 
 
 def _responses(steps: Sequence[Step]) -> list[int]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ibwire.base.node import Frame
 from ibwire.fuzz.case import Case, Packet, Step
-from ibwire.fuzz.judge.variants import LONGEST, Deliver, Trials
+from ibwire.fuzz.judge.variants import Deliver, Trials
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire_layers.opcodes import INFO, Position
 from ibwire_layers.psn import MASK
@@ -28,8 +28,7 @@ def passed_over(trials: Trials) -> int | None:
 
 
 def _may_be_tried(case: Case) -> bool:
-    is_short = case.connection.service == "UC" and len(case.steps) <= LONGEST
-    return is_short and len(_beginnings(case.steps[:-1])) > 1
+    return case.connection.service == "UC" and len(_beginnings(case.steps[:-1])) > 1
 
 
 def _beginnings(steps: Sequence[Step]) -> list[int]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ibwire.base.node import Frame
 from ibwire.fuzz.case import Case, Packet, Step
-from ibwire.fuzz.judge.variants import LONGEST, Deliver, Trials
+from ibwire.fuzz.judge.variants import Deliver, Trials
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire_layers.opcodes import INFO, Operation
 from ibwire_layers.psn import MASK
@@ -44,8 +44,8 @@ def miscounted_read(trials: Trials) -> str:
 
 
 def _may_be_tried(case: Case) -> bool:
-    """Whether a short case has a READ before its last step."""
-    return len(case.steps) <= LONGEST and any(_reads(case.steps[:-1]))
+    """Whether a case has a READ before its last step."""
+    return any(_reads(case.steps[:-1]))
 
 
 def _reads(steps: Sequence[Step]) -> Iterator[bool]:

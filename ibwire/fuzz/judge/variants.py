@@ -49,9 +49,11 @@ class Trials:
 
     def first_that_shows(self, variants: Sequence[Variant]) -> int | None:
         """The number of the first variant in which the reference does what the device does in the
-        last step, and nothing else before; `None` for none, and where no variant is tried.
+        last step, and nothing else before; `None` for none, and where no variant is tried: of a
+        case of more than `LONGEST` steps, and of a crash.
         """
-        if not variants or self.difference.kind in _NOT_TRIED:
+        is_long = len(self.steps) > LONGEST
+        if not variants or is_long or self.difference.kind in _NOT_TRIED:
             return None
         try:
             if self._whole is None:
