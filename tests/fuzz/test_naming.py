@@ -306,7 +306,8 @@ MORE_CASES: Sequence[tuple[str, Sequence[Step], str]] = (
     (
         "refused-packet-counts-as-taken",
         [SEND, SEND.altered(psn=("expected", 1))],
-        "SEND_ONLY (a request behind a refused one): RNR NAK wait=0.64ms instead of nothing",
+        "SEND_ONLY (a request behind a refused one): RNR NAK wait=0.64ms instead of nothing, "
+        "as if a request that draws an RNR NAK took its PSN",
     ),
     (
         "duplicate-acknowledged-with-its-psn",

@@ -6,14 +6,17 @@ from collections.abc import Sequence
 
 import pytest
 
-from fuzz.test_naming import USUAL
+from fuzz.test_naming import USUAL, WRITE
 from fuzz.test_true_names import named
-from ibwire.fuzz.case import Connection, Packet, Post, Step, Wait
+from ibwire.fuzz.case import Connect, Connection, Packet, Post, Receive, Step, Wait, step_text
+from ibwire.fuzz.judge.concurrency import both
 from ibwire.fuzz.judge.naming import Name
 from ibwire.rc.work import WROpcode
 from ibwire_layers.opcodes import OpCode
 from mutants.table import Patch
 
+EMPTY = Connection(receives=0)
+SEND_ONLY = Packet(int(OpCode.RC_SEND_ONLY))
 UC = Connection(service="UC")
 UC_AT_WRAP = Connection(rq_psn=0xFFFFFF, service="UC")
 UC_SEND_FIRST = Packet(int(OpCode.UC_SEND_FIRST), length=256)
@@ -56,6 +59,21 @@ FENCE_WAITS_FOR_ALL = Patch(
     "        if wqe.fence and sends.reads:\n",
     "        if wqe.fence and (sends.reads or sends.una != sends.next_psn):\n",
 )
+REFUSED_TAKES_ITS_PSN = Patch(
+    "rc/responder.py",
+    "        self._nak_sent = not self._habits.gap_ends_on_arrival()\n"
+    "        qp.wake()\n"
+    "        return False\n",
+    "        self._nak_sent = not self._habits.gap_ends_on_arrival()\n"
+    "        self.epsn = packet.psn + 1 & MASK\n"
+    "        qp.wake()\n"
+    "        return False\n",
+)
+MESSAGE_BEHIND_A_GAP_IS_LOST = Patch(
+    "rc/unreliable.py",
+    "            self.epsn = packet.psn\n        super()",
+    "            self.epsn = packet.psn & 0x7F_FFFF\n        super()",
+)
 BEGUN_READS_ARE_FLUSHED = Patch(
     "rc/send_queue.py",
     "            self.complete(self.wqes[0], status)\n        self.qp.enter_error()\n",
@@ -75,6 +93,20 @@ MIGRATED_WHEN_RETRANSMITTED = Patch(
     "            packet.mig_req ^= sends.psn != sends.next_psn\n"
     "            self._advance(following)\n",
 )
+
+
+def test_two_rules_as_one_say_each_section_and_entry_once() -> None:
+    one = "IBA 9.7.6; docs/reference/transport.md#rnr-wait"
+    other = "IBA 9.7.5.2.8, 9.7.6; docs/reference/transport.md#rnr-wait"
+
+    assert both(one, other) == "IBA 9.7.6, 9.7.5.2.8; docs/reference/transport.md#rnr-wait"
+
+
+def test_a_new_connection_says_what_is_unusual_about_it() -> None:
+    assert step_text(Connect(Connection(mtu=1024, service="UC"))) == (
+        "connect again mtu=1024 service=UC"
+    )
+    assert step_text(Connect(Connection())) == "connect again"
 
 
 def are_one(names: Sequence[Name]) -> bool:
@@ -131,6 +163,27 @@ def are_one(names: Sequence[Name]) -> bool:
                 (USUAL, [SEND_IMM, Post(int(WROpcode.SEND), 257, fence=True), ACK]),
             ],
             id="a fence",
+        ),
+        pytest.param(
+            REFUSED_TAKES_ITS_PSN,
+            "receive-missing",
+            [
+                (EMPTY, [SEND_ONLY, SEND_ONLY]),
+                (EMPTY, [SEND_ONLY, WRITE.altered(fields={"reth.va": 0xFFFF_FFFF_FFFF_FFFF})]),
+                (EMPTY, [SEND_ONLY, Receive(4)]),
+                (EMPTY, [SEND_ONLY, Packet(int(OpCode.RC_ATOMIC_WRITE), length=8)]),
+            ],
+            id="refused requests",
+        ),
+        pytest.param(
+            MESSAGE_BEHIND_A_GAP_IS_LOST,
+            "uc",
+            [
+                (UC, [UC_SEND_FIRST.altered(psn=("expected", -200))]),
+                (UC, [Packet(int(OpCode.UC_RDMA_WRITE_ONLY), ("expected", -200), 8, at=7)]),
+                (UC, [Packet(int(OpCode.UC_SEND_ONLY), ("expected", -200))]),
+            ],
+            id="messages of UC behind a gap",
         ),
     ],
 )

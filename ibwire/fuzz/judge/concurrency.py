@@ -137,7 +137,8 @@ def both(one: str, other: str) -> str:
     others, more = other.split("; ")
     known = sections.removeprefix("IBA ").split(", ")
     new = [each for each in others.removeprefix("IBA ").split(", ") if each not in known]
-    return f"{', '.join([sections, *new])}; {entries}, {more}"
+    pages = dict.fromkeys((*entries.split(", "), *more.split(", ")))
+    return f"{', '.join([sections, *new])}; {', '.join(pages)}"
 
 
 def _while_answered(about: About) -> About:

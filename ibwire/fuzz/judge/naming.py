@@ -192,6 +192,12 @@ def _common_causes(scene: Scene, effect: Effect, ignored: About | None) -> tuple
     ignored: what a response is about without which a right device would do the same.
     """
     causes = []
+    if (
+        scene.service == "UC"
+        and _is_lost(scene)
+        and UC_BEGINS in [each for _, each in scene.subjects]
+    ):
+        causes.append("messages of UC behind a gap, and what follows them")
     if ignored is not None and ignored.what.endswith(INSIDE_MESSAGE):
         causes.append(PART_OF_ACK)
     if _is_of_implied_nak(scene.about) and not scene.difference.got:
@@ -204,6 +210,14 @@ def _common_causes(scene: Scene, effect: Effect, ignored: About | None) -> tuple
     if sges and (effect.group in ("data", "memory") or _shows_error(scene, effect)):
         causes.append(f"several SGEs of {sges}")
     return tuple(causes)
+
+
+def _is_lost(scene: Scene) -> bool:
+    """Whether a right message or a part of it is dropped."""
+    if scene.about.is_wrong:
+        return False
+    is_missing = scene.difference.kind is Kind.COMPLETION and not scene.difference.got
+    return is_missing or scene.is_dropped
 
 
 def _lacks_gathered(scene: Scene, effect: Effect) -> bool:
@@ -471,7 +485,8 @@ def _of_right(text: str, about: About, effect: Effect, scene: Scene) -> Name:
     if is_of_any and isinstance(step, Packet | Post):
         what = "a right packet"  # of any operation
     limit = scene.limit_of_requests if _may_send(step) else ""
-    if isinstance(step, Post) and about.what:
+    is_of_field = effect.group in OF_FIELD and about.rule != ORDER
+    if isinstance(step, Post) and about.what and not is_of_field:
         rule = about.rule
     elif limit == FENCE and _lacks_new(scene):
         return Name(f"{text}: {effect.text}", FENCE, _HELD_BACK)
@@ -497,7 +512,9 @@ def _of_right(text: str, about: About, effect: Effect, scene: Scene) -> Name:
         text, rule, what = f"{text} after {before.what}", before.rule, f"after {before.what}"
         if before.group == WRAP:
             return Name(f"{text}: {effect.text}", rule, WRAP)
-        if scene.is_wrong_elsewhere and effect.group in OF_FIELD:
+        if about.rule == ORDER:
+            rule = ORDER
+        elif scene.is_wrong_elsewhere and effect.group in OF_FIELD:
             rule = both(_rule_of_right(about, effect, scene), ELSEWHERE.rule)
         elif scene.breaks_another_pair:
             rule = ELSEWHERE.rule
@@ -798,6 +815,10 @@ def _timed(about: About, effect: Effect, scene: Scene) -> Effect:
         anchor = "rnr-timer" if difference.kind is Kind.TIME else "rnr-wait"
         return replace(effect, rule=f"IBA 9.7.5.2.8; {_TRANSPORT}{anchor}", group="time")
     others = [each for each in scene.earlier if not isinstance(each, Wait)][1:]
+    missing = missing_frame(difference)
+    is_in_part = missing is not None and difference.got and missing not in difference.got
+    if about is ACK_WAIT and is_in_part:
+        return replace(effect, rule=TIME.rule)  # it is the packets that are wrong, not the time
     if about is ACK_WAIT and is_timing and others:  # what starts or stops it, not its length
         return replace(effect, rule=f"IBA 9.7.6.1.3; {_TRANSPORT}ack-timer")
     return effect

@@ -8,7 +8,7 @@ from ibwire.fuzz.case import Packet, Step
 from ibwire.fuzz.judge.comparison import Kind
 from ibwire.fuzz.judge.effects import FLUSH, STATUS, Effect, statuses_of
 from ibwire.fuzz.judge.request_names import NOT_READY, OVERSIZED_DATAGRAM, UC_BEHIND, UC_GAP, WRAP
-from ibwire.fuzz.judge.scene import SHORT, WRONG_LKEY, Scene
+from ibwire.fuzz.judge.scene import SHORT, Scene
 from ibwire.fuzz.judge.subject import SGE_LIST, About
 from ibwire.rc.work import WCStatus
 from ibwire_layers.opcodes import INFO, Operation, Position
@@ -117,7 +117,10 @@ _OF_PKEY = frozenset(
 """What goes wrong where P_Keys are compared: packets are taken or dropped, or have another one."""
 
 _SGES = About("into a receive of several SGEs", SGE_LIST)
-_SGES_KEY = replace(_SGES, rule=WRONG_LKEY.rule)
+_SGES_KEY = replace(
+    _SGES,
+    rule=f"IBA 9.9.3 class A, 10.6; {_TRANSPORT}receive-fault, {_TRANSPORT}memory-access",
+)
 _SGES_FAULT = replace(
     _SGES, rule=f"IBA 9.9.3 class A, 10.6; {_TRANSPORT}receive-fault, {_TRANSPORT}memory-access"
 )

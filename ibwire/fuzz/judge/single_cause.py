@@ -12,6 +12,7 @@ from ibwire.fuzz.judge import (
     partial_ack,
     passed_over,
     read_psns,
+    refused_psn,
     xrc_domain,
 )
 from ibwire.fuzz.judge.request_names import UC_BEGINS
@@ -35,6 +36,9 @@ def single_cause(trials: Trials, abouts: Sequence[About]) -> SingleCause | None:
     """The cause, if one is known. abouts: what each step is about."""
     if read := read_psns.miscounted_read(trials):
         return SingleCause(read_psns.RULE, read_psns.GROUP, after=f" after {read}")
+    if refused_psn.counts_refused(trials, abouts):
+        as_if = ", as if a request that draws an RNR NAK took its PSN"
+        return SingleCause(refused_psn.RULE, refused_psn.GROUP, as_if=as_if)
     if xrc_domain.takes_domain_of_pair(trials):
         as_if = ", as if its R_Key had to be of the domain of the queue pair"
         return SingleCause(xrc_domain.RULE, xrc_domain.GROUP, as_if=as_if)

@@ -94,7 +94,7 @@ def manager_name(
     if isinstance(step, Mad) and _repeats_another(step, steps):
         treatment = _treatment(difference)
         is_stale = state == _TIMEWAIT or _STALE in treatment
-        rule = rule if is_stale else _RESENDING
+        rule = rule if is_stale or rule.endswith("#transaction") else _RESENDING
         causes = (f"a repeated REQ: {treatment}", *causes)
         text = text.replace("REQ", "a repeated REQ", 1)
     if has_no_pair and text.startswith(_WITH_QPN):
@@ -307,7 +307,7 @@ def _rule(difference: Difference, step: Step, state: str) -> str:
     is_of_another = not is_given and _LOCAL_ID in fields
     if "transaction_id" in fields and not is_of_another:
         return f"IBA 12.6; {_PAGE}transaction"
-    is_stale = isinstance(step, Mad) and step.message == "REQ" and _STALE in (expected, got)
+    is_stale = isinstance(step, Mad) and step.message == "REQ" and _STALE in _treatment(difference)
     if any(part.endswith("rej") for part, _ in wrong) and not is_of_another:
         return f"IBA 12.6.7{', 12.9' * is_stale}; {_PAGE}reject-reasons{_TEARDOWN * is_stale}"
     if is_stale:  # to a queue pair that a connection has
