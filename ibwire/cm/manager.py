@@ -93,6 +93,8 @@ class ConnectionManager:
         guid: int,
         ids: Iterator[tuple[int, int]],
         timing: Timing = LINUX,
+        *,
+        rejects_unknown: bool = True,
     ) -> None:
         self.gids = gids
         self.guid = guid
@@ -102,6 +104,7 @@ class ConnectionManager:
         """By service ID."""
         self.connections = Registry()
         self._ids = ids
+        self._rejects_unknown = rejects_unknown
         self._messages: deque[tuple[bytes, AddressVector]] = deque()
         self._events: deque[Event] = deque()
         self._timers = Timers()
@@ -327,7 +330,7 @@ class ConnectionManager:
     ) -> None:
         connection = self.connections.with_local_id(answer.remote_comm_id, source)
         if connection is None or not isinstance(connection.request, cm.REQ):
-            self._reject_unknown(answer, received, source, cm.RejectReason.INVALID_COMM_ID)
+            self._handle_unknown(answer, received, source)
         elif connection.reply is not None:
             self.counters["duplicates"] += 1
             if answer.local_comm_id == connection.remote_id:
@@ -360,7 +363,7 @@ class ConnectionManager:
         if isinstance(message, cm.DREQ):
             # The connection has ended; the DREP stops the retransmissions (Linux `cm_issue_drep`).
             self._put(encode(disconnect_reply(message), received.transaction_id), source)
-        elif isinstance(message, cm.RTU):
+        elif self._rejects_unknown and isinstance(message, cm.REP | cm.RTU):
             self._reject_unknown(message, received, source, cm.RejectReason.INVALID_COMM_ID)
         else:
             self.counters["unknown"] += 1
@@ -372,7 +375,7 @@ class ConnectionManager:
         source: AddressVector,
         reason: cm.RejectReason,
     ) -> None:
-        """Send a REJ for an unused communication ID; Linux sends nothing."""
+        """Send a REJ to a side whose connection there is not, or not with it."""
         self.counters["unknown"] += 1
         self._put(
             encode(reject_unknown_connection(message, reason), received.transaction_id), source

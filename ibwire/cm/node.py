@@ -42,7 +42,13 @@ class ManagedDevice:
         if device.link == "ib":
             raise VerbsError(errno.EOPNOTSUPP, "communication management without RoCE")
         self.device = device
-        self.manager = ConnectionManager(device.gids, ca_guid(device.mac), identifiers(ids), timing)
+        self.manager = ConnectionManager(
+            device.gids,
+            ca_guid(device.mac),
+            identifiers(ids),
+            timing,
+            rejects_unknown=device.profile.rejects_unknown,
+        )
         self.name = device.name
         queue = device.create_cq(1)  # never used: the queue pair has no room for work requests
         cap = QPCap(max_send_wr=0, max_recv_wr=0)

@@ -32,6 +32,7 @@ class DuplicateAck(Enum):
 
     EVERY = "all"
     REQUESTED = "those with AckReq"
+    LAST = "those with AckReq, and the last one of each message"
 
 
 class DuplicateAckPSN(Enum):
@@ -94,6 +95,9 @@ class Profile:
     fixed_pkeys: tuple[int, ...] = ()
     """P_Keys accepted instead of those in the table; the first is sent (rxe:
     probe-odd-frames)."""
+    rejects_unknown: bool = True
+    """Whether a connection manager refuses a REP or RTU of a connection that it does not have
+    (IBA 12.9); Linux sends nothing (`cm_rep_handler`)."""
     asks_on_qp1: bool = False
     """Whether MADs on QP1 set AckReq, although datagrams have no ACK (rxe: cm-rping; its other
     datagrams and native InfiniBand do not: docs/reference/habits.md#rxe-cm)."""
@@ -144,6 +148,9 @@ class Profile:
     may look like a loss; rxe and qib restart again after any progress."""
     timer_granularity: Time = 1
     """ACK timeouts are rounded down to a multiple of it (rxe: jiffies of 4 ms)."""
+    ack_timer_percent: int = 100
+    """ACK timeouts in percent of the nominal time; up to four times as long is allowed
+    (IBA 9.7.6.1.3)."""
     keeps_pending_timer: bool = False
     """Whether the ACK timer keeps running when everything is acknowledged, and expires during
     a later, healthy request (rxe: rc-pingpong, send-lat)."""
@@ -197,6 +204,9 @@ class Profile:
     # The responder.
     coalesces_acks: bool = True
     """Whether a newer ACK replaces one that is not sent yet."""
+    acks_unasked: bool = False
+    """Whether SENDs and WRITEs without AckReq are acknowledged, too, which is allowed
+    (IBA 9.7.5.1.2)."""
     live_credits: bool = True
     """Whether AETHs carry credits, on queue pairs without SRQ (rxe: never)."""
     duplicate_ack: DuplicateAck = DuplicateAck.EVERY
@@ -215,8 +225,11 @@ class Profile:
     `rxe_recheck_mr`)."""
     answers_in_turn: bool = False
     """Whether each request is answered before the next is processed (rxe_resp.c). Then a
-    response has the MSN of its request, and a NAK is sent even if the missing packet has
-    arrived. Otherwise the MSN is that at the time of sending (qib_rc.c, loss-ack-only.a)."""
+    response has the MSN of its request. Otherwise the MSN is that at the time of sending
+    (qib_rc.c, loss-ack-only.a)."""
+    withdraws_naks: bool = True
+    """Whether a NAK that is not sent yet is dropped when the missing packet arrives (qib_rc.c).
+    Otherwise it is sent (rxe_resp.c)."""
     naks_after_rnr: bool = False
     """Whether packets after an RNR NAK cause one sequence NAK (rxe: rnr-multi-packet)."""
     duplicate_clears_nak: bool = False
@@ -287,6 +300,7 @@ RXE = Profile(
     counts_identification=True,
     route_hop_limit=64,
     fixed_pkeys=(0xFFFF, 0x7FFF),
+    rejects_unknown=False,
     asks_on_qp1=True,
     discards_annex_a19=True,
     rounds_read_depth=True,
@@ -318,6 +332,7 @@ RXE = Profile(
     replays_by_psn=True,
     rechecks_empty_reads=True,
     answers_in_turn=True,
+    withdraws_naks=False,
     naks_after_rnr=True,
     checks_payload_size=False,
     discards_unpadded=False,

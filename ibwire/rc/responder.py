@@ -60,6 +60,7 @@ class Responder:
 
     __slots__ = (
         "_acknowledgement",
+        "_acks_unasked",
         "_advertised",
         "_dma_len",
         "_established",
@@ -89,6 +90,7 @@ class Responder:
     def __init__(self, qp: QPContext, receives: ReceiveQueue) -> None:
         self.qp = qp
         self._habits = qp.habits.responder
+        self._acks_unasked = qp.profile.acks_unasked
         self.receives = receives
         self.own = qp.profile
         self.early = early_packets(qp.profile)
@@ -208,6 +210,8 @@ class Responder:
         assert handler is not None
         if self._nak_sent and self._habits.gap_ends_on_arrival():
             self._nak_sent = False
+            left = self._habits.withdraw_naks(self.replies)
+            self.replies = left
         if not self._established:
             self._established = True
             if qp.state is _RTR and qp.profile.reports_first_request:
@@ -226,6 +230,8 @@ class Responder:
             if self._nak_sent:
                 self._nak_sent = False
                 self.replies = self._habits.withdraw_naks(self.replies)
+            if self._acks_unasked and not packet.ack_req and operation in _ACKNOWLEDGED:
+                self._acknowledge(self.executed_psn)
             if packet.ack_req and operation in _ACKNOWLEDGED:
                 self._acknowledge(packet.psn)
 
@@ -338,7 +344,7 @@ class Responder:
 
         Returns `False`, and does nothing, unless it expects them.
         """
-        if not self.expects(packet, count):
+        if self._acks_unasked or not self.expects(packet, count):
             return False
         if self._message is _WRITE:
             start = self._view_rest - self._rest

@@ -30,13 +30,14 @@ def ack_wait(code: int, profile: Profile) -> Time | None:
     """How long an implementation waits for a response with this timeout code; `None` is forever.
 
     The specification allows up to four times the nominal time (IBA 9.7.6.1.3); this
-    is the nominal time, cut to the profile's clock, or the profile's own.
+    is the profile's percentage of it, cut to the profile's clock, or the profile's own.
     """
     nominal = ack_timeout(code)
     if nominal is None:
         return None
     if profile.timeout_low:
         return profile.timeout_low
+    nominal = nominal * profile.ack_timer_percent // 100
     return max(nominal // profile.timer_granularity, 1) * profile.timer_granularity
 
 

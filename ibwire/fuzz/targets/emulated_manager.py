@@ -110,7 +110,12 @@ class Management:
     def begin(self) -> None:
         """Begin with a new manager."""
         device, consumer = self.emulation.device, self._consumer
-        self.manager = ConnectionManager(device.gids, ca_guid(device.mac), consumer.identifiers())
+        self.manager = ConnectionManager(
+            device.gids,
+            ca_guid(device.mac),
+            consumer.identifiers(),
+            rejects_unknown=device.profile.rejects_unknown,
+        )
         self._managed.manager = self.manager
         self._reported: list[Completion] = []
         self.exchanges: dict[int, Managed] = {}

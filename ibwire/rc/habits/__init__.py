@@ -214,10 +214,9 @@ def _of_requester(profile: Profile) -> RequesterHabits:
 
 
 def _of_responder(profile: Profile) -> ResponderHabits:
-    in_turn = profile.answers_in_turn
     return ResponderHabits(
-        msn_of=rxe.msn_of if in_turn else spec.msn_of,
-        withdraw_naks=rxe.withdraw_naks if in_turn else spec.withdraw_naks,
+        msn_of=rxe.msn_of if profile.answers_in_turn else spec.msn_of,
+        withdraw_naks=spec.withdraw_naks if profile.withdraws_naks else rxe.withdraw_naks,
         gap_ends_on_arrival=(
             rxe.gap_ends_on_arrival if profile.naks_after_rnr else spec.gap_ends_on_arrival
         ),
@@ -249,7 +248,7 @@ def _of_responder(profile: Profile) -> ResponderHabits:
             if profile.atomic_alignment_first
             else rxe.checks_alignment_first
         ),
-        queue_replay=rxe.queue_replay if in_turn else spec.queue_replay,
+        queue_replay=rxe.queue_replay if profile.answers_in_turn else spec.queue_replay,
         has_slot=rxe.has_slot if profile.excess_reads is ExcessReads.RECYCLE else spec.has_slot,
         find_result=rxe.find_result if profile.replays_by_psn else spec.find_result,
         accepts_replay=_ACCEPTS_REPLAY[profile.read_replay],
@@ -270,6 +269,7 @@ def _fails_for_reserved(profile: Profile) -> Callable[[int], bool]:
 _ACKNOWLEDGES_DUPLICATE = {
     DuplicateAck.EVERY: spec.acknowledges_duplicate,
     DuplicateAck.REQUESTED: rdmavt.acknowledges_duplicate,
+    DuplicateAck.LAST: spec.acknowledges_last_duplicate,
 }
 _PSN_OF_DUPLICATE_ACK = {
     DuplicateAckPSN.NEWEST: spec.psn_of_duplicate_ack,

@@ -249,6 +249,11 @@ def acknowledges_duplicate(packet: TransportPacket) -> bool:
     return True
 
 
+def acknowledges_last_duplicate(packet: TransportPacket) -> bool:
+    """A duplicate SEND or WRITE packet is acknowledged when it asks for that or ends a message."""
+    return bool(packet.ack_req) or packet.form.is_last
+
+
 def psn_of_duplicate_ack(newest: int, executed: int) -> int:
     """It has the newest PSN."""
     return newest
