@@ -48,7 +48,6 @@ from mutants.table import EDGES, read_mutants
 
 NO_CHOICE = {
     "name": "is no behaviour",
-    "rnr_timer_percent": "is 100 in every profile; another wait is found without a name",
     "controls_congestion": "emulated devices of the live programs set it, no device under test",
     "places_early": "profiles with it are not in `PROFILES`; a device is judged by in-order rules",
     "early_window": "matters with `places_early` only",

@@ -46,6 +46,11 @@ WITNESSES: Sequence[Witness] = (
         ),
     ),
     Witness(
+        "acks_unasked",
+        Connection(timeout=0),
+        (Packet(int(OpCode.RC_SEND_ONLY), fields={"bth.ack_req": 0}),),
+    ),
+    Witness(
         "answers_in_turn",
         Connection(timeout=0),
         (
@@ -54,9 +59,22 @@ WITNESSES: Sequence[Witness] = (
         ),
     ),
     Witness(
+        "withdraws_naks",
+        Connection(timeout=0),
+        (
+            Packet(int(OpCode.RC_SEND_ONLY), ("expected", 1), held=True),
+            Packet(int(OpCode.RC_SEND_ONLY)),
+        ),
+    ),
+    Witness(
         "duplicate_ack",
         Connection(timeout=0),
         (Packet(int(OpCode.RC_SEND_ONLY), psn=("expected", -1), fields={"bth.ack_req": 0}),),
+    ),
+    Witness(
+        "duplicate_ack",
+        Connection(timeout=0),
+        (Packet(int(OpCode.RC_SEND_MIDDLE), psn=("expected", -1), fields={"bth.ack_req": 0}),),
     ),
     Witness(
         "read_replay",
@@ -254,6 +272,11 @@ WITNESSES: Sequence[Witness] = (
         ),
     ),
     Witness(
+        "rejects_unknown",
+        Connection(),
+        (Mad(message="RTU", exchange=2),),
+    ),
+    Witness(
         "asks_on_qp1",
         Connection(timeout=0),
         (
@@ -278,6 +301,23 @@ WITNESSES: Sequence[Witness] = (
             Mad(exchange=2),
             Command(what="accept", exchange=2),
             Packet(int(OpCode.RC_SEND_ONLY), psn=("expected", -1)),
+        ),
+    ),
+    Witness(
+        "ack_timer_percent",
+        Connection(),
+        (
+            Post(int(WROpcode.RDMA_WRITE), 8),
+            Wait(268435456001),  # four times as long as the timer
+        ),
+    ),
+    Witness(
+        "rnr_timer_percent",
+        Connection(timeout=0),
+        (
+            Post(int(WROpcode.RDMA_WRITE), 8),
+            Packet(int(OpCode.RC_ACKNOWLEDGE), psn=("una", 0), fields={"aeth.syndrome": 0x2C}),
+            Wait(2560000001),  # four times as long as the wait
         ),
     ),
     Witness(
