@@ -193,6 +193,8 @@ def _answer(difference: Difference) -> Effect:
         return Effect(text, "payload", _LENGTH_OF_READ if ends_read else _SEGMENTATION)
     if not names and _is_only_icrc(difference):
         return Effect(f"{got} with a wrong ICRC", "icrc", OF_FIELD["icrc"])
+    if not names and not has_other_payload(difference):
+        return Effect(f"{got} with other padding", "padding", OF_FIELD["bth.pad_count"])
     if not names:
         return Effect(f"{got} with other data", "data", is_executed=True)
     if set(names) == _CONSEQUENCES and _are_credits(difference):
@@ -333,19 +335,42 @@ def _completion(difference: Difference) -> Effect:
     if _flushes_in_another_order(difference):
         return Effect("requests are flushed in another order", FLUSH_ORDER, _FLUSHED)
     if missing := _left_out(difference.expected, difference.got):
-        first = missing[0]
-        if _is_flushed(first):
+        if _is_flushed(missing[0]):
             text = f"{_requests(missing, difference.got)} not flushed"
             return Effect(text, FLUSH, _FLUSHED)
-        return Effect(f"no completion {_status(first)}", "no completion", _due(first))
+        return _without(missing[0])
     if extra := _left_out(difference.got, difference.expected):
-        first = extra[0]
-        text = f"a completion {_status(first)} too many"
-        return Effect(text, "a completion", _due(first), ends=_is_flushed(first))
-    for expected, got in zip(difference.expected, difference.got, strict=False):
-        if expected != got:
-            return _other_completion(expected, got, difference.unchecked)
-    return Effect("other completions", "completions", STATUS)
+        return _with(extra[0])
+    pairs = zip(difference.expected, difference.got, strict=False)
+    expected, got = next(pair for pair in pairs if pair[0] != pair[1])
+    is_late = _has_request_of(difference.got, expected)
+    is_early = _has_request_of(difference.expected, got)
+    if _request(expected) == _request(got) or not (is_late or is_early):
+        return _other_completion(expected, got, difference.unchecked)
+    if is_late and is_early:
+        return Effect("completions in another order", ANOTHER_ORDER, _ORDER_OF_COMPLETIONS)
+    return _with(got) if is_late else _without(expected)
+
+
+def _without(completion: object) -> Effect:
+    """A completion is missing."""
+    return Effect(f"no completion {_status(completion)}", "no completion", _due(completion))
+
+
+def _with(completion: object) -> Effect:
+    """A completion is not due."""
+    text = f"a completion {_status(completion)} too many"
+    return Effect(text, "a completion", _due(completion), ends=_is_flushed(completion))
+
+
+def _request(completion: object) -> tuple[object, ...]:
+    """The queue and the number of the request that has completed."""
+    assert isinstance(completion, tuple)
+    return completion[:2]
+
+
+def _has_request_of(completions: Sequence[object], one: object) -> bool:
+    return _request(one) in map(_request, completions)
 
 
 def _left_out(whole: Sequence[object], part: Sequence[object]) -> list[object]:
@@ -441,6 +466,7 @@ RNR_TIMER = f"IBA 9.7.5.2.8; {_TRANSPORT}rnr-timer"
 _ORDER_OF_RESPONSES = f"IBA 9.7.5.1; {_TRANSPORT}ack-order"
 _SEGMENTATION = f"IBA 9.7.2; {_TRANSPORT}segmentation"
 _LENGTH_OF_READ = f"IBA 9.7.2, 9.4.4; {_TRANSPORT}segmentation, {_TRANSPORT}reth"
+_ORDER_OF_COMPLETIONS = f"IBA 10.7.3.1, 10.8.1; {_TRANSPORT}completion-order"
 ANOTHER_ORDER = "another order"
 GAP_NAK = "NAK PSN_SEQUENCE_ERROR"
 FLUSH = "no flush"

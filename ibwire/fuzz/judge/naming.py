@@ -358,7 +358,7 @@ def _of_step(text: str, about: About, effect: Effect, scene: Scene) -> Name:
     if ignored is not None:
         # A right device does nothing because of it: whatever comes of it has one cause.
         group = ignored.group or f"after {ignored.what}: {effect.group}"
-        name = Name(f"{text} after {ignored.what}: {effect.text}", ignored.rule, group)
+        name = Name(f"{text} after {_said_before(ignored)}: {effect.text}", ignored.rule, group)
         return _with_cause(name, scene, effect, about)
     if effect.group == OF_ANOTHER:
         return Name(f"{text}: {effect.text}", effect.rule, effect.group)
@@ -401,6 +401,12 @@ def _with_cause(name: Name, scene: Scene, effect: Effect, about: About) -> Name:
     return replace(name, causes=causes, wider=wider)
 
 
+def _said_before(about: About) -> str:
+    """What an earlier packet was about, behind `after`."""
+    is_refused = about.what == NOT_READY.what
+    return "a request without a receive request" if is_refused else about.what
+
+
 def _lacks_retry(scene: Scene, effect: Effect) -> bool:
     """Whether a retransmission is missing, or one too many, where a case needs their limit."""
     is_limited = scene.connection.retry_cnt not in (0, 7)
@@ -437,7 +443,7 @@ def _of_wrong(text: str, about: About, effect: Effect, scene: Scene) -> Name:
         return Name(f"{text}: {effect.text}", effect.rule, group)
     silencing = scene.repeated_fault if group == "no answer" else None
     if silencing is not None and silencing.rule != rule:
-        text = f"{text} after {silencing.what}"
+        text = f"{text} after {_said_before(silencing)}"
         return Name(f"{text}: {effect.text}", silencing.rule, f"after {silencing.what}: {group}")
     if effect.is_executed:
         group = "executed"
@@ -468,7 +474,9 @@ def _of_wrong(text: str, about: About, effect: Effect, scene: Scene) -> Name:
         # behind a packet that was refused is at fault, without which it would show nothing.
         is_left = scene.service == "UC" or (before is NOT_READY and scene.is_short)
         if is_left and before is not None and before.is_wrong and before.rule != about.rule:
-            text, rule = f"{text} after {before.what}", before.rule
+            text, rule = f"{text} after {_said_before(before)}", before.rule
+    elif about is scene.about and scene.is_short and scene.before is NOT_READY:
+        text, rule = f"{text} after {_said_before(NOT_READY)}", NOT_READY.rule
     is_late = about.rule.endswith("#opcode-sequence") and effect.text.startswith(_LATER_NAKS)
     wider = (f"{about.what}: executed",) if is_late else ()
     group = "another answer" if group == "payload" and about.rule in DUPLICATE_RULES else group
@@ -509,7 +517,8 @@ def _of_right(text: str, about: About, effect: Effect, scene: Scene) -> Name:
     is_counted = effect.rule in (RNR_RETRY, RETRY_COUNT)
     if before is not None and about not in UNUSUAL.values() and not is_counted:
         wider = (f"{what}: {effect.group}",)
-        text, rule, what = f"{text} after {before.what}", before.rule, f"after {before.what}"
+        text, rule = f"{text} after {_said_before(before)}", before.rule
+        what = f"after {before.what}"
         if before.group == WRAP:
             return Name(f"{text}: {effect.text}", rule, WRAP)
         if about.rule == ORDER:

@@ -54,7 +54,7 @@ def about(reference: Emulation, packet: Packet, psn: int) -> About | None:
         return _RESERVED_INSIDE if psn != wqe.first_psn else _RESERVED_BEHIND
     if is_behind:
         return _BEHIND
-    if wqe.plan.operation is Operation.READ and ahead and psn != wqe.first_psn:
+    if wqe.plan.operation is Operation.READ and ahead and psn != wqe.first_psn and not is_plain:
         return _GAP
     assert isinstance(syndrome, int)
     has_credits = kind is AckKind.ACK and aeth.code(syndrome & 0xFF) != aeth.INVALID_CREDITS

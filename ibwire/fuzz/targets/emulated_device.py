@@ -29,6 +29,7 @@ from ibwire.fuzz.case import (
     RunsAway,
     Step,
 )
+from ibwire.fuzz.case import OUTBOX as OUTBOX
 from ibwire.peer import QKEY, End, timeouts_until
 from ibwire.rc.attributes import (
     MTU_CODES,
@@ -64,9 +65,6 @@ SIZE = 8192
 
 SMALL = 512
 """Bytes of the regions beside it, and of a window into it."""
-
-OUTBOX = 4096
-"""Bytes for what the device sends and reads."""
 
 INBOX = 8192
 """Bytes for what it receives."""

@@ -11,7 +11,7 @@ from ibwire.fuzz.case import MESSAGES, Command, Mad, Packet, Step
 from ibwire.fuzz.judge.comparison import FATAL, Difference, Kind
 from ibwire.fuzz.judge.findings import bucket_of, first_verdicts, verdicts, wrong_fields
 from ibwire.fuzz.judge.naming import Name
-from ibwire.fuzz.targets.emulated_manager import EVENT
+from ibwire.fuzz.targets.emulated_manager import BACKLOG, EVENT
 from ibwire.fuzz.targets.link.manager_link import MAD_START
 from ibwire.fuzz.vocabulary.cm.coverage import NOT_BEGUN
 from ibwire.fuzz.vocabulary.cm.encoding import FORMS
@@ -104,6 +104,9 @@ def manager_name(
         causes = (*causes, f"{_STALE} without a reason")
         if _QPN_OF_SENDER in getattr(step, "fields", ()) and _is_of_another_ca(steps):
             text = text.replace(_QPN_OF_SENDER, "the queue pair number of another CA", 1)
+    if isinstance(step, Mad) and _is_beyond_backlog(difference, step, steps):
+        text = f"{step.message} beyond the backlog: {difference_text(difference)}"
+        causes = (*causes, "requests beyond the backlog")
     if _is_to_be_ignored(step):
         causes = (*causes, _IGNORED)
     elif (ignored := next(filter(_is_to_be_ignored, steps[:-1]), None)) is not None:
@@ -113,6 +116,13 @@ def manager_name(
         text, rule = text.replace(": ", f" after {article} {message}: ", 1), _STATES
         causes = (*causes, _IGNORED)
     return Name(text, rule, group, causes=causes)
+
+
+def _is_beyond_backlog(difference: Difference, step: Mad, steps: Sequence[Step]) -> bool:
+    """Whether a request that shall be dropped, as many wait, is passed to the application."""
+    requests = [each for each in steps if isinstance(each, Mad) and each.message in _REQUESTS]
+    is_dropped = difference.kind is Kind.COMPLETION and not difference.expected
+    return is_dropped and step.message in _REQUESTS and len(requests) > BACKLOG
 
 
 def _is_of_another_ca(steps: Sequence[Step]) -> bool:
@@ -281,7 +291,7 @@ def _text(difference: Difference, step: Step, state: str) -> str:
     if not isinstance(step, Mad) or difference.kind is not Kind.ANSWER:
         return bucket_of(difference, step, state)
     if fields and is_same:  # the same message
-        return f"{step.message}: another {wrong} in the {expected.partition(' ')[0]}"
+        return f"{_as_on_wire(step).message}: another {wrong} in the {expected.partition(' ')[0]}"
     what = oddity(step)
     if what not in SIZES and not step.fields:
         return bucket_of(difference, step, state)
@@ -357,6 +367,7 @@ _TEARDOWN = f", {_PAGE}teardown"
 _RESENDING = f"IBA 12.9; {_PAGE}resending"
 _UNKNOWN = f"IBA 12.9; {_PAGE}unknown-connection"
 _TIMEOUTS = f"IBA 12.7, 12.9; {_PAGE}timeouts"
+_REQUESTS = ("REQ", "SIDR_REQ")
 _STATES = f"IBA 12.9; {_PAGE}states"
 _IGNORED = "a LAP or APR that is not ignored"
 _RETRANSMISSIONS = f"{_TIMEOUTS}, {_PAGE}resending"
