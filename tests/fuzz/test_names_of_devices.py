@@ -20,7 +20,7 @@ from ibwire.rc.profile import SPEC
 from ibwire.rc.work import WROpcode
 from ibwire_layers.opcodes import OpCode
 from mutants.engine import copied
-from mutants.table import DEVICES, read_mutants
+from mutants.table import DEVICES, Mutant, Patch, read_mutants
 
 FAULTS = read_mutants(DEVICES)
 USUAL, SGES, UC, UD = (
@@ -30,6 +30,10 @@ USUAL, SGES, UC, UD = (
     Connection(service="UD"),
 )
 
+NO_RECEIVE = Connection(receives=0)
+
+WRITE_IMM = Packet(int(OpCode.RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE))
+SEND_IMM = Packet(int(OpCode.RC_SEND_ONLY_WITH_IMMEDIATE))
 SEND_FIRST = Packet(int(OpCode.RC_SEND_FIRST), length=256)
 UC_SEND = Packet(int(OpCode.UC_SEND_ONLY))
 UC_FIRST = Packet(int(OpCode.UC_SEND_FIRST))
@@ -40,6 +44,41 @@ ANSWER = Packet(int(OpCode.RC_RDMA_READ_RESPONSE_ONLY), ("una", 0))
 LATER_ANSWER = ANSWER.altered(psn=("una", 1))
 SWAP, ADD = Packet(int(OpCode.RC_COMPARE_SWAP)), Packet(int(OpCode.RC_FETCH_ADD))
 AFTER_TIMEOUT = Wait(75_108 * US)
+
+
+ACKS_UNASKED = Patch(
+    "rc/responder.py",
+    "            if packet.ack_req and operation in _ACKNOWLEDGED:\n",
+    "            if operation in _ACKNOWLEDGED:\n",
+)
+KEEPS_NAKS = Patch(
+    "rc/responder.py",
+    "                self.replies = self._habits.withdraw_naks(self.replies)\n",
+    "                pass\n",
+)
+ACKS_LAST_DUPLICATES = Patch(
+    "rc/responder.py",
+    "        elif self._habits.acknowledges_duplicate(packet):\n",
+    "        elif packet.ack_req or packet.form.is_last:\n",
+)
+ASKS_ALWAYS = Patch(
+    "rc/requester.py",
+    "        if sends.since_ack_request >= self._ack_interval:\n",
+    "        if sends.since_ack_request >= 1:\n",
+)
+LATE_ACK_TIMER = Patch(
+    "rc/timers.py",
+    "    return max(nominal // profile.timer_granularity, 1) * profile.timer_granularity\n",
+    "    return 3 * max(nominal // profile.timer_granularity, 1) * profile.timer_granularity\n",
+)
+LATE_RNR_TIMER = Patch(
+    "rc/timers.py", "    return table if grain == 1", "    return table * 5 // 4 if grain == 1"
+)
+IGNORES_UNKNOWN = Patch(
+    "cm/manager.py",
+    "        elif self._rejects_unknown and isinstance(message, cm.REP | cm.RTU):\n",
+    "        elif False:\n",
+)
 
 
 def post(verb: WROpcode, length: int = 0, *, sges: int = 1, signaled: bool = True) -> Post:
@@ -169,6 +208,35 @@ def name_of(fault: str, connection: Connection, steps: Sequence[Step]) -> Name:
             "reject-reasons",
         ),
         (
+            "backlog-of-one-more",
+            USUAL,
+            [Mad(message="REQ", exchange=number) for number in (1, 3, 5, 7, 9, 11, 13)],
+            "REQ beyond the backlog: it reports CONNECT_REQUEST instead of nothing",
+            "request",
+        ),
+        (
+            "drep-ids-of-unknown",
+            USUAL,
+            [Mad(message="REP", exchange=3, fields={"mad.attribute_id": 21})],
+            "DREQ: another cm.drep.local_comm_id in the DREP",
+            "teardown",
+        ),
+        (
+            "read-middle-pad",
+            USUAL,
+            [wrong(READ, reth__dma_len=937)],
+            "READ_REQUEST: READ_RESPONSE_LAST with another bth.pad_count",
+            "padding",
+        ),
+        (
+            "nak-fails-next-request",
+            USUAL,
+            [post(WROpcode.RDMA_READ, 257), ack(1, 0x62)],
+            "ACKNOWLEDGE (a fatal NAK inside a message): "
+            "completion REM_OP_ERR of a send instead of REM_ACCESS_ERR of a send",
+            "completion-status",
+        ),
+        (
             "stale-of-another-guid",
             USUAL,
             [
@@ -265,6 +333,13 @@ def test_name_and_rule_of_what_a_device_does_otherwise(
             ],
         ),
         (
+            "rnr-refused-send-is-skipped",
+            [
+                (NO_RECEIVE, [WRITE_IMM, SEND_IMM]),
+                (NO_RECEIVE, [WRITE_IMM, wrong(READ, reth__rkey=0)]),
+            ],
+        ),
+        (
             "mra-time-replaces-packet-time",
             [
                 (USUAL, [Command("connect", 3), mad("MRA"), Wait(30 * S)]),
@@ -294,3 +369,27 @@ def test_a_duplicate_read_of_a_longer_one_becomes_that_of_a_short_one() -> None:
         "READ_REQUEST (a duplicate READ): READ_RESPONSE_ONLY with another aeth.msn"
     ]
     assert found[0].case.packets == 2
+
+
+@pytest.mark.parametrize(
+    ("role", "patch"),
+    [
+        (Role.RESPONDER, ACKS_UNASKED),
+        (Role.RESPONDER, KEEPS_NAKS),
+        (Role.RESPONDER, ACKS_LAST_DUPLICATES),
+        (Role.REQUESTER, ASKS_ALWAYS),
+        (Role.REQUESTER, LATE_ACK_TIMER),
+        (Role.REQUESTER, LATE_RNR_TIMER),
+        (Role.CM, IGNORES_UNKNOWN),
+    ],
+    ids=lambda value: value.module if isinstance(value, Patch) else str(value),
+)
+def test_what_is_allowed_is_no_finding(role: Role, patch: Patch) -> None:
+    """Choices of a device that the specification leaves open: reference/transport and cm."""
+    made = managed_emulation if role is Role.CM else Emulation
+    device = getattr(copied(Mutant("allowed", (patch,)))[made.__module__], made.__name__)
+    vocabulary = vocabulary_for(role)
+    campaign = Campaign(EmulatorTestbed(device, vocabulary), vocabulary.generators(31, role, ()))
+
+    assert [each.bucket for each in campaign.run(3000)] == []
+    assert len(campaign.report.choices) == 1

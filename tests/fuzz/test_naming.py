@@ -664,7 +664,7 @@ AT_RISK: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
             *[SEND] * 8,
             Packet(int(OpCode.RC_SEND_MIDDLE), length=256),
         ],
-        "SEND_MIDDLE (a MIDDLE without its FIRST) after no receive request: "
+        "SEND_MIDDLE (a MIDDLE without its FIRST) after a request without a receive request: "
         "nothing instead of NAK INVALID_REQUEST",
         "receive-missing",
     ),
@@ -966,7 +966,7 @@ NEEDED: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
         "rnr-nak-forgets-message",
         Connection(receives=0),
         [WRITE_FIRST, Packet(int(OpCode.RC_RDMA_WRITE_LAST_WITH_IMMEDIATE), length=256), READ],
-        "READ_REQUEST (a READ inside a WRITE) after no receive request: "
+        "READ_REQUEST (a READ inside a WRITE) after a request without a receive request: "
         "READ_RESPONSE_ONLY instead of NAK INVALID_REQUEST",
         "receive-missing",
     ),
