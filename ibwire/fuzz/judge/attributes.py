@@ -14,6 +14,8 @@ from ibwire.fuzz.case import Case, Connection, Post
 from ibwire.fuzz.judge.comparison import Difference
 from ibwire.fuzz.judge.effects import RETRY_COUNT, RNR_RETRY
 from ibwire.fuzz.judge.variants import LONGEST, Trials, received
+from ibwire.rc.plan import ANNEX_A19, PLANS
+from ibwire.rc.work import WROpcode
 
 
 def other_attribute(trials: Trials, *, is_of_length: bool) -> tuple[str, int] | None:
@@ -63,6 +65,8 @@ def _others(case: Case) -> Iterator[tuple[str, int]]:
     for name, near in _NEAR.items():
         value: int = getattr(case.connection, name)
         is_used = name in _OF_ANY or (case.connection.is_reliable and _lets_send(case))
+        if name == "max_rd_atomic" and _may_hold_places(case):
+            continue
         if is_used and value != getattr(_USUAL, name):
             yield from ((name, other) for other in near(value))
 
@@ -70,6 +74,12 @@ def _others(case: Case) -> Iterator[tuple[str, int]]:
 def _lets_send(case: Case) -> bool:
     """Whether a case lets the device send requests."""
     return any(isinstance(step, Post) for step in case.steps)
+
+
+def _may_hold_places(case: Case) -> bool:
+    """Whether requests that do not count, or of another queue pair, may hold places of READs."""
+    plans = [PLANS[WROpcode(each.opcode)] for each in case.steps if isinstance(each, Post)]
+    return case.connection.pairs > 1 or any(each.operation in ANNEX_A19 for each in plans)
 
 
 def _with(case: Case, name: str, value: int) -> Connection:

@@ -101,7 +101,8 @@ def _headers(said: _Said) -> About | None:
         return _VERSION
     if said.has_other("bth.dest_qp", symbols["qpn"]):
         return _OTHER_QP
-    if said.has_other("bth.pkey", symbols["pkey"]):
+    pkey = said.fields.get("bth.pkey", symbols["pkey"])
+    if pkey != symbols["pkey"] and not said.reference.accepts_pkey(pkey):
         return _PKEY
     if packet.icrc != GOOD:
         return _ICRC
@@ -506,6 +507,9 @@ _FILLING_FULL = replace(
 
 RIGHT_SEND = About("a right SEND", f"IBA 9.7.5; {_TRANSPORT}ack-due", is_wrong=False)
 UNUSUAL = {
+    "bth.pkey": About(
+        "the P_Key of a limited member", f"IBA 10.9.3; {_WIRE}partition-key", is_wrong=False
+    ),
     "bth.mig_req": About("another MigReq", f"IBA 17.2.8; {_TRANSPORT}migration", is_wrong=False),
     "bth.se": About("a solicited event", f"IBA 9.2.3; {_TRANSPORT}solicited-event", is_wrong=False),
 }

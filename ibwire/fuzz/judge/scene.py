@@ -649,7 +649,9 @@ def bring_to(reference: Emulation, case: Case, last: int) -> None:
 
 
 def _about(reference: Emulation, step: Step, received: About | None) -> About:
-    if reference.qp.responder.failed and not isinstance(step, Connect):
+    if reference.qp.responder.failed and not isinstance(step, Connect | Wait):
+        return AFTER_ERROR
+    if isinstance(step, Wait) and all(qp.responder.failed for qp in reference.pairs):
         return AFTER_ERROR
     if isinstance(step, Packet):
         psn = reference.psn(step.psn[0]) + step.psn[1] & MASK

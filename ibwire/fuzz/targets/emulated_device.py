@@ -582,6 +582,11 @@ class Emulation:
         """The memory window."""
         return self._window
 
+    def accepts_pkey(self, pkey: int) -> bool:
+        """Whether a packet with a P_Key is of the partition, and one of both is a full member."""
+        own = PKEYS[self.connection.pkey_index]
+        return not (pkey ^ own) & 0x7FFF and bool((pkey | own) & 0x8000)
+
     @property
     def owns_window(self) -> bool:
         """Whether the memory window is bound to the queue pair of the current step."""
