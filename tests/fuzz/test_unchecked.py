@@ -90,7 +90,7 @@ def test_another_field_of_the_same_packet_does() -> None:
     assert shown is not None
     name = name_of(Case(Connection(), (READ,)), shown, WITHOUT_MSN)
     assert name.text == "READ_REQUEST: READ_RESPONSE_ONLY with 6 bytes instead of 7"
-    assert name.rule == "IBA 9.7.2; docs/reference/transport.md#segmentation"
+    assert "docs/reference/transport.md#segmentation" in name.rule
 
 
 def test_a_name_says_what_else_is_wrong_in_the_packet() -> None:

@@ -99,7 +99,13 @@ def manager_name(
         text = text.replace("REQ", "a repeated REQ", 1)
     if has_no_pair and text.startswith(_WITH_QPN):
         text = _WITH_QPN + " for a connection without a queue pair" + text.removeprefix(_WITH_QPN)
-    causes = (*causes, *_times_after_mra(difference, steps))
+    return _with_the_rest(Name(text, rule, group, causes=causes), difference, steps)
+
+
+def _with_the_rest(name: Name, difference: Difference, steps: Sequence[Step]) -> Name:
+    """A name with what else in the steps decides, and with what it has in common with others."""
+    step, text, rule = steps[-1], name.text, name.rule
+    causes = (*name.causes, *_times_after_mra(difference, steps))
     if difference.kind is Kind.ANSWER and first_verdicts(difference)[1] == _STALE:
         causes = (*causes, f"{_STALE} without a reason")
         if _QPN_OF_SENDER in getattr(step, "fields", ()) and _is_of_another_ca(steps):
@@ -107,15 +113,15 @@ def manager_name(
     if isinstance(step, Mad) and _is_beyond_backlog(difference, step, steps):
         text = f"{step.message} beyond the backlog: {difference_text(difference)}"
         causes = (*causes, "requests beyond the backlog")
+    ignored = next(filter(_is_to_be_ignored, steps[:-1]), None)
     if _is_to_be_ignored(step):
         causes = (*causes, _IGNORED)
-    elif (ignored := next(filter(_is_to_be_ignored, steps[:-1]), None)) is not None:
-        assert isinstance(ignored, Mad)
+    elif isinstance(ignored, Mad):
         message = _as_on_wire(ignored).message
         article = "an" if message == "APR" else "a"
         text, rule = text.replace(": ", f" after {article} {message}: ", 1), _STATES
         causes = (*causes, _IGNORED)
-    return Name(text, rule, group, causes=causes)
+    return replace(name, text=text, rule=rule, causes=causes)
 
 
 def _is_beyond_backlog(difference: Difference, step: Mad, steps: Sequence[Step]) -> bool:
