@@ -316,8 +316,8 @@ WITNESSES: Sequence[Witness] = (
         Connection(timeout=0),
         (
             Post(int(WROpcode.RDMA_WRITE), 8),
-            Packet(int(OpCode.RC_ACKNOWLEDGE), psn=("una", 0), fields={"aeth.syndrome": 0x2C}),
-            Wait(2560000001),  # four times as long as the wait
+            Packet(int(OpCode.RC_ACKNOWLEDGE), psn=("una", 0), fields={"aeth.syndrome": 0x34}),
+            Wait(40960000001),  # four times as long as the wait
         ),
     ),
     Witness(
