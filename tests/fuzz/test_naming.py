@@ -613,7 +613,7 @@ AT_RISK: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
             Packet(int(OpCode.UC_SEND_FIRST), length=256),
             Packet(int(OpCode.UC_SEND_ONLY), ("expected", -1)),
         ],
-        "UC_SEND_ONLY (a message of UC behind a gap): "
+        "UC_SEND_ONLY (a message of UC with an old PSN): "
         "it completes the message before this one, which has no end",
         "uc",
     ),

@@ -104,7 +104,7 @@ CASES: Sequence[tuple[str, Connection, Sequence[Step], str]] = (
         "uc-loses-the-message-behind-a-gap",
         Connection(mtu=512, service="UC"),
         [UC_SEND_FIRST.altered(psn=("expected", -1), length=512)],
-        "UC_SEND_FIRST (a message of UC behind a gap): other bytes in its memory",
+        "UC_SEND_FIRST (a message of UC with an old PSN): other bytes in its memory",
     ),
     (
         "ack-timer-runs-in-the-rnr-wait",  # which ends when it should

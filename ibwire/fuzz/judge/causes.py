@@ -13,7 +13,7 @@ from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.concurrency import DUPLICATE_RULES
 from ibwire.fuzz.judge.effects import GAP_NAK, OF_FIELD, Effect, parsed
 from ibwire.fuzz.judge.findings import PARTS_OF_COMPLETION, first_verdicts, part_of
-from ibwire.fuzz.judge.request_names import UC_BEGINS
+from ibwire.fuzz.judge.request_names import UC_BEGINNINGS
 from ibwire.fuzz.judge.scene import RNR_WAIT, Scene, stores_response
 from ibwire.fuzz.judge.subject import About
 from ibwire.rc.work import WCOpcode, WCStatus
@@ -33,7 +33,7 @@ class Cause:
 def cause_of(scene: Scene, effect: Effect, about: About) -> Cause:
     """What a difference has in common with others of one cause, beside what it is about."""
     if scene.difference.kind is Kind.COMPLETION and effect.group in _OF_COMPLETION:
-        if about.is_wrong or about is UC_BEGINS:
+        if about.is_wrong or about in UC_BEGINNINGS:
             return Cause()  # a part of a message may be missing
         return _of_completion(scene, effect)
     if not scene.is_reliable and scene.has_wrong and _takes_another_request(scene, effect):

@@ -71,6 +71,7 @@ from ibwire.fuzz.judge.request_names import (
     RESERVED_OPCODE,
     RIGHT_SEND,
     SERVICES,
+    UC_BEGINNINGS,
     UC_BEGINS,
     UNUSUAL,
     WRAP,
@@ -195,7 +196,7 @@ def _common_causes(scene: Scene, effect: Effect, ignored: About | None) -> tuple
     if (
         scene.service == "UC"
         and _is_lost(scene)
-        and UC_BEGINS in [each for _, each in scene.subjects]
+        and any(each in UC_BEGINNINGS for _, each in scene.subjects)
     ):
         causes.append("messages of UC behind a gap, and what follows them")
     if ignored is not None and ignored.what.endswith(INSIDE_MESSAGE):
@@ -488,6 +489,7 @@ def _of_right(text: str, about: About, effect: Effect, scene: Scene) -> Name:
     """The name for a packet or request without a fault, which may follow one that has."""
     step = scene.step
     what, rule = about.what, _rule_of_right(about, effect, scene)
+    what = UC_BEGINS.what if about in UC_BEGINNINGS else what  # one cause, whatever its PSN is
     wider: tuple[str, ...] = ()
     is_of_any = effect.is_of_any or effect.group in OF_FIELD
     if is_of_any and isinstance(step, Packet | Post):
@@ -496,6 +498,8 @@ def _of_right(text: str, about: About, effect: Effect, scene: Scene) -> Name:
     is_of_field = effect.group in OF_FIELD and about.rule != ORDER
     if isinstance(step, Post) and about.what and not is_of_field:
         rule = about.rule
+    elif isinstance(step, Post) and about.rule == SGE_LIST:
+        rule = both(about.rule, rule)
     elif limit == FENCE and _lacks_new(scene):
         return Name(f"{text}: {effect.text}", FENCE, _HELD_BACK)
     elif about.rule == ORDER and _sends_nothing_new(scene):
@@ -684,7 +688,7 @@ def _rule_of_service(about: About, effect: Effect, scene: Scene) -> str:
     if fields == ["byte_len"]:
         if scene.service == "UD":
             return both(own, effect.rule)
-        return own if about is UC_BEGINS else effect.rule
+        return own if about in UC_BEGINNINGS else effect.rule
     is_own_memory = effect.group == "memory" and about.rule == own
     if scene.service == "UC" and is_own_memory and isinstance(scene.step, Packet):
         info = INFO.get(scene.step.opcode)
@@ -851,7 +855,8 @@ def _has_reserved_opcode(step: Step) -> bool:
 
 def _described(step: Step, about: About) -> str:
     """A step with what it is about, unless that is nothing but right."""
-    is_named = about.what and not about.what.startswith("a right")
+    plain = about.what.removesuffix(AT_WRAP)
+    is_named = about.what and not plain.startswith("a right") and plain not in _PLAIN
     if about.what.endswith(AT_WRAP) and not is_named:
         return f"{_step_text(step)} ({AT_WRAP.strip()})"
     return f"{_step_text(step)} ({about.what})" if is_named else _step_text(step)
@@ -880,6 +885,9 @@ _WRITE_LENGTH = f"C9-93; {_TRANSPORT}write-length"
 
 _LIMITED = f"IBA 9.7.7.2.5; {_TRANSPORT}limited-message"
 _HELD_BACK = "requests with a fence, or behind one, that are not sent"
+
+_PLAIN = [each.what for each in SERVICES.values()]
+"""What packets are about of services without further names for what is right."""
 
 _BYTES = ("memory", "data")
 """What was stored is wrong in memory, or in a packet that is sent then."""

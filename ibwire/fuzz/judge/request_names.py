@@ -138,12 +138,15 @@ def _datagram(said: _Said) -> About:
 def _unreliable(said: _Said, info: OpCodeInfo) -> About:
     """What a packet of UC is about: a message may begin anywhere; its checks are those of RC."""
     own = SERVICES["UC"].rule
-    if said.psn != said.reference.psn("expected"):
+    expected = said.reference.psn("expected")
+    if said.psn != expected:
+        is_ahead = (said.psn - expected & MASK) < HALF
         if info.position not in _BEGINS:
-            is_ahead = (said.psn - said.reference.psn("expected") & MASK) < HALF
             return UC_GAP if is_ahead else UC_BEHIND
         about = _content(said, info)  # it ends the message that another one has begun
-        return replace(about, treatment=own) if about.is_wrong else UC_BEGINS
+        if about.is_wrong:
+            return replace(about, treatment=own)
+        return UC_BEGINS if is_ahead else _UC_BEGINS_BEHIND
     about = _state(said, info) or _content(said, info)
     if about.is_wrong:
         return replace(about, treatment=own)
@@ -455,6 +458,10 @@ SERVICES = {
     "UD": About("a right datagram", f"IBA 9.8.3; {_TRANSPORT}ud", is_wrong=False),
 }
 UC_BEGINS = About("a message of UC behind a gap", f"IBA 9.8.2; {_TRANSPORT}uc", is_wrong=False)
+_UC_BEGINS_BEHIND = replace(UC_BEGINS, what="a message of UC with an old PSN")
+UC_BEGINNINGS = (UC_BEGINS, _UC_BEGINS_BEHIND)
+"""Messages of UC that begin with another PSN than the expected one."""
+
 UC_GAP = About("a packet of UC behind a gap", f"IBA 9.8.2; {_TRANSPORT}uc")
 UC_BEHIND = replace(UC_GAP, what="a packet of UC with an old PSN")
 _LONG_DATAGRAM = About("a datagram longer than the path MTU", SERVICES["UD"].rule, is_ignored=True)

@@ -15,7 +15,7 @@ from ibwire.fuzz.judge import (
     refused_psn,
     xrc_domain,
 )
-from ibwire.fuzz.judge.request_names import UC_BEGINS
+from ibwire.fuzz.judge.request_names import UC_BEGINNINGS
 from ibwire.fuzz.judge.subject import About
 from ibwire.fuzz.judge.variants import Trials
 
@@ -68,7 +68,7 @@ def _is_of_length(case: Case, abouts: Sequence[About]) -> bool:
     connection, usual = case.connection, Connection()
     first_psns = connection.rq_psn, connection.sq_psn
     is_usual = first_psns == (usual.rq_psn, usual.sq_psn)
-    if connection.sges > 1 or UC_BEGINS in abouts or not is_usual:
+    if connection.sges > 1 or not set(UC_BEGINNINGS).isdisjoint(abouts) or not is_usual:
         return False
     return all(not each.is_wrong or each.rule.endswith(_LENGTHS) for each in abouts) and not any(
         each.rule.endswith(_FILLS) for each in abouts

@@ -326,7 +326,8 @@ def _rule(difference: Difference, step: Step, state: str) -> str:
     is_stale = isinstance(step, Mad) and step.message == "REQ" and _STALE in _treatment(difference)
     if any(part.endswith("rej") for part, _ in wrong) and not is_of_another:
         return f"IBA 12.6.7{', 12.9' * is_stale}; {_PAGE}reject-reasons{_TEARDOWN * is_stale}"
-    if is_stale:  # to a queue pair that a connection has
+    if is_stale and not (isinstance(step, Mad) and _OF_SENDER & step.fields.keys()):
+        # To a queue pair that a connection has.
         return f"IBA 12.9; {_PAGE}teardown"
     if isinstance(step, Command):
         return f"IBA 12.9; {_PAGE}{'request' if fields else 'handshake'}"
@@ -350,7 +351,7 @@ def _rule(difference: Difference, step: Step, state: str) -> str:
     is_repeated = step.message == "REQ" and state != NOT_BEGUN
     is_repeated |= step.message == "REP" and state in _REPLIED
     if is_repeated and _OF_SENDER.issuperset(step.fields):  # or taken for a duplicate
-        return f"{_RESENDING}, {_PAGE}teardown" if got == _STALE else _RESENDING
+        return f"{_RESENDING}{_TEARDOWN * (_STALE in _treatment(difference))}"
     if step.message == "REJ" and difference.kind is Kind.EVENT:
         return _STATES
     return f"IBA 12.6, 12.9; {_PAGE}{_RULES[step.message]}"
