@@ -35,6 +35,14 @@ class DuplicateAck(Enum):
     LAST = "those with AckReq, and the last one of each message"
 
 
+class UnaskedAck(Enum):
+    """The SENDs and WRITEs without AckReq that are acknowledged all the same."""
+
+    NEVER = "none"
+    LAST = "the last packet of each message"
+    EVERY = "all"
+
+
 class DuplicateAckPSN(Enum):
     """The PSN in the acknowledgement of a duplicate."""
 
@@ -204,9 +212,7 @@ class Profile:
     # The responder.
     coalesces_acks: bool = True
     """Whether a newer ACK replaces one that is not sent yet."""
-    acks_unasked: bool = False
-    """Whether SENDs and WRITEs without AckReq are acknowledged, too, which is allowed
-    (IBA 9.7.5.1.2)."""
+    acks_unasked: UnaskedAck = UnaskedAck.NEVER
     live_credits: bool = True
     """Whether AETHs carry credits, on queue pairs without SRQ (rxe: never)."""
     duplicate_ack: DuplicateAck = DuplicateAck.EVERY

@@ -27,6 +27,7 @@ from ibwire.rc.early import early_packets
 from ibwire.rc.memory import Access, ProtectionDomain
 from ibwire.rc.packet import FORMS, Form, TransportPacket
 from ibwire.rc.plan import ANNEX_A19
+from ibwire.rc.profile import UnaskedAck
 from ibwire.rc.receive import ReceiveQueue
 from ibwire.rc.replies import Reply, Resource, find_read
 from ibwire.rc.requester import SHORTEST
@@ -60,7 +61,6 @@ class Responder:
 
     __slots__ = (
         "_acknowledgement",
-        "_acks_unasked",
         "_advertised",
         "_dma_len",
         "_established",
@@ -90,7 +90,6 @@ class Responder:
     def __init__(self, qp: QPContext, receives: ReceiveQueue) -> None:
         self.qp = qp
         self._habits = qp.habits.responder
-        self._acks_unasked = qp.profile.acks_unasked
         self.receives = receives
         self.own = qp.profile
         self.early = early_packets(qp.profile)
@@ -201,6 +200,12 @@ class Responder:
             region, at = found
             region.buffer[at : at + size] = packet.payload
 
+    def _is_acknowledged_unasked(self, packet: TransportPacket) -> bool:
+        """Whether a packet without AckReq is acknowledged all the same (IBA 9.7.5.1.2)."""
+        form = packet.form
+        is_meant = form.is_last or self._habits.acks_unasked is _EVERY
+        return is_meant and not packet.ack_req and form.operation in _ACKNOWLEDGED
+
     def _execute_in_order(self, packet: TransportPacket) -> None:
         """Execute the request with the expected PSN."""
         qp = self.qp
@@ -230,7 +235,7 @@ class Responder:
             if self._nak_sent:
                 self._nak_sent = False
                 self.replies = self._habits.withdraw_naks(self.replies)
-            if self._acks_unasked and not packet.ack_req and operation in _ACKNOWLEDGED:
+            if self._habits.acks_unasked is not _NEVER and self._is_acknowledged_unasked(packet):
                 self._acknowledge(self.executed_psn)
             if packet.ack_req and operation in _ACKNOWLEDGED:
                 self._acknowledge(packet.psn)
@@ -344,7 +349,7 @@ class Responder:
 
         Returns `False`, and does nothing, unless it expects them.
         """
-        if self._acks_unasked or not self.expects(packet, count):
+        if self._habits.acks_unasked is _EVERY or not self.expects(packet, count):
             return False
         if self._message is _WRITE:
             start = self._view_rest - self._rest
@@ -727,6 +732,7 @@ _REMOTE_WRITE: Final = int(Access.REMOTE_WRITE)
 _REMOTE_READ: Final = int(Access.REMOTE_READ)
 _REMOTE_ATOMIC: Final = int(Access.REMOTE_ATOMIC)
 
+_NEVER, _EVERY = UnaskedAck.NEVER, UnaskedAck.EVERY
 _ACKNOWLEDGED: Final = (Operation.SEND, Operation.WRITE)
 """Operations with the response ACKNOWLEDGE."""
 

@@ -51,6 +51,11 @@ ACKS_UNASKED = Patch(
     "            if packet.ack_req and operation in _ACKNOWLEDGED:\n",
     "            if operation in _ACKNOWLEDGED:\n",
 )
+ACKS_LAST_UNASKED = Patch(
+    "rc/responder.py",
+    "            if packet.ack_req and operation in _ACKNOWLEDGED:\n",
+    "            if (packet.ack_req or form.is_last) and operation in _ACKNOWLEDGED:\n",
+)
 KEEPS_NAKS = Patch(
     "rc/responder.py",
     "                self.replies = self._habits.withdraw_naks(self.replies)\n",
@@ -375,6 +380,7 @@ def test_a_duplicate_read_of_a_longer_one_becomes_that_of_a_short_one() -> None:
     ("role", "patch"),
     [
         (Role.RESPONDER, ACKS_UNASKED),
+        (Role.RESPONDER, ACKS_LAST_UNASKED),
         (Role.RESPONDER, KEEPS_NAKS),
         (Role.RESPONDER, ACKS_LAST_DUPLICATES),
         (Role.REQUESTER, ASKS_ALWAYS),

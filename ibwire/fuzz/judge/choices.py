@@ -22,6 +22,7 @@ from ibwire.rc.profile import (
     Profile,
     ReadReplay,
     SourcePort,
+    UnaskedAck,
 )
 from ibwire.rc.work import WCFlags, WCStatus
 from ibwire_layers.syndrome import RNR_TIMER_US, NakCode
@@ -61,7 +62,7 @@ CHOICES: Sequence[Choice] = (
     Choice("coalesces_acks", _BOTH, True, "one ACK for several requests", "IBA 9.7.5.1.2"),
     Choice(
         "acks_unasked",
-        _BOTH,
+        tuple(UnaskedAck),
         True,
         "whether packets without AckReq are acknowledged",
         "IBA 9.7.5.1.2; docs/reference/transport.md#ack-due",

@@ -48,7 +48,10 @@ WITNESSES: Sequence[Witness] = (
     Witness(
         "acks_unasked",
         Connection(timeout=0),
-        (Packet(int(OpCode.RC_SEND_ONLY), fields={"bth.ack_req": 0}),),
+        (
+            Packet(int(OpCode.RC_SEND_FIRST), length=256, fields={"bth.ack_req": 0}),
+            Packet(int(OpCode.RC_SEND_LAST), length=8, fields={"bth.ack_req": 0}),
+        ),
     ),
     Witness(
         "answers_in_turn",

@@ -21,7 +21,14 @@ from ibwire.rc.early import EarlyPackets
 from ibwire.rc.habits import rdmavt, rxe, selective, spec
 from ibwire.rc.memory import KeyTable, ProtectionDomain
 from ibwire.rc.packet import TransportPacket
-from ibwire.rc.profile import DuplicateAck, DuplicateAckPSN, ExcessReads, Profile, ReadReplay
+from ibwire.rc.profile import (
+    DuplicateAck,
+    DuplicateAckPSN,
+    ExcessReads,
+    Profile,
+    ReadReplay,
+    UnaskedAck,
+)
 from ibwire.rc.replies import Reply, Resource
 from ibwire.rc.send_state import SendState, SendWQE
 from ibwire.rc.sizes import has_right_size
@@ -106,6 +113,8 @@ class ResponderHabits:
     """Whether the gap causes no further NAK after the answer to a duplicate."""
     acknowledges_duplicate: Callable[[TransportPacket], bool]
     """Whether a duplicate SEND or WRITE packet is acknowledged."""
+    acks_unasked: UnaskedAck
+    """The SENDs and WRITEs without AckReq that are acknowledged all the same."""
     psn_of_duplicate_ack: Callable[[int, int], int]
     """PSN of that acknowledgement, given the newest PSN and that of the newest executed SEND,
     WRITE or atomic."""
@@ -226,6 +235,7 @@ def _of_responder(profile: Profile) -> ResponderHabits:
             else spec.gap_outlasts_duplicate
         ),
         acknowledges_duplicate=_ACKNOWLEDGES_DUPLICATE[profile.duplicate_ack],
+        acks_unasked=profile.acks_unasked,
         psn_of_duplicate_ack=_PSN_OF_DUPLICATE_ACK[profile.duplicate_ack_psn],
         first_of_replay=rxe.first_of_replay if profile.replays_mid_read else spec.first_of_replay,
         acknowledges_failed_invalidate=(
