@@ -60,6 +60,7 @@ from ibwire.cm.states import (
 )
 from ibwire.cm.timers import Timers
 from ibwire.rc.attributes import AddressVector
+from ibwire.rc.profile import UnknownRefused
 from ibwire_layers import cm
 
 
@@ -94,7 +95,7 @@ class ConnectionManager:
         ids: Iterator[tuple[int, int]],
         timing: Timing = LINUX,
         *,
-        rejects_unknown: bool = True,
+        refuses_unknown: UnknownRefused = UnknownRefused.BOTH,
     ) -> None:
         self.gids = gids
         self.guid = guid
@@ -104,7 +105,7 @@ class ConnectionManager:
         """By service ID."""
         self.connections = Registry()
         self._ids = ids
-        self._rejects_unknown = rejects_unknown
+        self._refused = _REFUSED[refuses_unknown]
         self._messages: deque[tuple[bytes, AddressVector]] = deque()
         self._events: deque[Event] = deque()
         self._timers = Timers()
@@ -363,7 +364,7 @@ class ConnectionManager:
         if isinstance(message, cm.DREQ):
             # The connection has ended; the DREP stops the retransmissions (Linux `cm_issue_drep`).
             self._put(encode(disconnect_reply(message), received.transaction_id), source)
-        elif self._rejects_unknown and isinstance(message, cm.REP | cm.RTU):
+        elif isinstance(message, cm.REP | cm.RTU) and isinstance(message, self._refused):
             self._reject_unknown(message, received, source, cm.RejectReason.INVALID_COMM_ID)
         else:
             self.counters["unknown"] += 1
@@ -576,6 +577,12 @@ _ABOUT: dict[type, cm.MessageRejected] = {
 }
 """Rejected message of a REJ by the type of message."""
 
+_REFUSED: dict[UnknownRefused, tuple[type, ...]] = {
+    UnknownRefused.NONE: (),
+    UnknownRefused.REP: (cm.REP,),
+    UnknownRefused.RTU: (cm.RTU,),
+    UnknownRefused.BOTH: (cm.REP, cm.RTU),
+}
 _RETRANSMITTED = frozenset({Send.REQ, Send.REP, Send.DREQ, Send.SIDR_REQ})
 """Messages that are retransmitted until they are answered."""
 

@@ -47,7 +47,7 @@ class ManagedDevice:
             ca_guid(device.mac),
             identifiers(ids),
             timing,
-            rejects_unknown=device.profile.rejects_unknown,
+            refuses_unknown=device.profile.refuses_unknown,
         )
         self.name = device.name
         queue = device.create_cq(1)  # never used: the queue pair has no room for work requests

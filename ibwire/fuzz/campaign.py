@@ -659,7 +659,7 @@ class Campaign:
         case = with_own_faults(case.with_steps(case.steps[: difference.step + 1]), state.profile)
         text = name.text
         if text in report.seen:
-            text = f"{text} ({name.group})"
+            text = f"{text} (F{len(report.seen) + 1:04})"
         finding = Finding(
             number=len(report.seen) + 1,
             bucket=text,

@@ -43,6 +43,15 @@ class UnaskedAck(Enum):
     EVERY = "all"
 
 
+class UnknownRefused(Enum):
+    """The messages of unknown connections that a connection manager refuses; it ignores others."""
+
+    NONE = "none"
+    REP = "REP"
+    RTU = "RTU"
+    BOTH = "REP and RTU"
+
+
 class DuplicateAckPSN(Enum):
     """The PSN in the acknowledgement of a duplicate."""
 
@@ -103,9 +112,7 @@ class Profile:
     fixed_pkeys: tuple[int, ...] = ()
     """P_Keys accepted instead of those in the table; the first is sent (rxe:
     probe-odd-frames)."""
-    rejects_unknown: bool = True
-    """Whether a connection manager refuses a REP or RTU of a connection that it does not have
-    (IBA 12.9); Linux sends nothing (`cm_rep_handler`)."""
+    refuses_unknown: UnknownRefused = UnknownRefused.BOTH
     asks_on_qp1: bool = False
     """Whether MADs on QP1 set AckReq, although datagrams have no ACK (rxe: cm-rping; its other
     datagrams and native InfiniBand do not: docs/reference/habits.md#rxe-cm)."""
@@ -306,7 +313,7 @@ RXE = Profile(
     counts_identification=True,
     route_hop_limit=64,
     fixed_pkeys=(0xFFFF, 0x7FFF),
-    rejects_unknown=False,
+    refuses_unknown=UnknownRefused.NONE,  # cm_rep_handler of Linux
     asks_on_qp1=True,
     discards_annex_a19=True,
     rounds_read_depth=True,

@@ -81,9 +81,11 @@ LATE_RNR_TIMER = Patch(
 )
 IGNORES_UNKNOWN = Patch(
     "cm/manager.py",
-    "        elif self._rejects_unknown and isinstance(message, cm.REP | cm.RTU):\n",
+    "        elif isinstance(message, cm.REP | cm.RTU) and isinstance(message, self._refused):\n",
     "        elif False:\n",
 )
+
+IGNORES_UNKNOWN_REP = replace(IGNORES_UNKNOWN, new="        elif isinstance(message, cm.RTU):\n")
 
 
 def post(verb: WROpcode, length: int = 0, *, sges: int = 1, signaled: bool = True) -> Post:
@@ -387,6 +389,7 @@ def test_a_duplicate_read_of_a_longer_one_becomes_that_of_a_short_one() -> None:
         (Role.REQUESTER, LATE_ACK_TIMER),
         (Role.REQUESTER, LATE_RNR_TIMER),
         (Role.CM, IGNORES_UNKNOWN),
+        (Role.CM, IGNORES_UNKNOWN_REP),
     ],
     ids=lambda value: value.module if isinstance(value, Patch) else str(value),
 )

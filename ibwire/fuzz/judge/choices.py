@@ -23,6 +23,7 @@ from ibwire.rc.profile import (
     ReadReplay,
     SourcePort,
     UnaskedAck,
+    UnknownRefused,
 )
 from ibwire.rc.work import WCFlags, WCStatus
 from ibwire_layers.syndrome import RNR_TIMER_US, NakCode
@@ -151,8 +152,8 @@ CHOICES: Sequence[Choice] = (
         is_always_shown=True,
     ),
     Choice(
-        "rejects_unknown",
-        _BOTH,
+        "refuses_unknown",
+        tuple(UnknownRefused),
         True,
         "whether a REP or RTU of an unknown connection is refused",
         "IBA 12.9; docs/reference/cm.md#unknown-connection",

@@ -16,31 +16,34 @@ from ibwire_layers.psn import MASK
 def with_needs(name: Name, case: Case) -> Name:
     """The name of what the last step of a minimised case shows, with what the case needs.
 
-    Only a minimised case has reserved bits, or another first PSN than the usual one, because it
-    needs them.
+    Only a minimised case has reserved or congestion bits, or another first PSN than the usual one,
+    because it needs them.
     """
     if len(case.steps) > SHORT:
         return name
-    return _with_first_psn(_with_reserved_bits(name, case), case)
+    return _with_first_psn(_with_odd_bits(name, case), case)
 
 
-def _with_reserved_bits(name: Name, case: Case) -> Name:
+def _with_odd_bits(name: Name, case: Case) -> Name:
     *_, last = case.steps
     for step in reversed(case.steps):
-        rule = _rule_of_reserved(step) if isinstance(step, Packet) else ""
-        if rule:
-            where = "with reserved bits" if step is last else "after a packet with reserved bits"
+        odd = _odd_bits(step) if isinstance(step, Packet) else None
+        if odd is not None:
+            words, rule = odd
+            where = f"with {words}" if step is last else f"after a packet with {words}"
             what, colon, does = name.text.partition(": ")
-            return replace(name, text=f"{what} {where}{colon}{does}", rule=rule, group=_RESERVED)
+            return replace(name, text=f"{what} {where}{colon}{does}", rule=rule, group=words)
     return name
 
 
-def _rule_of_reserved(packet: Packet) -> str:
-    """The rule of the reserved bits that are not 0; empty if all are."""
-    if any(packet.fields.get(each) for each in _IGNORED):
-        return _RESERVED_BITS
+def _odd_bits(packet: Packet) -> tuple[str, str] | None:
+    """Bits that are set and change nothing for a right device, with their rule."""
+    for names, words, rule in _CHANGE_NOTHING:
+        if any(packet.fields.get(each) for each in names):
+            return words, rule
     syndrome = packet.fields.get("aeth.syndrome", 0)
-    return _SYNDROME if isinstance(syndrome, int) and syndrome & aeth.RESERVED_BIT else ""
+    is_set = isinstance(syndrome, int) and syndrome & aeth.RESERVED_BIT
+    return (_RESERVED, _SYNDROME) if is_set else None
 
 
 def _with_first_psn(name: Name, case: Case) -> Name:
@@ -54,7 +57,15 @@ def _with_first_psn(name: Name, case: Case) -> Name:
     return replace(name, text=text, rule=both(ORDER, name.rule))
 
 
-_IGNORED = ("bth.resv6a", "bth.resv7", "deth.reserved", "xrceth.reserved")
 _RESERVED = "reserved bits"
 _RESERVED_BITS = "IBA 9.2; docs/reference/wire-formats.md#reserved-bits"
+_CONGESTION = (
+    "IBA 9.2, 7.8.1; docs/reference/wire-formats.md#reserved-bits, "
+    "docs/reference/wire-formats.md#icrc"
+)
+_CHANGE_NOTHING = (
+    (("bth.resv6a", "bth.resv7", "deth.reserved", "xrceth.reserved"), _RESERVED, _RESERVED_BITS),
+    (("bth.fecn",), "FECN", _CONGESTION),
+    (("bth.becn",), "BECN", _CONGESTION),
+)
 _SYNDROME = "IBA 9.7.5.2; docs/reference/transport.md#aeth"

@@ -10,6 +10,7 @@ from ibwire.fuzz.judge.effects import FLUSH, STATUS, Effect, statuses_of
 from ibwire.fuzz.judge.request_names import NOT_READY, OVERSIZED_DATAGRAM, UC_BEHIND, UC_GAP, WRAP
 from ibwire.fuzz.judge.scene import SHORT, Scene
 from ibwire.fuzz.judge.subject import SGE_LIST, About
+from ibwire.fuzz.targets.emulated_device import PKEYS
 from ibwire.rc.work import WCStatus
 from ibwire_layers.opcodes import INFO, Operation, Position
 from ibwire_layers.psn import MASK
@@ -19,8 +20,10 @@ def setting_of(scene: Scene, effect: Effect) -> About | None:
     """What is unusual about the queue pair of the last step, if that explains an effect."""
     connection, step = scene.connection, scene.step
     if connection.pkey_index and effect.group in _OF_PKEY:
-        has_other = isinstance(step, Packet) and "bth.pkey" in step.fields
-        packet = "another P_Key than that of" if has_other else "with P_Key"
+        pkey = step.fields.get("bth.pkey") if isinstance(step, Packet) else None
+        packet = "with P_Key" if pkey is None else "another P_Key than that of"
+        if pkey == PKEYS[connection.pkey_index]:  # of a limited member, as it is itself
+            packet = "a limited member's P_Key, as that of"
         return replace(PKEY, what=f"{packet} index {connection.pkey_index}")
     if connection.rearmed and not scene.is_discarded:
         return REARMED  # whatever a packet is that is not discarded, its MigReq bit counts

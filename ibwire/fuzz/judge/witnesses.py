@@ -275,9 +275,9 @@ WITNESSES: Sequence[Witness] = (
         ),
     ),
     Witness(
-        "rejects_unknown",
+        "refuses_unknown",
         Connection(),
-        (Mad(message="RTU", exchange=2),),
+        (Mad(message="RTU", exchange=2), Mad(message="REP", exchange=4)),
     ),
     Witness(
         "asks_on_qp1",

@@ -114,7 +114,7 @@ class Management:
             device.gids,
             ca_guid(device.mac),
             consumer.identifiers(),
-            rejects_unknown=device.profile.rejects_unknown,
+            refuses_unknown=device.profile.refuses_unknown,
         )
         self._managed.manager = self.manager
         self._reported: list[Completion] = []
