@@ -54,8 +54,8 @@ def existing_objects_ignored() -> Iterator[None]:
 def no_collections() -> Iterator[None]:
     """Have the collector look at nothing in this block, whose objects last and leave no cycles.
 
-    What is left of them afterwards are old objects, which it looks at seldom: as new ones it would
-    look at all of them at once, right behind the block.
+    Those that last longer count as old afterwards, which it looks at seldom. If they counted as
+    new, it would look at all of them at once right behind the block.
     """
     was_enabled = gc.isenabled()
     gc.disable()

@@ -376,7 +376,7 @@ class ConnectionManager:
         source: AddressVector,
         reason: cm.RejectReason,
     ) -> None:
-        """Send a REJ to a side whose connection there is not, or not with it."""
+        """Send a REJ for a connection that is unknown, or that belongs to another peer."""
         self.counters["unknown"] += 1
         self._put(
             encode(reject_unknown_connection(message, reason), received.transaction_id), source

@@ -31,6 +31,7 @@ class Refusal:
     wait_ns: int
     """Of an RNR NAK: how long to wait at least."""
 
+    # By hand: that of a dataclass is not compiled, and there are many of these.
     def __init__(
         self,
         psn: int,

@@ -38,7 +38,15 @@ from ibwire.fuzz.judge.profiles import (
     unchecked_in,
     without_checking,
 )
-from ibwire.fuzz.judge.witness import WITNESS, Trials, differing, fingerprint, is_refuted, is_shown
+from ibwire.fuzz.judge.witness import (
+    WITNESS,
+    Trials,
+    differing,
+    fingerprint,
+    is_refuted,
+    is_shown,
+    is_spoken_against,
+)
 from ibwire.fuzz.minimise import never
 from ibwire.fuzz.needed import needed_choices
 from ibwire.fuzz.report import HISTORY, MAXIMUM_BUCKETS, Postponed, Report, RunState, Search
@@ -764,14 +772,16 @@ class Campaign:
         return not is_known or is_shown(name, cases, profile, other, testbed.replay)
 
     def _is_refuted(self, choice: Choice, profile: Profile, other: Profile) -> bool:
-        """Whether a deterministic target does the usual thing in every witness of a choice.
+        """Whether a deterministic target does the usual thing in every witness of a choice, or in
+        one of a choice that is always shown.
 
         profile, other: the reference with and without it.
         """
         testbed = self._testbed
         if not testbed.is_deterministic:
             return False
-        return is_refuted(choice.name, self._witness_cases, profile, other, testbed.replay)
+        judged = choice.name, self._witness_cases, profile, other, testbed.replay
+        return is_refuted(*judged) or (choice.is_always_shown and is_spoken_against(*judged))
 
     def differs_from_all(self, case: Case, profiles: Sequence[Profile]) -> bool:
         """Whether a target differs from each of these references, which all come to rest."""

@@ -215,8 +215,8 @@ class Responder:
         assert handler is not None
         if self._nak_sent and self._habits.gap_ends_on_arrival():
             self._nak_sent = False
-            left = self._habits.withdraw_naks(self.replies)
-            self.replies = left
+            kept = self._habits.withdraw_naks(self.replies)
+            self.replies = kept
         if not self._established:
             self._established = True
             if qp.state is _RTR and qp.profile.reports_first_request:
@@ -326,6 +326,7 @@ class Responder:
         if (
             self.failed
             or self._nak_sent
+            or self._habits.acks_unasked is _EVERY
             or packet.psn != self.epsn
             or packet.form.operation is not self._message
             or size != qp.mtu
@@ -349,7 +350,7 @@ class Responder:
 
         Returns `False`, and does nothing, unless it expects them.
         """
-        if self._habits.acks_unasked is _EVERY or not self.expects(packet, count):
+        if not self.expects(packet, count):
             return False
         if self._message is _WRITE:
             start = self._view_rest - self._rest

@@ -136,9 +136,7 @@ def command(
     processes = jobs or os.cpu_count() or 1
     usual = "stateful" if tables else "all"
     chosen = [generator or usual] if (generator or usual) != "all" else list(GENERATORS)
-    wanted = _wanted(
-        tables or (TABLE, INTERACTIONS, EDGES, SHARED, XRC, FIRMWARE, VALUES, DEVICES), only
-    )
+    wanted = _wanted(tables or OWN_TABLES, only)
     try:
         scores: list[Score] = []
         if not as_json:

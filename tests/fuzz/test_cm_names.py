@@ -319,7 +319,7 @@ def test_events_that_read_alike_show_the_parts_that_differ() -> None:
     ours, theirs = unequal_parts((EVENT, 4, 7, 8, 0, 0), (EVENT, 4, 7, 8, 1 << 600, 0))
 
     assert ours == " private data=0x0"
-    assert theirs == " private data=0x0100000000000000... (76 bytes)"
+    assert theirs == " private data=0x0100000000000000... (76 bytes behind leading zeros)"
 
 
 def test_a_wait_names_the_state_of_the_connection_that_is_in_another_one_after_it() -> None:

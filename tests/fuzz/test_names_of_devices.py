@@ -79,6 +79,15 @@ LATE_ACK_TIMER = Patch(
 LATE_RNR_TIMER = Patch(
     "rc/timers.py", "    return table if grain == 1", "    return table * 5 // 4 if grain == 1"
 )
+ODD_RNR_TIMER = replace(LATE_RNR_TIMER, new="    return table * 13 // 10 if grain == 1")
+RNR_CODE_20_LATE = replace(
+    LATE_RNR_TIMER, new="    return table * (1 + (code == 20)) if grain == 1"
+)
+TIMEOUT_14_LATE = Patch(
+    "rc/timers.py",
+    "    nominal = nominal * profile.ack_timer_percent // 100\n",
+    "    nominal = nominal * (3 if code == 14 else 1)\n",
+)
 IGNORES_UNKNOWN = Patch(
     "cm/manager.py",
     "        elif isinstance(message, cm.REP | cm.RTU) and isinstance(message, self._refused):\n",
@@ -363,6 +372,28 @@ def test_one_cause_is_one_finding(
     assert all(set(first.keys) & {*each.keys, *each.wider} for each in others)
 
 
+def test_wrong_bytes_of_several_sges_are_not_one_cause_with_a_list_that_is_refused() -> None:
+    refused = name_of("zero-sge-ends-the-list", USUAL, [post(WROpcode.RDMA_WRITE, 257, sges=4)])
+    wrong_bytes = name_of(
+        "second-sge-from-the-start", USUAL, [post(WROpcode.SEND_WITH_INV, 1023, sges=3), ack()]
+    )
+
+    assert wrong_bytes.text.startswith("ACKNOWLEDGE (an ACK): SEND_MIDDLE with other data")
+    assert not {*refused.keys, *refused.wider} & {*wrong_bytes.keys, *wrong_bytes.wider}
+
+
+@pytest.mark.parametrize("patch", [RNR_CODE_20_LATE, TIMEOUT_14_LATE], ids=["rnr", "ack"])
+def test_a_timer_that_is_late_for_one_code_alone_is_no_choice(patch: Patch) -> None:
+    device = copied(Mutant("one code", (patch,)))[Emulation.__module__].Emulation
+    vocabulary = vocabulary_for(Role.REQUESTER)
+    testbed = EmulatorTestbed(device, vocabulary)
+    campaign = Campaign(testbed, vocabulary.generators(31, Role.REQUESTER, ()))
+
+    next(campaign.run(100), None)
+
+    assert not any("percent" in name for name in campaign.report.taken)
+
+
 def test_a_duplicate_read_of_a_longer_one_becomes_that_of_a_short_one() -> None:
     """A wrong MSN of duplicates then looks like no wrong number of PSNs."""
     made = getattr(copied(FAULTS["dup-read-counts-msn"])[Emulation.__module__], Emulation.__name__)
@@ -388,6 +419,7 @@ def test_a_duplicate_read_of_a_longer_one_becomes_that_of_a_short_one() -> None:
         (Role.REQUESTER, ASKS_ALWAYS),
         (Role.REQUESTER, LATE_ACK_TIMER),
         (Role.REQUESTER, LATE_RNR_TIMER),
+        (Role.REQUESTER, ODD_RNR_TIMER),
         (Role.CM, IGNORES_UNKNOWN),
         (Role.CM, IGNORES_UNKNOWN_REP),
     ],

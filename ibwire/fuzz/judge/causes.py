@@ -48,7 +48,7 @@ def cause_of(scene: Scene, effect: Effect, about: About) -> Cause:
         expected, got = first_verdicts(scene.difference)
         return Cause((f"{got} instead of {expected} for {_operation(scene.step)}",))
     if status := _other_error(scene.difference):
-        return Cause((f"{status} instead of another error",))
+        return Cause((status,))
     is_answer = scene.difference.kind is Kind.ANSWER
     is_behind_wait = is_answer and about is RNR_WAIT and bool(scene.difference.got)
     own = (AFTER_RNR_WAIT,) if is_behind_wait else ()
@@ -74,13 +74,17 @@ def _takes_another_request(scene: Scene, effect: Effect) -> bool:
 
 
 def _other_error(difference: Difference) -> str:
-    """The status of a request that should fail with another one; empty if none is of this kind."""
+    """The status of a request that should fail with another one, and that; empty for no such."""
     if difference.kind is not Kind.COMPLETION:
         return ""
     for due, seen in zip(difference.expected, difference.got, strict=False):
         if due != seen and isinstance(due, tuple) and isinstance(seen, tuple):
             is_same = due[:2] == seen[:2] and WCStatus.SUCCESS not in (due[2], seen[2])
-            return WCStatus(seen[2]).name if is_same and due[2] != seen[2] else ""
+            if not is_same or due[2] == seen[2]:
+                return ""
+            is_flushed = seen[2] == WCStatus.WR_FLUSH_ERR  # whatever it should fail with
+            other = "an error" if is_flushed else WCStatus(due[2]).name
+            return f"{WCStatus(seen[2]).name} instead of {other}"
     return ""
 
 

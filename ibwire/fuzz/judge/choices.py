@@ -137,7 +137,7 @@ CHOICES: Sequence[Choice] = (
     Choice("counts_every_rnr_nak", _BOTH, True, "RNR NAKs during the wait", "IBA 9.7.5.2.8"),
     Choice(
         "ack_timer_percent",
-        (100, 125, 150, 200, 250, 300, 400),
+        range(100, 405, 5),
         True,
         "how long the ACK timer runs, from T to 4 T",
         "C9-141; docs/reference/transport.md#ack-timeout",
@@ -145,7 +145,7 @@ CHOICES: Sequence[Choice] = (
     ),
     Choice(
         "rnr_timer_percent",
-        (100, 105, 110, 125, 150, 200, 300, 400),
+        range(100, 405, 5),
         True,
         "how much longer than asked for the wait after an RNR NAK is",
         "IBA 9.7.5.2.8; docs/reference/transport.md#rnr-wait",

@@ -162,7 +162,7 @@ def _answer(difference: Difference) -> Effect:
         expected, got = verdict(missing), "silence"
     elif extra is not None:
         expected, got = "silence", verdict(extra)
-    if expected == got and Counter(difference.expected) == Counter(difference.got):
+    if Counter(difference.expected) == Counter(difference.got):
         return Effect("the same packets in another order", ANOTHER_ORDER, _ORDER_OF_RESPONSES)
     fields = next(filter(None, wrong_fields(difference)), [])
     names = list(dict.fromkeys(f"{part}.{name}" for part, name in fields))

@@ -205,11 +205,15 @@ def _common_causes(scene: Scene, effect: Effect, ignored: About | None) -> tuple
         causes.append(_NO_IMPLIED_NAK)
     if isinstance(scene.step, Wait) and _retransmits_otherwise(scene.difference, scene):
         causes.append("what a timeout retransmits")
+    if effect.group == ANOTHER_ORDER and scene.difference.kind is Kind.ANSWER:
+        causes.append("responses in another order")
     if effect.rule == RNR_RETRY:
         causes.append(f"RNR retries: {effect.group}")
     sges = scene.sges_in_use
-    if sges and (effect.group in ("data", "memory") or _shows_error(scene, effect)):
-        causes.append(f"several SGEs of {sges}")
+    if sges and effect.group in ("data", "memory"):
+        causes.append(f"other bytes with several SGEs of {sges}")
+    elif sges and _shows_error(scene, effect):
+        causes.append(f"an error with several SGEs of {sges}")
     return tuple(causes)
 
 
@@ -459,6 +463,8 @@ def _of_wrong(text: str, about: About, effect: Effect, scene: Scene) -> Name:
             rule = _rule_of_field(effect, scene)
     if effect.rule in (SOLICITED, RNR_TIMER):
         rule = effect.rule
+    elif group == ANOTHER_ORDER:
+        rule = both(effect.rule, ORDER) if about.rule == ORDER else effect.rule
     elif _lacks_shared_completion(scene):
         rule = both(SHARED.rule, about.treatment or rule)
     elif about.what == SCATTERED.what and WCStatus.LOC_PROT_ERR in statuses_of(

@@ -25,7 +25,7 @@ def with_own_faults(case: Case, profile: Profile) -> Case:
     """
     if any(isinstance(step, Mad | Command) for step in case.steps):
         return case.with_steps(
-            [replace(step, why="") if isinstance(step, Mad) else step for step in case.steps]
+            [replace(step, why="") if isinstance(step, Packet) else step for step in case.steps]
         )
     subjects = _scene(case, len(case.steps) - 1, profile).subjects
     return case.with_steps(

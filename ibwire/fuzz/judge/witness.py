@@ -168,6 +168,14 @@ def is_shown(
     return shown
 
 
+def is_spoken_against(
+    name: str, cases: Sequence[tuple[str, Case]], profile: Profile, other: Profile, replay: Replay
+) -> bool:
+    """Whether a target does in a witness of a choice what the reference without it does alone."""
+    own = [case for field_name, case in cases if field_name == name]
+    return any(_agrees(case, other, replay) and not _agrees(case, profile, replay) for case in own)
+
+
 def is_refuted(
     name: str, cases: Sequence[tuple[str, Case]], profile: Profile, other: Profile, replay: Replay
 ) -> bool:
@@ -232,12 +240,7 @@ def _together(
             choice
             for choice in changed(found.profile, other, open_choices)
             if _is_needed(case, choice, other, found.profile, replay)
-            and (
-                choice.allowed
-                or is_shown(
-                    choice.name, cases, other, with_values(other, found.profile, [choice]), replay
-                )
-            )
+            and _is_acceptable(choice, cases, other, found.profile, replay)
         ]
         both = with_values(found.profile, other, accepted)
         if accepted and _agrees(case, both, replay):
@@ -247,6 +250,22 @@ def _together(
                 found.shown[choice.name] = next(own, case)  # some show in other witnesses only
             return True
     return False
+
+
+def _is_acceptable(
+    choice: Choice,
+    cases: Sequence[tuple[str, Case]],
+    profile: Profile,
+    usual: Profile,
+    replay: Replay,
+) -> bool:
+    """Whether a choice may be taken over: if it is allowed, unless a witness of it shows the usual
+    thing, else if a witness shows it. profile, usual: the references with and without it.
+    """
+    other = with_values(profile, usual, [choice])
+    if choice.allowed:
+        return not is_spoken_against(choice.name, cases, profile, other, replay)
+    return is_shown(choice.name, cases, profile, other, replay)
 
 
 def _nature(case: Case, profile: Profile, replay: Replay) -> object:

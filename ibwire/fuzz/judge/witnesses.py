@@ -315,12 +315,29 @@ WITNESSES: Sequence[Witness] = (
         ),
     ),
     Witness(
+        "ack_timer_percent",
+        Connection(timeout=8),
+        (
+            Post(int(WROpcode.RDMA_WRITE), 8),
+            Wait(4194304001),
+        ),
+    ),
+    Witness(
         "rnr_timer_percent",
         Connection(timeout=0),
         (
             Post(int(WROpcode.RDMA_WRITE), 8),
             Packet(int(OpCode.RC_ACKNOWLEDGE), psn=("una", 0), fields={"aeth.syndrome": 0x34}),
             Wait(40960000001),  # four times as long as the wait
+        ),
+    ),
+    Witness(
+        "rnr_timer_percent",
+        Connection(timeout=0),
+        (
+            Post(int(WROpcode.RDMA_WRITE), 8),
+            Packet(int(OpCode.RC_ACKNOWLEDGE), psn=("una", 0), fields={"aeth.syndrome": 0x3A}),
+            Wait(327680000001),
         ),
     ),
     Witness(

@@ -583,7 +583,7 @@ class Emulation:
         return self._window
 
     def accepts_pkey(self, pkey: int) -> bool:
-        """Whether a packet with a P_Key is of the partition, and one of both is a full member."""
+        """Whether a packet with a P_Key is of the partition, and at least one end a full member."""
         own = PKEYS[self.connection.pkey_index]
         return not (pkey ^ own) & 0x7FFF and bool((pkey | own) & 0x8000)
 

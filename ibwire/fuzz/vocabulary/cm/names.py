@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from ibwire.fuzz.case import MESSAGES, Command, Mad, Packet, Step
 from ibwire.fuzz.judge.comparison import FATAL, Difference, Kind
+from ibwire.fuzz.judge.concurrency import both
 from ibwire.fuzz.judge.findings import bucket_of, first_verdicts, verdicts, wrong_fields
 from ibwire.fuzz.judge.naming import Name
 from ibwire.fuzz.targets.emulated_manager import BACKLOG, EVENT
@@ -325,7 +326,8 @@ def _rule(difference: Difference, step: Step, state: str) -> str:
         return f"IBA 12.6; {_PAGE}transaction"
     is_stale = isinstance(step, Mad) and step.message == "REQ" and _STALE in _treatment(difference)
     if any(part.endswith("rej") for part, _ in wrong) and not is_of_another:
-        return f"IBA 12.6.7{', 12.9' * is_stale}; {_PAGE}reject-reasons{_TEARDOWN * is_stale}"
+        reasons = f"IBA 12.6.7; {_PAGE}reject-reasons"
+        return both(reasons, f"IBA 12.9; {_PAGE}teardown") if is_stale else reasons
     if is_stale and not (isinstance(step, Mad) and _OF_SENDER & step.fields.keys()):
         # To a queue pair that a connection has.
         return f"IBA 12.9; {_PAGE}teardown"
@@ -351,7 +353,7 @@ def _rule(difference: Difference, step: Step, state: str) -> str:
     is_repeated = step.message == "REQ" and state != NOT_BEGUN
     is_repeated |= step.message == "REP" and state in _REPLIED
     if is_repeated and _OF_SENDER.issuperset(step.fields):  # or taken for a duplicate
-        return f"{_RESENDING}{_TEARDOWN * (_STALE in _treatment(difference))}"
+        return f"{_RESENDING}{_TEARDOWN if _STALE in _treatment(difference) else ''}"
     if step.message == "REJ" and difference.kind is Kind.EVENT:
         return _STATES
     return f"IBA 12.6, 12.9; {_PAGE}{_RULES[step.message]}"

@@ -100,12 +100,12 @@ def unequal_parts(expected: object, got: object) -> tuple[str, str]:
 
 
 def _number(value: int) -> str:
-    """A number; of long data the first eight bytes, and how many there are."""
+    """A number; of long data the first eight bytes behind leading zeros, and how many there are."""
     text = f"{value:#x}"
     if len(text) <= MAXIMUM_DIGITS:
         return text
     size = (value.bit_length() + 7) // 8
-    return f"{value >> 8 * (size - 8):#018x}... ({size} bytes)"
+    return f"{value >> 8 * (size - 8):#018x}... ({size} bytes behind leading zeros)"
 
 
 def _event_name(thing: object) -> str:
