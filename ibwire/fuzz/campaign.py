@@ -569,7 +569,7 @@ class Campaign:
         Of those that a deterministic target always shows in their witness, only the ones that
         it has shown.
         """
-        allowed = [choice for choice in self._choices if choice.allowed]
+        allowed = [each for each in self._choices if each.allowed and not each.is_measured]
         if self._testbed.is_deterministic:
             shown = self._open_names(self._witness_cases)
             allowed = [each for each in allowed if not each.is_always_shown or each.name in shown]
@@ -742,7 +742,7 @@ class Campaign:
         state = self.state
         if not self._choices:
             return state.profile, self.replay(case)
-        allowed = [choice for choice in self._choices if choice.allowed]
+        allowed = [each for each in self._choices if each.allowed and not each.is_measured]
         judged: list[tuple[Profile, Difference]] = []
         for taken in ({}, dict(case.choices)):
             start = profile_of(state.base, taken)

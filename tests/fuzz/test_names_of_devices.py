@@ -79,7 +79,7 @@ LATE_ACK_TIMER = Patch(
 LATE_RNR_TIMER = Patch(
     "rc/timers.py", "    return table if grain == 1", "    return table * 5 // 4 if grain == 1"
 )
-ODD_RNR_TIMER = replace(LATE_RNR_TIMER, new="    return table * 13 // 10 if grain == 1")
+ODD_RNR_TIMER = replace(LATE_RNR_TIMER, new="    return table * 133 // 100 if grain == 1")
 RNR_CODE_20_LATE = replace(
     LATE_RNR_TIMER, new="    return table * (1 + (code == 20)) if grain == 1"
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ibwire.fuzz.case import Case, CaseError, Connection, NeverConnects, RunsAway, Step
 from ibwire.fuzz.judge.choices import Choice
@@ -54,6 +54,9 @@ class Fingerprint:
     is_unlike: bool = False
     """Whether the target has differed from the reference in most witnesses."""
 
+
+_USUAL, _LONGEST = 100, 400
+"""Percent of a time as it should be, and as it may be."""
 
 ENOUGH = 2
 """Witnesses that differ in one way and that no choices explain, before others are not tried."""
@@ -199,7 +202,9 @@ def _singles(
     for name, case in cases:
         if name in found.shown or _agrees(case, found.profile, replay):
             continue
-        own = [choice for choice in choices if choice.name == name]
+        own = [
+            _measured(each, case, found.profile, replay) for each in choices if each.name == name
+        ]
         # The other witnesses of the choice, with other values, must not speak against it.
         right = [
             each
@@ -214,6 +219,24 @@ def _singles(
     return len(found.shown) > before
 
 
+def _measured(choice: Choice, case: Case, profile: Profile, replay: Replay) -> Choice:
+    """A choice; with the value that a target has in its witness, where that is measured."""
+    try:
+        difference = replay(case, profile) if choice.is_measured else None
+    except RunsAway:
+        return choice
+    if difference is None:
+        return choice
+    is_of_time = difference.kind is Kind.TIME
+    sides = (difference.expected, difference.got) if is_of_time else difference.times
+    due, sent = (next(iter(each), 0) for each in sides)
+    if not isinstance(due, int) or not isinstance(sent, int) or not due:
+        return choice
+    percent, rest = divmod(getattr(profile, choice.name) * sent, due)
+    is_allowed = not rest and _USUAL < percent <= _LONGEST
+    return replace(choice, values=(percent,)) if is_allowed else choice
+
+
 def _together(
     found: Fingerprint,
     cases: Sequence[tuple[str, Case]],
@@ -226,7 +249,8 @@ def _together(
     """
     differs = [name for name, case in cases if not _agrees(case, found.profile, replay)]
     hidden = set() if found.is_unlike else {name for name, _ in cases}.difference(differs)
-    open_choices = [each for each in choices if each.name not in hidden | found.shown.keys()]
+    left_out = hidden | found.shown.keys() | {each.name for each in choices if each.is_measured}
+    open_choices = [each for each in choices if each.name not in left_out]
     in_vain: Counter[object] = Counter()
     for _, case in cases:
         nature = _nature(case, found.profile, replay)
