@@ -588,5 +588,7 @@ _RIGHT = {
     Operation.ATOMIC_WRITE: About(
         "a right ATOMIC WRITE", f"IBA A19; {_TRANSPORT}atomic-write", is_wrong=False
     ),
-    Operation.FLUSH: About("a FLUSH", f"IBA A19; {_TRANSPORT}flush-operation", is_wrong=False),
+    Operation.FLUSH: About(
+        "a right FLUSH", f"IBA A19; {_TRANSPORT}flush-operation", is_wrong=False
+    ),
 }

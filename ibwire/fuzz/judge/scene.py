@@ -52,6 +52,7 @@ from ibwire.fuzz.targets.emulated_device import (
 )
 from ibwire.fuzz.vocabulary.binding import Binding, emulated_binding
 from ibwire.fuzz.vocabulary.queue_pair.encoding import number_of
+from ibwire.rc.plan import PLANS
 from ibwire.rc.profile import Profile
 from ibwire.rc.work import WCStatus, WROpcode
 from ibwire_layers import syndrome as aeth
@@ -231,11 +232,13 @@ class Scene:
         is_response = info is not None and info.is_response
         if self.connection.sges > 1 and info is not None and not is_response:
             return "receives"
-        posts = [each for each, _ in self.subjects if isinstance(each, Post)]
-        if not any(each.sges > 1 for each in posts):
+        lists = [each for each, _ in self.subjects if isinstance(each, Post) and each.sges > 1]
+        if not lists:
             return ""
         is_stored = isinstance(self.step, Packet) and stores_response(self.step)
-        return "responses" if is_stored else "requests"
+        if is_stored and any(PLANS[WROpcode(each.opcode)].is_answered for each in lists):
+            return "responses"
+        return "requests"
 
     @property
     def earlier_completion(self) -> Difference | None:
