@@ -146,6 +146,54 @@ class Identifications:
             elif moved[at]:
                 sender._high, sender.counts = last[at], True
 
+    @classmethod
+    def newest_gaps(
+        cls,
+        senders: Sequence[Self],
+        before: Sequence[int],
+        ip_id: npt.NDArray[np.int32],
+        ends: Index,
+    ) -> Index:
+        """(senders,) the newest packet of each before which it may have sent another one.
+
+        It is a place in `ip_id`, -1 where it sent nothing else for certain. The packets are those
+        of `note_many`, to be called after this; `before` has the identification of the packet
+        before them, -1 where there is none.
+        """
+        gaps = np.full(len(senders), -1, np.int64)
+        have = np.flatnonzero(np.diff(ends))
+        if not len(have):
+            return gaps
+        starts, last = ends[have], ends[have + 1] - 1
+        older = np.array(before, np.int64)[have]
+        step = steps(ip_id.astype(np.int64), 0)
+        step[starts] = ip_id[starts] - older
+        step &= 0xFFFF
+        is_next = (step == 1) & (ip_id >= 0)
+        is_next[starts] &= older >= 0
+        newest = np.maximum.reduceat(np.where(is_next, -1, np.arange(len(ip_id))), starts)
+        jumps = np.maximum.reduceat(step, starts) >= MOST_STEPS
+        for at in np.flatnonzero(newest != last).tolist():
+            sender = senders[have[at]]
+            if jumps[at] or not sender.counts:
+                newest[at] = sender._newest_gap(is_next, ip_id, range(starts[at], last[at] + 1))
+        gaps[have] = newest
+        return gaps
+
+    def _newest_gap(
+        self, is_next: npt.NDArray[np.bool_], ip_id: npt.NDArray[np.int32], places: range
+    ) -> int:
+        """The newest place before which it may have sent another packet, -1 for none."""
+        noted = Identifications()
+        noted._high, noted.counts = self._high, self.counts
+        gap = -1
+        for place in places:
+            if not (noted.counts and is_next[place]):
+                gap = place
+            if ip_id[place] >= 0:
+                noted._note(int(ip_id[place]))
+        return gap
+
     def _note(self, ip_id: int) -> None:
         step = (ip_id - self._high) & 0xFFFF
         if self._high < 0 or MOST_STEPS <= step <= 0x10000 - MOST_STEPS:

@@ -14,6 +14,7 @@ from ibwire.rules.findings import Rule, Severity
 from ibwire.rules.history import (
     ACKNOWLEDGES,
     ConnectionCheck,
+    Identifications,
     RequestHistory,
     Violation,
     distance,
@@ -390,10 +391,19 @@ class Kind(ConnectionCheck):
 
     @classmethod
     def run(cls, checks: Sequence[Self], run: Regular) -> None:
-        """Remember the last responses."""
-        for check, response in zip(checks, run.last_responses, strict=True):
+        """Remember the last responses, and the last ones before which one may be missing."""
+        gaps = Identifications.newest_gaps(
+            [each.history.answer_ids for each in checks],
+            [-1 if each._before is None else each._before.ip_id for each in checks],
+            run.rows.ip_id[run.responses],
+            run.answer_starts,
+        )
+        after = iter(run.packets(run.responses[gaps[gaps >= 0]]))
+        for check, gap, response in zip(checks, gaps.tolist(), run.last_responses, strict=True):
+            if gap >= 0:
+                check._since = next(after)
             if response is not None:
-                check._before = check._since = response
+                check._before = response
 
     def _is_first(self, request: TransportPacket) -> bool:
         """Whether it is the first response to its request for certain."""
