@@ -13,7 +13,7 @@ from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.concurrency import DUPLICATE_RULES
 from ibwire.fuzz.judge.effects import GAP_NAK, OF_FIELD, Effect, parsed
 from ibwire.fuzz.judge.findings import PARTS_OF_COMPLETION, first_verdicts, part_of
-from ibwire.fuzz.judge.request_names import UC_BEGINNINGS
+from ibwire.fuzz.judge.request_names import NOT_READY, UC_BEGINNINGS
 from ibwire.fuzz.judge.scene import RNR_WAIT, Scene, stores_response
 from ibwire.fuzz.judge.subject import About
 from ibwire.rc.work import WCOpcode, WCStatus
@@ -32,6 +32,8 @@ class Cause:
 
 def cause_of(scene: Scene, effect: Effect, about: About) -> Cause:
     """What a difference has in common with others of one cause, beside what it is about."""
+    if effect.group == "imm_data flags":
+        return Cause(("immediate data that a completion lacks",))
     if scene.difference.kind is Kind.COMPLETION and effect.group in _OF_COMPLETION:
         if about.is_wrong or about in UC_BEGINNINGS:
             return Cause()  # a part of a message may be missing
@@ -128,6 +130,8 @@ def _of_answer(scene: Scene, effect: Effect, about: About) -> Cause:
     answer, _ = first_verdicts(scene.difference)
     is_first = len(scene.subjects) == 1
     wider = [always] if always else []
+    if field == "aeth.msn" and any(each.what == NOT_READY.what for _, each in scene.subjects[:-1]):
+        return Cause(("the MSN behind a request without a receive request",), tuple(wider))
     if not is_first and field == "aeth.msn":
         wider.append(f"a right packet: {field}")  # it was counted wrongly before
     if answer.startswith("NAK") and answer != GAP_NAK:

@@ -167,7 +167,8 @@ def _name_of(last: Step, case: Case, scene: Scene, trials: Trials) -> Name:
     if difference.kind is Kind.CRASH:
         return _of_crash(text, about, effect, scene)
     abouts = [each for _, each in scene.subjects]
-    if cause := single_cause(trials, abouts):
+    # Credits that are counted otherwise look like many other things.
+    if effect.group != "credits" and (cause := single_cause(trials, abouts)):
         text = f"{_described(step, scene.about)}{cause.after}: {effect.text}{cause.as_if}"
         return Name(text, cause.rule, cause.group)
     ignored, part = ignored_response(trials), partly_taken(trials, abouts)
