@@ -169,7 +169,7 @@ class Identifications:
         step = steps(ip_id.astype(np.int64), 0)
         step[starts] = ip_id[starts] - older
         step &= 0xFFFF
-        is_next = (step == 1) & (ip_id >= 0)
+        is_next = step == 1
         is_next[starts] &= older >= 0
         newest = np.maximum.reduceat(np.where(is_next, -1, np.arange(len(ip_id))), starts)
         jumps = np.maximum.reduceat(step, starts) >= MOST_STEPS
