@@ -8,13 +8,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ibwire.fuzz.case import Packet, Step
+from ibwire.fuzz.case import Packet, Step, Wait
 from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.concurrency import DUPLICATE_RULES
-from ibwire.fuzz.judge.effects import GAP_NAK, OF_FIELD, Effect, parsed
+from ibwire.fuzz.judge.effects import (
+    ANOTHER_ORDER,
+    GAP_NAK,
+    OF_FIELD,
+    RNR_RETRY,
+    Effect,
+    parsed,
+    statuses_of,
+)
 from ibwire.fuzz.judge.findings import PARTS_OF_COMPLETION, first_verdicts, part_of
+from ibwire.fuzz.judge.partial_ack import GROUP as PART_OF_ACK
 from ibwire.fuzz.judge.request_names import NOT_READY, UC_BEGINNINGS
+from ibwire.fuzz.judge.response_names import INSIDE_MESSAGE
 from ibwire.fuzz.judge.scene import RNR_WAIT, Scene, stores_response
+from ibwire.fuzz.judge.sending import retransmits_otherwise
 from ibwire.fuzz.judge.subject import About
 from ibwire.rc.work import WCOpcode, WCStatus
 from ibwire_layers.opcodes import INFO, Operation
@@ -180,10 +191,67 @@ def _operation(step: Step) -> str:
     return _KINDS.get(info.operation, info.operation.name)
 
 
+def common_causes(scene: Scene, effect: Effect, ignored: About | None) -> tuple[str, ...]:
+    """What a difference has in common with others at whatever packets they show.
+
+    ignored: what a response is about without which a right device would do the same.
+    """
+    causes = []
+    if (
+        scene.service == "UC"
+        and _is_lost(scene)
+        and any(each in UC_BEGINNINGS for _, each in scene.subjects)
+    ):
+        causes.append("messages of UC behind a gap, and what follows them")
+    if ignored is not None and ignored.what.endswith(INSIDE_MESSAGE):
+        causes.append(PART_OF_ACK)
+    if scene.about.implies_nak and not scene.difference.got:
+        causes.append(_NO_IMPLIED_NAK)
+    if isinstance(scene.step, Wait) and retransmits_otherwise(scene.difference, scene):
+        causes.append("what a timeout retransmits")
+    if effect.group == ANOTHER_ORDER and scene.difference.kind is Kind.ANSWER:
+        causes.append("responses in another order")
+    if effect.rule == RNR_RETRY:
+        causes.append(f"RNR retries: {effect.group}")
+    sges = scene.sges_in_use
+    if sges and effect.group in ("data", "memory"):
+        causes.append(f"other bytes with several SGEs of {sges}")
+    elif sges and _shows_error(scene, effect):
+        causes.append(f"an error with several SGEs of {sges}")
+    return tuple(causes)
+
+
+def _is_lost(scene: Scene) -> bool:
+    """Whether a right message or a part of it is dropped."""
+    if scene.about.is_wrong:
+        return False
+    is_missing = scene.difference.kind is Kind.COMPLETION and not scene.difference.got
+    return is_missing or scene.is_dropped
+
+
+def lacks_gathered(scene: Scene, effect: Effect) -> bool:
+    """Whether data of a request of several SGEs are wrong or missing in what is sent later."""
+    return scene.sges_in_use == "requests" and effect.group in ("data", "no answer")
+
+
+def _shows_error(scene: Scene, effect: Effect) -> bool:
+    """Whether a device that should go on is silent, or reports an error."""
+    if effect.group in ("no answer", "no completion", "another NAK") or effect.nak:
+        return True
+    return WCStatus.LOC_PROT_ERR in statuses_of(scene.difference.got)
+
+
+def not_taken(about: About) -> str:
+    """What all have in common that comes of a response which the device does not take."""
+    return _NO_IMPLIED_NAK if about.implies_nak else f"{about.what}: not taken"
+
+
 _KINDS = dict.fromkeys((Operation.COMPARE_SWAP, Operation.FETCH_ADD), "atomics")
 
 _OPCODE = 3
 """Index of the opcode in a completion."""
+
+_NO_IMPLIED_NAK = "an implied NAK: not taken"
 
 AFTER_RNR_WAIT = "what is retransmitted after the wait of an RNR NAK"
 

@@ -11,21 +11,31 @@ from dataclasses import dataclass, field, replace
 
 from ibwire.fuzz.case import (
     Case,
-    Connect,
-    Connection,
     Packet,
-    Pause,
     Post,
-    Receive,
     Step,
     Wait,
-    packet_text,
 )
 from ibwire.fuzz.judge.attributes import group_of, group_of_long
-from ibwire.fuzz.judge.causes import AFTER_RNR_WAIT, cause_of, changed_number
+from ibwire.fuzz.judge.broken_rule import (
+    ATOMICS,
+    PARTIAL,
+    RESPONSES,
+    completes_too_much,
+    rule_of_field,
+    rule_of_held,
+    rule_of_right,
+)
+from ibwire.fuzz.judge.causes import (
+    AFTER_RNR_WAIT,
+    cause_of,
+    changed_number,
+    common_causes,
+    lacks_gathered,
+    not_taken,
+)
 from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.concurrency import (
-    ACK_DUE,
     BROKEN,
     DUPLICATE_ATOMIC,
     DUPLICATE_RULES,
@@ -49,24 +59,18 @@ from ibwire.fuzz.judge.effects import (
     RNR_RETRY,
     RNR_TIMER,
     SRQ_LIMIT,
-    STATUS,
     Effect,
     effect_of,
-    extra_frame,
     first_frame,
     missing_frame,
     parsed,
-    place_of_time,
     statuses_of,
-    timing_text,
 )
 from ibwire.fuzz.judge.ignored_response import ignored_response
-from ibwire.fuzz.judge.partial_ack import GROUP as PART_OF_ACK
 from ibwire.fuzz.judge.request_names import (
     AFTER_ERROR,
     ERROR,
     FULL,
-    INVALIDATE,
     NOT_READY,
     RESERVED_OPCODE,
     RIGHT_SEND,
@@ -77,19 +81,26 @@ from ibwire.fuzz.judge.request_names import (
     WRAP,
     rule_of_operation,
 )
-from ibwire.fuzz.judge.response_names import INSIDE_MESSAGE, SCATTERED
+from ibwire.fuzz.judge.response_names import SCATTERED
 from ibwire.fuzz.judge.scene import (
     ACK_WAIT,
-    ENOUGH,
     FENCE,
     RNR_WAIT,
-    STEPS,
     TIME,
     WRONG_LKEY,
     Scene,
 )
+from ibwire.fuzz.judge.sending import (
+    begins_right,
+    lacks_new,
+    lacks_retry,
+    lacks_rnr_retry,
+    may_send,
+    sends_nothing_new,
+    sends_too_much,
+    timed,
+)
 from ibwire.fuzz.judge.setting import (
-    AT_WRAP,
     ORDER,
     PKEY,
     REARMED,
@@ -101,13 +112,13 @@ from ibwire.fuzz.judge.setting import (
 from ibwire.fuzz.judge.single_cause import partly_taken, single_cause
 from ibwire.fuzz.judge.subject import SGE_LIST, About
 from ibwire.fuzz.judge.variants import Trials
+from ibwire.fuzz.judge.wording import described, said_before, step_text
 from ibwire.fuzz.targets.emulated_device import (
-    SENDS,
     Emulation,
 )
 from ibwire.rc.profile import Profile
-from ibwire.rc.work import WCStatus, WROpcode
-from ibwire_layers.opcodes import INFO, Operation, Position
+from ibwire.rc.work import WCStatus
+from ibwire_layers.opcodes import INFO, Operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,21 +169,21 @@ def _name_of(last: Step, case: Case, scene: Scene, trials: Trials) -> Name:
         about = RIGHT_SEND  # where its bytes go is no matter of its size
     about = across_wrap(scene, about)
     if isinstance(step, Wait):
-        if about is RNR_WAIT and _begins_right(difference):
+        if about is RNR_WAIT and begins_right(difference):
             about = ACK_WAIT  # which begins when the request is sent again
-        effect = _timed(about, effect, scene)
-    text = _described(step, about)
+        effect = timed(about, effect, scene)
+    text = described(step, about)
     if about is scene.about and (earlier := _wrongly_answered(scene, effect)) is not None:
-        text = f"{earlier} with {_step_text(step)} behind it"
+        text = f"{earlier} with {step_text(step)} behind it"
     if difference.kind is Kind.CRASH:
         return _of_crash(text, about, effect, scene)
     abouts = [each for _, each in scene.subjects]
     # Credits that are counted otherwise look like many other things.
     if effect.group != "credits" and (cause := single_cause(trials, abouts)):
-        text = f"{_described(step, scene.about)}{cause.after}: {effect.text}{cause.as_if}"
+        text = f"{described(step, scene.about)}{cause.after}: {effect.text}{cause.as_if}"
         return Name(text, cause.rule, cause.group)
     ignored, part = ignored_response(trials), partly_taken(trials, abouts)
-    if part is not None and ignored is None and not _is_of_implied_nak(about):
+    if part is not None and ignored is None and not about.implies_nak:
         text = f"{text}: {effect.text}{part.as_if}"
         if about.rule == ORDER:
             return Name(text, ORDER, f"{part.group} at the PSN wrap", causes=(_OWN_WRAP,))
@@ -182,74 +193,10 @@ def _name_of(last: Step, case: Case, scene: Scene, trials: Trials) -> Name:
     wider = (part.group,) if part is not None else group_of_long(case, name.rule)
     if name.rule == RETRY_COUNT:
         wider = (*wider, group_of("retry_cnt"))
-    if isinstance(step, Packet) and _lacks_gathered(scene, effect):
+    if isinstance(step, Packet) and lacks_gathered(scene, effect):
         name = replace(name, rule=SGE_LIST)
-    causes = _common_causes(scene, effect, abouts[ignored] if ignored is not None else None)
+    causes = common_causes(scene, effect, abouts[ignored] if ignored is not None else None)
     return replace(name, causes=(*name.causes, *causes), wider=(*name.wider, *wider))
-
-
-def _common_causes(scene: Scene, effect: Effect, ignored: About | None) -> tuple[str, ...]:
-    """What a difference has in common with others at whatever packets they show.
-
-    ignored: what a response is about without which a right device would do the same.
-    """
-    causes = []
-    if (
-        scene.service == "UC"
-        and _is_lost(scene)
-        and any(each in UC_BEGINNINGS for _, each in scene.subjects)
-    ):
-        causes.append("messages of UC behind a gap, and what follows them")
-    if ignored is not None and ignored.what.endswith(INSIDE_MESSAGE):
-        causes.append(PART_OF_ACK)
-    if _is_of_implied_nak(scene.about) and not scene.difference.got:
-        causes.append(_NO_IMPLIED_NAK)
-    if isinstance(scene.step, Wait) and _retransmits_otherwise(scene.difference, scene):
-        causes.append("what a timeout retransmits")
-    if effect.group == ANOTHER_ORDER and scene.difference.kind is Kind.ANSWER:
-        causes.append("responses in another order")
-    if effect.rule == RNR_RETRY:
-        causes.append(f"RNR retries: {effect.group}")
-    sges = scene.sges_in_use
-    if sges and effect.group in ("data", "memory"):
-        causes.append(f"other bytes with several SGEs of {sges}")
-    elif sges and _shows_error(scene, effect):
-        causes.append(f"an error with several SGEs of {sges}")
-    return tuple(causes)
-
-
-def _is_lost(scene: Scene) -> bool:
-    """Whether a right message or a part of it is dropped."""
-    if scene.about.is_wrong:
-        return False
-    is_missing = scene.difference.kind is Kind.COMPLETION and not scene.difference.got
-    return is_missing or scene.is_dropped
-
-
-def _lacks_gathered(scene: Scene, effect: Effect) -> bool:
-    """Whether data of a request of several SGEs are wrong or missing in what is sent later."""
-    return scene.sges_in_use == "requests" and effect.group in ("data", "no answer")
-
-
-def _retransmits_otherwise(difference: Difference, scene: Scene) -> bool:
-    """Whether other packets are retransmitted than should be after a timeout."""
-    is_answer = difference.kind is Kind.ANSWER and difference.expected and difference.got
-    if not is_answer or scene.about is RNR_WAIT:
-        return False
-    sides = difference.expected[0], difference.got[0]
-    return all(isinstance(each, bytes) and scene.is_sent_before(each) for each in sides)
-
-
-def _is_of_implied_nak(about: About) -> bool:
-    """Whether a packet is a response from which follows that another one is lost."""
-    return "#implied-nak" in about.rule + about.treatment
-
-
-def _shows_error(scene: Scene, effect: Effect) -> bool:
-    """Whether a device that should go on is silent, or reports an error."""
-    if effect.group in ("no answer", "no completion", "another NAK") or effect.nak:
-        return True
-    return WCStatus.LOC_PROT_ERR in statuses_of(scene.difference.got)
 
 
 def _wrongly_answered(scene: Scene, effect: Effect) -> str | None:
@@ -259,7 +206,7 @@ def _wrongly_answered(scene: Scene, effect: Effect) -> str | None:
         return None
     if not scene.is_about_earlier(frame):
         return None
-    return _described(held, scene.subjects[-2][1])
+    return described(held, scene.subjects[-2][1])
 
 
 def _of_several_causes(
@@ -282,11 +229,11 @@ def _of_several_causes(
             return Name(text, both(response.rule, TIME.rule), group, (f"{about.what}: no answer",))
         rule = both(RNR_WAIT.rule, response.rule)
         return Name(text, rule, group, causes=(AFTER_RNR_WAIT,))
-    if _lacks_retry(scene, effect):
+    if lacks_retry(scene, effect):
         group, cause = f"{about.what}: retries", f"retries: {effect.group}"
         return Name(f"{text}: {effect.text}", RETRY_COUNT, group, causes=(cause,))
-    if _lacks_rnr_retry(scene, effect):
-        text = f"{_step_text(step)} ({RNR_WAIT.what})"
+    if lacks_rnr_retry(scene, effect):
+        text = f"{step_text(step)} ({RNR_WAIT.what})"
         return Name(f"{text}: {effect.text}", RNR_RETRY, "RNR retries")
     missing = missing_frame(scene.difference)
     if missing is not None and scene.rnr_naks_as_retries and scene.is_sent_before(missing):
@@ -294,10 +241,10 @@ def _of_several_causes(
         return Name(text, both(RNR_RETRY, RETRY_COUNT), "RNR NAKs that count as other retries")
     if about.is_wrong and scene.sends_after_its_end:
         return Name(f"{text}: {effect.text}", AFTER_ERROR.rule, ERROR)
-    if _may_send(step) and scene.takes_credits_back:
+    if may_send(step) and scene.takes_credits_back:
         text = f"{text} after {_FEWER_CREDITS.what}" if isinstance(step, Post) else text
         return Name(f"{text}: {effect.text}", _FEWER_CREDITS.rule, _FEWER_CREDITS.group)
-    if about.is_wrong and scene.limit_of_requests == FENCE and _lacks_new(scene):
+    if about.is_wrong and scene.limit_of_requests == FENCE and lacks_new(scene):
         return Name(f"{text}: {effect.text}", FENCE, _HELD_BACK)  # whatever else it may send
     if ignored is not None and _is_earlier(ignored, scene):
         return _of_ignored(text, effect, scene, ignored)
@@ -310,7 +257,7 @@ def _of_several_causes(
         name = replace(name, rule=both(name.rule, effect.other_field))
     if ignored != len(scene.subjects) - 1 or count:
         return name
-    return replace(name, causes=(*name.causes, _not_taken(about)))
+    return replace(name, causes=(*name.causes, not_taken(about)))
 
 
 def _with_queue(rule: str, about: About, effect: Effect, scene: Scene) -> str:
@@ -364,7 +311,7 @@ def _of_step(text: str, about: About, effect: Effect, scene: Scene) -> Name:
     if ignored is not None:
         # A right device does nothing because of it: whatever comes of it has one cause.
         group = ignored.group or f"after {ignored.what}: {effect.group}"
-        name = Name(f"{text} after {_said_before(ignored)}: {effect.text}", ignored.rule, group)
+        name = Name(f"{text} after {said_before(ignored)}: {effect.text}", ignored.rule, group)
         return _with_cause(name, scene, effect, about)
     if effect.group == OF_ANOTHER:
         return Name(f"{text}: {effect.text}", effect.rule, effect.group)
@@ -384,12 +331,8 @@ def _of_ignored(text: str, effect: Effect, scene: Scene, place: int) -> Name:
     step, about = scene.subjects[place]
     about = across_wrap(scene, about, step)
     causes = (_OWN_WRAP,) if about.rule == ORDER else ()
-    text = f"{text}: {effect.text}, as if {_step_text(step)} ({about.what}) had not come"
-    return Name(text, about.rule, _not_taken(about), causes=causes)
-
-
-def _not_taken(about: About) -> str:
-    return _NO_IMPLIED_NAK if _is_of_implied_nak(about) else f"{about.what}: not taken"
+    text = f"{text}: {effect.text}, as if {step_text(step)} ({about.what}) had not come"
+    return Name(text, about.rule, not_taken(about), causes=causes)
 
 
 def _with_cause(name: Name, scene: Scene, effect: Effect, about: About) -> Name:
@@ -407,41 +350,6 @@ def _with_cause(name: Name, scene: Scene, effect: Effect, about: About) -> Name:
     return replace(name, causes=causes, wider=wider)
 
 
-def _said_before(about: About) -> str:
-    """What an earlier packet was about, behind `after`."""
-    is_refused = about.what == NOT_READY.what
-    return "a request without a receive request" if is_refused else about.what
-
-
-def _lacks_retry(scene: Scene, effect: Effect) -> bool:
-    """Whether a retransmission is missing, or one too many, where a case needs their limit."""
-    is_limited = scene.connection.retry_cnt not in (0, 7)
-    extra = extra_frame(scene.difference)
-    if is_limited and extra is not None and isinstance(scene.step, Packet):
-        return scene.is_sent_before(extra)
-    missing = missing_frame(scene.difference)
-    if missing is None or effect.group != "no answer":
-        return False
-    is_limited |= scene.uses_all_retries
-    if isinstance(scene.step, Wait):  # one or two are enough where the timer is at fault
-        is_limited |= scene.retransmissions(missing) > ENOUGH
-        return is_limited and scene.is_sent_before(missing)
-    if not is_limited or not isinstance(scene.step, Packet):
-        return False
-    # One that has given up does not acknowledge, either.
-    due = [missing] if scene.difference.got else scene.difference.expected
-    return any(scene.is_sent_before(each) for each in due if isinstance(each, bytes))
-
-
-def _lacks_rnr_retry(scene: Scene, effect: Effect) -> bool:
-    """Whether the request of an RNR NAK is not retransmitted where a case needs a limit of that."""
-    missing = missing_frame(scene.difference)
-    if missing is None or effect.group != "no answer" or not isinstance(scene.step, Wait):
-        return False
-    is_limited = scene.connection.rnr_retry not in (0, 7)
-    return is_limited and scene.has_rnr_nak and scene.is_sent_before(missing)
-
-
 def _of_wrong(text: str, about: About, effect: Effect, scene: Scene) -> Name:
     """The name for a packet with a fault, which the specification allows one treatment of."""
     rule, group = about.rule, effect.group
@@ -449,7 +357,7 @@ def _of_wrong(text: str, about: About, effect: Effect, scene: Scene) -> Name:
         return Name(f"{text}: {effect.text}", effect.rule, group)
     silencing = scene.repeated_fault if group == "no answer" else None
     if silencing is not None and silencing.rule != rule:
-        text = f"{text} after {_said_before(silencing)}"
+        text = f"{text} after {said_before(silencing)}"
         return Name(f"{text}: {effect.text}", silencing.rule, f"after {silencing.what}: {group}")
     if effect.is_executed:
         group = "executed"
@@ -461,7 +369,7 @@ def _of_wrong(text: str, about: About, effect: Effect, scene: Scene) -> Name:
         if about.rule in DUPLICATE_RULES and uses_receive and is_alone:
             rule = DUPLICATES
         elif rule not in _FIELDS_OF_RULE.get(group, ()):
-            rule = _rule_of_field(effect, scene)
+            rule = rule_of_field(effect, scene)
     if effect.rule in (SOLICITED, RNR_TIMER):
         rule = effect.rule
     elif group == ANOTHER_ORDER:
@@ -472,8 +380,8 @@ def _of_wrong(text: str, about: About, effect: Effect, scene: Scene) -> Name:
         scene.difference.got
     ):
         rule = both(WRONG_LKEY.rule, rule)
-    elif _completes_too_much(scene):
-        rule = _PARTIAL
+    elif completes_too_much(scene):
+        rule = PARTIAL
     elif about.treatment and _is_noticed(effect, scene):
         rule = about.treatment
     elif about.rule.endswith("#opcode-sequence"):
@@ -482,9 +390,9 @@ def _of_wrong(text: str, about: About, effect: Effect, scene: Scene) -> Name:
         # behind a packet that was refused is at fault, without which it would show nothing.
         is_left = scene.service == "UC" or (before is NOT_READY and scene.is_short)
         if is_left and before is not None and before.is_wrong and before.rule != about.rule:
-            text, rule = f"{text} after {_said_before(before)}", before.rule
+            text, rule = f"{text} after {said_before(before)}", before.rule
     elif about is scene.about and scene.is_short and scene.before is NOT_READY:
-        text, rule = f"{text} after {_said_before(NOT_READY)}", NOT_READY.rule
+        text, rule = f"{text} after {said_before(NOT_READY)}", NOT_READY.rule
     is_late = about.rule.endswith("#opcode-sequence") and effect.text.startswith(_LATER_NAKS)
     wider = (f"{about.what}: executed",) if is_late else ()
     group = "another answer" if group == "payload" and about.rule in DUPLICATE_RULES else group
@@ -495,28 +403,28 @@ def _of_wrong(text: str, about: About, effect: Effect, scene: Scene) -> Name:
 def _of_right(text: str, about: About, effect: Effect, scene: Scene) -> Name:
     """The name for a packet or request without a fault, which may follow one that has."""
     step = scene.step
-    what, rule = about.what, _rule_of_right(about, effect, scene)
+    what, rule = about.what, rule_of_right(about, effect, scene)
     what = UC_BEGINS.what if about in UC_BEGINNINGS else what  # one cause, whatever its PSN is
     wider: tuple[str, ...] = ()
     is_of_any = effect.is_of_any or effect.group in OF_FIELD
     if is_of_any and isinstance(step, Packet | Post):
         what = "a right packet"  # of any operation
-    limit = scene.limit_of_requests if _may_send(step) else ""
+    limit = scene.limit_of_requests if may_send(step) else ""
     is_of_field = effect.group in OF_FIELD and about.rule != ORDER
     if isinstance(step, Post) and about.what and not is_of_field:
         rule = about.rule
     elif isinstance(step, Post) and about.rule == SGE_LIST:
         rule = both(about.rule, rule)
-    elif limit == FENCE and _lacks_new(scene):
+    elif limit == FENCE and lacks_new(scene):
         return Name(f"{text}: {effect.text}", FENCE, _HELD_BACK)
-    elif about.rule == ORDER and _sends_nothing_new(scene):
+    elif about.rule == ORDER and sends_nothing_new(scene):
         rule = ORDER  # whatever holds back what should follow
-    elif limit and (_sends_nothing_new(scene) or _sends_too_much(scene)):
+    elif limit and (sends_nothing_new(scene) or sends_too_much(scene)):
         rule = limit
         what = f"{what}, {rule.partition('#')[2]}".removeprefix(", ")
-    elif isinstance(step, Post) and _sends_nothing_new(scene):
+    elif isinstance(step, Post) and sends_nothing_new(scene):
         rule = ELSEWHERE.rule
-    ignores_credits = _may_send(step) and limit != FENCE and scene.ignores_credits
+    ignores_credits = may_send(step) and limit != FENCE and scene.ignores_credits
     if ignores_credits and not scene.has_wrong:
         text = f"{text} after {_IGNORED_CREDITS.what}" if isinstance(step, Post) else text
         return Name(f"{text}: {effect.text}", _IGNORED_CREDITS.rule, _IGNORED_CREDITS.group)
@@ -528,14 +436,14 @@ def _of_right(text: str, about: About, effect: Effect, scene: Scene) -> Name:
     is_counted = effect.rule in (RNR_RETRY, RETRY_COUNT)
     if before is not None and about not in UNUSUAL.values() and not is_counted:
         wider = (f"{what}: {effect.group}",)
-        text, rule = f"{text} after {_said_before(before)}", before.rule
+        text, rule = f"{text} after {said_before(before)}", before.rule
         what = f"after {before.what}"
         if before.group == WRAP:
             return Name(f"{text}: {effect.text}", rule, WRAP)
         if about.rule == ORDER:
             rule = ORDER
         elif scene.is_wrong_elsewhere and effect.group in OF_FIELD:
-            rule = both(_rule_of_right(about, effect, scene), ELSEWHERE.rule)
+            rule = both(rule_of_right(about, effect, scene), ELSEWHERE.rule)
         elif scene.breaks_another_pair:
             rule = ELSEWHERE.rule
         elif not scene.is_reliable:
@@ -547,7 +455,7 @@ def _of_right(text: str, about: About, effect: Effect, scene: Scene) -> Name:
     # Whether an ACK is due beside makes no other finding, nor whether memory shows or is read.
     group = "refused" if effect.nak and effect.group == "an answer" else effect.group
     group = "memory" if group == "data" and _writes(step) else group
-    causes = (_HELD_BACK,) if rule == FENCE and _lacks_new(scene) else ()
+    causes = (_HELD_BACK,) if rule == FENCE and lacks_new(scene) else ()
     if rule.endswith("#limited-message"):
         causes = ("packets of the message that may begin without credits",)
     return Name(f"{text}: {effect.text}", rule, f"{what}: {group}", wider, causes)
@@ -555,14 +463,14 @@ def _of_right(text: str, about: About, effect: Effect, scene: Scene) -> Name:
 
 def _of_stored(text: str, about: About, effect: Effect, scene: Scene) -> Name | None:
     """The name where the last step shows what a packet before it has stored, if it does."""
-    rule, storing = _stored_by_held(scene), scene.held
+    rule, storing = rule_of_held(scene), scene.held
     if not rule:
         storing = scene.storing
         if storing is None:
             return None
         is_read = INFO[storing.opcode].operation is Operation.READ_RESPONSE
-        rule = _RESPONSES if is_read else _ATOMICS
-    text = f"{text} after {_step_text(storing or scene.step)}"
+        rule = RESPONSES if is_read else ATOMICS
+    text = f"{text} after {step_text(storing or scene.step)}"
     cause = cause_of(scene, effect, about)
     return Name(f"{text}: {effect.text}", rule, _SHOWN_MEMORY, causes=cause.own)
 
@@ -594,151 +502,6 @@ def _is_noticed(effect: Effect, scene: Scene) -> bool:
     return effect.group == "another NAK"
 
 
-def _rule_of_right(about: About, effect: Effect, scene: Scene) -> str:
-    """The rule for what goes wrong at a packet or request without a fault."""
-    if scene.is_retransmission and effect.group in (*OF_FIELD, "data", "payload"):
-        return _rule_of_field(effect, scene)
-    if effect.group in OF_FIELD:
-        return _rule_of_field(effect, scene) or about.rule
-    if not scene.is_reliable:
-        return _rule_of_service(about, effect, scene)
-    if about.rule == ORDER or scene.repeats_invalidate:
-        return about.rule
-    if effect.group == "an answer" and scene.is_of_limited_message:
-        return _LIMITED
-    if about.rule == INVALIDATE.rule and _has_failed(scene.difference):
-        return about.rule
-    if _completes_too_much(scene):
-        return _PARTIAL
-    if about.rule.endswith("#ack-coalescing") and effect.rule == STATUS:
-        return both(about.rule, effect.rule)
-    if effect.rule:
-        return effect.rule
-    if not isinstance(scene.step, Packet):
-        return about.rule
-    info = INFO.get(scene.step.opcode)
-    operation = None if info is None else info.operation
-    if effect.group in _BYTES and operation is Operation.ATOMIC_ACKNOWLEDGE:
-        return f"IBA 9.4.5; {_TRANSPORT}atomics"
-    if about.rule not in _RULES_OF_RIGHT:
-        return about.rule
-    if effect.nak:
-        return _rule_of_nak(about, effect, scene)
-    if effect.group == "another answer" and effect.text.count("READ_RESPONSE") > 1:
-        return STEPS[Post].rule  # it is cut into packets in another way
-    rules = _RULES_OF_RIGHT[about.rule]
-    if effect.group in _BYTES and operation in _STORED:
-        return _PADDING if scene.is_beyond and scene.step.length & 3 else _STORED[operation]
-    if effect.group not in ("no answer", "another answer"):
-        return about.rule
-    return _PSN_COUNT if scene.has_long_read else rules
-
-
-def _stored_by_held(scene: Scene) -> str:
-    """The rule of what a held packet stores, which the last step shows; empty for none."""
-    held = scene.held
-    info = None if held is None else INFO.get(held.opcode)
-    if held is None or info is None or info.operation not in _STORED:
-        return ""
-    rule = _STORED[info.operation]
-    return both(rule, _PADDING) if held.length & 3 else rule
-
-
-def _completes_too_much(scene: Scene) -> bool:
-    """Whether an ACK or a NAK that acknowledges a part of a message completes the message."""
-    step, difference = scene.step, scene.difference
-    is_partial = scene.about.rule.endswith(("#ack-coalescing", "#rnr-place"))
-    is_partial |= scene.about.what.endswith(INSIDE_MESSAGE)
-    if difference.kind is not Kind.COMPLETION or not is_partial or not isinstance(step, Packet):
-        return False
-    expected, got = (
-        {each[1] for each in side if isinstance(each, tuple) and _is_done(each)}
-        for side in (difference.expected, difference.got)
-    )
-    return bool(got - expected)
-
-
-def _is_done(completion: tuple[int, ...]) -> bool:
-    """Whether a send request has succeeded."""
-    return completion[0] == SENDS and completion[2] == WCStatus.SUCCESS
-
-
-def _has_failed(difference: Difference) -> bool:
-    """Whether a request succeeds on one side and fails on the other, by its completion."""
-    if difference.kind is not Kind.COMPLETION:
-        return False
-    sides = (difference.expected, difference.got)
-    statuses = [statuses_of(side) for side in sides]
-    return (WCStatus.SUCCESS in statuses[0]) != (WCStatus.SUCCESS in statuses[1])
-
-
-def _rule_of_nak(about: About, effect: Effect, scene: Scene) -> str:
-    """The rule that a NAK stands for which was sent without a reason."""
-    if effect.nak.startswith("NAK PSN") and scene.has_long_read:
-        return _PSN_COUNT
-    rule = next((rule for nak, rule in _OF_NAK.items() if effect.nak.startswith(nak)), "")
-    limits = {"max_dest_rd_atomic": READ_RESOURCES, "access": ACCESS_FLAGS}
-    for name, limited in limits.items():
-        if not rule and getattr(scene.connection, name) != getattr(Connection(), name):
-            return limited
-    return rule or about.rule
-
-
-def _rule_of_service(about: About, effect: Effect, scene: Scene) -> str:
-    """The rule for a right packet or request of an unreliable service."""
-    fields = effect.group.split(" ")
-    own = SERVICES[scene.service].rule
-    if effect.rule == STATUS and about.rule != own:
-        return about.rule
-    if effect.rule == STATUS or "bth.ack_req" in fields or "wr_id" in fields:
-        return own
-    if fields == ["byte_len"]:
-        if scene.service == "UD":
-            return both(own, effect.rule)
-        return own if about in UC_BEGINNINGS else effect.rule
-    is_own_memory = effect.group == "memory" and about.rule == own
-    if scene.service == "UC" and is_own_memory and isinstance(scene.step, Packet):
-        info = INFO.get(scene.step.opcode)
-        if info is not None and info.operation is Operation.WRITE and about.what == "a right WRITE":
-            is_first = info.position in (Position.FIRST, Position.ONLY)
-            if scene.is_beyond and scene.step.length & 3:
-                return _PADDING
-            if scene.is_dropped:
-                return own if is_first else _WRITE_LENGTH
-            return _STORED[Operation.WRITE]
-    return effect.rule or about.rule
-
-
-def _rule_of_field(effect: Effect, scene: Scene) -> str:
-    """The rule of the field of an answer that differs, or of a packet that is sent again."""
-    if effect.group == "aeth.msn" and _is_taken_for_duplicate(scene):
-        return _PSN_COUNT
-    if not isinstance(scene.step, Post):
-        if effect.group.startswith("reth."):
-            return f"IBA 9.7.6; {_TRANSPORT}read-restart"
-        if effect.group == "bth.psn" and scene.about is RNR_WAIT:
-            return both(TIME.rule, RNR_WAIT.rule)
-        if scene.is_retransmission:
-            is_migrated = effect.group == "bth.mig_req" and scene.connection.rearmed
-            if is_migrated:
-                return _MIGRATION
-            has_own = effect.rule and effect.group != "bth.psn"
-            return both(TIME.rule, effect.rule) if has_own else TIME.rule
-    if not scene.is_reliable and effect.group == "bth.ack_req":
-        return SERVICES[scene.service].rule
-    if effect.group == "bth.psn" and isinstance(scene.step, Post):  # of its own requests
-        return _PSN_COUNT if scene.is_reliable else both(SERVICES[scene.service].rule, _PSN_COUNT)
-    if effect.group == "bth.ack_req" and scene.is_of_limited_message:
-        return both(effect.rule, _LIMITED)
-    return effect.rule
-
-
-def _is_taken_for_duplicate(scene: Scene) -> bool:
-    """Whether the ACK of a right request behind a long READ does not count that request."""
-    is_new = scene.has_long_read and not scene.about.is_wrong and scene.held is None
-    return is_new and changed_number(scene.difference, "aeth.msn") == -1
-
-
 def _cause(scene: Scene, effect: Effect) -> About | None:
     """What an earlier step is about, if the name says that the last one is right after it."""
     subjects = scene.subjects
@@ -747,12 +510,12 @@ def _cause(scene: Scene, effect: Effect) -> About | None:
     if isinstance(scene.step, Post) and _is_of_same_kind(scene, effect):
         return None
     wrong = next((each for _, each in reversed(subjects) if each.is_wrong), None)
-    if wrong is None and effect.group == "no answer" and _may_send(scene.step):
+    if wrong is None and effect.group == "no answer" and may_send(scene.step):
         told = ("#rnr-wait", "#rnr-place")
         wrong = next((each for _, each in subjects[:-1] if each.rule.endswith(told)), None)
         if wrong is not None:
             return replace(wrong, rule=RNR_WAIT.rule)
-    if wrong is None and effect.group in ("no answer", "an answer") and _may_send(scene.step):
+    if wrong is None and effect.group in ("no answer", "an answer") and may_send(scene.step):
         about = [each for _, each in subjects[:-1]]
         posted = [each for each in about if each.rule == WRONG_LKEY.rule]
         if posted and effect.group == "an answer":
@@ -776,161 +539,22 @@ def _is_of_same_kind(scene: Scene, effect: Effect) -> bool:
     return None not in forms and len({form.operation for form in forms if form is not None}) == 1
 
 
-def _begins_right(difference: Difference) -> bool:
-    """Whether the first packet that is due is sent, when it is due."""
-    if difference.kind is Kind.TIME:
-        place = place_of_time(difference)
-        return place is not None and difference.frames[place] in difference.frames[:place]
-    if difference.kind is not Kind.ANSWER or not difference.expected or not difference.got:
-        return False
-    return difference.expected[0] == difference.got[0]
-
-
-def _lacks_new(scene: Scene) -> bool:
-    """Whether a device of RC does not send a new request that is due, whatever else it sends."""
-    missing = missing_frame(scene.difference)
-    if missing is None or not _may_send(scene.step) or not scene.is_reliable:
-        return False
-    return not scene.is_sent_before(missing)
-
-
-def _sends_nothing_new(scene: Scene) -> bool:
-    """Whether a device of RC sends nothing where new requests are due."""
-    missing = missing_frame(scene.difference)
-    if missing is None or scene.difference.got or not _may_send(scene.step):
-        return False
-    return scene.is_reliable and not scene.is_sent_before(missing)
-
-
-def _sends_too_much(scene: Scene) -> bool:
-    """Whether a device of RC sends a new request, too, where none is due."""
-    extra = extra_frame(scene.difference)
-    if extra is None or not _may_send(scene.step):
-        return False
-    return scene.is_reliable and not scene.is_sent_before(extra)
-
-
-def _may_send(step: Step) -> bool:
-    """Whether the requester of a device may have something new to send after a step."""
-    info = INFO.get(step.opcode) if isinstance(step, Packet) else None
-    return isinstance(step, Post) or (info is not None and info.is_response)
-
-
-def _timed(about: About, effect: Effect, scene: Scene) -> Effect:
-    """What a device does otherwise when time passes: it sends early, late, or too often."""
-    difference = scene.difference
-    if difference.kind is Kind.TIME:
-        effect = replace(effect, text=_timing(scene))
-    if effect.rule == RETRY_COUNT and effect.group == "no completion":
-        # It is silent, as the reference: it does not retry without end, nothing ends its wait.
-        return replace(effect, rule=f"IBA 9.7.6.1.3; {_TRANSPORT}ack-timer", group="time")
-    if effect.rule in (RNR_RETRY, RETRY_COUNT):
-        return replace(effect, group="retries")
-    if effect.group == ANOTHER_ORDER:  # of several queue pairs, whose timers expire
-        effect = replace(effect, group="time")
-    if about is ACK_WAIT and scene.goes_on_after_the_end:
-        return replace(effect, rule=RETRY_COUNT, group="retries")
-    is_timing = effect.group in ("time", "an answer", "no answer")
-    if about is RNR_WAIT and is_timing:
-        anchor = "rnr-timer" if difference.kind is Kind.TIME else "rnr-wait"
-        return replace(effect, rule=f"IBA 9.7.5.2.8; {_TRANSPORT}{anchor}", group="time")
-    others = [each for each in scene.earlier if not isinstance(each, Wait)][1:]
-    missing = missing_frame(difference)
-    is_in_part = missing is not None and difference.got and missing not in difference.got
-    if about is ACK_WAIT and is_in_part:
-        return replace(effect, rule=TIME.rule)  # it is the packets that are wrong, not the time
-    if about is ACK_WAIT and is_timing and others:  # what starts or stops it, not its length
-        return replace(effect, rule=f"IBA 9.7.6.1.3; {_TRANSPORT}ack-timer")
-    return effect
-
-
-def _timing(scene: Scene) -> str:
-    """What is sent at another time, and whether it is retransmitted."""
-    difference = scene.difference
-    place = place_of_time(difference)
-    if place is None:
-        return timing_text(difference)
-    frame, before = difference.frames[place], difference.frames[:place]
-    return timing_text(difference, is_repeated=scene.is_sent_before(frame) or frame in before)
-
-
 def _has_reserved_opcode(step: Step) -> bool:
     """Whether a packet has an opcode that no service has."""
     opcode = step.fields.get("bth.opcode", step.opcode) if isinstance(step, Packet) else 0
     return isinstance(opcode, int) and opcode & 0xFF not in INFO
 
 
-def _described(step: Step, about: About) -> str:
-    """A step with what it is about, unless that is nothing but right."""
-    plain = about.what.removesuffix(AT_WRAP)
-    is_named = about.what and not plain.startswith("a right") and plain not in _PLAIN
-    if about.what.endswith(AT_WRAP) and not is_named:
-        return f"{_step_text(step)} ({AT_WRAP.strip()})"
-    return f"{_step_text(step)} ({about.what})" if is_named else _step_text(step)
-
-
-def _step_text(step: Step) -> str:
-    if isinstance(step, Packet):
-        return packet_text(step)
-    if isinstance(step, Post):
-        return f"a posted {WROpcode(step.opcode).name}"
-    return {Wait: "a wait", Receive: "a posted receive", Pause: "PFC", Connect: "a new connection"}[
-        type(step)
-    ]
-
-
 _TRANSPORT = "docs/reference/transport.md#"
-_WIRE = "docs/reference/wire-formats.md#"
 DUPLICATES = f"IBA 9.7.5.1.5, C9-105; {_TRANSPORT}duplicates"
 SOLICITED = f"IBA 9.2.3; {_TRANSPORT}solicited-event"
-READ_RESOURCES = f"IBA 9.7.4.1.5; {_TRANSPORT}read-resources"
-ACCESS_FLAGS = f"IBA 9.7.4.1.5; {_TRANSPORT}access-flags"
-_PADDING = f"IBA 9.2.4; {_WIRE}padding"
-_PSN_COUNT = f"IBA 9.7.2; {_TRANSPORT}psn-count"
-_PARTIAL = f"IBA 9.7.5.1.2; {_TRANSPORT}ack-coalescing"
-_WRITE_LENGTH = f"C9-93; {_TRANSPORT}write-length"
 
-_LIMITED = f"IBA 9.7.7.2.5; {_TRANSPORT}limited-message"
 _HELD_BACK = "requests with a fence, or behind one, that are not sent"
 
-_PLAIN = [each.what for each in SERVICES.values()]
-"""What packets are about of services without further names for what is right."""
-
-_BYTES = ("memory", "data")
-"""What was stored is wrong in memory, or in a packet that is sent then."""
-
-_NO_IMPLIED_NAK = "an implied NAK: not taken"
 _SHOWN_MEMORY = "memory that a later packet shows"
 
 _LATER_NAKS = ("RNR NAK", "NAK REMOTE_ACCESS")
 """Of checks that come after that of the opcode: who sends them has passed over that one."""
-
-_OF_NAK = {
-    "RNR NAK": f"IBA 9.7.5.2.8; {_TRANSPORT}receive-missing",
-    "NAK PSN": f"IBA 9.7.5.1.3; {_TRANSPORT}psn-ahead",
-    "NAK REMOTE_ACCESS": f"IBA 9.7.4.1.5; {_TRANSPORT}remote-key",
-    "NAK REMOTE_OPERATIONAL": f"IBA 9.9.3 class A; {_TRANSPORT}receive-fault",
-}
-"""What a NAK says, which may be false; an invalid request may be one for many reasons."""
-
-_RESPONSES = f"IBA 9.7.6; {_TRANSPORT}responses"
-_ATOMICS = f"IBA 9.4.5; {_TRANSPORT}atomics"
-
-_RULES_OF_RIGHT = {
-    f"IBA 9.7.5; {_TRANSPORT}ack-due": ACK_DUE,
-    f"IBA 9.7.5; {_TRANSPORT}write-length": ACK_DUE,
-    INVALIDATE.rule: ACK_DUE,
-    f"IBA 9.7.5; {_TRANSPORT}response-kinds": f"IBA 9.7.5; {_TRANSPORT}response-kinds",
-    _ATOMICS: _ATOMICS,
-    f"IBA A19; {_TRANSPORT}atomic-write": f"IBA A19; {_TRANSPORT}atomic-write",
-}
-"""For what a right request is about, the rule that says how it is answered."""
-
-_STORED: dict[Operation | None, str] = {
-    Operation.WRITE: f"IBA 9.3; {_TRANSPORT}reth",
-    Operation.SEND: f"IBA 9.7.5.2; {_TRANSPORT}partial-data",
-}
-"""The rule that says where the bytes of a request go."""
 
 _WRITING = frozenset(
     (
@@ -947,9 +571,6 @@ _WRITING = frozenset(
 
 _FIELDS_OF_RULE = {"bth.psn": (DUPLICATE_WRITE,), "atomicacketh.orig": (DUPLICATE_ATOMIC,)}
 """Rules of packets that say what a field of the response is."""
-
-_MIGRATION = f"IBA 17.2.8, 9.7.6.1.3; {_TRANSPORT}migration, {_TRANSPORT}retry-count"
-"""A path changes too early or too late, or retries are counted wrongly."""
 
 _WRONG_PKEY = "a wrong P_Key"
 """The group of packets whose P_Key is no one's."""

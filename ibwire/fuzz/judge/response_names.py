@@ -195,6 +195,7 @@ _GIVEN_BEFORE = About(
 _BEHIND = About(
     "a response behind an unanswered READ or atomic",
     "IBA 9.7.6; docs/reference/transport.md#implied-nak",
+    implies_nak=True,
 )
 _GAP = About(
     "a gap in the responses of a READ",
@@ -213,6 +214,7 @@ _NO_DATA = About(
     "an ACK in place of a READ response or atomic acknowledge",
     "IBA 9.7.6; docs/reference/transport.md#ack-inside-read",
     treatment="IBA 9.7.6; docs/reference/transport.md#implied-nak",
+    implies_nak=True,
 )
 _RESERVED = About(
     "a reserved syndrome",

@@ -25,6 +25,8 @@ class About:
     """The rule of what is done with it, where that is not part of `rule`: broken by a device that
     notices what is wrong.
     """
+    implies_nak: bool = False
+    """Whether it is a response from which follows that another one is lost."""
 
 
 SGE_LIST = (

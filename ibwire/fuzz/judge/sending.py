@@ -1,0 +1,140 @@
+"""What a device does otherwise when it sends its own requests, at once or after a wait."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ibwire.fuzz.case import Packet, Post, Step, Wait
+from ibwire.fuzz.judge.comparison import Difference, Kind
+from ibwire.fuzz.judge.effects import (
+    ANOTHER_ORDER,
+    RETRY_COUNT,
+    RNR_RETRY,
+    Effect,
+    extra_frame,
+    missing_frame,
+    place_of_time,
+    timing_text,
+)
+from ibwire.fuzz.judge.scene import ACK_WAIT, ENOUGH, RNR_WAIT, TIME, Scene
+from ibwire.fuzz.judge.subject import About
+from ibwire_layers.opcodes import INFO
+
+
+def may_send(step: Step) -> bool:
+    """Whether the requester of a device may have something new to send after a step."""
+    info = INFO.get(step.opcode) if isinstance(step, Packet) else None
+    return isinstance(step, Post) or (info is not None and info.is_response)
+
+
+def lacks_new(scene: Scene) -> bool:
+    """Whether a device of RC does not send a new request that is due, whatever else it sends."""
+    missing = missing_frame(scene.difference)
+    if missing is None or not may_send(scene.step) or not scene.is_reliable:
+        return False
+    return not scene.is_sent_before(missing)
+
+
+def sends_nothing_new(scene: Scene) -> bool:
+    """Whether a device of RC sends nothing where new requests are due."""
+    missing = missing_frame(scene.difference)
+    if missing is None or scene.difference.got or not may_send(scene.step):
+        return False
+    return scene.is_reliable and not scene.is_sent_before(missing)
+
+
+def sends_too_much(scene: Scene) -> bool:
+    """Whether a device of RC sends a new request, too, where none is due."""
+    extra = extra_frame(scene.difference)
+    if extra is None or not may_send(scene.step):
+        return False
+    return scene.is_reliable and not scene.is_sent_before(extra)
+
+
+def lacks_retry(scene: Scene, effect: Effect) -> bool:
+    """Whether a retransmission is missing, or one too many, where a case needs their limit."""
+    is_limited = scene.connection.retry_cnt not in (0, 7)
+    extra = extra_frame(scene.difference)
+    if is_limited and extra is not None and isinstance(scene.step, Packet):
+        return scene.is_sent_before(extra)
+    missing = missing_frame(scene.difference)
+    if missing is None or effect.group != "no answer":
+        return False
+    is_limited |= scene.uses_all_retries
+    if isinstance(scene.step, Wait):  # one or two are enough where the timer is at fault
+        is_limited |= scene.retransmissions(missing) > ENOUGH
+        return is_limited and scene.is_sent_before(missing)
+    if not is_limited or not isinstance(scene.step, Packet):
+        return False
+    # One that has given up does not acknowledge, either.
+    due = [missing] if scene.difference.got else scene.difference.expected
+    return any(scene.is_sent_before(each) for each in due if isinstance(each, bytes))
+
+
+def lacks_rnr_retry(scene: Scene, effect: Effect) -> bool:
+    """Whether the request of an RNR NAK is not retransmitted where a case needs a limit of that."""
+    missing = missing_frame(scene.difference)
+    if missing is None or effect.group != "no answer" or not isinstance(scene.step, Wait):
+        return False
+    is_limited = scene.connection.rnr_retry not in (0, 7)
+    return is_limited and scene.has_rnr_nak and scene.is_sent_before(missing)
+
+
+def retransmits_otherwise(difference: Difference, scene: Scene) -> bool:
+    """Whether other packets are retransmitted than should be after a timeout."""
+    is_answer = difference.kind is Kind.ANSWER and difference.expected and difference.got
+    if not is_answer or scene.about is RNR_WAIT:
+        return False
+    sides = difference.expected[0], difference.got[0]
+    return all(isinstance(each, bytes) and scene.is_sent_before(each) for each in sides)
+
+
+def begins_right(difference: Difference) -> bool:
+    """Whether the first packet that is due is sent, when it is due."""
+    if difference.kind is Kind.TIME:
+        place = place_of_time(difference)
+        return place is not None and difference.frames[place] in difference.frames[:place]
+    if difference.kind is not Kind.ANSWER or not difference.expected or not difference.got:
+        return False
+    return difference.expected[0] == difference.got[0]
+
+
+def timed(about: About, effect: Effect, scene: Scene) -> Effect:
+    """What a device does otherwise when time passes: it sends early, late, or too often."""
+    difference = scene.difference
+    if difference.kind is Kind.TIME:
+        effect = replace(effect, text=_timing(scene))
+    if effect.rule == RETRY_COUNT and effect.group == "no completion":
+        # It is silent, as the reference: it does not retry without end, nothing ends its wait.
+        return replace(effect, rule=f"IBA 9.7.6.1.3; {_TRANSPORT}ack-timer", group="time")
+    if effect.rule in (RNR_RETRY, RETRY_COUNT):
+        return replace(effect, group="retries")
+    if effect.group == ANOTHER_ORDER:  # of several queue pairs, whose timers expire
+        effect = replace(effect, group="time")
+    if about is ACK_WAIT and scene.goes_on_after_the_end:
+        return replace(effect, rule=RETRY_COUNT, group="retries")
+    is_timing = effect.group in ("time", "an answer", "no answer")
+    if about is RNR_WAIT and is_timing:
+        anchor = "rnr-timer" if difference.kind is Kind.TIME else "rnr-wait"
+        return replace(effect, rule=f"IBA 9.7.5.2.8; {_TRANSPORT}{anchor}", group="time")
+    others = [each for each in scene.earlier if not isinstance(each, Wait)][1:]
+    missing = missing_frame(difference)
+    is_in_part = missing is not None and difference.got and missing not in difference.got
+    if about is ACK_WAIT and is_in_part:
+        return replace(effect, rule=TIME.rule)  # it is the packets that are wrong, not the time
+    if about is ACK_WAIT and is_timing and others:  # what starts or stops it, not its length
+        return replace(effect, rule=f"IBA 9.7.6.1.3; {_TRANSPORT}ack-timer")
+    return effect
+
+
+def _timing(scene: Scene) -> str:
+    """What is sent at another time, and whether it is retransmitted."""
+    difference = scene.difference
+    place = place_of_time(difference)
+    if place is None:
+        return timing_text(difference)
+    frame, before = difference.frames[place], difference.frames[:place]
+    return timing_text(difference, is_repeated=scene.is_sent_before(frame) or frame in before)
+
+
+_TRANSPORT = "docs/reference/transport.md#"
