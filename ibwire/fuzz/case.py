@@ -424,8 +424,8 @@ def field_text(name: str, value: Value) -> str:
     return hex(value) if is_key and isinstance(value, int) else value_text(value)
 
 
-OUTBOX = 4096
-"""Bytes of memory for what the device sends and reads."""
+OUTBOX = 4096 + 1024
+"""Bytes of memory for what the device sends and reads: more than the largest path MTU."""
 
 _KEYS = ("pkey", "qkey", "rkey")
 _OF_8_BYTES = (WROpcode.ATOMIC_CMP_AND_SWP, WROpcode.ATOMIC_FETCH_AND_ADD, WROpcode.ATOMIC_WRITE)
@@ -444,7 +444,10 @@ def step_text(step: Step) -> str:
         return f"connect again {connection_text(step.connection)}".rstrip()
     if isinstance(step, Post):
         words = [f"post {WROpcode(step.opcode).name}"]
-        words += [f"len={min(step.length, OUTBOX)}"] * (step.opcode not in _OF_8_BYTES)
+        if step.opcode == WROpcode.LOCAL_INV:
+            words.append("rkey=mw.rkey")
+        elif step.opcode not in _OF_8_BYTES:
+            words.append(f"len={min(step.length, OUTBOX)}")
         words += [f"sges={step.sges}"] * (step.sges > 1)
         words += [f"wrong_lkey={step.wrong_lkey}"] * bool(step.wrong_lkey)
         words += ["fence"] * step.fence + ["solicited"] * step.solicited

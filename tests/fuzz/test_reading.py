@@ -89,6 +89,13 @@ def test_the_times_of_lines_are_waits() -> None:
     )
 
 
+def test_a_local_invalidate_is_of_the_window_and_takes_no_memory() -> None:
+    case = read("mw mw va=va+1024 len=509\npost_send LOCAL_INV invalidate_rkey=mw.rkey flags=FENCE")
+
+    assert case.steps == (Post(int(WROpcode.LOCAL_INV), signaled=False, fence=True),)
+    assert read(case_text(case)).steps == case.steps
+
+
 def test_queue_pairs_have_their_steps_and_connections_follow_each_other() -> None:
     case = read(
         """
@@ -184,7 +191,7 @@ ERRORS = {
     "qp b rq_psn=1 sq_psn=500": "1: rq_psn is not that of the first queue pair",
     "mr other": "1: a case of the fuzzer has the regions readable, foreign, ",
     "mr readable len=64": "1: readable of a case has len=512 access=LOCAL_WRITE+REMOTE_READ",
-    "mw mw len=8 va=va": "1: the window of a case is of the first queue pair, va=va+1024 len=512 ",
+    "mw mw len=8 va=va": "1: the window of a case is of the first queue pair, va=va+1024 len=509 ",
     'store va data="00"': "1: memory of a case of the fuzzer has the test pattern",
     "store va+8 len=8 at=9": "1: memory of a case of the fuzzer has the test pattern: here at=8",
     "< SEND_ONLY psn\nstore va at=0": "2: memory of a case is written before the device receives",
@@ -197,7 +204,7 @@ ERRORS = {
     "post_send SEND_WITH_IMM imm_data=5": "1: imm_data of a request of a case is 0x1a2b3c4d",
     "qp type=UD\npost_send SEND remote_qpn=5": "2: post_send remote_qpn= is not for cases of the",
     "qp type=UD\npost_send SEND remote_qkey=5": "2: remote_qkey of a request of a case is ",
-    "post_send SEND len=4097": "1: a request of a case has at most 4096 bytes in 16 pieces",
+    "post_send SEND len=5121": "1: a request of a case has at most 5120 bytes in 16 pieces",
     "post_recv len=8193": "1: a request of a case has at most 8192 bytes in 16 pieces",
     "< WRITE_ONLY psn vlan.vid=3": "1: packets of a case have no VLAN tag",
     "+99999s silence": "1: a wait of 99999",

@@ -45,7 +45,7 @@ def test_the_same_recording_has_the_posts_of_the_other_side(captures: Path) -> N
         Post(int(WROpcode.SEND), 100),
         Post(int(WROpcode.SEND_WITH_IMM), 0),
         Post(int(WROpcode.SEND), 64),
-        Post(int(WROpcode.RDMA_WRITE), 4096),
+        Post(int(WROpcode.RDMA_WRITE), 5000),
     ]
 
 

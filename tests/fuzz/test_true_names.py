@@ -9,7 +9,7 @@ import pytest
 
 from fuzz.test_naming import ACK, READ, SEND, UC_SEND_FIRST, USUAL, WRITE, wrong
 from fuzz.test_unchecked import EVERY_LENGTH, found
-from ibwire.fuzz.case import Case, Connection, Packet, Post, Step, Wait
+from ibwire.fuzz.case import OUTBOX, Case, Connection, Packet, Post, Step, Wait
 from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.naming import Name, name_of
 from ibwire.fuzz.targets.emulated_device import Emulation
@@ -63,6 +63,21 @@ NAKS_COMPLETE_NOTHING = Patch(
     "            return\n        if code == NakCode.PSN",
     "        if code == NakCode.PSN",
 )
+LOCAL_INVALIDATE = "            done = qp.keys.invalidate(wr.invalidate_rkey, qp.pd, qp.number)\n"
+LOCAL_INVALIDATE_KEEPS_THE_WINDOW = Patch(
+    "rc/requester.py", LOCAL_INVALIDATE, "            done = True\n"
+)
+LOCAL_INVALIDATE_FAILS = Patch("rc/requester.py", LOCAL_INVALIDATE, "            done = False\n")
+LOCAL_INVALIDATE_DOES_NOT_WAIT = Patch(
+    "rc/requester.py",
+    "            if self.sends.wqes[0] is not wqe:  # the local invalidate fence\n",
+    "            if False:\n",
+)
+LONGER_DATAGRAMS = Patch(
+    "rc/unreliable.py",
+    "            if qp.service is Service.UD and wqe.length > qp.mtu:\n",
+    "            if qp.service is Service.UD and wqe.length > qp.mtu + 8:\n",
+)
 QKEY_OF_31_BITS = Patch(
     "rc/unreliable.py",
     "        if packet.qkey != qp.attr.qkey:\n",
@@ -106,6 +121,8 @@ ONE_READ_LESS = Patch(
 SEND_FIRST = Packet(int(OpCode.RC_SEND_FIRST), length=256)
 INVALIDATING_LAST = Packet(int(OpCode.RC_SEND_LAST_WITH_INVALIDATE), length=5)
 ASKED = Post(int(WROpcode.RDMA_READ), 8)
+
+INVALIDATE = Post(int(WROpcode.LOCAL_INV))
 
 
 def named(patch: Patch, *steps: Step, connection: Connection = USUAL) -> Name:
@@ -283,7 +300,7 @@ def test_what_a_send_shows_of_a_response_has_the_cause_of_that() -> None:
         atomicacketh__orig=0x102030405060708,
     )
     at_once = named(ATOMIC_RESULT_REVERSED, asked, answer)
-    sent = Post(int(WROpcode.SEND), 4096)
+    sent = Post(int(WROpcode.SEND), OUTBOX)
     later = named(ATOMIC_RESULT_REVERSED, asked, answer.altered(held=True), sent)
 
     assert later.text == "a posted SEND after ATOMIC_ACKNOWLEDGE: SEND_FIRST with other data"
@@ -337,3 +354,32 @@ def test_a_packet_of_uc_with_an_old_psn_is_behind_no_gap() -> None:
 
     assert " after a packet of UC with an old PSN" in name.text
     assert name.rule.endswith("#uc")
+
+
+def test_a_window_that_a_local_invalidate_leaves_open_is_named_with_its_key() -> None:
+    through = wrong(WRITE, reth__rkey=("mw.rkey", 0), reth__va=("mw.va", 0))
+    name = named(LOCAL_INVALIDATE_KEEPS_THE_WINDOW, INVALIDATE, through)
+
+    key = "the key of an invalidated memory window"
+    assert name.text == f"WRITE_ONLY ({key}): ACK instead of NAK REMOTE_ACCESS_ERROR"
+    assert name.rule.endswith("#memory-windows, docs/reference/transport.md#invalidate")
+
+
+def test_how_a_local_invalidate_ends_has_its_rule() -> None:
+    write = Post(int(WROpcode.RDMA_WRITE))
+    name = named(LOCAL_INVALIDATE_FAILS, INVALIDATE)
+    early = named(LOCAL_INVALIDATE_DOES_NOT_WAIT, write, INVALIDATE, write)
+
+    assert name.text.startswith("a posted LOCAL_INV: completion LOC_QP_OP_ERR")
+    assert early.text == "a posted RDMA_WRITE: WRITE_ONLY instead of nothing"
+    assert {each.rule for each in (name, early)} == {
+        "IBA 10.8.3.3; docs/reference/transport.md#local-invalidate"
+    }
+
+
+def test_a_datagram_that_is_too_long_has_the_rule_of_datagrams() -> None:
+    long = Post(int(WROpcode.SEND), 4097)
+    name = named(LONGER_DATAGRAMS, long, connection=Connection(service="UD"))
+
+    assert name.text == "a posted SEND: OPCODE_0x60 instead of nothing"
+    assert name.rule.endswith("#ud")

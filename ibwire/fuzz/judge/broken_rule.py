@@ -77,6 +77,8 @@ def _rule_of_service(about: About, effect: Effect, scene: Scene) -> str:
         return about.rule
     if effect.rule == STATUS or "bth.ack_req" in fields or "wr_id" in fields:
         return own
+    if scene.service == "UD" and isinstance(scene.step, Post) and not effect.rule:
+        return own
     if fields == ["byte_len"]:
         if scene.service == "UD":
             return both(own, effect.rule)

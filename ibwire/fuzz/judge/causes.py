@@ -24,8 +24,8 @@ from ibwire.fuzz.judge.findings import PARTS_OF_COMPLETION, first_verdicts, part
 from ibwire.fuzz.judge.partial_ack import GROUP as PART_OF_ACK
 from ibwire.fuzz.judge.request_names import NOT_READY, UC_BEGINNINGS
 from ibwire.fuzz.judge.response_names import INSIDE_MESSAGE
-from ibwire.fuzz.judge.scene import RNR_WAIT, Scene, stores_response
-from ibwire.fuzz.judge.sending import retransmits_otherwise
+from ibwire.fuzz.judge.scene import LOCAL_INVALIDATE, RNR_WAIT, SHORT, Scene, stores_response
+from ibwire.fuzz.judge.sending import may_send, retransmits_otherwise
 from ibwire.fuzz.judge.subject import About
 from ibwire.rc.work import WCOpcode, WCStatus
 from ibwire_layers.opcodes import INFO, Operation
@@ -211,6 +211,9 @@ def common_causes(scene: Scene, effect: Effect, ignored: About | None) -> tuple[
         causes.append("what a timeout retransmits")
     if effect.group == ANOTHER_ORDER and scene.difference.kind is Kind.ANSWER:
         causes.append("responses in another order")
+    if len(scene.subjects) <= SHORT and any(each is LOCAL_INVALIDATE for _, each in scene.subjects):
+        is_own = may_send(scene.step)
+        causes.append("how a local invalidate ends" if is_own else "a window invalidated locally")
     if effect.rule == RNR_RETRY:
         causes.append(f"RNR retries: {effect.group}")
     sges = scene.sges_in_use

@@ -314,7 +314,7 @@ def place_of_time(difference: Difference) -> int | None:
 def _one(verdict: str) -> str:
     """One packet: `an ACK`."""
     if verdict == NO_PACKET:
-        return "a frame that is no packet"
+        return verdict
     article = "an" if verdict[:1] in "AEIO" or verdict.startswith(("RNR", "XRC")) else "a"
     return f"{article} {verdict}"
 

@@ -51,7 +51,7 @@ class Finding:
     """Beside the group: those with one of them in common probably have one cause, too."""
 
 
-NO_PACKET = "something else"
+NO_PACKET = "a frame that is no packet"
 """The verdict on a frame that cannot be read."""
 
 
@@ -59,9 +59,11 @@ NO_PACKET = "something else"
 def verdict(frame: bytes) -> str:
     """A frame in words, without its numbers: `ACK`, `NAK INVALID_REQUEST`, `FETCH_ADD`."""
     try:
-        packet = WholePacket.parse(frame)
+        packet = WholePacket.parse(frame, strict=False)
     except DecodeError:
         return NO_PACKET
+    if packet.fault:
+        return NO_PACKET if packet.bth.opcode in INFO else opcode_text(packet.bth.opcode)
     if packet.bth.dest_qp == QP1:
         return manager_verdict(packet.payload)
     name = opcode_text(packet.bth.opcode)

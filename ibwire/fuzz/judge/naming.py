@@ -85,6 +85,7 @@ from ibwire.fuzz.judge.response_names import SCATTERED
 from ibwire.fuzz.judge.scene import (
     ACK_WAIT,
     FENCE,
+    LOCAL_INVALIDATE,
     RNR_WAIT,
     TIME,
     WRONG_LKEY,
@@ -411,7 +412,8 @@ def _of_right(text: str, about: About, effect: Effect, scene: Scene) -> Name:
         what = "a right packet"  # of any operation
     limit = scene.limit_of_requests if may_send(step) else ""
     is_of_field = effect.group in OF_FIELD and about.rule != ORDER
-    if isinstance(step, Post) and about.what and not is_of_field:
+    is_named = bool(about.what) or about is LOCAL_INVALIDATE
+    if isinstance(step, Post) and is_named and not is_of_field:
         rule = about.rule
     elif isinstance(step, Post) and about.rule == SGE_LIST:
         rule = both(about.rule, rule)

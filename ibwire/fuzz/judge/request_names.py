@@ -12,7 +12,7 @@ from ibwire.fuzz.case import GOOD, Packet
 from ibwire.fuzz.judge.subject import About
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.vocabulary.queue_pair.encoding import number_of
-from ibwire.rc.memory import Access
+from ibwire.rc.memory import Access, WindowState
 from ibwire.rc.packet import FORMS
 from ibwire.rc.unreliable import GRH_SIZE
 from ibwire_layers.opcodes import INFO, OpCode, OpCodeInfo, Operation, Position, Service
@@ -355,6 +355,8 @@ def _bad_key(reference: Emulation, rkey: int, va: int, length: int) -> About:
     """What is wrong with a key that does not open a range."""
     symbols = reference.symbols
     if rkey == symbols.get("mw.rkey"):
+        if reference.window.state is WindowState.FREE:
+            return _INVALIDATED
         start, end = symbols["mw.va"], symbols["mw.end"]
         found = _range(_WINDOW_RANGE, va, va + length, start, end)
         return found if reference.owns_window or found is not _WINDOW_RANGE[3] else _OTHERS_WINDOW
@@ -557,6 +559,10 @@ _WINDOW_RANGE = (
 )
 _OTHERS_WINDOW = About(
     "a window of another queue pair", f"IBA 10.6.7.2; {_TRANSPORT}memory-windows"
+)
+_INVALIDATED = About(
+    "the key of an invalidated memory window",
+    f"IBA 10.6.7.2; {_TRANSPORT}memory-windows, {_TRANSPORT}invalidate",
 )
 _WINDOW = About(
     "a request through a memory window", f"IBA 10.6.7.2; {_TRANSPORT}memory-windows", is_wrong=False

@@ -394,9 +394,10 @@ class Scene:
     def limit_of_requests(self) -> str:
         """The rule of what holds requests back that a minimised case has, if it has any."""
         pair = self.step.pair if isinstance(self.step, Packet | Post) else 0
-        if any(
-            isinstance(step, Post) and step.fence and step.pair == pair for step in self.earlier
-        ):
+        before = [each for each in self.earlier if isinstance(each, Post) and each.pair == pair]
+        if any(each.opcode == WROpcode.LOCAL_INV for each in before):
+            return LOCAL_INVALIDATE.rule
+        if any(each.fence for each in before):
             return FENCE
         limit = self.connection.max_rd_atomic
         posted = sum(
@@ -709,6 +710,8 @@ def _is_outer(name: str) -> bool:
 
 def _posted(step: Post) -> About:
     """What a send request is about: what is unusual about it."""
+    if step.opcode == WROpcode.LOCAL_INV:
+        return LOCAL_INVALIDATE
     if step.wrong_lkey:
         return WRONG_LKEY
     if step.fence:
@@ -759,6 +762,7 @@ _LIMITED = (
 
 _READ_LIMIT = f"IBA 9.7.3.1; {_TRANSPORT}read-limit"
 WRONG_LKEY = About("a wrong L_Key", f"IBA 10.6; {_TRANSPORT}memory-access", False)
+LOCAL_INVALIDATE = About("", f"IBA 10.8.3.3; {_TRANSPORT}local-invalidate", False)
 BEHIND_REFUSED = About("a request behind a refused one", f"IBA 9.7.5.2.8; {_TRANSPORT}rnr-tail")
 INSIDE = About("while a request is being received", f"IBA 9.7.6; {_TRANSPORT}responses")
 DURING_RNR = About(

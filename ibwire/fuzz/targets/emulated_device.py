@@ -64,7 +64,7 @@ SIZE = 8192
 """Bytes of the region that the peer may use."""
 
 SMALL = 512
-"""Bytes of the regions beside it, and of a window into it."""
+"""Bytes of the regions beside it."""
 
 INBOX = 8192
 """Bytes for what it receives."""
@@ -84,6 +84,9 @@ SENDS, RECEIVES = 0, 1
 
 WINDOW_START = 2 * SMALL
 """Where in the first region the window begins."""
+
+WINDOW_SIZE = SMALL - 3
+"""Bytes of the window: no multiple of any other number, to which a device may round."""
 
 WINDOW_ACCESS = int(Access.REMOTE_WRITE | Access.REMOTE_READ)
 
@@ -317,10 +320,11 @@ class Emulation:
         self._take_window_back()
         if self._window.state is WindowState.FREE and has_window:
             start = self.region.iova + WINDOW_START
-            info = MWBindInfo(self.region, start, SMALL, WINDOW_ACCESS)
+            info = MWBindInfo(self.region, start, WINDOW_SIZE, WINDOW_ACCESS)
             key = numbers.window if numbers and numbers.window else self._window.rkey + 1
             self.device.keys.bind(self._window, self.qp.number, self.end.pd, info, key)
-            self.symbols |= {"mw.rkey": self._window.rkey, "mw.va": start, "mw.end": start + SMALL}
+            end = start + WINDOW_SIZE
+            self.symbols |= {"mw.rkey": self._window.rkey, "mw.va": start, "mw.end": end}
         self.symbols["mtu"] = connection.mtu
         for number in range(connection.pairs):
             self.post_recv(connection.receives, number)
@@ -504,7 +508,8 @@ class Emulation:
 
     def post_send(self, post: Post) -> bool:
         """Post a send request; whether it was taken."""
-        wr = send_request(post, self._posted, self._outbox.iova, self._outbox.lkey)
+        window = self.symbols.get("mw.rkey", 0)
+        wr = send_request(post, self._posted, self._outbox.iova, self._outbox.lkey, window)
         number = post.pair % len(self.pairs)
         if self.connection.service == "UD":
             wr.ah, wr.remote_qpn = self._address, PEER_QPN + number
@@ -719,17 +724,21 @@ def length_of_whole_pieces(size: int, count: int) -> int:
     return count * (size + 3)
 
 
-def send_request(post: Post, number: int, outbox: int, lkey: int) -> SendWR:
-    """The send request of a step. number: how many were posted before; outbox: its address."""
+def send_request(post: Post, number: int, outbox: int, lkey: int, window: int = 0) -> SendWR:
+    """The send request of a step.
+
+    number: how many were posted before. outbox: its address. window: the key that a local
+    invalidate is about.
+    """
     opcode = post.opcode
+    if opcode == _LOCAL_INV:
+        return SendWR(_OPCODES[opcode], [], _flags(post), wr_id=number, invalidate_rkey=window)
     length = 8 if opcode in _ATOMICS else min(post.length, OUTBOX)
     start = outbox + (number * 256) % (OUTBOX - length + 1)
-    flags = _SIGNALED if post.signaled else 0
-    flags |= _FENCE * post.fence | _SOLICITED * post.solicited
     return SendWR(
         _OPCODES[opcode],
         pieces(start & ~7, length, lkey, post.sges, post.wrong_lkey),
-        flags,
+        _flags(post),
         wr_id=number,
         imm_data=0x1A2B3C4D,
         invalidate_rkey=PEER_RKEY,
@@ -742,11 +751,16 @@ def send_request(post: Post, number: int, outbox: int, lkey: int) -> SendWR:
     )
 
 
+def _flags(post: Post) -> int:
+    return _SIGNALED * post.signaled | _FENCE * post.fence | _SOLICITED * post.solicited
+
+
 # Plain numbers and members by themselves: reaching through an enumeration is slow.
 _SUCCESS = WCStatus.SUCCESS
 _OPCODES = {int(each): each for each in WROpcode}
 _ATOMICS = int(WROpcode.ATOMIC_CMP_AND_SWP), int(WROpcode.ATOMIC_FETCH_AND_ADD)
 _ATOMIC_WRITE = int(WROpcode.ATOMIC_WRITE)
+_LOCAL_INV = int(WROpcode.LOCAL_INV)
 _SIGNALED = int(SendFlags.SIGNALED)
 _FENCE, _SOLICITED = int(SendFlags.FENCE), int(SendFlags.SOLICITED)
 _EIGHT = bytes(range(8))

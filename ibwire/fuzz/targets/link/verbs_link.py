@@ -22,8 +22,8 @@ from ibwire.fuzz.targets.emulated_device import (
     INBOX,
     MAXIMUM_ANSWERS,
     REGIONS,
-    SMALL,
     WINDOW_ACCESS,
+    WINDOW_SIZE,
     WINDOW_START,
     Completion,
     Numbers,
@@ -199,7 +199,7 @@ class LinkDevice:
         verbs = self._verbs
         try:
             start = verbs.regions["mr"].va + WINDOW_START
-            verbs.bind("mw", start, SMALL, WINDOW_ACCESS)
+            verbs.bind("mw", start, WINDOW_SIZE, WINDOW_ACCESS)
         except (Unable, VerbsError):
             return None
         return verbs.regions["mw"].rkey
@@ -303,7 +303,9 @@ class LinkDevice:
         region = self._verbs.regions["outbox"]
         assert region.lkey is not None
         try:
-            self._verbs.post_send(send_request(post, self._posted, region.va, region.lkey))
+            window = self._verbs.regions["mw"].rkey if "mw" in self._verbs.regions else None
+            wr = send_request(post, self._posted, region.va, region.lkey, window or 0)
+            self._verbs.post_send(wr)
         except VerbsError:
             return False
         except Unable as error:  # an operation that its library does not have

@@ -7,7 +7,12 @@ from collections.abc import Mapping
 from ibwire.drill.language import steps as drill
 from ibwire.drill.language.expressions import Scope
 from ibwire.drill.language.literals import single
-from ibwire.fuzz.targets.emulated_device import REGIONS, SMALL, WINDOW_ACCESS, WINDOW_START
+from ibwire.fuzz.targets.emulated_device import (
+    REGIONS,
+    WINDOW_ACCESS,
+    WINDOW_SIZE,
+    WINDOW_START,
+)
 from ibwire.rc.connect import ALL_ACCESS
 from ibwire.rc.memory import Access
 
@@ -30,7 +35,7 @@ def wrong_memory(step: drill.Verb, path: str) -> str:
         given = {each: _number(step, each, usual, path) for each, usual in _OF_REGION.items()}
         return "" if given == right else f"{name} of a case has {_text(right)}"
     if step.token.text == "mw" and name == "mw":
-        right = {"va": WINDOW_START, "len": SMALL, "access": WINDOW_ACCESS, "type": 2}
+        right = {"va": WINDOW_START, "len": WINDOW_SIZE, "access": WINDOW_ACCESS, "type": 2}
         given = {each: _number(step, each, usual, path) for each, usual in _OF_WINDOW.items()}
         is_right = given == right and not step.owner
         return (

@@ -426,16 +426,19 @@ class Reader:
 
     def _post(self, step: drill.Verb) -> Post:
         assert step.word is not None
+        self._connect()
         opcode = WROpcode(SEND_OPCODES[step.word.text])
         remote = self._number(step, "remote_addr", PEER_VA) - PEER_VA
         if not 0 <= remote < 1 << 20 or self._number(step, "rkey", PEER_RKEY) != PEER_RKEY:
             place = f"at {PEER_VA:#x}, with R_Key {PEER_RKEY:#x}"
             self._refuse(step.line, f"the peer's memory is {place}")
-        self._check_values(step, remote)
+        self._check_values(step, remote, opcode)
         flags = self._number(step, "flags", _SIGNALED)
         if flags & SendFlags.INLINE:
             self._refuse(step.line, "requests of a case are not inline")
         length, sges, wrong = self._memory(step)
+        if opcode is WROpcode.LOCAL_INV:
+            length, sges, wrong = 0, 1, 0
         return Post(
             int(opcode),
             length,
@@ -457,13 +460,15 @@ class Reader:
         self._scope.symbols = self._symbols()
         return single(value).evaluate(self._scope)
 
-    def _check_values(self, step: drill.Verb, remote: int) -> None:
+    def _check_values(self, step: drill.Verb, remote: int, opcode: WROpcode) -> None:
         """Refuse what no request of a case carries: that is the same in every case."""
-        qkey = OWN_QKEY if remote & 8 else QKEY + remote
+        carried = {**_CARRIED, "remote_qkey": OWN_QKEY if remote & 8 else QKEY + remote}
+        if opcode is WROpcode.LOCAL_INV:
+            carried["invalidate_rkey"] = self._symbols().get("mw.rkey", 0)
         for name in step.args:
             if name in _SAID:
                 continue
-            number = qkey if name == "remote_qkey" else _CARRIED.get(name)
+            number = carried.get(name)
             if number is None:
                 self._refuse(step.line, f"post_send {name}= is not for cases of the fuzzer")
             if self._number(step, name, number) != number:

@@ -284,6 +284,16 @@ def _memory_bits() -> Iterator[ValueCase]:
         yield fixed(USUAL, [with_field(WRITE, "reth.dma_len", 8 ^ 1 << bit)])
 
 
+def _kept_responses() -> Iterator[ValueCase]:
+    """A READ and an atomic again with PSNs of long ago, each bit of the distance: nothing is kept
+    for those.
+    """
+    for packet in (read(8, {}), _atomic(_O.RC_FETCH_ADD, 0, 1)):
+        far = [-1 - (1 << bit) for bit in range(1, 22)]
+        again = [packet.altered(psn=("expected", each), why="bth.psn") for each in far]
+        yield fixed(USUAL, [packet, *again, WRITE])
+
+
 CODES = 18
 """Credit codes up to which receive requests are posted: 512 of them."""
 
@@ -336,4 +346,5 @@ _MAKERS: Sequence[Callable[[], Iterator[ValueCase]]] = (
     _immediates,
     _pieces,
     _memory_bits,
+    _kept_responses,
 )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 
 from ibwire.base.units import ACK_TIMEOUT_UNIT, MS, US, S
-from ibwire.fuzz.case import GOOD, MAXIMUM_TIME, Connection, Packet, Post, Step, Value, Wait
+from ibwire.fuzz.case import GOOD, MAXIMUM_TIME, OUTBOX, Connection, Packet, Post, Step, Value, Wait
 from ibwire.fuzz.targets.emulated_device import PKEYS, Emulation
 from ibwire.fuzz.vocabulary.queue_pair.request_values import bits_of, with_field
 from ibwire.fuzz.vocabulary.value_cases import ValueCase, fixed
@@ -143,7 +143,7 @@ def _sizes() -> Iterator[ValueCase]:
     """Requests around each path MTU; the response to a READ of three packets."""
     for mtu in MTU_CODES:
         connection = Connection(mtu=mtu)
-        lengths = [each for each in (mtu - 1, mtu, mtu + 1, 2 * mtu) if each <= 4096]
+        lengths = [each for each in (mtu - 1, mtu, mtu + 1, 2 * mtu) if each <= OUTBOX]
         verbs = _W.SEND, _W.RDMA_WRITE, _W.RDMA_WRITE_WITH_IMM, _W.RDMA_READ
         for verb in verbs:
             yield fixed(connection, [Post(int(verb), each) for each in lengths])
@@ -152,6 +152,8 @@ def _sizes() -> Iterator[ValueCase]:
             yield fixed(connection, [read, *_read_of_three(mtu)])
     for verb in (_W.SEND, _W.RDMA_WRITE):
         yield fixed(USUAL, [Post(int(verb), each) for each in range(18)])
+    datagrams = [Post(int(_W.SEND), each) for each in (4096, 4097, OUTBOX, 8)]
+    yield fixed(Connection(service="UD"), datagrams)
     for length in range(18):
         answer = RESPONSE.altered(length=length)
         yield fixed(USUAL, [Post(int(_W.RDMA_READ), length), answer])
@@ -233,6 +235,20 @@ def _results() -> Iterator[ValueCase]:
         )
 
 
+def _local_invalidates() -> Iterator[ValueCase]:
+    """A window that the device itself invalidates: behind other requests, and with data behind."""
+    window: dict[str, Value] = {"reth.rkey": ("mw.rkey", 0), "reth.va": ("mw.va", 0)}
+    write = Packet(int(_O.RC_RDMA_WRITE_ONLY), length=8, fields=window)
+    read = Packet(int(_O.RC_RDMA_READ_REQUEST), fields={**window, "reth.dma_len": 8})
+    local = [Post(int(_W.LOCAL_INV), signaled=each, fence=each) for each in (False, True)]
+    for invalidate in local:
+        yield fixed(USUAL, [write, invalidate, write])
+        yield fixed(USUAL, [invalidate, read])
+        yield fixed(USUAL, [ASK, invalidate, write, ACK, write])
+        yield fixed(USUAL, [READ, ASK, invalidate, ASK, RESPONSE, ACK, ACK, write])
+        yield fixed(USUAL, [invalidate, ASK, READ, ACK, RESPONSE])
+
+
 COARSE = 8 * MS
 """More than the steps in which a device may count time (the choice `rnr_granularity`)."""
 
@@ -272,4 +288,5 @@ _MAKERS: Sequence[Callable[[], Iterator[ValueCase]]] = (
     _ignored_fields,
     _pieces,
     _results,
+    _local_invalidates,
 )

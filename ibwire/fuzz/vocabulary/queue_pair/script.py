@@ -45,7 +45,8 @@ from ibwire.fuzz.targets.emulated_device import (
     RECEIVES,
     SENDS,
     SIZE,
-    SMALL,
+    WINDOW_SIZE,
+    WINDOW_START,
     pieces,
 )
 from ibwire.fuzz.vocabulary.queue_pair.encoding import Symbols, encode
@@ -125,7 +126,7 @@ def _head(case: Case, body: Sequence[str]) -> Iterator[str]:
             stores.append(f"  store {name}.va len={size} at={at}")
         at += size
     if every or "mw." in text:
-        yield f"  mw mw va=va+{2 * SMALL} len={SMALL} access=REMOTE_WRITE+REMOTE_READ"
+        yield f"  mw mw va=va+{WINDOW_START} len={WINDOW_SIZE} access=REMOTE_WRITE+REMOTE_READ"
     yield from stores
 
 
@@ -274,6 +275,10 @@ class Writer:
 
     def _post(self, post: Post, moment: Moment) -> None:
         opcode = WROpcode(post.opcode)
+        if opcode is WROpcode.LOCAL_INV:
+            words = [f"post_send {opcode.name} wr_id={self._posted} invalidate_rkey=mw.rkey"]
+            self._add_post(post, words, moment)
+            return
         length = 8 if opcode in _ATOMICS else min(post.length, OUTBOX)
         start = self._posted * 256 % (OUTBOX - length + 1) & ~7
         words = [f"post_send {opcode.name} wr_id={self._posted} len={length}"]
@@ -284,13 +289,17 @@ class Writer:
             words += [f"addr=outbox.va+{start} lkey=outbox.lkey"] * bool(length)
         words.append(f"remote_addr={PEER_VA + post.remote:#x} rkey={PEER_RKEY:#x}")
         words += [text for name, text in _POSTS.items() if name in opcode.name]
+        if self._connection.service == "UD":
+            qkey = OWN_QKEY if post.remote & 8 else moment.symbols["qkey"] + post.remote
+            words.append(f"remote_qkey={qkey:#x}")
+        self._add_post(post, words, moment)
+
+    def _add_post(self, post: Post, words: list[str], moment: Moment) -> None:
+        """The line of a send request. words: what is in front of its flags."""
         flags = ["SIGNALED"] * post.signaled + ["FENCE"] * post.fence
         flags += ["SOLICITED"] * post.solicited
         if flags != ["SIGNALED"]:
             words.append(f"flags={'+'.join(flags) or 'NONE'}")
-        if self._connection.service == "UD":
-            qkey = OWN_QKEY if post.remote & 8 else moment.symbols["qkey"] + post.remote
-            words.append(f"remote_qkey={qkey:#x}")
         words += ["fails=EINVAL"] * (not moment.accepted)
         self.lines.append(f"  {self._owner(post.pair)}{' '.join(words)}")
         if moment.accepted:
@@ -350,7 +359,9 @@ class Writer:
             rest = step.time - max(clocks)
             self.lines += [f"  +{_time(rest)} silence"] * (rest >= NS)
         elif not usual.answers and not (isinstance(step, Packet) and step.held):
-            self.lines += ["  silence"] * (isinstance(step, Packet) or difference is not None)
+            self.lines += ["  silence"] * (
+                isinstance(step, Packet | Post) or difference is not None
+            )
 
     def _sender(self, frame: Frame) -> str:
         """What a line about a packet of the device begins with."""
