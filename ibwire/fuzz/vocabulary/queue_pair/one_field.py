@@ -101,7 +101,7 @@ def deck(seed: int, role: Role) -> Deck:
         f"{seed}:{role}",
         [fields_of(opcode) for opcode in opcodes],
         changes_for,
-        order_of(opcodes),
+        order_of(opcodes, Random(f"{seed}:{role}:order")),
     )
 
 
@@ -137,13 +137,15 @@ def fields_of(opcode: int) -> Sequence[str]:
     return [*(f"{h.BTH.KEY}.{entry.name}" for entry in h.BTH.FIELDS), *own, *own, *_OTHERS]
 
 
-def order_of(opcodes: Sequence[int]) -> Order:
+def order_of(opcodes: Sequence[int], rng: Random) -> Order:
     """One part of a message, then two whole ones, and of each what it shows best.
 
     A part is out of its place when it comes alone, which shows as long as it is not dropped for
-    something else; a whole message shows best whether what is checked first is checked.
+    something else. A whole message shows best whether what is checked first is checked; half of
+    them begin with what is ignored, which shows whether a right message is executed at all.
     """
     is_part = [_is_part(each) for each in opcodes]
+    is_executed = [rng.random() < 0.4 for _ in opcodes]
 
     def exchanges(shuffled: Sequence[int]) -> Sequence[int]:
         parts = [each for each in shuffled if is_part[each]]
@@ -154,6 +156,8 @@ def order_of(opcodes: Sequence[int]) -> Order:
         return arranged
 
     def is_early(exchange: int, name: str) -> bool:
+        if is_executed[exchange] and not is_part[exchange]:
+            return name in _IGNORED
         return (name in _CHECKED) is not is_part[exchange] and name != "bth.ack_req"
 
     return Order(exchanges, is_early)
@@ -209,6 +213,9 @@ _CHECKED = (
     *(TAIL, "icrc"),
 )
 """What decides whether a packet is taken at all (IBA 9.6)."""
+
+_IGNORED = ("bth.resv6a", "bth.resv7", "bth.fecn", "bth.becn", "bth.se", "bth.mig_req")
+"""What makes no difference for how a packet is executed."""
 
 PROBE = int(OpCode.RC_RDMA_WRITE_ONLY)
 PROBED = 3
