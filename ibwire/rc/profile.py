@@ -143,6 +143,11 @@ class Profile:
     max_unacked_psns: int = (1 << 23) - 1
     """Largest distance of a sent PSN from the oldest unacknowledged PSN (IBA 9.7.1; rxe 128:
     docs/reference/habits.md#rxe-window)."""
+    max_unacked_messages: int = 0
+    """Messages that may be on their way; 0 for any number (no rule says when one must begin)."""
+    counts_flushes: bool = True
+    """Whether a FLUSH counts as a READ for `max_rd_atomic` and for a fence. What the specification
+    says of it is not known; rxe does not count it (rxe_req.c `rxe_requester`)."""
     controls_congestion: bool = False
     """Whether the reliable queue pairs towards a peer share a window that shrinks after a loss,
     and their ACK timeout follows the measured round trip (a choice of this emulator:
@@ -222,6 +227,9 @@ class Profile:
     acks_unasked: UnaskedAck = UnaskedAck.NEVER
     live_credits: bool = True
     """Whether AETHs carry credits, on queue pairs without SRQ (rxe: never)."""
+    takes_credits: bool = False
+    """Whether a requester whose own AETHs carry no credits waits for those of its peer, as one
+    that gives credits does."""
     duplicate_ack: DuplicateAck = DuplicateAck.EVERY
     duplicate_ack_psn: DuplicateAckPSN = DuplicateAckPSN.NEWEST
     read_replay: ReadReplay = ReadReplay.INSIDE
@@ -320,6 +328,7 @@ RXE = Profile(
     burst_packets=64,
     ack_request_interval=66,
     max_unacked_psns=128,
+    counts_flushes=False,
     restarts_on_read_gap=False,
     waits_for_recovery=False,
     timer_granularity=4 * MS,

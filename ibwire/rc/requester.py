@@ -9,12 +9,14 @@ Source: IBA 9.7.2 to 9.7.8; rxe_req.c, qib_rc.c `qib_make_rc_req`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from ibwire.base.units import Time
 from ibwire.rc.attributes import QPState
 from ibwire.rc.context import QPContext
 from ibwire.rc.packet import TransportPacket
+from ibwire.rc.plan import PLANS
 from ibwire.rc.send_queue import SendQueue
 from ibwire.rc.send_state import SendWQE
 from ibwire.rc.sge import gather
@@ -26,6 +28,9 @@ from ibwire_layers.psn import HALF, MASK
 _RTS: Final = QPState.RTS
 _READ: Final = Operation.READ
 _WRITE: Final = Operation.WRITE
+_FLUSH: Final = Operation.FLUSH
+_UNCOUNTED: Final = replace(PLANS[WROpcode.FLUSH], is_answered=False)
+"""What a FLUSH is where it does not count as a READ."""
 
 SHORTEST: Final = 3
 """Packets that a run needs after its first: fewer are sent one by one, which costs no more."""
@@ -206,6 +211,10 @@ class Requester:
         if wqe.fence and sends.reads:
             return False
         profile = self.qp.profile
+        if plan.operation is _FLUSH and not profile.counts_flushes:
+            plan = _UNCOUNTED
+        if 0 < profile.max_unacked_messages <= sends.cursor:
+            return False
         if plan.is_answered and sends.reads >= self.qp.attr.max_rd_atomic:
             return False
         in_flight = (sends.next_psn - sends.una) & MASK

@@ -46,6 +46,8 @@ class SendQueue(SendState):
         # A requester that sends no credits waits for none (rxe: the first message of rc-pingpong).
         self.credits = SendCredits()
         self.credits.limited = self.qp.profile.live_credits
+        if self.qp.profile.takes_credits:
+            self.credits.limited = True
 
     def configure(self) -> None:
         """Take retry counts and timeout from the attributes."""

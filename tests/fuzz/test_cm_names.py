@@ -298,7 +298,10 @@ def test_a_message_is_named_by_its_attribute_id_on_the_wire() -> None:
             ),
             "it reports TIMEWAIT_EXIT for the connections in another order",
         ),
-        (Difference(0, Kind.TIME, [5], [4], frames=[b""]), "it sends something else too early"),
+        (
+            Difference(0, Kind.TIME, [5], [4], frames=[b""]),
+            "it sends a frame that is no packet too early",
+        ),
         (
             Difference(0, Kind.EVENT, [1, 1, 3, 0, 9], [1, 1, 3, -1, 9]),
             "another number of requests that wait for a decision (nobody listens instead of 0)",

@@ -117,7 +117,7 @@ def test_other_than_roce_packets_are_different_responses(size: int) -> None:
     difference = duel("spec", device).step(step)
 
     assert difference is not None
-    bucket = "WRITE_ONLY in IDLE: something else instead of ACK"
+    bucket = "WRITE_ONLY in IDLE: a frame that is no packet instead of ACK"
     assert bucket_of(difference, step, "IDLE") == bucket
     assert wrong_fields(difference) == [[]]
     assert distance(difference)[1] < 0

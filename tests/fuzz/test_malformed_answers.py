@@ -52,6 +52,6 @@ def test_a_frame_that_is_no_packet_is_a_finding_of_a_run_that_goes_on(
 
     assert campaign.report.packets == 200
     assert found
-    names = [": something else instead of "]
+    names = [": a frame that is no packet instead of "]
     names += [": a frame that is no packet too many"] * (not replaces)
     assert all(any(name in each.bucket for name in names) for each in found)

@@ -71,6 +71,30 @@ ASKS_ALWAYS = Patch(
     "        if sends.since_ack_request >= self._ack_interval:\n",
     "        if sends.since_ack_request >= 1:\n",
 )
+ASKS_WHEN_IT_RETRANSMITS = replace(
+    ASKS_ALWAYS,
+    new="        if sends.since_ack_request >= self._ack_interval or psn != sends.next_psn:\n",
+)
+WINDOW_OF_31 = Patch(
+    "rc/profile.py",
+    "    max_unacked_psns: int = (1 << 23) - 1\n",
+    "    max_unacked_psns: int = 31\n",
+)
+ONE_MESSAGE = Patch(
+    "rc/requester.py",
+    "        if in_flight > profile.max_unacked_psns or in_flight + wqe.packets > HALF:\n",
+    "        if in_flight or in_flight + wqe.packets > HALF:\n",
+)
+FLUSHES_ARE_NO_READS = Patch(
+    "rc/requester.py",
+    "        if plan.operation is _FLUSH and not profile.counts_flushes:\n",
+    "        if plan.operation is _FLUSH:\n",
+)
+GIVES_NO_CREDITS = Patch(
+    "rc/responder.py",
+    "            return credit_code(len(self.receives.waiting))\n",
+    "            return INVALID_CREDITS\n",
+)
 LATE_ACK_TIMER = Patch(
     "rc/timers.py",
     "    return max(nominal // profile.timer_granularity, 1) * profile.timer_granularity\n",
@@ -416,7 +440,9 @@ def test_a_duplicate_read_of_a_longer_one_becomes_that_of_a_short_one() -> None:
         (Role.RESPONDER, ACKS_LAST_UNASKED),
         (Role.RESPONDER, KEEPS_NAKS),
         (Role.RESPONDER, ACKS_LAST_DUPLICATES),
-        (Role.REQUESTER, ASKS_ALWAYS),
+        (Role.REQUESTER, WINDOW_OF_31),
+        (Role.REQUESTER, ONE_MESSAGE),
+        (Role.REQUESTER, FLUSHES_ARE_NO_READS),
         (Role.REQUESTER, LATE_ACK_TIMER),
         (Role.REQUESTER, LATE_RNR_TIMER),
         (Role.REQUESTER, ODD_RNR_TIMER),
@@ -434,3 +460,26 @@ def test_what_is_allowed_is_no_finding(role: Role, patch: Patch) -> None:
 
     assert [each.bucket for each in campaign.run(3000)] == []
     assert len(campaign.report.choices) == 1
+
+
+@pytest.mark.parametrize("patch", [ASKS_ALWAYS, ASKS_WHEN_IT_RETRANSMITS])
+def test_a_requester_may_ask_for_an_ack_in_any_packet(patch: Patch) -> None:
+    """IBA 9.7.3; reference/transport#ack-request."""
+    device = getattr(copied(Mutant("allowed", (patch,)))[Emulation.__module__], Emulation.__name__)
+    vocabulary = vocabulary_for(Role.REQUESTER)
+    make = vocabulary.generators(31, Role.REQUESTER, ())
+    campaign = Campaign(EmulatorTestbed(device, vocabulary), make)
+
+    assert [each.bucket for each in campaign.run(3000)] == []
+
+
+def test_a_device_without_credits_may_wait_for_those_of_its_peer() -> None:
+    device = getattr(
+        copied(Mutant("allowed", (GIVES_NO_CREDITS,)))[Emulation.__module__], Emulation.__name__
+    )
+    vocabulary = vocabulary_for(Role.BOTH)
+    make = vocabulary.generators(31, Role.BOTH, ())
+    campaign = Campaign(EmulatorTestbed(device, vocabulary), make)
+
+    assert [each.bucket for each in campaign.run(3000)] == []
+    assert "live_credits" in campaign.report.taken

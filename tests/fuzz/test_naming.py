@@ -1057,7 +1057,7 @@ NEEDED: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
             Post(int(WROpcode.SEND)),
             Post(int(WROpcode.SEND), 257),
         ],
-        "a posted SEND after a response with fewer credits: SEND_FIRST with another bth.ack_req",
+        "a posted SEND after a response with fewer credits: a SEND_LAST is missing",
         "credits-limit",
     ),
 )

@@ -43,6 +43,9 @@ CHECKED = {"tail", "icrc"} | {
 }
 """What decides whether a packet is taken at all."""
 
+IGNORED = {f"bth.{name}" for name in ("resv6a", "resv7", "fecn", "becn", "se", "mig_req")}
+"""What makes no difference for how a packet is executed."""
+
 
 @cache
 def cards_of(seed: int, role: Role, count: int = OPENING) -> list[Card]:
@@ -119,7 +122,9 @@ def test_the_first_cases_of_each_request_are_the_changed_packet_alone() -> None:
     assert max(len(carried_out(number, Role.RESPONDER)[0]) for number in range(OPENING)) == 3
 
 
-def test_parts_of_messages_come_first_with_what_does_not_drop_them() -> None:
+def test_parts_come_first_with_what_does_not_drop_them_and_whole_messages_with_what_does() -> None:
+    """Or with what is ignored, so that a right message of each kind comes soon."""
+    ignored = 0
     for seed in range(5):
         cards = cards_of(seed, Role.RESPONDER, len(REQUESTS))
         positions = [INFO[REQUESTS[card.exchange]].position for card in cards]
@@ -127,9 +132,13 @@ def test_parts_of_messages_come_first_with_what_does_not_drop_them() -> None:
 
         assert is_part[:6] == [True, False, False] * 2
         names = [card.field for card in cards]
-        assert not {name for name, part in zip(names, is_part, strict=True) if part} & CHECKED
+        first = zip(names[:12], is_part, strict=False)
+        assert not {name for name, part in first if part} & CHECKED
         whole = {name for name, part in zip(names[:11], is_part, strict=False) if not part}
-        assert whole == CHECKED
+        assert whole <= CHECKED | IGNORED
+        assert whole & CHECKED
+        ignored += len(whole & IGNORED)
+    assert ignored >= 3
 
 
 def test_half_of_the_first_psns_are_near_the_wrap() -> None:

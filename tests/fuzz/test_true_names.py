@@ -73,6 +73,11 @@ LOCAL_INVALIDATE_DOES_NOT_WAIT = Patch(
     "            if self.sends.wqes[0] is not wqe:  # the local invalidate fence\n",
     "            if False:\n",
 )
+WINDOW_STAYS_KNOWN = Patch(
+    "rc/memory.py",
+    "    def _unbind(self, window: MemoryWindow) -> None:\n        self.generation += 1\n",
+    "    def _unbind(self, window: MemoryWindow) -> None:\n",
+)
 LONGER_DATAGRAMS = Patch(
     "rc/unreliable.py",
     "            if qp.service is Service.UD and wqe.length > qp.mtu:\n",
@@ -362,6 +367,17 @@ def test_a_window_that_a_local_invalidate_leaves_open_is_named_with_its_key() ->
 
     key = "the key of an invalidated memory window"
     assert name.text == f"WRITE_ONLY ({key}): ACK instead of NAK REMOTE_ACCESS_ERROR"
+    assert name.rule.endswith("#memory-windows, docs/reference/transport.md#invalidate")
+
+
+def test_a_write_that_goes_on_into_an_invalidated_window_has_the_rule_of_that() -> None:
+    said = {"reth.rkey": ("mw.rkey", 0), "reth.va": ("mw.va", 0), "reth.dma_len": 264}
+    first = Packet(int(OpCode.RC_RDMA_WRITE_FIRST), length=256, fields=said)
+    last = Packet(int(OpCode.RC_RDMA_WRITE_LAST), length=8)
+    name = named(WINDOW_STAYS_KNOWN, first, INVALIDATE, last)
+
+    accused = "WRITE_LAST after a posted LOCAL_INV"
+    assert name.text == f"{accused}: ACK instead of NAK REMOTE_ACCESS_ERROR"
     assert name.rule.endswith("#memory-windows, docs/reference/transport.md#invalidate")
 
 

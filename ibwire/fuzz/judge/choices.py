@@ -61,6 +61,13 @@ _TWO_NAKS = "a gap draws a sequence NAK though a NAK has been sent already"
 
 CHOICES: Sequence[Choice] = (
     Choice("live_credits", _BOTH, True, "whether AETHs carry credits", "IBA 9.7.7.2"),
+    Choice(
+        "takes_credits",
+        _BOTH,
+        True,
+        "whether credits limit a requester that gives none",
+        "IBA 9.7.7.2; docs/reference/transport.md#credits-off",
+    ),
     Choice("counts_identification", _BOTH, True, "the IPv4 identification", "RFC 6864"),
     Choice("route_hop_limit", (None, 64), True, "the hop limit", "IBA A17.3.2"),
     Choice("coalesces_acks", _BOTH, True, "one ACK for several requests", "IBA 9.7.5.1.2"),
@@ -136,7 +143,27 @@ CHOICES: Sequence[Choice] = (
         "IBA 9.9.2, 11.6.2",
     ),
     Choice("source_port", tuple(SourcePort), True, "the UDP source port", "IBA A17.9.1"),
-    Choice("max_unacked_psns", (128, (1 << 23) - 1), True, "packets on their way", "IBA 9.7.1"),
+    Choice(
+        "max_unacked_psns",
+        (128, (1 << 23) - 1, *range(1, 128)),
+        True,
+        "packets on their way",
+        "IBA 9.7.1; docs/reference/transport.md#psn-window",
+    ),
+    Choice(
+        "max_unacked_messages",
+        (0, *range(1, 9)),
+        True,
+        "messages on their way",
+        "docs/reference/transport.md#psn-window",
+    ),
+    Choice(
+        "counts_flushes",
+        _BOTH,
+        True,
+        "whether a FLUSH counts as a READ for max_rd_atomic and fences",
+        "IBA A19; docs/reference/transport.md#read-limit",
+    ),
     Choice("counts_every_rnr_nak", _BOTH, True, "RNR NAKs during the wait", "IBA 9.7.5.2.8"),
     Choice(
         "ack_timer_percent",

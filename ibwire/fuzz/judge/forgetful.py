@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from ibwire.base.node import Frame
 from ibwire.fuzz.case import Case, Packet, Pause, Step, Wait
 from ibwire.fuzz.judge.comparison import Difference, Kind, apply
+from ibwire.fuzz.judge.findings import are_same
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.vocabulary.binding import Binding, emulated_binding
 from ibwire.rc.profile import Profile
@@ -52,7 +53,7 @@ def _explains(take: Taking, case: Case, difference: Difference, profile: Profile
     sent: list[Frame] = []
     for step in case.steps[: difference.step + 1]:
         sent = _carried_out(reference, binding, step, take)
-    return sent == list(difference.got)
+    return are_same(sent, difference.got)
 
 
 def _has_credits(step: Step) -> bool:

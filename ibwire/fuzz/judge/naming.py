@@ -71,6 +71,7 @@ from ibwire.fuzz.judge.request_names import (
     AFTER_ERROR,
     ERROR,
     FULL,
+    INVALIDATED,
     NOT_READY,
     RESERVED_OPCODE,
     RIGHT_SEND,
@@ -316,6 +317,9 @@ def _of_step(text: str, about: About, effect: Effect, scene: Scene) -> Name:
         return _with_cause(name, scene, effect, about)
     if effect.group == OF_ANOTHER:
         return Name(f"{text}: {effect.text}", effect.rule, effect.group)
+    if scene.invalidates_locally:
+        text = f"{text} after a posted LOCAL_INV"
+        return Name(f"{text}: {effect.text}", INVALIDATED.rule, f"{text}: {effect.group}")
     return _with_cause(_of_right(text, about, effect, scene), scene, effect, about)
 
 

@@ -356,7 +356,7 @@ def _bad_key(reference: Emulation, rkey: int, va: int, length: int) -> About:
     symbols = reference.symbols
     if rkey == symbols.get("mw.rkey"):
         if reference.window.state is WindowState.FREE:
-            return _INVALIDATED
+            return INVALIDATED
         start, end = symbols["mw.va"], symbols["mw.end"]
         found = _range(_WINDOW_RANGE, va, va + length, start, end)
         return found if reference.owns_window or found is not _WINDOW_RANGE[3] else _OTHERS_WINDOW
@@ -560,7 +560,7 @@ _WINDOW_RANGE = (
 _OTHERS_WINDOW = About(
     "a window of another queue pair", f"IBA 10.6.7.2; {_TRANSPORT}memory-windows"
 )
-_INVALIDATED = About(
+INVALIDATED = About(
     "the key of an invalidated memory window",
     f"IBA 10.6.7.2; {_TRANSPORT}memory-windows, {_TRANSPORT}invalidate",
 )

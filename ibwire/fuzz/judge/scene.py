@@ -408,6 +408,14 @@ class Scene:
         return _READ_LIMIT if is_limited else ""
 
     @property
+    def invalidates_locally(self) -> bool:
+        """Whether the case needs a local invalidate before its last step, a request."""
+        step = self.step
+        info = INFO.get(step.opcode) if isinstance(step, Packet) else None
+        is_request = info is not None and not info.is_response
+        return is_request and self.is_short and LOCAL_INVALIDATE in [a for _, a in self.subjects]
+
+    @property
     def waits_beside(self) -> bool:
         """Whether another queue pair than that of the last step waits after an RNR NAK, and that
         one does not.

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from ibwire.base.node import Frame
 from ibwire.fuzz.case import Case, Packet, Pause, RunsAway, Step, Wait
 from ibwire.fuzz.judge.comparison import Difference, Kind, apply, in_memory
+from ibwire.fuzz.judge.findings import are_same
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.vocabulary.binding import Binding, emulated_binding
 from ibwire.rc.profile import Profile
@@ -110,7 +111,7 @@ def _shows(outcome: Outcome, right: Outcome, difference: Difference) -> bool:
     before = frames == right[1], times == right[0], completions == right[2], memory == right[4]
     match difference.kind:  # in the order of comparison: whatever comes before is as it should be
         case Kind.ANSWER:
-            return list(frames) == got
+            return are_same(frames, got)
         case Kind.TIME:
             return before[0] and list(times) == got
         case Kind.COMPLETION:

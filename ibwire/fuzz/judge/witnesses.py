@@ -17,6 +17,7 @@ from ibwire_layers.opcodes import OpCode
 
 WITNESSES: Sequence[Witness] = (
     Witness("live_credits", Connection(timeout=0), (Packet(int(OpCode.RC_SEND_ONLY)),)),
+    Witness("takes_credits", Connection(timeout=0), (Post(int(WROpcode.SEND), 600),)),
     Witness(
         "counts_identification",
         Connection(timeout=0),
@@ -177,6 +178,30 @@ WITNESSES: Sequence[Witness] = (
             Post(int(WROpcode.RDMA_WRITE), 4096),
             Post(int(WROpcode.RDMA_WRITE), 4096),
             Post(int(WROpcode.RDMA_WRITE), 4096),
+        ),
+    ),
+    Witness("max_unacked_psns", Connection(timeout=0), (Post(int(WROpcode.RDMA_WRITE), 4096),)),
+    Witness(
+        "max_unacked_messages",
+        Connection(timeout=0),
+        (
+            Post(int(WROpcode.RDMA_WRITE), 8),
+            Post(int(WROpcode.RDMA_WRITE), 8),
+            Post(int(WROpcode.RDMA_WRITE), 8),
+            Post(int(WROpcode.RDMA_WRITE), 8),
+            Post(int(WROpcode.RDMA_WRITE), 8),
+            Post(int(WROpcode.RDMA_WRITE), 8),
+            Post(int(WROpcode.RDMA_WRITE), 8),
+            Post(int(WROpcode.RDMA_WRITE), 8),
+            Post(int(WROpcode.RDMA_WRITE), 8),
+        ),
+    ),
+    Witness(
+        "counts_flushes",
+        Connection(timeout=0, max_rd_atomic=1),
+        (
+            Post(int(WROpcode.RDMA_READ), 8),
+            Post(int(WROpcode.FLUSH), 8),
         ),
     ),
     Witness(

@@ -240,10 +240,14 @@ def _local_invalidates() -> Iterator[ValueCase]:
     window: dict[str, Value] = {"reth.rkey": ("mw.rkey", 0), "reth.va": ("mw.va", 0)}
     write = Packet(int(_O.RC_RDMA_WRITE_ONLY), length=8, fields=window)
     read = Packet(int(_O.RC_RDMA_READ_REQUEST), fields={**window, "reth.dma_len": 8})
+    said = {**window, "reth.dma_len": USUAL.mtu + 8}
+    first = Packet(int(_O.RC_RDMA_WRITE_FIRST), length=USUAL.mtu, fields=said)
+    last = Packet(int(_O.RC_RDMA_WRITE_LAST), length=8)
     local = [Post(int(_W.LOCAL_INV), signaled=each, fence=each) for each in (False, True)]
     for invalidate in local:
         yield fixed(USUAL, [write, invalidate, write])
         yield fixed(USUAL, [invalidate, read])
+        yield fixed(USUAL, [first, invalidate, last])
         yield fixed(USUAL, [ASK, invalidate, write, ACK, write])
         yield fixed(USUAL, [READ, ASK, invalidate, ASK, RESPONSE, ACK, ACK, write])
         yield fixed(USUAL, [invalidate, ASK, READ, ACK, RESPONSE])
