@@ -108,6 +108,8 @@ class Connection:
     """Of the P_Key in the table of the device's port."""
     rearmed: int = 0
     """1 for an alternate path, for which the queue pair waits to be armed."""
+    rtr: int = 0
+    """1 for queue pairs in RTR: they receive, and cannot send requests yet."""
     srq: int = 0
     """1 for one receive queue that all queue pairs share."""
     srq_limit: int = 0
@@ -118,8 +120,9 @@ class Connection:
     @property
     def is_plain(self) -> bool:
         """Whether it is one queue pair of a reliable connection with nothing unusual beside."""
-        usual = (1, 1, 0, 0, 0, 0)
-        given = (self.pairs, self.sges, self.wrong_lkey, self.pkey_index, self.rearmed, self.srq)
+        usual = (1, 1, 0, 0, 0, 0, 0)
+        of_queues = self.pairs, self.sges, self.wrong_lkey, self.srq
+        given = (*of_queues, self.pkey_index, self.rearmed, self.rtr)
         return self.service == "RC" and given == usual
 
     @property
@@ -555,7 +558,7 @@ def _connection_to_json(connection: Connection) -> dict[str, Any]:
 
 
 _UNUSUAL = (
-    *("service", "pairs", "sges", "wrong_lkey", "pkey_index", "rearmed", "srq", "srq_limit"),
+    *("service", "pairs", "sges", "wrong_lkey", "pkey_index", "rearmed", "rtr", "srq", "srq_limit"),
     "version",
 )
 
@@ -740,6 +743,7 @@ _LIMITS = {
     "wrong_lkey": (0, MAXIMUM_SGES),
     "pkey_index": (0, 3),
     "rearmed": (0, 1),
+    "rtr": (0, 1),
     "srq": (0, 1),
     "srq_limit": (0, MAXIMUM_SHARED),
     "version": (4, 6),

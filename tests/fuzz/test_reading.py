@@ -89,6 +89,14 @@ def test_the_times_of_lines_are_waits() -> None:
     )
 
 
+def test_a_queue_pair_that_only_receives_is_in_rtr() -> None:
+    case = read("qp state=RTR\n< WRITE_ONLY psn")
+
+    assert case.connection.rtr == 1
+    assert "state=RTR" in case_text(case)
+    assert read(case_text(case)) == case
+
+
 def test_a_local_invalidate_is_of_the_window_and_takes_no_memory() -> None:
     case = read("mw mw va=va+1024 len=509\npost_send LOCAL_INV invalidate_rkey=mw.rkey flags=FENCE")
 

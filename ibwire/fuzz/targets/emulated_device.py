@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from ibwire.base.compiled import mypyc_attr
 from ibwire.base.errors import VerbsError
@@ -288,7 +288,8 @@ class Emulation:
         self.symbols["srqn"] = 0 if self._shared is None else self._shared.number
         self.pairs = [self._pair(service, number) for number in range(connection.pairs)]
         for number, qp in enumerate(self.pairs):
-            bring_up(
+            bring = _begin_to_receive if connection.rtr else bring_up
+            bring(
                 qp,
                 self._address,
                 dest_qp_num=(numbers.peer_qpn if numbers else PEER_QPN) + number,
@@ -749,6 +750,13 @@ def send_request(post: Post, number: int, outbox: int, lkey: int, window: int = 
         atomic_data=_EIGHT if opcode == _ATOMIC_WRITE else b"",
         remote_srqn=PEER_SRQN,
     )
+
+
+def _begin_to_receive(qp: QueuePair, address: AddressVector, **attr: Any) -> None:
+    """Bring a queue pair from RESET to RTR."""
+    wanted = QPAttr(ah_attr=address, **attr)
+    for state in (QPState.INIT, QPState.RTR):
+        move(qp, state, wanted)
 
 
 def _flags(post: Post) -> int:

@@ -356,7 +356,8 @@ class Reader:
     def _attributes(self, step: drill.Verb, given: Mapping[str, int]) -> dict[str, Any]:
         """What a line says of its queue pair, by the names of `Connection`."""
         names = {entry.name for entry in fields(Connection)} & set(VERBS["qp"].args)
-        for name in set(given) - names - _OF_QUEUES - {"type", "rearm", *PKEY_NAMES, "pkey"}:
+        others = {"type", "rearm", "state", *PKEY_NAMES, "pkey"}
+        for name in set(given) - names - _OF_QUEUES - others:
             self._refuse(step.line, f"qp {name}= is not for cases of the fuzzer")
         own: dict[str, Any] = {name: given[name] for name in given if name in names}
         if "type" in given:
@@ -365,6 +366,10 @@ class Reader:
                 self._refuse(step.line, f"type is not one of {', '.join(SERVICES)}")
         if "rearm" in given:
             own["rearmed"] = given["rearm"]
+        if "state" in given:
+            if given["state"] not in (QPState.RTR, QPState.RTS):
+                self._refuse(step.line, "the queue pairs of a case are in RTR or RTS")
+            own["rtr"] = int(given["state"] == QPState.RTR)
         return own
 
     def _check_alike(self, step: drill.Verb, own: Mapping[str, Any]) -> None:

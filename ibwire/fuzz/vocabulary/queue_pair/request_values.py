@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 
-from ibwire.fuzz.case import GOOD, Connection, Packet, Receive, Step, Value
+from ibwire.fuzz.case import GOOD, NONE, Connection, Packet, Receive, Step, Value
 from ibwire.fuzz.targets.emulated_device import PKEYS, Emulation
 from ibwire.fuzz.vocabulary.queue_pair.messages import FORMS, message, read
 from ibwire.fuzz.vocabulary.value_cases import ValueCase, fixed
@@ -294,6 +294,19 @@ def _kept_responses() -> Iterator[ValueCase]:
         yield fixed(USUAL, [packet, *again, WRITE])
 
 
+def _first_requests() -> Iterator[ValueCase]:
+    """Each request as the first one that a queue pair in RTR receives, then another one."""
+    connection = Connection(rtr=1)
+    firsts = [(packet, needed) for packet, needed in _NEEDS if needed in _RIGHTS]
+    for packet in (SEND, WRITE.altered(icrc=NONE), *(packet for packet, _ in firsts)):
+        yield fixed(connection, [packet, SEND])
+    for kind in ("SEND", "WRITE"):
+        yield fixed(connection, [*message(kind, USUAL.mtu + 8, USUAL.mtu, {}), SEND])
+    ahead = WRITE.altered(psn=("expected", 1), why="bth.psn")
+    yield fixed(connection, [ahead, WRITE, read(8, {})])
+    yield fixed(connection, [WRITE, WRITE.altered(psn=("expected", -1), why="duplicate"), SEND])
+
+
 CODES = 18
 """Credit codes up to which receive requests are posted: 512 of them."""
 
@@ -347,4 +360,5 @@ _MAKERS: Sequence[Callable[[], Iterator[ValueCase]]] = (
     _pieces,
     _memory_bits,
     _kept_responses,
+    _first_requests,
 )

@@ -143,6 +143,9 @@ def attributes(connection: Connection, usual: Connection) -> Iterator[str]:
         is_said = entry.name in ("mtu", "rq_psn", "sq_psn", "timeout")
         if entry.name in NOT_OF_A_PAIR or (value == getattr(usual, entry.name) and not is_said):
             continue
+        if entry.name == "rtr":
+            yield "state=RTR" if value else "state=RTS"
+            continue
         name = {"service": "type", "rearmed": "rearm"}.get(entry.name, entry.name)
         yield f"{name}={_access(value) if entry.name == 'access' else value}"
 
