@@ -15,6 +15,7 @@ from ibwire.base.units import MS
 from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import (
     Case,
+    CaseError,
     Connection,
     Packet,
     Post,
@@ -26,7 +27,7 @@ from ibwire.fuzz.case import (
 )
 from ibwire.fuzz.judge.choices import CHOICES, Choice
 from ibwire.fuzz.judge.findings import Finding
-from ibwire.fuzz.judge.profiles import value_text
+from ibwire.fuzz.judge.profiles import choices_of, profile_of, value_text
 from ibwire.fuzz.judge.witness import Witness
 from ibwire.fuzz.judge.witnesses import WITNESSES
 from ibwire.fuzz.targets.emulated_device import Emulation
@@ -85,6 +86,16 @@ def test_every_value_of_a_profile_is_one_that_its_choices_know(profile: Profile)
 def test_every_value_of_a_choice_has_a_different_text(choice: Choice) -> None:
     """Choices are saved as texts."""
     assert len({value_text(value) for value in choice.values}) == len(choice.values) > 1
+
+
+def test_a_measured_time_is_read_as_it_was_saved() -> None:
+    profile = profile_of("spec", {"ack_timer_percent": "150"})
+
+    assert profile == replace(SPEC, ack_timer_percent=150)
+    assert choices_of(profile, "spec") == {"ack_timer_percent": "150"}
+    for text in ("99", "401", "-1", "1.5", "", "x", "9" * 5000):
+        with pytest.raises(CaseError, match="not one of"):
+            profile_of("spec", {"ack_timer_percent": text})
 
 
 def known(profile: str) -> set[str]:

@@ -28,6 +28,9 @@ from ibwire.rc.profile import (
 from ibwire.rc.work import WCFlags, WCStatus
 from ibwire_layers.syndrome import RNR_TIMER_US, NakCode
 
+USUAL_PERCENT, MOST_PERCENT = 100, 400
+"""Percent of a time as it should be, and as it may be."""
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -46,6 +49,11 @@ class Choice:
 
     is_measured: bool = False
     """Whether its value is a percentage, up to 400, that is measured in its own witnesses."""
+
+    def may_be_measured(self, text: str) -> bool:
+        """Whether a value, as a case or a run has it, is one that can be measured."""
+        is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(MOST_PERCENT))
+        return self.is_measured and is_number and USUAL_PERCENT <= int(text) <= MOST_PERCENT
 
     def variants(self, profile: Profile) -> Iterator[Profile]:
         """The profile with each of the other values."""

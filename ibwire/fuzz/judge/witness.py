@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from ibwire.fuzz.case import Case, CaseError, Connection, NeverConnects, RunsAway, Step
-from ibwire.fuzz.judge.choices import Choice
+from ibwire.fuzz.judge.choices import MOST_PERCENT, USUAL_PERCENT, Choice
 from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.explanation import (
     Replay,
@@ -54,9 +54,6 @@ class Fingerprint:
     is_unlike: bool = False
     """Whether the target has differed from the reference in most witnesses."""
 
-
-_USUAL, _LONGEST = 100, 400
-"""Percent of a time as it should be, and as it may be."""
 
 ENOUGH = 2
 """Witnesses that differ in one way and that no choices explain, before others are not tried."""
@@ -233,7 +230,7 @@ def _measured(choice: Choice, case: Case, profile: Profile, replay: Replay) -> C
     if not isinstance(due, int) or not isinstance(sent, int) or not due:
         return choice
     percent, rest = divmod(getattr(profile, choice.name) * sent, due)
-    is_allowed = not rest and _USUAL < percent <= _LONGEST
+    is_allowed = not rest and USUAL_PERCENT < percent <= MOST_PERCENT
     return replace(choice, values=(percent,)) if is_allowed else choice
 
 
