@@ -93,6 +93,9 @@ def test_a_measured_time_is_read_as_it_was_saved() -> None:
 
     assert profile == replace(SPEC, ack_timer_percent=150)
     assert choices_of(profile, "spec") == {"ack_timer_percent": "150"}
+    assert profile_of("spec", {"max_unacked_psns": "31"}) == replace(SPEC, max_unacked_psns=31)
+    with pytest.raises(CaseError, match="not one of"):
+        profile_of("spec", {"max_unacked_psns": "129"})
     for text in ("99", "401", "-1", "1.5", "", "x", "9" * 5000):
         with pytest.raises(CaseError, match="not one of"):
             profile_of("spec", {"ack_timer_percent": text})

@@ -50,10 +50,16 @@ class Choice:
     is_measured: bool = False
     """Whether its value is a percentage, up to 400, that is measured in its own witnesses."""
 
+    in_witness: Sequence[int] = ()
+    """Further values, with which only its own witnesses are tried."""
+
     def may_be_measured(self, text: str) -> bool:
         """Whether a value, as a case or a run has it, is one that can be measured."""
         is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(MOST_PERCENT))
-        return self.is_measured and is_number and USUAL_PERCENT <= int(text) <= MOST_PERCENT
+        if not is_number:
+            return False
+        is_percent = self.is_measured and USUAL_PERCENT <= int(text) <= MOST_PERCENT
+        return is_percent or int(text) in self.in_witness
 
     def variants(self, profile: Profile) -> Iterator[Profile]:
         """The profile with each of the other values."""
@@ -153,17 +159,19 @@ CHOICES: Sequence[Choice] = (
     Choice("source_port", tuple(SourcePort), True, "the UDP source port", "IBA A17.9.1"),
     Choice(
         "max_unacked_psns",
-        (128, (1 << 23) - 1, *range(1, 128)),
+        (128, (1 << 23) - 1),
         True,
         "packets on their way",
         "IBA 9.7.1; docs/reference/transport.md#psn-window",
+        in_witness=range(1, 128),
     ),
     Choice(
         "max_unacked_messages",
-        (0, *range(1, 9)),
+        (0, 1),
         True,
         "messages on their way",
         "docs/reference/transport.md#psn-window",
+        in_witness=range(2, 9),
     ),
     Choice(
         "counts_flushes",

@@ -217,7 +217,9 @@ def _singles(
 
 
 def _measured(choice: Choice, case: Case, profile: Profile, replay: Replay) -> Choice:
-    """A choice; with the value that a target has in its witness, where that is measured."""
+    """A choice with the values that a target may have in its witness; the one that is measured."""
+    if choice.in_witness:
+        return replace(choice, values=(*choice.values, *choice.in_witness))
     try:
         difference = replay(case, profile) if choice.is_measured else None
     except RunsAway:
