@@ -152,7 +152,7 @@ def judge(case: Case, tested: Target, path: Path) -> tuple[Campaign, Profile, Di
         role = role_of(case)
         make = vocabulary_for(role).generators(0, role, ())
         campaign = Campaign(tested.testbed(role), make, profile=case.profile)
-        return campaign, *campaign.judge(case)
+        return campaign, *campaign.judge.judged_alone(case)
     except CaseError as error:
         raise CaseError(f"{path}: {error}") from None
 

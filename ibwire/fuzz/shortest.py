@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ibwire.fuzz.campaign import FEW, Campaign
+from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import Case, CaseError, RunsAway
 from ibwire.fuzz.judge.comparison import FATAL, Difference
 from ibwire.fuzz.judge.profiles import conditions_of
+from ibwire.fuzz.verdict import FEW
 from ibwire.programs.endpoint import Interrupted
 from ibwire.rc.profile import Profile
 
@@ -17,7 +18,7 @@ def shortest_alone(
 ) -> tuple[Case, Profile, Difference | None]:
     """The shortest case found that is judged different again, with its reference and difference.
 
-    profile, difference: of the case, as `Campaign.judge` returns them. A shorter case may show
+    profile, difference: of the case, as `Judge.judged_alone` returns them. A shorter case may show
     only what another choice allows: then the next one has to differ from that reference, too. If
     none does, it is the case itself. Without a difference, the case does not show it again.
     """
@@ -25,16 +26,16 @@ def shortest_alone(
     own = conditions_of(profile, case.profile)
     try:
         while len(others) <= FEW:
-            shortest = replace(campaign.shortest(case, difference, profile), choices=own)
+            shortest = replace(campaign.judge.shortest(case, difference, profile), choices=own)
             if difference.kind in FATAL or campaign.lost:
                 return shortest, profile, difference
-            found, left = campaign.judge(shortest)
+            found, left = campaign.judge.judged_alone(shortest)
             if left is not None:
                 return shortest, found, left
             if search.is_interrupted:
                 break
             others.append(found)
-            search.also = lambda shorter: campaign.differs_from_all(shorter, others)
+            search.also = lambda shorter: campaign.judge.differs_from_all(shorter, others)
     except (CaseError, RunsAway):
         pass  # with another choice the reference does not come to rest in it
     except (KeyboardInterrupt, Interrupted):
@@ -42,4 +43,4 @@ def shortest_alone(
         return case, profile, difference
     finally:
         search.also = None
-    return case, *campaign.judge(case)
+    return case, *campaign.judge.judged_alone(case)

@@ -222,7 +222,7 @@ def test_what_leaks_from_one_connection_to_the_next_is_found() -> None:
     assert finding.bucket == "WRITE_ONLY: nothing instead of ACK"
     assert sum(isinstance(step, Connect) for step in finding.case.steps) == 3
     assert finding.original.packets == 4
-    assert campaign.replay(finding.case) is not None
+    assert campaign.judge.replay(finding.case) is not None
 
 
 class Exhausted(Emulation):
@@ -535,7 +535,7 @@ def test_a_choice_with_which_a_case_does_not_come_to_rest_explains_nothing() -> 
     steps = (Post(int(WROpcode.SEND)), Wait(100 * MS))
     campaign = Campaign(EmulatorTestbed(target("rxe")), queue_pair_generators(1, Role.BOTH))
 
-    assert campaign.judge(Case(Connection(timeout=1), steps))[1] is not None
+    assert campaign.judge.judged_alone(Case(Connection(timeout=1), steps))[1] is not None
 
 
 def test_bucket_is_reported_once_and_counted() -> None:
@@ -599,7 +599,7 @@ def test_what_was_found_shows_by_itself_what_it_was_found_for() -> None:
     for finding in findings:
         _, difference = Campaign(
             EmulatorTestbed(target("rxe")), queue_pair_generators(1, Role.BOTH)
-        ).judge(finding.original)
+        ).judge.judged_alone(finding.original)
         assert difference is not None
         assert signature(difference) == signature(finding.difference)
 
@@ -628,7 +628,7 @@ def test_no_finding_accuses_a_right_device(fault: str) -> None:
     for finding, profile in product(found, RIGHT.values()):
         for case in (finding.case, finding.original):
             other = Campaign(EmulatorTestbed(target(profile)), queue_pair_generators(1, Role.BOTH))
-            assert other.judge(case)[1] is None, finding.bucket
+            assert other.judge.judged_alone(case)[1] is None, finding.bucket
 
 
 def _with_fault(name: str) -> Any:
@@ -675,7 +675,7 @@ def test_a_finding_that_is_being_made_shorter_is_kept_when_that_is_interrupted()
     assert campaign.next_case == 1
     assert finding.bucket == "READ_REQUEST: ZeroDivisionError in receive"
     assert finding.case.steps == (*[WRITE] * 10, READ)
-    assert campaign.replay(finding.case) is not None
+    assert campaign.judge.replay(finding.case) is not None
 
 
 @pytest.mark.slow
@@ -701,7 +701,7 @@ def test_what_leaks_is_kept_whenever_the_run_is_interrupted(opening: int) -> Non
 
     assert finding.original.packets == 7
     assert finding.bucket == "WRITE_ONLY: nothing instead of ACK"
-    assert campaign.replay(finding.case) is not None
+    assert campaign.judge.replay(finding.case) is not None
 
 
 def test_a_device_that_keeps_something_of_earlier_connections_has_a_case_that_replays() -> None:
@@ -838,7 +838,7 @@ def test_a_finding_replays_against_the_reference_that_it_names() -> None:
     assert findings
     for finding in findings:
         case = finding.case
-        difference = campaign.replay(case, profile_of(case.profile, case.choices))
+        difference = campaign.judge.replay(case, profile_of(case.profile, case.choices))
         assert difference is not None
         assert (difference.step, difference.kind) == (len(case.steps) - 1, finding.difference.kind)
 
@@ -848,14 +848,16 @@ def test_a_case_by_itself_differs_only_in_what_is_not_allowed() -> None:
     case = Case(Connection(), (WRITE, Packet(0x1F)))  # rxe: no credits; a reserved opcode
 
     assert (
-        Campaign(EmulatorTestbed(target("rxe")), queue_pair_generators(1, Role.BOTH)).judge(case)[1]
+        Campaign(
+            EmulatorTestbed(target("rxe")), queue_pair_generators(1, Role.BOTH)
+        ).judge.judged_alone(case)[1]
         is not None
     )
     # hns has another UDP source port, which is a choice.
     assert (
-        Campaign(EmulatorTestbed(target("hns")), queue_pair_generators(1, Role.BOTH)).judge(
-            case.with_steps([WRITE])
-        )[1]
+        Campaign(
+            EmulatorTestbed(target("hns")), queue_pair_generators(1, Role.BOTH)
+        ).judge.judged_alone(case.with_steps([WRITE]))[1]
         is None
     )
 
@@ -867,7 +869,7 @@ def test_a_case_by_itself_shows_the_fault_behind_what_is_allowed() -> None:
     campaign = Campaign(EmulatorTestbed(tested), queue_pair_generators(1, Role.BOTH))
     reserved = Packet(int(OpCode.RC_SEND_ONLY), fields={"bth.opcode": 31})
 
-    profile, difference = campaign.judge(Case(Connection(), (WRITE, WRITE, reserved)))
+    profile, difference = campaign.judge.judged_alone(Case(Connection(), (WRITE, WRITE, reserved)))
 
     assert not profile.live_credits
     assert difference is not None
@@ -885,8 +887,8 @@ def test_a_crash_counts_more_than_what_differs_before_it() -> None:
     campaign = Campaign(Fragile(tested), queue_pair_generators(1, Role.BOTH))
     case = Case(Connection(), (WRITE, WRITE, Packet(0x1F)))
 
-    _, crashed = campaign.judge(case)
-    _, outlived = campaign.judge(case.with_steps((WRITE, WRITE)))
+    _, crashed = campaign.judge.judged_alone(case)
+    _, outlived = campaign.judge.judged_alone(case.with_steps((WRITE, WRITE)))
 
     assert crashed is not None
     assert (crashed.step, crashed.kind) == (2, Kind.CRASH)
@@ -904,7 +906,7 @@ def test_every_case_that_can_be_read_can_be_carried_out(case: Case) -> None:
     )
 
     try:
-        difference = campaign.replay(case, PROFILES["spec"])
+        difference = campaign.judge.replay(case, PROFILES["spec"])
     except (CaseError, RunsAway):
         return
 

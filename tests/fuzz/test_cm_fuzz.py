@@ -241,13 +241,15 @@ def test_planted_fault_is_found_made_short_and_replays(name: str) -> None:
     saved = from_json(to_json(finding.case))
     assert saved == finding.case
     assert (
-        Campaign(EmulatorTestbed(device, CONNECTION_MANAGER), manager_generators(1)).replay(saved)
+        Campaign(EmulatorTestbed(device, CONNECTION_MANAGER), manager_generators(1)).judge.replay(
+            saved
+        )
         is not None
     )
     assert (
         Campaign(
             EmulatorTestbed(managed_emulation, CONNECTION_MANAGER), manager_generators(1)
-        ).replay(saved)
+        ).judge.replay(saved)
         is None
     )
 

@@ -77,7 +77,7 @@ def test_the_case_by_hand_is_one_and_the_reference_refuses_it() -> None:
     )
 
     assert [type(step) for step in case.steps] == [Packet, Wait]
-    assert deaf.replay(case) is None
+    assert deaf.judge.replay(case) is None
 
 
 def test_the_script_by_hand_is_a_case_that_the_reference_refuses() -> None:

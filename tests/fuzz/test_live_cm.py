@@ -128,7 +128,9 @@ def test_recorded_case_leaves_no_connection_open() -> None:
     case = Case(Connection(), (Mad(), Mad(message="RTU")))
     with link(across) as target:
         tested = ManagerLinkTarget(target)
-        Campaign(tested.testbed(Role.CM), manager_generators(1, combines=False)).judge(case)
+        Campaign(tested.testbed(Role.CM), manager_generators(1, combines=False)).judge.judged_alone(
+            case
+        )
         record(case, tested)
         assert across.established == 1
 
@@ -629,9 +631,9 @@ def test_script_that_cannot_be_tried_is_not_written() -> None:
     """It would ask for a REJ, where a device may also be silent."""
     tested = ManagerLinkTarget(link(Across(FAULTS["cm.rej.reason"])))
     case = Case(Connection(), (Mad(message="REP"),))
-    _, difference = Campaign(tested.testbed(Role.CM), manager_generators(1, combines=False)).judge(
-        case
-    )
+    _, difference = Campaign(
+        tested.testbed(Role.CM), manager_generators(1, combines=False)
+    ).judge.judged_alone(case)
     assert difference is not None
     finding = Finding(1, "Any.", case, case, difference, 1, "Any.")
 

@@ -101,9 +101,9 @@ def test_what_a_device_that_comes_back_has_died_of_is_made_shorter(forgets: bool
     campaign = Campaign(ManagerTestbed(target), manager_generators(1, combines=False))
     steps = (Mad(), Mad(message="RTU"), Mad(message="DREQ", more=8))
 
-    _, difference = campaign.judge(case := Case(Connection(), steps))
+    _, difference = campaign.judge.judged_alone(case := Case(Connection(), steps))
     assert difference is not None
-    short = campaign.shortest(case, difference, SPEC)
+    short = campaign.judge.shortest(case, difference, SPEC)
 
     assert (short.steps, target.lost, restart.count) == (steps[-1:], "", 2)
     assert across.sent[-1][:6] == NEW_MAC
@@ -131,13 +131,13 @@ def test_a_dead_listener_is_seen_when_a_case_is_judged_by_itself() -> None:
     campaign = Campaign(ManagerTestbed(link(across)), manager_generators(1, combines=False))
     case = Case(Connection(), (Mad(message="DREQ", more=8),))
 
-    _, difference = campaign.judge(case)
+    _, difference = campaign.judge.judged_alone(case)
 
     assert difference is not None
     assert difference.kind == Kind.CRASH
     assert difference.got == ["a right request is answered by REJ 8, and was by REP"]
     with pytest.raises(PeerError, match="made shorter with --restart COMMAND"):
-        campaign.shortest(case, difference, SPEC)
+        campaign.judge.shortest(case, difference, SPEC)
 
 
 def test_manager_that_does_not_stop_sending_after_a_case_is_reported_as_such() -> None:

@@ -135,7 +135,7 @@ def test_a_device_that_loops_is_found_and_its_case_made_short_and_replayed() -> 
     with watchdog(INTERVAL):
         campaign = Campaign(EmulatorTestbed(Looping), lambda number: Few(), explains=False)
         finding = next(iter(campaign.run(10)))
-        again = Campaign(EmulatorTestbed(Looping), lambda number: Few()).replay(finding.case)
+        again = Campaign(EmulatorTestbed(Looping), lambda number: Few()).judge.replay(finding.case)
 
     assert finding.bucket == "READ_REQUEST: it does not come to rest"
     assert finding.original.steps == (WRITE, READ)
@@ -156,7 +156,7 @@ def test_no_choice_explains_a_device_that_does_not_go_on() -> None:
 
     with watchdog(INTERVAL):
         campaign = Campaign(EmulatorTestbed(Counted), queue_pair_generators(1, Role.RESPONDER))
-        assert campaign.judge(Case(steps=(READ,)))[1] is not None
+        assert campaign.judge.judged_alone(Case(steps=(READ,)))[1] is not None
 
     assert opened <= 6
     assert not campaign.report.taken
