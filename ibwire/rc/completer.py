@@ -89,6 +89,8 @@ class Completer:
         kind = self._kinds[packet.syndrome >> 5]
         if habits.take_ack_as_answer(self, psn, is_ack=kind is _ACK, now=now):
             return
+        if not qp.profile.ack_restarts_read and kind is _ACK and self._is_answered(psn):
+            psn = psn - 1 & MASK
         if kind is _ACK:
             if self.acknowledge_before(psn + 1 & MASK, now):
                 sends.credits.update(packet.syndrome, packet.msn)
@@ -98,6 +100,11 @@ class Completer:
             self._take_nak(packet, aeth.code(packet.syndrome), now)
         elif habits.fails_for_reserved(packet.syndrome):
             self.refuse_misplaced()
+
+    def _is_answered(self, psn: int) -> bool:
+        """Whether a PSN is of a READ, an atomic or another request that an ACK does not answer."""
+        wqe = self.sends.find(psn)
+        return wqe is not None and wqe.plan.is_answered
 
     def expects(self, packet: TransportPacket, count: int) -> bool:
         """Whether so many MIDDLE responses from this one on continue the oldest READ."""

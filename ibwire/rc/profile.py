@@ -212,6 +212,9 @@ class Profile:
     """Whether an ACK of its PSN completes a READ or atomic (rxe `check_ack`). `RXE` does not
     use it: after the loss of a response, the ACK of a duplicate would complete the request
     without its data, and results of the emulator would not be reliable."""
+    ack_restarts_read: bool = True
+    """Whether an ACK of its PSN restarts a READ or atomic, as a response behind it does
+    (qib_rc.c `do_rc_ack`). Otherwise it only acknowledges what is before."""
     acks_unsent: bool = False
     """Whether a response to a PSN that was never sent acknowledges every sent packet (rxe
     `check_psn`, which counts 2^23 PSNs from the end of the oldest request)."""

@@ -90,6 +90,11 @@ FLUSHES_ARE_NO_READS = Patch(
     "        if plan.operation is _FLUSH and not profile.counts_flushes:\n",
     "        if plan.operation is _FLUSH:\n",
 )
+ACK_OF_A_READ_ENDS_BEFORE_IT = Patch(
+    "rc/completer.py",
+    "        if not qp.profile.ack_restarts_read and kind is _ACK and self._is_answered(psn):\n",
+    "        if kind is _ACK and self._is_answered(psn):\n",
+)
 GIVES_NO_CREDITS = Patch(
     "rc/responder.py",
     "            return credit_code(len(self.receives.waiting))\n",
@@ -443,6 +448,7 @@ def test_a_duplicate_read_of_a_longer_one_becomes_that_of_a_short_one() -> None:
         (Role.REQUESTER, WINDOW_OF_31),
         (Role.REQUESTER, ONE_MESSAGE),
         (Role.REQUESTER, FLUSHES_ARE_NO_READS),
+        (Role.REQUESTER, ACK_OF_A_READ_ENDS_BEFORE_IT),
         (Role.REQUESTER, LATE_ACK_TIMER),
         (Role.REQUESTER, LATE_RNR_TIMER),
         (Role.REQUESTER, ODD_RNR_TIMER),

@@ -136,6 +136,14 @@ CHOICES: Sequence[Choice] = (
         "how often an ACK is asked for",
         "docs/reference/habits.md#rxe-ack-request",
     ),
+    Choice(
+        "ack_restarts_read",
+        _BOTH,
+        True,
+        "whether an ACK in place of a READ response restarts the READ",
+        "IBA 9.7.5.1.2, 9.7.6.1; docs/reference/transport.md#ack-inside-read",
+        is_always_shown=True,
+    ),
     Choice("timeout_sends_one", _BOTH, True, "one packet after a timeout", "IBA 9.7.6.1.3"),
     # Before the next one, which leaves out some of the same answers.
     Choice(

@@ -292,6 +292,14 @@ WITNESSES: Sequence[Witness] = (
         ),
     ),
     Witness(
+        "ack_restarts_read",
+        Connection(timeout=0),
+        (
+            Post(int(WROpcode.RDMA_READ), 8),
+            Packet(int(OpCode.RC_ACKNOWLEDGE), psn=("una", 0)),
+        ),
+    ),
+    Witness(
         "acks_unsent",
         Connection(timeout=0),
         (
