@@ -22,17 +22,19 @@ def finding_lines(finding: Finding, recording: Recording) -> Iterator[str]:
     yield f"F{finding.number:04}  {finding.bucket}"
     yield f"  rule      {finding.rule}"
     left, before = finding.case.packets, finding.original.packets
-    if finding.original.origin.startswith(WITNESS):
-        yield f"  found     by the {finding.original.origin}"
-    else:
-        yield f"  found     packet {finding.packet:,}, {finding.original.origin}"
-    if before != left:
-        size = counted(left, "packet")
-        if not left:
-            size = f"{counted(len(finding.case.steps), 'step')}, no packet"
-        yield f"  minimised to {size}, of {before:,}"
+    yield f"  found     {found_by(finding)}"
+    if left and before != left:
+        yield f"  minimised to {counted(left, 'packet')}, of {before:,}"
     yield from case_lines(finding.case)
     yield from outcome_lines(recording)
+
+
+def found_by(finding: Finding) -> str:
+    """The packet of a run that has shown it, or the case of the fingerprint."""
+    origin = finding.original.origin
+    if origin.startswith(WITNESS):
+        return f"by a case of the fingerprint ({origin.removeprefix(WITNESS)})"
+    return f"packet {finding.packet:,}, {origin}"
 
 
 def case_lines(case: Case) -> Iterator[str]:

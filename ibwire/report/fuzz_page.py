@@ -13,9 +13,8 @@ from itertools import groupby
 from ibwire.base.printable import printable
 from ibwire.fuzz.case import Packet, Pause, Step, connection_text, step_text
 from ibwire.fuzz.judge.findings import Finding
-from ibwire.fuzz.judge.witness import WITNESS
 from ibwire.fuzz.recording import Entry, Recording
-from ibwire.fuzz.report_text import counted, step_line, times_text, unsaid
+from ibwire.fuzz.report_text import counted, found_by, step_line, times_text, unsaid
 from ibwire.report.html import template
 
 MAXIMUM_ROWS = 60
@@ -53,14 +52,10 @@ def finding_part(finding: Finding, recording: Recording) -> str:
     rows = list(_rows(finding, recording))
     hidden = len(rows) - MAXIMUM_ROWS
     attributes = connection_text(finding.case.connection)
-    found = finding.original.origin
-    found = (
-        f"by the {found}" if found.startswith(WITNESS) else f"packet {finding.packet:,}, {found}"
-    )
     return "\n".join(
         [
             f"<h3>F{finding.number:04} {_text(finding.bucket)}</h3>",
-            f'<p class="hint">Found {_text(found)}</p>',
+            f'<p class="hint">Found {_text(found_by(finding))}</p>',
             *[f'<p class="hint">Queue pair: {_text(attributes)}</p>'] * bool(attributes),
             '<p class="sides"><b>tester</b><b>device</b></p>',
             '<ol class="ladder">',
