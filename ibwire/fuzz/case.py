@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
-from enum import StrEnum
+from enum import IntFlag, StrEnum
 from typing import Any
 
 from ibwire.base.errors import IbwireError
@@ -24,6 +24,7 @@ from ibwire.drill.packets import SWAPPED as SWAPPED
 from ibwire.drill.packets import icrc_text
 from ibwire.rc.attributes import MTU_CODES
 from ibwire.rc.connect import ALL_ACCESS
+from ibwire.rc.memory import Access
 from ibwire.rc.work import WROpcode
 from ibwire_layers.headers import BTH
 from ibwire_layers.opcodes import INFO, OpCode, Service
@@ -471,10 +472,23 @@ def step_text(step: Step) -> str:
 def connection_text(connection: Connection) -> str:
     """Attributes of a connection that are not as usual."""
     return " ".join(
-        f"{entry.name}={getattr(connection, entry.name)}"
+        f"{entry.name}={_attribute_text(connection, entry.name)}"
         for entry in fields(Connection)
         if getattr(connection, entry.name) != entry.default
     )
+
+
+def _attribute_text(connection: Connection, name: str) -> str:
+    """The value of an attribute; of access flags their names."""
+    value = getattr(connection, name)
+    return flag_names(Access, value) if name == "access" else str(value)
+
+
+def flag_names(kind: type[IntFlag], value: int) -> str:
+    """The flags that are set by their names: `GRH+WITH_IMM`; 0 for none."""
+    names = [each.name or "" for each in kind if value & each]
+    rest = value & ~sum(int(each) for each in kind)
+    return "+".join([*names, *([hex(rest)] if rest else [])]) or "0"
 
 
 def pair_text(pair: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ibwire.base.errors import DecodeError
@@ -11,13 +11,14 @@ from ibwire.base.quantities import exact_duration_text
 from ibwire.base.units import Time
 from ibwire.cm.states import EventKind
 from ibwire.drill.packets import Wire, describe
-from ibwire.fuzz.case import Case, Connect, Pause, Role, field_text, step_text
+from ibwire.fuzz.case import Case, Connect, Pause, Role, field_text, flag_names, step_text
 from ibwire.fuzz.judge.comparison import FATAL, Comparison, Difference, Kind
 from ibwire.fuzz.judge.findings import one_line, part_of, verdict, wrong_fields
 from ibwire.fuzz.judge.profiles import profile_of
 from ibwire.fuzz.targets.emulated_device import (
     INBOX,
     OUTBOX,
+    QP_NUM,
     RECEIVES,
     SENDS,
     SIZE,
@@ -30,7 +31,7 @@ from ibwire.fuzz.vocabulary.vocabularies import role_of
 from ibwire.rc.attributes import EventType
 from ibwire.rc.profile import Profile
 from ibwire.rc.unreliable import QP1
-from ibwire.rc.work import WCOpcode, WCStatus
+from ibwire.rc.work import WCFlags, WCOpcode, WCStatus
 from ibwire_layers.packet import Packet as WholePacket
 
 REGIONS = (
@@ -210,14 +211,31 @@ def place_of(at: int) -> tuple[str, int]:
 
 
 def completion_text(completion: Completion) -> str:
-    """A completion, or an event of the connection manager, in words."""
+    """A completion, or an event of the connection manager, in words, with what is valid in it."""
     queue, number, status, *rest = completion
     if queue not in (SENDS, RECEIVES):
         return f"connection manager: {EventKind(number).name} {rest[0] or ''}".rstrip()
     text = f"{('send', 'recv')[queue]} wr_id={number} {WCStatus(status).name}"
-    if rest:
-        text += f" {WCOpcode(rest[0]).name}"
-    names = ("byte_len", "imm_data", "flags", "solicited", "pkey_index", "qp_num", "src_qp")
-    return " ".join(
-        [text, *(f"{name}={value}" for name, value in zip(names, rest[1:], strict=False))]
-    )
+    if status or not rest:
+        return f"{text} qp_num={completion[QP_NUM]}" if len(completion) > QP_NUM else text
+    return " ".join([text, WCOpcode(rest[0]).name, *_valid_fields(queue, rest)])
+
+
+def _valid_fields(queue: int, rest: Sequence[int]) -> Iterator[str]:
+    """The fields of a successful completion behind its opcode, but those that are not valid."""
+    names = ("byte_len", "imm_data", "flags", "solicited", "qp_num", "src_qp")
+    values = dict(zip(names, rest[1:], strict=False))
+    flags = values.get("flags", 0)
+    for name, value in values.items():
+        if name == "byte_len" and (queue == RECEIVES or value):
+            yield f"byte_len={value}"
+        elif name == "imm_data" and flags & WCFlags.WITH_INV:
+            yield f"invalidated_rkey=0x{value:x}"
+        elif name == "imm_data" and flags & WCFlags.WITH_IMM:
+            yield f"imm_data=0x{value:x}"
+        elif name == "flags" and queue == RECEIVES:
+            yield f"flags={flag_names(WCFlags, flags)}"
+        elif name == "src_qp" and (value or flags & WCFlags.GRH):
+            yield f"src_qp=0x{value:x}"
+        elif name in ("solicited", "qp_num"):
+            yield f"{name}={value}"

@@ -16,13 +16,12 @@ from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.exclusions import Exclusions
 from ibwire.fuzz.judge.naming import name_of
 from ibwire.fuzz.judge.response_names import about
-from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
+from ibwire.fuzz.targets.emulated_device import ADDRESS, OUTBOX_START, PEER_ADDRESS, Emulation
 from ibwire.fuzz.targets.link.queue_pair_testbed import PossibleSteps
 from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire.fuzz.vocabulary.queue_pair.comparison import TolerantComparison, with_usual_marks
 from ibwire.fuzz.vocabulary.queue_pair.generator import Generator, Menu
 from ibwire.fuzz.vocabulary.queue_pair.link_steps import LONG_CODE, Timely, fits_link
-from ibwire.fuzz.vocabulary.queue_pair.undefined_memory import START
 from ibwire.rc.device import gid_of
 from ibwire.rc.path import Path, ethernet_route
 from ibwire.rc.profile import PROFILES, Profile
@@ -325,10 +324,10 @@ def test_memory_of_a_read_counts_when_it_has_completed() -> None:
     target = Emulation(ASKS)
     live = duel(target)
     live.step(read(512))
-    target.memory[START + 300] ^= 1
+    target.memory[OUTBOX_START + 300] ^= 1
     under_way = live.step(response("FIRST", 256))
     live.step(response("LAST", 256))
-    target.memory[START + 300] ^= 1
+    target.memory[OUTBOX_START + 300] ^= 1
     done = live.step(ack(offset=-1))
 
     assert under_way is None
@@ -340,7 +339,7 @@ def test_memory_beside_a_read_always_counts() -> None:
     target = Emulation(ASKS)
     live = duel(target)
     live.step(read(512))
-    target.memory[START + 512] ^= 1
+    target.memory[OUTBOX_START + 512] ^= 1
 
     difference = live.step(response("FIRST", 256))
 

@@ -261,5 +261,5 @@ AFTER_RNR_WAIT = "what is retransmitted after the wait of an RNR NAK"
 _COUNTS = ("byte_len",)
 """Parts of completions that are numbers of something."""
 
-_OF_COMPLETION = frozenset(("byte_len", "imm_data", "flags", "pkey_index", "src_qp"))
+_OF_COMPLETION = frozenset(("byte_len", "imm_data", "flags", "src_qp"))
 """Fields that are made in one place for each kind of completion."""

@@ -28,6 +28,7 @@ from ibwire.fuzz.case import (
 )
 from ibwire.fuzz.targets.emulated_device import Completion, Emulation
 from ibwire.fuzz.vocabulary.binding import Binding
+from ibwire.fuzz.vocabulary.queue_pair.undefined_memory import WithoutMeaning
 
 
 class Device(Protocol):
@@ -216,6 +217,7 @@ class ExactComparison(Comparison):
         self.target = target
         self.trace: Trace | None = None
         """Where what the reference does is recorded."""
+        self._without_meaning = WithoutMeaning()
 
     def step(self, step: Step) -> Difference | None:
         """Carry out one step; `None` if both did the same.
@@ -243,6 +245,8 @@ class ExactComparison(Comparison):
             elif isinstance(step, Wait):
                 return self._wait(step.time, number)
             else:
+                if isinstance(step, Connect):
+                    self._without_meaning.clear()
                 apply(reference, step)
                 self.in_target = True
                 apply(target, step)
@@ -354,8 +358,12 @@ class ExactComparison(Comparison):
             and (difference := self._in_completions(number, whole, other))
         ):
             return difference
-        if reference.memory != target.memory:
-            return in_memory(number, reference.memory, target.memory)
+        if completed:
+            self._without_meaning.note(completed, reference)
+        if reference.memory != (memory := target.memory):
+            memory = self._without_meaning.with_undefined(memory, reference.memory)
+            if reference.memory != memory:
+                return in_memory(number, reference.memory, memory)
         if expected != (raised := target.events()):
             return Difference(number, Kind.EVENT, expected, raised)
         return None

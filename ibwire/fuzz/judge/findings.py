@@ -259,7 +259,7 @@ def wrong_parts(one: object, other: object) -> list[str]:
 
 PARTS_OF_COMPLETION = (
     *("queue", "wr_id", "status", "opcode", "byte_len", "imm_data", "flags"),
-    *("solicited", "pkey_index", "qp_num", "src_qp"),
+    *("solicited", "qp_num", "src_qp"),
 )
 
 

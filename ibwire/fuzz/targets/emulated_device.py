@@ -41,6 +41,7 @@ from ibwire.rc.attributes import (
     QPState,
     QPType,
 )
+from ibwire.rc.completion import WCFlags, WCOpcode
 from ibwire.rc.connect import ALL_ACCESS, bring_up, move
 from ibwire.rc.device import gid_of
 from ibwire.rc.memory import Access, MemoryRegion, MemoryWindow, WindowState
@@ -81,6 +82,12 @@ Completion = tuple[int, ...]
 SENDS, RECEIVES = 0, 1
 """Its queue."""
 
+QP_NUM = 8
+"""Index of the number of the queue pair in one from `whole_numbers_of`."""
+
+HAS_IMM = int(WCFlags.WITH_IMM | WCFlags.WITH_INV)
+"""Flags of a completion whose `imm_data` is valid."""
+
 
 WINDOW_START = 2 * SMALL
 """Where in the first region the window begins."""
@@ -113,6 +120,14 @@ REGIONS: Mapping[str, tuple[int, int]] = {
     "inbox": (INBOX, int(Access.LOCAL_WRITE)),
 }
 """What is registered: bytes and access. `foreign` belongs to another protection domain."""
+
+_START = {
+    name: sum(size for size, _ in list(REGIONS.values())[:place])
+    for place, name in enumerate(REGIONS)
+}
+"""Where in the memory of an emulation each of them begins."""
+
+OUTBOX_START = _START["outbox"]
 
 CONTENT = pattern(0, sum(size for size, _ in REGIONS.values()))
 """What all of it holds at the beginning, region after region."""
@@ -232,6 +247,8 @@ class Emulation:
         """Bytes and SGEs of receive requests, and which of these has a wrong key."""
         self._slots: dict[int, list[SGE]] = {}
         """The SGEs of those that were posted, by their place in the inbox."""
+        self._reading: dict[int, list[SGE]] = {}
+        """The SGEs of send requests that read, by number."""
         self._window = end.pd.allocate_window(2, key=numbers.window if numbers else None)
         self.symbols = self._name_numbers()
         """What the symbols of a case stand for on this connection."""
@@ -317,6 +334,7 @@ class Emulation:
         self.symbols |= {"pkey": PKEYS[index] | 0x8000, "qkey": QKEY}
         self.focus(0)
         self._posted = self._received = 0
+        self._reading.clear()
         has_window = numbers is None or numbers.window is not None
         self._take_window_back()
         if self._window.state is WindowState.FREE and has_window:
@@ -520,8 +538,22 @@ class Emulation:
             self.pairs[number].post_send(wr)
         except VerbsError:
             return False
+        if post.opcode in READING:
+            self._reading[self._posted] = wr.sg_list
         self._posted += 1
         return True
+
+    def buffer_of(self, queue: int, number: int) -> list[slice]:
+        """Where in `memory` what a receive request receives is stored, or what a request reads."""
+        if queue == RECEIVES:
+            room = self._kind[0]
+            region, name = self._inbox, "inbox"
+            sges = self._slots.get(number % (INBOX // room if room else 1), [])
+        else:
+            region, name = self._outbox, "outbox"
+            sges = self._reading.get(number, [])
+        shift = _START[name] - region.iova
+        return [slice(sge.addr + shift, sge.addr + shift + sge.length) for sge in sges]
 
     def command(self, command: Command) -> bool:
         """Have the application call its connection manager; whether the state allowed it."""
@@ -540,7 +572,10 @@ class Emulation:
 
     def details(self) -> list[Completion]:
         """The completions since the last call, as far as `completions` has returned them, whole."""
-        found = [whole_numbers_of(number, wc) for number, wc in self._polled]
+        is_datagram = self.connection.service == "UD"
+        found = [
+            whole_numbers_of(number, wc, is_datagram=is_datagram) for number, wc in self._polled
+        ]
         self._polled.clear()
         return found
 
@@ -670,34 +705,41 @@ def psn_of(qp: QueuePair, base: str) -> int:
 
 
 def numbers_of(queue: int, wc: WC) -> Completion:
-    """What counts of a completion: after an error little, of a send not its length."""
+    """What counts of a completion: after an error little, of a send not its length.
+
+    Fields that are not valid are 0 (reference/transport#completion-fields).
+    """
     if wc.status is not _SUCCESS:
         return queue, wc.wr_id, int(wc.status)
     kind = queue, wc.wr_id, 0, int(wc.opcode)
-    return (*kind, wc.byte_len, wc.imm_data, int(wc.wc_flags)) if queue == RECEIVES else kind
+    return (*kind, wc.byte_len, _immediate(wc), int(wc.wc_flags)) if queue == RECEIVES else kind
 
 
-def whole_numbers_of(queue: int, wc: WC) -> Completion:
-    """All of a completion, with what a device on a link does not report or may choose.
+def whole_numbers_of(queue: int, wc: WC, *, is_datagram: bool) -> Completion:
+    """All of a completion that is valid, with what a device on a link does not report.
 
-    After the numbers of `numbers_of` whether it is solicited, P_Key index, queue pair, source; of
-    an error only status, queue pair and whether it is solicited.
+    After the numbers of `numbers_of` whether it is solicited, queue pair, and of datagrams the
+    source; of an error only status and queue pair. The P_Key index is valid for queue pair 1 only.
     """
     if wc.status is not _SUCCESS:
-        return queue, wc.wr_id, int(wc.status), 0, 0, 0, 0, int(wc.solicited), 0, wc.qp_num, 0
+        return queue, wc.wr_id, int(wc.status), 0, 0, 0, 0, 0, wc.qp_num, 0
     return (
         queue,
         wc.wr_id,
         0,
         int(wc.opcode),
-        wc.byte_len,
-        wc.imm_data,
+        wc.byte_len if queue == RECEIVES or wc.opcode in _WITH_LENGTH else 0,
+        _immediate(wc),
         int(wc.wc_flags),
         int(wc.solicited),
-        wc.pkey_index,
         wc.qp_num,
-        wc.src_qp,
+        wc.src_qp if is_datagram and queue == RECEIVES else 0,
     )
+
+
+def _immediate(wc: WC) -> int:
+    """Immediate data or an invalidated key, if the flags say that there is one."""
+    return wc.imm_data if int(wc.wc_flags) & HAS_IMM else 0
 
 
 def pieces(start: int, length: int, lkey: int, count: int = 1, wrong: int = 0) -> list[SGE]:
@@ -763,10 +805,19 @@ def _flags(post: Post) -> int:
     return _SIGNALED * post.signaled | _FENCE * post.fence | _SOLICITED * post.solicited
 
 
+_WITH_LENGTH = (
+    WCOpcode.RDMA_READ,
+    WCOpcode.COMP_SWAP,
+    WCOpcode.FETCH_ADD,
+)
+"""Sends whose completion has a valid length."""
+
 # Plain numbers and members by themselves: reaching through an enumeration is slow.
 _SUCCESS = WCStatus.SUCCESS
 _OPCODES = {int(each): each for each in WROpcode}
 _ATOMICS = int(WROpcode.ATOMIC_CMP_AND_SWP), int(WROpcode.ATOMIC_FETCH_AND_ADD)
+READING = int(WROpcode.RDMA_READ), *_ATOMICS
+"""Send requests that store what they read."""
 _ATOMIC_WRITE = int(WROpcode.ATOMIC_WRITE)
 _LOCAL_INV = int(WROpcode.LOCAL_INV)
 _SIGNALED = int(SendFlags.SIGNALED)

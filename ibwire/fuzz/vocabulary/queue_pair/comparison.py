@@ -33,7 +33,7 @@ from ibwire.fuzz.targets.emulated_device import Completion, Emulation
 from ibwire.fuzz.targets.link.frames import BTH, behind_ip
 from ibwire.fuzz.targets.link.verbs_link import LinkDevice
 from ibwire.fuzz.vocabulary.binding import Binding
-from ibwire.fuzz.vocabulary.queue_pair.undefined_memory import Reads
+from ibwire.fuzz.vocabulary.queue_pair.undefined_memory import Reads, WithoutMeaning
 from ibwire.rc.path import Path
 from ibwire_layers import syndrome as aeth
 from ibwire_layers.opcodes import INFO, OpCode
@@ -167,7 +167,8 @@ class TolerantComparison(Comparison):
         """What the device has sent during a wait, and was not looked at."""
         self._has_acted = False
         """Whether something was done during the current RNR wait."""
-        self._reads = Reads()
+        self._reads = Reads(reference)
+        self._without_meaning = WithoutMeaning()
 
     def step(self, step: Step) -> Difference | None:
         """Execute one step; `None` if both did the same in all compared parts."""
@@ -333,7 +334,9 @@ class TolerantComparison(Comparison):
         if completed != outcome.completions:
             return Difference(number, Kind.COMPLETION, completed, outcome.completions)
         self._reads.complete(completed)
+        self._without_meaning.note(completed, reference)
         memory = self._reads.with_undefined(outcome.memory, reference.memory)
+        memory = self._without_meaning.with_undefined(memory, reference.memory)
         if reference.memory != memory:
             return in_memory(number, reference.memory, memory)
         raised = [

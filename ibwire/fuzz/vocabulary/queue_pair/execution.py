@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ibwire.base.node import Frame
 from ibwire.base.units import Time
 from ibwire.fuzz.case import Case, Connect, Connection, Packet, Pause, Post, Receive, Step, Wait
-from ibwire.fuzz.targets.emulated_device import Completion, Emulation
+from ibwire.fuzz.targets.emulated_device import QP_NUM, Completion, Emulation
 from ibwire.fuzz.vocabulary.binding import emulated_binding
 from ibwire.fuzz.vocabulary.queue_pair.encoding import Symbols
 from ibwire.rc.profile import Profile
@@ -66,7 +66,7 @@ class Execution:
             answers = [(0, frame) for frame in device.answers()]
         completions = device.completions()
         numbers = {qp.number: place for place, qp in enumerate(device.pairs)}
-        takers = {(each[0], each[1]): numbers.get(each[9], 0) for each in device.details()}
+        takers = {(each[0], each[1]): numbers.get(each[QP_NUM], 0) for each in device.details()}
         return Moment(
             psn,
             dict(device.symbols),

@@ -1,22 +1,51 @@
-"""Which memory of a device is undefined: what it reads and has not all got."""
+"""Which memory of a device is undefined, so that it is not compared."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from ibwire.fuzz.case import Post
-from ibwire.fuzz.targets.emulated_device import REGIONS, SENDS, Completion, send_request
-from ibwire.rc.work import WROpcode
+from ibwire.fuzz.targets.emulated_device import READING, RECEIVES, SENDS, Completion, Emulation
 
-_NAMES = list(REGIONS)
-START = sum(size for size, _ in list(REGIONS.values())[: _NAMES.index("outbox")])
-"""Where its outbox is in the memory of an emulation."""
+BEFORE_IPV4 = 20
+"""Of the 40 bytes before a datagram over IPv4, those before its header (reference/transport#ud)."""
 
-READING = (
-    WROpcode.RDMA_READ,
-    WROpcode.ATOMIC_CMP_AND_SWP,
-    WROpcode.ATOMIC_FETCH_AND_ADD,
-)
+
+class WithoutMeaning:
+    """Buffers of requests that completed in error, and what stands before an IPv4 header.
+
+    Source: reference/transport#partial-data, #read-undefined, #ud.
+    """
+
+    def __init__(self) -> None:
+        self._places: dict[tuple[int, int], list[slice]] = {}
+        """In the memory of an emulation, by the queue and the begin of the buffer."""
+
+    def clear(self) -> None:
+        """Forget all: memory is as at the beginning."""
+        self._places.clear()
+
+    def note(self, completions: Sequence[Completion], reference: Emulation) -> None:
+        """Note what has completed: whose buffers have a meaning, and whose have none."""
+        is_datagram = reference.connection.service == "UD" and reference.connection.version == 4
+        for queue, number, status, *_ in completions:
+            if queue not in (SENDS, RECEIVES):
+                continue
+            buffer = reference.buffer_of(queue, number)
+            if not buffer:
+                continue
+            place = queue, buffer[0].start
+            if status:
+                self._places[place] = buffer
+            elif is_datagram and queue == RECEIVES:
+                self._places[place] = _first(buffer, BEFORE_IPV4)
+            else:
+                self._places.pop(place, None)
+
+    def with_undefined(self, memory: bytearray, other: bytearray) -> bytearray:
+        """Memory with what has no meaning from another."""
+        places = [each for buffer in self._places.values() for each in buffer]
+        return _with(memory, places, other)
 
 
 class Reads:
@@ -25,16 +54,16 @@ class Reads:
     Source: reference/transport#read-undefined.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, reference: Emulation) -> None:
+        self._reference = reference
         self._posted = 0
-        self._places: dict[int, slice] = {}
+        self._places: dict[int, list[slice]] = {}
         """In the memory of an emulation, by number of the send request."""
 
     def add(self, post: Post) -> None:
         """A send request was posted."""
         if post.opcode in READING:
-            for sge in send_request(post, self._posted, START, 0).sg_list:
-                self._places[self._posted] = slice(sge.addr, sge.addr + sge.length)
+            self._places[self._posted] = self._reference.buffer_of(SENDS, self._posted)
         self._posted += 1
 
     def complete(self, completions: Sequence[Completion]) -> None:
@@ -46,9 +75,23 @@ class Reads:
 
     def with_undefined(self, memory: bytearray, other: bytearray) -> bytearray:
         """Memory with what is undefined from another."""
-        if not self._places:
-            return memory
-        memory = bytearray(memory)
-        for place in self._places.values():
-            memory[place] = other[place]
+        return _with(memory, [each for place in self._places.values() for each in place], other)
+
+
+def _first(buffer: Sequence[slice], size: int) -> list[slice]:
+    """The first bytes of a buffer."""
+    found = []
+    for part in buffer:
+        length = min(part.stop - part.start, size)
+        found.append(slice(part.start, part.start + length))
+        size -= length
+    return found
+
+
+def _with(memory: bytearray, places: Sequence[slice], other: bytearray) -> bytearray:
+    if not places:
         return memory
+    memory = bytearray(memory)
+    for place in places:
+        memory[place] = other[place]
+    return memory

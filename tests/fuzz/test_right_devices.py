@@ -1,0 +1,132 @@
+"""Devices that do what the specification leaves open are not accused."""
+
+from __future__ import annotations
+
+import pytest
+
+from ibwire.fuzz.case import Case, Connection, Packet, Post
+from ibwire.fuzz.judge.comparison import Kind
+from ibwire.fuzz.recording import completion_text
+from ibwire.fuzz.targets.emulated_device import RECEIVES, SENDS, Emulation
+from ibwire.fuzz.targets.emulator import EmulatorTestbed
+from ibwire.rc.profile import SPEC
+from ibwire.rc.work import WROpcode
+from ibwire_layers.opcodes import OpCode
+from mutants.engine import copied
+from mutants.table import Mutant, Patch
+
+SEND = Packet(int(OpCode.RC_SEND_ONLY))
+ACK = Packet(int(OpCode.RC_ACKNOWLEDGE), ("una", 0))
+UNALIGNED = Packet(int(OpCode.RC_FETCH_ADD), fields={"atomiceth.va": ("end", -4)})
+DATAGRAM = Packet(int(OpCode.UD_SEND_ONLY))
+WRITE = Post(int(WROpcode.RDMA_WRITE), 8)
+
+SOURCE_OF_RC = Patch(
+    "rc/receive.py",
+    "        size = self.filled if byte_len is None else byte_len",
+    "        size = self.filled if byte_len is None else byte_len\n        src_qp = src_qp or 0x123",
+)
+IMMEDIATE_WITHOUT_FLAG = Patch("rc/receive.py", "        imm = 0\n", "        imm = 0xBADBAD\n")
+PKEY_INDEX = Patch(
+    "rc/completion.py", "        pkey_index: int = 0,", "        pkey_index: int = 3,"
+)
+LENGTH_OF_SENDS = Patch(
+    "rc/send_queue.py",
+    "byte_len=wqe.length if wqe.plan.is_answered else 0,",
+    "byte_len=wqe.length,",
+)
+ERRORS_UNSOLICITED = Patch(
+    "rc/receive.py", "        solicited: bool = True,", "        solicited: bool = False,"
+)
+SCATTER_BEGINS = Patch(
+    "rc/sge.py",
+    "    if pieces is None:\n        return False\n    done = 0\n",
+    "    if pieces is None:\n"
+    "        if len(sges) > 1 and offset < sges[0].length:\n"
+    "            scatter(keys, pd, sges[:1], offset, data[: sges[0].length - offset])\n"
+    "        return False\n"
+    "    done = 0\n",
+)
+BEFORE_THE_HEADER = Patch(
+    "rc/unreliable.py",
+    "        grh = grh or bytes(GRH_SIZE)\n",
+    "        grh = grh or bytes(GRH_SIZE)\n"
+    "        if len(grh) == GRH_SIZE and not any(grh[:20]):\n"
+    "            grh = bytes([0xA5]) * 20 + grh[20:]\n",
+)
+IN_THE_HEADER = Patch(
+    "rc/unreliable.py",
+    "        grh = grh or bytes(GRH_SIZE)\n",
+    "        grh = grh or bytes(GRH_SIZE)\n        grh = grh[:20] + bytes([0xA5]) * 20\n",
+)
+
+DATAGRAMS = Connection(service="UD", sges=5, room=1064)
+WRONG_KEY = Connection(service="UD", sges=5, room=1064, wrong_lkey=5)
+READ = Post(int(WROpcode.RDMA_READ), 513, sges=2, wrong_lkey=2)
+ANSWER = Packet(int(OpCode.RC_RDMA_READ_RESPONSE_FIRST), ("una", 0), length=512)
+
+
+def device(patch: Patch) -> EmulatorTestbed:
+    """An emulator that is changed."""
+    return EmulatorTestbed(copied(Mutant("changed", (patch,)))[Emulation.__module__].Emulation)
+
+
+@pytest.mark.parametrize(
+    ("patch", "case"),
+    [
+        (SOURCE_OF_RC, Case(Connection(), (SEND,))),
+        (IMMEDIATE_WITHOUT_FLAG, Case(Connection(), (SEND,))),
+        (PKEY_INDEX, Case(Connection(), (SEND,))),
+        (PKEY_INDEX, Case(DATAGRAMS, (DATAGRAM,))),
+        (LENGTH_OF_SENDS, Case(Connection(), (WRITE, ACK))),
+        (ERRORS_UNSOLICITED, Case(Connection(), (UNALIGNED,))),
+    ],
+)
+def test_a_field_of_a_completion_that_is_not_valid_is_not_compared(
+    patch: Patch, case: Case
+) -> None:
+    assert device(patch).replay(case, SPEC) is None
+
+
+@pytest.mark.parametrize(
+    ("patch", "case"),
+    [
+        (SCATTER_BEGINS, Case(WRONG_KEY, (DATAGRAM.altered(length=1024),))),
+        (SCATTER_BEGINS, Case(Connection(mtu=512), (READ, ANSWER))),
+        (BEFORE_THE_HEADER, Case(DATAGRAMS, (DATAGRAM, DATAGRAM))),
+    ],
+)
+def test_memory_that_has_no_meaning_is_not_compared(patch: Patch, case: Case) -> None:
+    assert device(patch).replay(case, SPEC) is None
+
+
+def test_the_header_before_a_datagram_is_compared() -> None:
+    difference = device(IN_THE_HEADER).replay(Case(DATAGRAMS, (DATAGRAM,)), SPEC)
+
+    assert difference is not None
+    assert difference.kind is Kind.MEMORY
+
+
+@pytest.mark.parametrize(
+    ("completion", "text"),
+    [
+        ((RECEIVES, 0, 5, 0, 0, 0, 0, 0, 17, 0), "recv wr_id=0 WR_FLUSH_ERR qp_num=17"),
+        ((RECEIVES, 0, 0, 128, 8, 0, 0), "recv wr_id=0 SUCCESS RECV byte_len=8 flags=0"),
+        (
+            (RECEIVES, 1, 0, 128, 8, 0x2E2F, 8),
+            "recv wr_id=1 SUCCESS RECV byte_len=8 invalidated_rkey=0x2e2f flags=WITH_INV",
+        ),
+        (
+            (RECEIVES, 1, 0, 128, 48, 7, 3, 0, 18, 291),
+            "recv wr_id=1 SUCCESS RECV byte_len=48 imm_data=0x7 flags=GRH+WITH_IMM"
+            " solicited=0 qp_num=18 src_qp=0x123",
+        ),
+        ((SENDS, 2, 0, 1), "send wr_id=2 SUCCESS RDMA_WRITE"),
+        ((SENDS, 2, 0, 2, 8, 0, 0, 0, 17, 0), "send wr_id=2 SUCCESS RDMA_READ byte_len=8"
+         " solicited=0 qp_num=17"),
+    ],
+)  # fmt: skip
+def test_a_completion_is_written_with_what_is_valid_in_it(
+    completion: tuple[int, ...], text: str
+) -> None:
+    assert completion_text(completion) == text
