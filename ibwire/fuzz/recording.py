@@ -103,7 +103,7 @@ def _outcome(difference: Difference, wire: Wire, is_managed: bool) -> tuple[list
     """What was expected and what came, in words, from where they differ."""
     kind, expected, got = difference.kind, list(difference.expected), list(difference.got)
     if kind in FATAL:
-        return ["a device that goes on"], [one_line(each) for each in got]
+        return ["a device that goes on"], [one_line(each) for each in got if each]
     if kind == Kind.EVENT and is_managed:  # after the events the tables of the manager
         return tables_text(expected, got)
     pairs = list(zip(expected, got, strict=False))

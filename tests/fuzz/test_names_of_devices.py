@@ -166,7 +166,7 @@ def name_of(fault: str, connection: Connection, steps: Sequence[Step]) -> Name:
             "error-takes-an-srq-entry",
             Connection(srq=1, srq_limit=8),
             [Post(int(WROpcode.SEND_WITH_IMM), 8, wrong_lkey=1)],
-            "a posted SEND_WITH_IMM (a wrong L_Key): event SRQ_LIMIT_REACHED for no reason",
+            "a posted SEND_WITH_IMM (a wrong L_Key): event SRQ_LIMIT_REACHED, which is not due",
             "srq-limit",
         ),
         (
@@ -182,7 +182,7 @@ def name_of(fault: str, connection: Connection, steps: Sequence[Step]) -> Name:
             UD,
             [LONG_DATAGRAM],
             "UD_SEND_ONLY (a datagram longer than its receive request): "
-            "a completion LOC_PROT_ERR of a receive too many",
+            "a completion LOC_PROT_ERR of a receive, which is not due",
             "ud",
         ),
         (

@@ -693,7 +693,8 @@ def test_what_follows_a_message_that_is_passed_over_is_about_that() -> None:
 
     assert {each.group for each in found} == {"another SEND inside a SEND: passed over"}
     assert found[1].text == (
-        "UC_SEND_LAST (a LAST without its FIRST): a completion SUCCESS of a receive too many, "
+        "UC_SEND_LAST (a LAST without its FIRST): "
+        "a completion SUCCESS of a receive, which is not due, "
         "as if another SEND inside a SEND had not come"
     )
 

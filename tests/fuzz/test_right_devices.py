@@ -24,7 +24,8 @@ WRITE = Post(int(WROpcode.RDMA_WRITE), 8)
 SOURCE_OF_RC = Patch(
     "rc/receive.py",
     "        size = self.filled if byte_len is None else byte_len",
-    "        size = self.filled if byte_len is None else byte_len\n        src_qp = src_qp or 0x123",
+    "        size = self.filled if byte_len is None else byte_len\n"
+    "        src_qp = src_qp or 0x123",
 )
 IMMEDIATE_WITHOUT_FLAG = Patch("rc/receive.py", "        imm = 0\n", "        imm = 0xBADBAD\n")
 PKEY_INDEX = Patch(

@@ -75,7 +75,7 @@ def _rule_of_service(about: About, effect: Effect, scene: Scene) -> str:
     own = SERVICES[scene.service].rule
     if effect.rule == STATUS and about.rule != own:
         return about.rule
-    if effect.rule == STATUS or "bth.ack_req" in fields or "wr_id" in fields:
+    if effect.rule == STATUS or "wr_id" in fields:
         return own
     if scene.service == "UD" and isinstance(scene.step, Post) and not effect.rule:
         return own
@@ -112,7 +112,7 @@ def rule_of_field(effect: Effect, scene: Scene) -> str:
             has_own = effect.rule and effect.group != "bth.psn"
             return both(TIME.rule, effect.rule) if has_own else TIME.rule
     if not scene.is_reliable and effect.group == "bth.ack_req":
-        return SERVICES[scene.service].rule
+        return both(SERVICES[scene.service].rule, effect.rule)
     if effect.group == "bth.psn" and isinstance(scene.step, Post):  # of its own requests
         return _PSN_COUNT if scene.is_reliable else both(SERVICES[scene.service].rule, _PSN_COUNT)
     if effect.group == "bth.ack_req" and scene.is_of_limited_message:

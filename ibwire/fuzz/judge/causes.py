@@ -22,7 +22,7 @@ from ibwire.fuzz.judge.effects import (
 )
 from ibwire.fuzz.judge.findings import PARTS_OF_COMPLETION, first_verdicts, part_of
 from ibwire.fuzz.judge.partial_ack import GROUP as PART_OF_ACK
-from ibwire.fuzz.judge.request_names import NOT_READY, UC_BEGINNINGS
+from ibwire.fuzz.judge.request_names import NOT_READY, OTHERS_WINDOW, UC_BEGINNINGS
 from ibwire.fuzz.judge.response_names import INSIDE_MESSAGE
 from ibwire.fuzz.judge.scene import LOCAL_INVALIDATE, RNR_WAIT, SHORT, Scene, stores_response
 from ibwire.fuzz.judge.sending import may_send, retransmits_otherwise
@@ -53,13 +53,13 @@ def cause_of(scene: Scene, effect: Effect, about: About) -> Cause:
         return Cause(("the receive request after a dropped message",))
     storing = scene.held or scene.storing
     if effect.group == "data" and storing is not None:
-        return Cause((f"other bytes among those of a {_operation(storing)}",))
+        return Cause((f"other bytes among those of a {operation_of(storing)}",))
     if scene.difference.kind is Kind.MEMORY and _stores_otherwise(scene):
         where = "behind" if scene.is_beyond else "among"
-        return Cause((f"other bytes {where} those of a {_operation(scene.step)}",))
+        return Cause((f"other bytes {where} those of a {operation_of(scene.step)}",))
     if effect.group == "another NAK":
         expected, got = first_verdicts(scene.difference)
-        return Cause((f"{got} instead of {expected} for {_operation(scene.step)}",))
+        return Cause((f"{got} instead of {expected} for {operation_of(scene.step)}",))
     if status := _other_error(scene.difference):
         return Cause((status,))
     is_answer = scene.difference.kind is Kind.ANSWER
@@ -183,7 +183,7 @@ def _completed(scene: Scene) -> str:
     return scene.service
 
 
-def _operation(step: Step) -> str:
+def operation_of(step: Step) -> str:
     """The operation of a packet; atomics are one."""
     info = INFO.get(step.opcode) if isinstance(step, Packet) else None
     if info is None or info.operation is None:
@@ -214,6 +214,11 @@ def common_causes(scene: Scene, effect: Effect, ignored: About | None) -> tuple[
     if len(scene.subjects) <= SHORT and any(each is LOCAL_INVALIDATE for _, each in scene.subjects):
         is_own = may_send(scene.step)
         causes.append("how a local invalidate ends" if is_own else "a window invalidated locally")
+    if scene.about.rule.endswith("#zero-length") and not scene.about.is_wrong:
+        causes.append("the key of a request of no bytes")
+    if scene.is_short:
+        whats = [about.what for _, about in scene.subjects]
+        causes += dict.fromkeys(each for each in whats if each.endswith(OTHERS_WINDOW))
     if effect.rule == RNR_RETRY:
         causes.append(f"RNR retries: {effect.group}")
     sges = scene.sges_in_use

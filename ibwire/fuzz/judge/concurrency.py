@@ -37,7 +37,9 @@ def of_pair(scene: Scene, effect: Effect) -> Effect:
         if scene.owners.get((completion[0], completion[1]), own) != own:
             if completion[2] == WCStatus.SUCCESS:
                 return replace(effect, text=text)
-            return replace(effect, text=text, rule=ELSEWHERE.rule, group=OF_ANOTHER)
+            return replace(
+                effect, text=text, rule=ELSEWHERE.rule, group=OF_ANOTHER, is_error_state=False
+            )
     return effect
 
 

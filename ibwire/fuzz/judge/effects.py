@@ -51,6 +51,10 @@ class Effect:
     """The rule of what is wrong in a NAK beside its code; empty if nothing is."""
     is_of_any: bool = False
     """Whether it is the same fault at whatever operation it shows."""
+    is_error_state: bool = False
+    """Whether the queue pair has gone to the error state where it should not."""
+    is_event: bool = False
+    """Whether it is an event that has a rule of its own, whatever the packet is."""
 
 
 def effect_of(difference: Difference) -> Effect:
@@ -134,7 +138,10 @@ def odd_completions(difference: Difference) -> Iterator[tuple[tuple[int, ...], s
     """The completions that are too many or missing, each with that in words."""
     if difference.kind is not Kind.COMPLETION:
         return
-    sides = {"a completion {} too many": difference.got, "no completion {}": difference.expected}
+    sides = {
+        "a completion {}, which is not due": difference.got,
+        "no completion {}": difference.expected,
+    }
     for text, completions in sides.items():
         others = difference.expected if completions is difference.got else difference.got
         known = {each[:2] for each in others if isinstance(each, tuple)}
@@ -340,7 +347,7 @@ def _completion(difference: Difference) -> Effect:
             return Effect(text, FLUSH, _FLUSHED)
         return _without(missing[0])
     if extra := _left_out(difference.got, difference.expected):
-        return _with(extra[0])
+        return _IN_ERROR if _is_all_flushed(extra, difference.expected) else _with(extra[0])
     pairs = zip(difference.expected, difference.got, strict=False)
     expected, got = next(pair for pair in pairs if pair[0] != pair[1])
     is_late = _has_request_of(difference.got, expected)
@@ -359,7 +366,7 @@ def _without(completion: object) -> Effect:
 
 def _with(completion: object) -> Effect:
     """A completion is not due."""
-    text = f"a completion {_status(completion)} too many"
+    text = f"a completion {_status(completion)}, which is not due"
     return Effect(text, "a completion", _due(completion), ends=_is_flushed(completion))
 
 
@@ -387,6 +394,13 @@ def _left_out(whole: Sequence[object], part: Sequence[object]) -> list[object]:
 def _is_flushed(completion: object) -> bool:
     assert isinstance(completion, tuple)
     return bool(completion[2] == WCStatus.WR_FLUSH_ERR)
+
+
+def _is_all_flushed(extra: Sequence[object], expected: Sequence[object]) -> bool:
+    """Whether only flushed requests are too many, also receives, and none is to be flushed."""
+    if any(map(_is_flushed, expected)) or not all(map(_is_flushed, extra)):
+        return False
+    return any(_request(each)[0] != SENDS for each in extra)
 
 
 def _requests(missing: Sequence[object], flushed: Sequence[object]) -> str:
@@ -441,10 +455,21 @@ def _status(completion: object) -> str:
 
 
 def _event(difference: Difference) -> Effect:
-    expected, got = (
-        [EventType(each).name for each in things if isinstance(each, int)]
-        for things in (difference.expected, difference.got)
-    )
+    effect = _other_event(difference)
+    others = set(_names(difference.expected)) ^ set(_names(difference.got))
+    rules = {name: rule for name, rule in _OF_EVENT.items() if name in others}
+    if effect.is_error_state or not rules:
+        return effect
+    name, rule = next(iter(rules.items()))
+    return replace(effect, rule=rule, group=f"event {name}", is_event=True)
+
+
+def _names(events: Sequence[object]) -> list[str]:
+    return [EventType(each).name for each in events if isinstance(each, int)]
+
+
+def _other_event(difference: Difference) -> Effect:
+    expected, got = map(_names, (difference.expected, difference.got))
     missing = [each for each in expected if each not in got]
     is_of_limit = (expected + got).count(_LIMIT_REACHED) > 2 * min(
         expected.count(_LIMIT_REACHED), got.count(_LIMIT_REACHED)
@@ -455,9 +480,12 @@ def _event(difference: Difference) -> Effect:
     if missing:
         group = SRQ_LIMIT if is_of_limit else f"no event {missing[0]}"
         return Effect(f"no event {', '.join(missing)}", group, rule)
-    group = SRQ_LIMIT if is_of_limit else "an event"
     extra = list((Counter(got) - Counter(expected)).elements())
-    return Effect(f"event {', '.join(extra)} for no reason", group, rule)
+    if extra == [_LAST_REACHED]:
+        return _IN_ERROR
+    group = SRQ_LIMIT if is_of_limit else "an event"
+    verb = "is" if len(extra) == 1 else "are"
+    return Effect(f"event {', '.join(extra)}, which {verb} not due", group, rule)
 
 
 _TRANSPORT = "docs/reference/transport.md#"
@@ -479,6 +507,20 @@ _LAST_REACHED = EventType.QP_LAST_WQE_REACHED.name
 LAST_WQE = f"no event {_LAST_REACHED}"
 SRQ_LIMIT = "the limit of a shared receive queue"
 _LIMIT = f"IBA 10.2.9; {_TRANSPORT}srq-limit"
+_OF_EVENT = {
+    EventType.COMM_EST.name: f"IBA 11.6.3.1; {_TRANSPORT}communication-established",
+    EventType.SQ_DRAINED.name: f"IBA 10.3.1; {_TRANSPORT}sq-drained",
+    EventType.CQ_ERR.name: f"IBA 10.2.6.3, 11.6.3.1; {_TRANSPORT}cq-overrun",
+}
+"""Rules of events, whatever packet they come with."""
+
+_IN_ERROR = Effect(
+    "the queue pair goes to the error state",
+    "the error state",
+    f"IBA 10.3.1; {_TRANSPORT}qp-state-actions",
+    ends=True,
+    is_error_state=True,
+)
 COMPLETION_FIELDS = f"IBA 11.4.2.1; {_TRANSPORT}completion-fields"
 RNR_RETRY = f"IBA 9.7.5.2.8; {_TRANSPORT}rnr-retry"
 RETRY_COUNT = f"IBA 9.7.6.1.3; {_TRANSPORT}retry-count"

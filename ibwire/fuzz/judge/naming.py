@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from ibwire.fuzz.case import (
     Case,
+    Connection,
     Packet,
     Post,
     Step,
@@ -33,6 +34,7 @@ from ibwire.fuzz.judge.causes import (
     common_causes,
     lacks_gathered,
     not_taken,
+    operation_of,
 )
 from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.concurrency import (
@@ -75,11 +77,13 @@ from ibwire.fuzz.judge.request_names import (
     NOT_READY,
     RESERVED_OPCODE,
     RIGHT_SEND,
+    RIGHTS,
     SERVICES,
     UC_BEGINNINGS,
     UC_BEGINS,
     UNUSUAL,
     WRAP,
+    missing_rights,
     rule_of_operation,
 )
 from ibwire.fuzz.judge.response_names import SCATTERED
@@ -174,7 +178,7 @@ def _name_of(last: Step, case: Case, scene: Scene, trials: Trials) -> Name:
         if about is RNR_WAIT and begins_right(difference):
             about = ACK_WAIT  # which begins when the request is sent again
         effect = timed(about, effect, scene)
-    text = described(step, about)
+    text = described(step, about) + _without_rights(scene, effect)
     if about is scene.about and (earlier := _wrongly_answered(scene, effect)) is not None:
         text = f"{earlier} with {step_text(step)} behind it"
     if difference.kind is Kind.CRASH:
@@ -197,8 +201,22 @@ def _name_of(last: Step, case: Case, scene: Scene, trials: Trials) -> Name:
         wider = (*wider, group_of("retry_cnt"))
     if isinstance(step, Packet) and lacks_gathered(scene, effect):
         name = replace(name, rule=SGE_LIST)
+    if _without_rights(scene, effect) or scene.about.rule == RIGHTS:
+        causes = (*name.causes, f"the rights for {operation_of(step)}")
+        name = replace(name, rule=RIGHTS, causes=causes)
     causes = common_causes(scene, effect, abouts[ignored] if ignored is not None else None)
     return replace(name, causes=(*name.causes, *causes), wider=(*name.wider, *wider))
+
+
+def _without_rights(scene: Scene, effect: Effect) -> str:
+    """Which rights the queue pair has not, if a request is refused for that which needs others."""
+    missing, about = scene.connection.access != Connection().access, scene.about
+    is_first_fault = effect.text.startswith("NAK INVALID_REQUEST instead of NAK")
+    is_refused = effect.nak == "NAK INVALID_REQUEST" and not about.is_wrong
+    is_alone = len(scene.subjects) == 1 and isinstance(scene.step, Packet)
+    if not (missing and is_alone and about.rule != RIGHTS and (is_refused or is_first_fault)):
+        return ""
+    return f" on a queue pair without {missing_rights(scene.connection)}"
 
 
 def _wrongly_answered(scene: Scene, effect: Effect) -> str | None:
@@ -288,6 +306,13 @@ def _of_crash(text: str, about: About, effect: Effect, scene: Scene) -> Name:
 
 def _of_any_packet(text: str, about: About, effect: Effect, scene: Scene) -> Name | None:
     """The name of a difference of one cause, whatever the last packet is."""
+    if effect.is_error_state:
+        return _of_error_state(text, about, effect, scene)
+    if _is_dropped_after_own_error(scene):
+        text = f"{text} after {WRONG_LKEY.what}: {effect.text}"
+        return Name(text, both(_TRANSITIONS, ELSEWHERE.rule), _OWN_ERROR)
+    if effect.is_event:
+        return Name(f"{text}: {effect.text}", effect.rule, effect.group)
     if about is SHARED:
         return Name(f"{text}: {effect.text}", about.rule, about.group)
     if effect.group in (FLUSH_ORDER, SRQ_LIMIT, LAST_WQE):
@@ -302,6 +327,28 @@ def _of_any_packet(text: str, about: About, effect: Effect, scene: Scene) -> Nam
         rule = both(effect.rule, AFTER_ERROR.rule) if is_after else effect.rule
         return Name(f"{text}: {effect.text}", rule, ERROR)
     return None
+
+
+def _of_error_state(text: str, about: About, effect: Effect, scene: Scene) -> Name:
+    """The name for a queue pair that goes to the error state where it should not.
+
+    UC and UD have no other fault of a packet, and SQE for those of their own requests.
+    """
+    if about is SHARED:
+        text = described(scene.step, scene.about)
+    rule, group = both(about.rule, effect.rule), f"{about.what}: {effect.group}"
+    if not scene.is_reliable:
+        is_own = is_of_requester(scene.step)
+        own = _TRANSITIONS if is_own else SERVICES[scene.service].rule
+        rule, group = both(own, effect.rule), _OWN_ERROR if is_own else _ERROR_OF_PACKET
+    return Name(f"{text}: {effect.text}", rule, group)
+
+
+def _is_dropped_after_own_error(scene: Scene) -> bool:
+    """Whether UC or UD drops a right packet behind an own request that failed: not in SQE."""
+    if scene.is_reliable or scene.about.is_wrong or not scene.is_dropped:
+        return False
+    return any(about is WRONG_LKEY for _, about in scene.subjects[:-1])
 
 
 def _of_step(text: str, about: About, effect: Effect, scene: Scene) -> Name:
@@ -555,6 +602,9 @@ _TRANSPORT = "docs/reference/transport.md#"
 DUPLICATES = f"IBA 9.7.5.1.5, C9-105; {_TRANSPORT}duplicates"
 SOLICITED = f"IBA 9.2.3; {_TRANSPORT}solicited-event"
 
+_TRANSITIONS = f"IBA 10.3.1; {_TRANSPORT}qp-transitions"
+_OWN_ERROR = "the error state of UC and UD after a request that fails"
+_ERROR_OF_PACKET = "the error state of UC and UD after a packet"
 _HELD_BACK = "requests with a fence, or behind one, that are not sent"
 
 _SHOWN_MEMORY = "memory that a later packet shows"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ibwire.fuzz.case import GOOD, Packet
+from ibwire.fuzz.case import GOOD, Connection, Packet, flag_names
 from ibwire.fuzz.judge.subject import About
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.vocabulary.queue_pair.encoding import number_of
@@ -44,6 +44,11 @@ def rule_of_operation(packet: Packet) -> str:
     info = INFO.get(packet.opcode)
     about = None if info is None or info.operation is None else _RIGHT.get(info.operation)
     return "" if about is None else about.rule
+
+
+def missing_rights(connection: Connection) -> str:
+    """The rights that a queue pair has not, but those of most cases: `REMOTE_ATOMIC`."""
+    return flag_names(Access, Connection().access & ~connection.access)
 
 
 def headers(reference: Emulation, packet: Packet) -> About | None:
@@ -150,6 +155,8 @@ def _unreliable(said: _Said, info: OpCodeInfo) -> About:
     about = _state(said, info) or _content(said, info)
     if about.is_wrong:
         return replace(about, treatment=own)
+    if about in (_NO_LENGTH, _NO_LENGTH_OUTSIDE):
+        return replace(about, rule=f"IBA 9.8.2; {_TRANSPORT}zero-length")  # C9-88 is one of RC
     return replace(about, rule=own) if about in _RIGHT.values() else about
 
 
@@ -245,8 +252,10 @@ def _send(said: _Said, info: OpCodeInfo) -> About | None:
         return replace(_SIZE, what=f"a SEND {info.position.name} {size}")
     is_invalidating, key = said.opcode & _ANY in _INVALIDATES, reference.symbols.get("mw.rkey")
     is_kept = is_invalidating and not reference.may_free_window
-    if said.fields.get("ieth.rkey", key) != key or is_kept:
+    if said.fields.get("ieth.rkey", key) != key:
         return _BAD_INVALIDATE
+    if is_kept:
+        return _OTHERS_INVALIDATE
     if reference.connection.wrong_lkey:
         return WRONG_LKEY
     is_full = length == mtu and info.position in _ENDS
@@ -337,16 +346,21 @@ def _key(said: _Said, length: int, access: int, part: str = "reth") -> About | N
     symbols = said.reference.symbols
     rkey = said.fields.get(f"{part}.rkey", symbols["rkey"])
     va = said.fields.get(f"{part}.va", symbols["va"])
-    if not length:
-        return _NO_LENGTH if rkey != symbols["rkey"] or va != symbols["va"] else None
     reference = said.reference
+    if not length:
+        if rkey not in (symbols["rkey"], symbols.get("mw.rkey")):
+            return _NO_LENGTH
+        return _NO_LENGTH_OUTSIDE if rkey != symbols["rkey"] or va != symbols["va"] else None
     found = reference.device.keys.find_remote(
         reference.end.pd, reference.qp.number, rkey, va, length, access
     )
     if found is None:
         about = _bad_key(reference, rkey, va, length)
-        if about in (_RANGE[3], _WINDOW_RANGE[3], _OTHERS_WINDOW):
+        if about in (_RANGE[3], _WINDOW_RANGE[3]):
             return replace(about, what=f"{_OPERATIONS[access]} that its key does not permit")
+        if about is _OTHERS_WINDOW:
+            what = f"{_OPERATIONS[access]} through{OTHERS_WINDOW}"
+            return replace(about, what=what)
         return about
     return _WINDOW if rkey == symbols.get("mw.rkey") else None
 
@@ -488,9 +502,8 @@ _DUPLICATE_WRAP = About(
     "a duplicate from before the PSN wrap", f"IBA 9.7.1; {_TRANSPORT}psn-order", group=WRAP
 )
 _SEQUENCE = About("an opcode out of its place", f"IBA 9.7.4.1.3; {_TRANSPORT}opcode-sequence")
-_ACCESS = About(
-    "a request that the queue pair does not allow", f"IBA 9.7.4.1.5; {_TRANSPORT}access-flags"
-)
+RIGHTS = f"IBA 9.7.4.1.5; {_TRANSPORT}access-flags"
+_ACCESS = About("a request that the queue pair does not allow", RIGHTS)
 _RESOURCES = About(
     "a READ or atomic beyond max_dest_rd_atomic", f"IBA 9.7.4.1.5; {_TRANSPORT}read-resources"
 )
@@ -533,6 +546,8 @@ _FLUSH_FORM = About(
 _BAD_INVALIDATE = About(
     "a SEND that invalidates a wrong key", f"IBA 9.9.3; {_TRANSPORT}invalidate-fault"
 )
+OTHERS_WINDOW = " the window of another queue pair"
+_OTHERS_INVALIDATE = replace(_BAD_INVALIDATE, what=f"a SEND that invalidates{OTHERS_WINDOW}")
 INVALIDATE = About(
     "a SEND with invalidate", f"IBA 9.4.1.1.3; {_TRANSPORT}invalidate", is_wrong=False
 )
@@ -570,6 +585,7 @@ _WINDOW = About(
 _NO_LENGTH = About(
     "a request of no bytes with a wrong key", f"C9-88; {_TRANSPORT}zero-length", is_wrong=False
 )
+_NO_LENGTH_OUTSIDE = replace(_NO_LENGTH, what="a request of no bytes outside its memory")
 _WRITE_LENGTH = About(
     "a WRITE whose payload does not fit its RETH", f"C9-93; {_TRANSPORT}write-length"
 )

@@ -1,0 +1,162 @@
+"""Names that readers of findings took for something else."""
+
+from __future__ import annotations
+
+import pytest
+
+from fuzz.test_true_names import named
+from ibwire.fuzz.case import Connection, Packet, Post, Step
+from ibwire.fuzz.judge.naming import Name
+from ibwire.rc.memory import Access
+from ibwire.rc.work import WROpcode
+from ibwire_layers.opcodes import OpCode
+from mutants.table import Patch
+
+UC, UD, TWO = Connection(service="UC"), Connection(service="UD"), Connection(pairs=2)
+SEND = Packet(int(OpCode.RC_SEND_ONLY))
+READ = Packet(int(OpCode.RC_RDMA_READ_REQUEST))
+INVALIDATING = Packet(int(OpCode.RC_SEND_ONLY_WITH_INVALIDATE))
+ATOMIC_WRITE = Packet(int(OpCode.RC_ATOMIC_WRITE), length=8)
+UC_WRITE = Packet(int(OpCode.UC_RDMA_WRITE_ONLY), length=8)
+UC_WRITE_IMM = Packet(int(OpCode.UC_RDMA_WRITE_ONLY_WITH_IMMEDIATE))
+OF_WINDOW = {"reth.va": ("mw.va", 0), "reth.rkey": ("mw.rkey", 0), "reth.dma_len": 4}
+FEWER = int(Connection().access & ~Access.REMOTE_ATOMIC)
+
+ALWAYS_ESTABLISHED = Patch(
+    "rc/responder.py",
+    "if qp.state is _RTR and qp.profile.reports_first_request:",
+    "if qp.profile.reports_first_request:",
+)
+UC_ENDS_AT_A_WRONG_KEY = Patch(
+    "rc/unreliable.py",
+    "            self.qp.counters.dropped_messages += 1\n        return False",
+    "            self.qp.counters.dropped_messages += 1\n"
+    "        if code == NakCode.REMOTE_ACCESS_ERROR:\n"
+    "            self.qp.enter_error()\n"
+    "        return False",
+)
+ERR_INSTEAD_OF_SQE = Patch(
+    "rc/unreliable.py", "        self.qp.enter_send_error()", "        self.qp.enter_error()"
+)
+KEY_OF_NO_BYTES = Patch(
+    "rc/responder.py",
+    "if rest and not qp.keys.grants(self._pd, qp.number, rkey, va, rest, _REMOTE_WRITE):",
+    "if (rest or form.has_imm) and not qp.keys.grants(\n"
+    "            self._pd, qp.number, rkey, va, rest, _REMOTE_WRITE\n"
+    "        ):",
+)
+INVALIDATES_ANY_WINDOW = Patch(
+    "rc/memory.py",
+    "if window.state is WindowState.VALID and window.qp_num != qp_num:",
+    "if window.state is WindowState.VALID and window.qp_num is None:",
+)
+OPENS_ANY_WINDOW = Patch(
+    "rc/memory.py",
+    "if target.region is None or (target.kind == 2 and target.qp_num != qp_num):",
+    "if target.region is None:",
+)
+ATOMIC_WRITE_IS_ATOMIC = Patch(
+    "rc/responder.py",
+    "        if not self._permits(_REMOTE_WRITE):\n"
+    "            return self._refuse(packet)\n"
+    "        if packet.va & 7",
+    "        if not self._permits(_REMOTE_ATOMIC):\n"
+    "            return self._refuse(packet)\n"
+    "        if packet.va & 7",
+)
+UD_ASKS = Patch(
+    "rc/unreliable.py",
+    "packet.ack_req = int(qp.number == QP1 and qp.profile.asks_on_qp1)",
+    "packet.ack_req = 1",
+)
+
+
+def have_one_cause(*names: Name) -> bool:
+    """Whether they have a key in common."""
+    return bool(set.intersection(*({*name.keys, *name.wider} for name in names)))
+
+
+def test_an_event_is_one_finding_whatever_the_packet_is() -> None:
+    names = [named(ALWAYS_ESTABLISHED, step) for step in (SEND, READ)]
+
+    assert names[0].text == "SEND_ONLY: event COMM_EST, which is not due"
+    assert all(name.rule.endswith("#communication-established") for name in names)
+    assert have_one_cause(*names)
+
+
+def test_a_queue_pair_of_uc_that_goes_to_the_error_state_is_one_finding() -> None:
+    shared = Connection(service="UC", srq=1)
+    wrong = [
+        (UC_WRITE.altered(fields={"reth.rkey": 0}), UC),
+        (UC_WRITE.altered(fields={"reth.va": ("end", 0)}), shared),
+    ]
+    names = [
+        named(UC_ENDS_AT_A_WRONG_KEY, step, connection=connection) for step, connection in wrong
+    ]
+
+    assert (
+        names[0].text == "UC_WRITE_ONLY (an unknown R_Key): the queue pair goes to the error state"
+    )
+    assert all("#uc" in name.rule and "#qp-state-actions" in name.rule for name in names)
+    assert have_one_cause(*names)
+
+
+@pytest.mark.parametrize("connection", [UC, UD, Connection(service="UC", srq=1)])
+def test_a_request_that_fails_moves_uc_and_ud_to_sqe(connection: Connection) -> None:
+    post = Post(int(WROpcode.SEND), 8, wrong_lkey=1)
+
+    name = named(ERR_INSTEAD_OF_SQE, post, connection=connection)
+
+    assert name.text == "a posted SEND (a wrong L_Key): the queue pair goes to the error state"
+    assert "#qp-transitions" in name.rule
+    assert name.group == "the error state of UC and UD after a request that fails"
+
+
+def test_a_request_of_no_bytes_has_a_wrong_key_only_if_its_key_is_wrong() -> None:
+    keys = [{"reth.rkey": ("mw.rkey", 0)}, {"reth.rkey": 0}]
+    names = [
+        named(KEY_OF_NO_BYTES, UC_WRITE_IMM.altered(fields=fields), connection=UC)
+        for fields in keys
+    ]
+
+    assert "(a request of no bytes outside its memory)" in names[0].text
+    assert "(a request of no bytes with a wrong key)" in names[1].text
+    assert not any("C9-88" in name.rule for name in names)
+    assert have_one_cause(*names)
+
+
+def test_the_window_of_another_queue_pair_is_called_so() -> None:
+    invalidating = named(INVALIDATES_ANY_WINDOW, INVALIDATING.altered(pair=1), connection=TWO)
+    reading = named(OPENS_ANY_WINDOW, READ.altered(pair=1, fields=OF_WINDOW), connection=TWO)
+
+    assert "(a SEND that invalidates the window of another queue pair)" in invalidating.text
+    assert "(a READ through the window of another queue pair)" in reading.text
+
+
+def test_a_request_that_needs_other_rights_names_those_that_are_missing() -> None:
+    allowed = Connection(access=FEWER)
+    forbidden = Connection(access=int(Connection().access & ~Access.REMOTE_WRITE))
+    unknown = ATOMIC_WRITE.altered(fields={"reth.rkey": 0})
+    names = [
+        named(ATOMIC_WRITE_IS_ATOMIC, step, connection=connection)
+        for step, connection in (
+            (ATOMIC_WRITE, allowed),
+            (ATOMIC_WRITE, forbidden),
+            (unknown, allowed),
+        )
+    ]
+
+    assert names[0].text == (
+        "ATOMIC_WRITE on a queue pair without REMOTE_ATOMIC: "
+        "NAK INVALID_REQUEST instead of READ_RESPONSE_ONLY"
+    )
+    assert all(name.rule.endswith("#access-flags") for name in names)
+    assert have_one_cause(*names)
+
+
+def test_a_datagram_that_asks_for_an_ack_has_the_rule_of_that_too() -> None:
+    step: Step = Post(int(WROpcode.SEND))
+
+    assert named(UD_ASKS, step, connection=UD).rule.endswith(
+        "#ud, docs/reference/transport.md#ack-request"
+    )
