@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ibwire.base.errors import DecodeError
@@ -13,8 +13,10 @@ from ibwire.cm.states import EventKind
 from ibwire.drill.packets import Wire, describe
 from ibwire.fuzz.case import Case, Connect, Pause, Role, field_text, flag_names, step_text
 from ibwire.fuzz.judge.comparison import FATAL, Comparison, Difference, Kind
+from ibwire.fuzz.judge.effects import parsed
 from ibwire.fuzz.judge.findings import one_line, part_of, verdict, wrong_fields
 from ibwire.fuzz.judge.profiles import profile_of
+from ibwire.fuzz.judge.scene import Owners, owners_in
 from ibwire.fuzz.targets.emulated_device import (
     INBOX,
     OUTBOX,
@@ -24,6 +26,7 @@ from ibwire.fuzz.targets.emulated_device import (
     SIZE,
     SMALL,
     Completion,
+    Emulation,
 )
 from ibwire.fuzz.targets.testbed import Target
 from ibwire.fuzz.vocabulary.cm.tables import tables_text, unequal_parts
@@ -80,12 +83,15 @@ def record(case: Case, tested: Target, profile: Profile | None = None) -> Record
     comparison = tested.comparison(case, profile or profile_of(case.profile, case.choices))
     comparison.records = True
     wire = _wire(comparison)
+    owners: Owners = {}
     entries: list[Entry] = []
     difference = None
     for number, step in enumerate(case.steps):
+        if comparison.reference.connection.pairs > 1:
+            owners |= owners_in(comparison.reference)
         difference = comparison.step(step)
         if isinstance(step, Connect):
-            wire = _wire(comparison)
+            wire, owners = _wire(comparison), {}
         for way, time, frame in comparison.frames[len(entries) :]:
             is_pause = isinstance(step, Pause) and way == "<"
             text = step_text(step) if is_pause else _said(frame, wire, way == "<")
@@ -96,10 +102,35 @@ def record(case: Case, tested: Target, profile: Profile | None = None) -> Record
         difference = comparison.end()
     if difference is None:
         return Recording(entries, None, (), ())
-    return Recording(entries, difference, *_outcome(difference, wire, role_of(case) is Role.CM))
+    is_managed = role_of(case) is Role.CM
+    names = _of_pairs(difference, owners, comparison.reference)
+    return Recording(entries, difference, *_outcome(difference, wire, is_managed, names))
 
 
-def _outcome(difference: Difference, wire: Wire, is_managed: bool) -> tuple[list[str], list[str]]:
+def _of_pairs(
+    difference: Difference, owners: Owners, reference: Emulation
+) -> Callable[[object], str]:
+    """What says which queue pair something is of, if there are several."""
+    count = reference.connection.pairs
+
+    def of_pair(thing: object) -> str:
+        if count == 1:
+            return ""
+        pair = -1
+        if isinstance(thing, tuple):
+            pair = owners.get(thing[:2], -1)
+        elif isinstance(thing, bytes) and difference.kind is Kind.ANSWER:
+            packet = parsed(thing)
+            first = reference.symbols["peer_qpn"] - reference.pairs.index(reference.qp)
+            pair = -1 if packet is None else packet.bth.dest_qp - first
+        return f" on queue pair {pair + 1}" if 0 <= pair < count else ""
+
+    return of_pair
+
+
+def _outcome(
+    difference: Difference, wire: Wire, is_managed: bool, of_pair: Callable[[object], str]
+) -> tuple[list[str], list[str]]:
     """What was expected and what came, in words, from where they differ."""
     kind, expected, got = difference.kind, list(difference.expected), list(difference.got)
     if kind in FATAL:
@@ -122,6 +153,10 @@ def _outcome(difference: Difference, wire: Wire, is_managed: bool) -> tuple[list
             )
         for texts, data in zip(words, [] if fields else _data(pairs[same]), strict=False):
             texts[0] += data
+    for texts, things in zip(words, (expected, got), strict=True):
+        texts[:] = [
+            f"{text}{of_pair(thing)}" for text, thing in zip(texts, things[same:], strict=True)
+        ]
     if not same:
         return words[0] or ["nothing"], words[1] or ["nothing"]
     right = "the first as expected" if same == 1 else f"the first {same} as expected"

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 
-from ibwire.fuzz.case import Case, Packet, Pause, Step, connection_text, field_text, step_text
+from ibwire.fuzz.case import (
+    Case,
+    Packet,
+    Pause,
+    Step,
+    connection_text,
+    field_text,
+    packet_text,
+    step_text,
+)
 from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.judge.witness import WITNESS
 from ibwire.fuzz.recording import Recording
+
+_PLACES = ("queue pair answers", "at the PSN wrap")
+"""How brackets of names end that are about more than the packet."""
 
 SHOWN_STEPS = 20
 """Of a case, the last ones."""
@@ -25,7 +39,7 @@ def finding_lines(finding: Finding, recording: Recording) -> Iterator[str]:
     yield f"  found     {found_by(finding)}"
     if left and before != left:
         yield f"  minimised to {counted(left, 'packet')}, of {before:,}"
-    yield from case_lines(finding.case)
+    yield from case_lines(explained(finding))
     yield from outcome_lines(recording)
 
 
@@ -35,6 +49,18 @@ def found_by(finding: Finding) -> str:
     if origin.startswith(WITNESS):
         return f"by a case of the fingerprint ({origin.removeprefix(WITNESS)})"
     return f"packet {finding.packet:,}, {origin}"
+
+
+def explained(finding: Finding) -> Case:
+    """The case of a finding; its last step says in brackets what its name says of it."""
+    case = finding.case
+    last = case.steps[-1] if case.steps else None
+    if not isinstance(last, Packet):
+        return case
+    found = re.match(rf"{re.escape(packet_text(last))} \(([^()]+)\)", finding.bucket)
+    if found is None or found[1].endswith(_PLACES):
+        return case
+    return case.with_steps([*case.steps[:-1], replace(last, why=found[1])])
 
 
 def case_lines(case: Case) -> Iterator[str]:

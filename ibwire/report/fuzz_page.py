@@ -14,7 +14,7 @@ from ibwire.base.printable import printable
 from ibwire.fuzz.case import Packet, Pause, Step, connection_text, step_text
 from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.recording import Entry, Recording
-from ibwire.fuzz.report_text import counted, found_by, step_line, times_text, unsaid
+from ibwire.fuzz.report_text import counted, explained, found_by, step_line, times_text, unsaid
 from ibwire.report.html import template
 
 MAXIMUM_ROWS = 60
@@ -88,7 +88,7 @@ def _rows(finding: Finding, recording: Recording) -> Iterator[str]:
     for entry in recording.entries:
         entries.setdefault(entry.step, []).append(entry)
     differing = -1 if recording.difference is None else recording.difference.step
-    steps = finding.case.steps
+    steps = explained(finding).steps
 
     def like(at: int) -> object:
         answers = [_NUMBER.sub("", each.text) for each in entries.get(at, [])]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fuzz.test_true_names import named
-from ibwire.fuzz.case import Connection, Packet, Post, Step
+from ibwire.fuzz.case import Connection, Packet, Post, Receive, Step, Wait
 from ibwire.fuzz.judge.naming import Name
 from ibwire.rc.memory import Access
 from ibwire.rc.work import WROpcode
@@ -14,6 +14,7 @@ from mutants.table import Patch
 
 UC, UD, TWO = Connection(service="UC"), Connection(service="UD"), Connection(pairs=2)
 SEND = Packet(int(OpCode.RC_SEND_ONLY))
+WRITE = Packet(int(OpCode.RC_RDMA_WRITE_ONLY))
 READ = Packet(int(OpCode.RC_RDMA_READ_REQUEST))
 INVALIDATING = Packet(int(OpCode.RC_SEND_ONLY_WITH_INVALIDATE))
 ATOMIC_WRITE = Packet(int(OpCode.RC_ATOMIC_WRITE), length=8)
@@ -68,6 +69,51 @@ UD_ASKS = Patch(
     "rc/unreliable.py",
     "packet.ack_req = int(qp.number == QP1 and qp.profile.asks_on_qp1)",
     "packet.ack_req = 1",
+)
+
+
+ASKS_FOR_NO_SLOT = Patch(
+    "rc/requester.py",
+    "if plan.is_answered and sends.reads >= self.qp.attr.max_rd_atomic:",
+    "if plan.operation is _READ and sends.reads >= self.qp.attr.max_rd_atomic:",
+)
+UNASKED_ACK_OF_THE_NEXT = Patch(
+    "rc/responder.py",
+    "            self._acknowledge(self.epsn - 1 & MASK)",
+    "            self._acknowledge(self.epsn)",
+)
+WRITES_RAISE_NO_LIMIT = Patch(
+    "rc/requester.py",
+    "        else:\n            sends.credits.skip_one()",
+    "        elif plan.is_answered:\n            sends.credits.skip_one()",
+)
+RNR_NAK_TAKES_A_RETRY = Patch(
+    "rc/send_queue.py",
+    "        if self.rnr_retries != 7:\n            self.rnr_retries -= 1\n",
+    "        if self.rnr_retries != 7:\n            self.rnr_retries -= 1\n"
+    "        if not self.use_up_retry():\n            return\n",
+)
+TIMER_RUNS_IN_THE_RNR_WAIT = Patch(
+    "rc/send_queue.py",
+    "        self.timers.ack = None\n"
+    "        self.restart_psn = self._habits.restart_psn_after_rnr_nak(self)",
+    "        self.restart_psn = self._habits.restart_psn_after_rnr_nak(self)",
+)
+RESPONSE_KEEPS_THE_TIMER = Patch(
+    "rc/send_queue.py",
+    "            self.restart(psn)\n"
+    "        self.arm(now)\n"
+    "        if (psn - self.psn) & MASK < HALF and psn != self.psn:",
+    "            self.restart(psn)\n"
+    "        if not (self.wqes and self.wqes[0].in_response):\n"
+    "            self.arm(now)\n"
+    "        if (psn - self.psn) & MASK < HALF and psn != self.psn:",
+)
+WRAPS_ONE_TOO_FAR = Patch(
+    "rc/responder.py",
+    "self.epsn = self.epsn + resource.count & MASK",
+    "after = self.epsn + resource.count\n"
+    "        self.epsn = after if after <= MASK else after - MASK",
 )
 
 
@@ -160,3 +206,105 @@ def test_a_datagram_that_asks_for_an_ack_has_the_rule_of_that_too() -> None:
     assert named(UD_ASKS, step, connection=UD).rule.endswith(
         "#ud, docs/reference/transport.md#ack-request"
     )
+
+
+def test_one_read_too_many_does_not_show_how_many_a_device_allows() -> None:
+    one = Connection(max_rd_atomic=1)
+    steps = (Post(int(WROpcode.RDMA_READ)), Post(int(WROpcode.ATOMIC_CMP_AND_SWP)))
+
+    name = named(ASKS_FOR_NO_SLOT, *steps, connection=one)
+
+    assert name.text == "a posted ATOMIC_CMP_AND_SWP: COMPARE_SWAP instead of nothing"
+    assert name.rule.endswith("#read-limit")
+
+
+def test_an_unasked_ack_is_wrong_by_itself_whatever_was_refused_or_held_before() -> None:
+    empty = Connection(receives=0)
+    first = Packet(int(OpCode.RC_SEND_FIRST), length=256, held=True)
+    names = [
+        named(UNASKED_ACK_OF_THE_NEXT, SEND, Receive(2), connection=empty),
+        named(UNASKED_ACK_OF_THE_NEXT, first, Receive(2)),
+    ]
+
+    assert names[0].text == "a posted receive: ACK with another bth.psn"
+    assert names[1].text == ("SEND_FIRST with a posted receive behind it: ACK with another bth.psn")
+    assert have_one_cause(*names)
+
+
+def test_a_request_that_others_hold_back_names_them() -> None:
+    steps = Post(int(WROpcode.RDMA_WRITE)), Post(int(WROpcode.SEND))
+
+    name = named(WRITES_RAISE_NO_LIMIT, *steps)
+
+    assert name.text == "a posted SEND after a posted RDMA_WRITE: nothing instead of SEND_ONLY"
+    assert name.rule.endswith("#credits-counted")
+
+
+def test_rnr_naks_that_use_up_retries_are_one_finding() -> None:
+    rnr_nak = Packet(int(OpCode.RC_ACKNOWLEDGE), ("una", 0), fields={"aeth.syndrome": 34})
+    gap = Packet(int(OpCode.RC_RDMA_READ_RESPONSE_FIRST), ("una", 1))
+    timeout, short = Wait(1_048_576_001), Wait(10_000_000)
+    write, read = Post(int(WROpcode.RDMA_WRITE), 257), Post(int(WROpcode.RDMA_READ), 257)
+    names = [
+        named(RNR_NAK_TAKES_A_RETRY, read, gap, rnr_nak, connection=Connection(retry_cnt=1)),
+        named(
+            RNR_NAK_TAKES_A_RETRY,
+            *(write, timeout, rnr_nak, short, short, timeout),
+            connection=Connection(timeout=8, retry_cnt=2),
+        ),
+    ]
+
+    assert all(name.rule.endswith("#retry-count") for name in names)
+    assert have_one_cause(*names)
+
+
+def test_a_timer_that_runs_in_the_wait_after_an_rnr_nak_is_one_finding() -> None:
+    rnr_nak = Packet(int(OpCode.RC_ACKNOWLEDGE), ("una", 0), fields={"aeth.syndrome": 33})
+    read = Post(int(WROpcode.RDMA_READ))
+    short, usual = Connection(timeout=8, retry_cnt=0), Connection(timeout=10)
+    names = [
+        named(
+            TIMER_RUNS_IN_THE_RNR_WAIT,
+            *(read, rnr_nak, Wait(10_000_001), Wait(4_194_304_001)),
+            connection=usual,
+        ),
+        named(
+            TIMER_RUNS_IN_THE_RNR_WAIT,
+            *(read, rnr_nak.altered(fields={"aeth.syndrome": 60}), Wait(1_048_577_000)),
+            connection=short,
+        ),
+    ]
+
+    assert ": RETRY_EXC_ERR of a send too early" in names[1].text
+    assert "#rnr-wait" in names[1].rule
+    assert have_one_cause(*names)
+
+
+def test_retries_that_there_are_not_end_too_early_by_the_timer() -> None:
+    read = Post(int(WROpcode.RDMA_READ), 257)
+    first = Packet(int(OpCode.RC_RDMA_READ_RESPONSE_FIRST), ("una", 0), length=256)
+
+    name = named(
+        RESPONSE_KEEPS_THE_TIMER,
+        *(read, Wait(1_048_575_000), first, Wait(1000)),
+        connection=Connection(timeout=8, retry_cnt=0),
+    )
+
+    assert name.text == "a wait (the ACK timer): RETRY_EXC_ERR of a send too early"
+    assert name.rule.endswith("#ack-timer")
+
+
+def test_what_is_wrong_at_the_psn_wrap_is_one_finding() -> None:
+    at_wrap = Connection(rq_psn=0xFFFFFF)
+    long_read = READ.altered(fields={"reth.dma_len": 1280})
+    names = [
+        named(WRAPS_ONE_TOO_FAR, READ, READ, connection=at_wrap),
+        named(
+            WRAPS_ONE_TOO_FAR,
+            *(long_read, WRITE.altered(held=True), long_read.altered(psn=("expected", -6))),
+            connection=at_wrap,
+        ),
+    ]
+
+    assert all(name.rule.endswith("#psn-order") for name in names)
+    assert have_one_cause(*names)

@@ -172,7 +172,7 @@ EDGE_CASES: Sequence[tuple[str, Sequence[Step], str]] = (
     (
         "full-members-only",
         [WRITE],
-        "WRITE_ONLY (with P_Key index 1): nothing instead of ACK",
+        "WRITE_ONLY (to a limited member): nothing instead of ACK",
     ),
     (
         "full-last-refused",
@@ -909,7 +909,7 @@ NEEDED: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
             Post(int(WROpcode.RDMA_WRITE), pair=1),
             Wait(4_194_304_001),
         ],
-        "a wait (the ACK timer): the same packets in another order",
+        "a wait (the ACK timer): on queue pair 2 it retransmits READ_REQUEST too late",
         "ack-timer",
     ),
     (  # responses to several queue pairs may come in any order

@@ -8,7 +8,7 @@ import pytest
 
 from fuzz.test_naming import USUAL, WRITE
 from fuzz.test_true_names import named
-from ibwire.fuzz.case import Connect, Connection, Packet, Post, Receive, Step, Wait, step_text
+from ibwire.fuzz.case import Connect, Connection, Packet, Post, Step, Wait, step_text
 from ibwire.fuzz.judge.concurrency import both
 from ibwire.fuzz.judge.naming import Name
 from ibwire.rc.work import WROpcode
@@ -170,7 +170,6 @@ def are_one(names: Sequence[Name]) -> bool:
             [
                 (EMPTY, [SEND_ONLY, SEND_ONLY]),
                 (EMPTY, [SEND_ONLY, WRITE.altered(fields={"reth.va": 0xFFFF_FFFF_FFFF_FFFF})]),
-                (EMPTY, [SEND_ONLY, Receive(4)]),
                 (EMPTY, [SEND_ONLY, Packet(int(OpCode.RC_ATOMIC_WRITE), length=8)]),
             ],
             id="refused requests",

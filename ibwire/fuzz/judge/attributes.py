@@ -18,9 +18,10 @@ from ibwire.rc.plan import ANNEX_A19, PLANS
 from ibwire.rc.work import WROpcode
 
 
-def other_attribute(trials: Trials, *, is_of_length: bool) -> tuple[str, int] | None:
+def other_attribute(trials: Trials, *, is_of_length: bool) -> tuple[str, int | None] | None:
     """The attribute of which another value explains what a device does, and that value.
 
+    The value is `None` if a much larger one explains it as well, so that it may have no limit.
     is_of_length: whether the case may be about the length of packets alone.
     """
     case = trials.case
@@ -31,7 +32,14 @@ def other_attribute(trials: Trials, *, is_of_length: bool) -> tuple[str, int] | 
     ]
     variants = [(replace(case, connection=_with(case, *each)), received) for each in tried]
     found = trials.first_that_shows(variants)
-    return None if found is None else tried[found]
+    if found is None:
+        return None
+    name, value = tried[found]
+    if name not in _LIMITS or value < getattr(case.connection, name):
+        return name, value
+    unlimited = replace(case, connection=_with(case, name, _NO_LIMIT))
+    is_any = trials.first_that_shows([(unlimited, received)]) is not None
+    return name, None if is_any else value
 
 
 def rule_of(name: str, case: Case) -> str:
@@ -107,6 +115,10 @@ _NEAR: dict[str, Callable[[int], list[int]]] = {
     "retry_cnt": _counts,
     "rnr_retry": _counts,
 }
+_LIMITS = ("max_dest_rd_atomic", "max_rd_atomic")
+_NO_LIMIT = 16
+"""More than any case reaches."""
+
 _OF_ANY = ("mtu", "max_dest_rd_atomic")
 """Attributes that do not count for own requests alone."""
 

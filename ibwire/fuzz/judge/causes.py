@@ -17,6 +17,7 @@ from ibwire.fuzz.judge.effects import (
     OF_FIELD,
     RNR_RETRY,
     Effect,
+    extra_frame,
     parsed,
     statuses_of,
 )
@@ -219,6 +220,8 @@ def common_causes(scene: Scene, effect: Effect, ignored: About | None) -> tuple[
     if scene.is_short:
         whats = [about.what for _, about in scene.subjects]
         causes += dict.fromkeys(each for each in whats if each.endswith(OTHERS_WINDOW))
+    if isinstance(scene.step, Wait) and scene.has_rnr_nak and _is_early(scene, effect):
+        causes.append(EARLY_AFTER_RNR)
     if effect.rule == RNR_RETRY:
         causes.append(f"RNR retries: {effect.group}")
     sges = scene.sges_in_use
@@ -227,6 +230,13 @@ def common_causes(scene: Scene, effect: Effect, ignored: About | None) -> tuple[
     elif sges and _shows_error(scene, effect):
         causes.append(f"an error with several SGEs of {sges}")
     return tuple(causes)
+
+
+def _is_early(scene: Scene, effect: Effect) -> bool:
+    """Whether something is sent or ends earlier than it should, when time passes."""
+    if scene.difference.kind is Kind.COMPLETION and effect.group == "time":
+        return True
+    return effect.text.endswith(" too early") or extra_frame(scene.difference) is not None
 
 
 def _is_lost(scene: Scene) -> bool:
@@ -261,6 +271,7 @@ _OPCODE = 3
 
 _NO_IMPLIED_NAK = "an implied NAK: not taken"
 
+EARLY_AFTER_RNR = "the ACK timer runs in the wait after an RNR NAK"
 AFTER_RNR_WAIT = "what is retransmitted after the wait of an RNR NAK"
 
 _COUNTS = ("byte_len",)

@@ -306,9 +306,14 @@ def timing_text(difference: Difference, *, is_repeated: bool = False) -> str:
     due, sent = difference.expected[place], difference.got[place]
     assert isinstance(due, int)
     assert isinstance(sent, int)
+    return changed_time_text(difference.frames[place], due, sent, is_repeated=is_repeated)
+
+
+def changed_time_text(frame: bytes, due: int, sent: int, *, is_repeated: bool) -> str:
+    """A frame that is sent at another time than it should."""
     verb = "retransmits" if is_repeated else "sends"
     when = "late" if sent > due else "early"
-    return f"it {verb} {verdict(difference.frames[place])} too {when}"
+    return f"it {verb} {verdict(frame)} too {when}"
 
 
 def place_of_time(difference: Difference) -> int | None:

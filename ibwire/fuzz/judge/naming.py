@@ -14,9 +14,11 @@ from ibwire.fuzz.case import (
     Connection,
     Packet,
     Post,
+    Receive,
     Step,
     Wait,
 )
+from ibwire.fuzz.judge import refused_psn
 from ibwire.fuzz.judge.attributes import group_of, group_of_long
 from ibwire.fuzz.judge.broken_rule import (
     ATOMICS,
@@ -29,6 +31,7 @@ from ibwire.fuzz.judge.broken_rule import (
 )
 from ibwire.fuzz.judge.causes import (
     AFTER_RNR_WAIT,
+    EARLY_AFTER_RNR,
     cause_of,
     changed_number,
     common_causes,
@@ -92,6 +95,7 @@ from ibwire.fuzz.judge.scene import (
     FENCE,
     LOCAL_INVALIDATE,
     RNR_WAIT,
+    STEPS,
     TIME,
     WRONG_LKEY,
     Scene,
@@ -122,8 +126,9 @@ from ibwire.fuzz.judge.wording import described, said_before, step_text
 from ibwire.fuzz.targets.emulated_device import (
     Emulation,
 )
+from ibwire.rc.plan import PLANS
 from ibwire.rc.profile import Profile
-from ibwire.rc.work import WCStatus
+from ibwire.rc.work import WCStatus, WROpcode
 from ibwire_layers.opcodes import INFO, Operation
 
 
@@ -179,6 +184,8 @@ def _name_of(last: Step, case: Case, scene: Scene, trials: Trials) -> Name:
             about = ACK_WAIT  # which begins when the request is sent again
         effect = timed(about, effect, scene)
     text = described(step, about) + _without_rights(scene, effect)
+    if _is_behind(last, scene, effect):
+        text = f"{text} with a posted receive behind it"
     if about is scene.about and (earlier := _wrongly_answered(scene, effect)) is not None:
         text = f"{earlier} with {step_text(step)} behind it"
     if difference.kind is Kind.CRASH:
@@ -186,8 +193,12 @@ def _name_of(last: Step, case: Case, scene: Scene, trials: Trials) -> Name:
     abouts = [each for _, each in scene.subjects]
     # Credits that are counted otherwise look like many other things.
     if effect.group != "credits" and (cause := single_cause(trials, abouts)):
+        if about.rule == ORDER and cause.after:  # what is wrong at the wrap has one cause
+            own = _OWN_WRAP if is_of_requester(step) else WRAP
+            return Name(f"{text}: {effect.text}", ORDER, own, wider=(cause.group,))
         text = f"{described(step, scene.about)}{cause.after}: {effect.text}{cause.as_if}"
-        return Name(text, cause.rule, cause.group)
+        is_counted = cause.group == group_of("retry_cnt") and scene.has_rnr_nak
+        return Name(text, cause.rule, cause.group, (RNR_AS_RETRIES,) if is_counted else ())
     ignored, part = ignored_response(trials), partly_taken(trials, abouts)
     if part is not None and ignored is None and not about.implies_nak:
         text = f"{text}: {effect.text}{part.as_if}"
@@ -199,11 +210,26 @@ def _name_of(last: Step, case: Case, scene: Scene, trials: Trials) -> Name:
     wider = (part.group,) if part is not None else group_of_long(case, name.rule)
     if name.rule == RETRY_COUNT:
         wider = (*wider, group_of("retry_cnt"))
+        wider = (*wider, RNR_AS_RETRIES) if scene.has_rnr_nak else wider
+    if isinstance(step, Wait) and scene.has_rnr_nak and effect.group in _WITHOUT_RETRIES:
+        wider = (*wider, EARLY_AFTER_RNR)  # it has no retries left
     if isinstance(step, Packet) and lacks_gathered(scene, effect):
         name = replace(name, rule=SGE_LIST)
-    if _without_rights(scene, effect) or scene.about.rule == RIGHTS:
+    is_other_right = bool(_without_rights(scene, effect))
+    if is_other_right:
+        name = replace(name, rule=RIGHTS)
+    if is_other_right or (name.rule == RIGHTS and effect.group != "another NAK"):
         causes = (*name.causes, f"the rights for {operation_of(step)}")
-        name = replace(name, rule=RIGHTS, causes=causes)
+        name = replace(name, causes=causes)
+    if isinstance(step, Receive) and any(each.rule == NOT_READY.rule for each in abouts):
+        wider = (*wider, refused_psn.GROUP)
+    if isinstance(last, Receive) and effect.group in OF_FIELD:
+        key = f"{effect.group} of an unasked ACK"
+        name = replace(name, causes=(*name.causes, key)) if step is last else name
+        wider = (*wider, key)
+    is_of_rnr = scene.about.rule.endswith(("#rnr-wait", "#rnr-place"))
+    if is_of_rnr and effect.rule == RETRY_COUNT and scene.limits_retries:
+        name = replace(name, causes=(*name.causes, RNR_AS_RETRIES))
     causes = common_causes(scene, effect, abouts[ignored] if ignored is not None else None)
     return replace(name, causes=(*name.causes, *causes), wider=(*name.wider, *wider))
 
@@ -217,6 +243,11 @@ def _without_rights(scene: Scene, effect: Effect) -> str:
     if not (missing and is_alone and about.rule != RIGHTS and (is_refused or is_first_fault)):
         return ""
     return f" on a queue pair without {missing_rights(scene.connection)}"
+
+
+def _is_behind(last: Step, scene: Scene, effect: Effect) -> bool:
+    """Whether an ACK that differs may be that of a receive which was posted behind a packet."""
+    return last is not scene.step and isinstance(last, Receive) and effect.group in OF_FIELD
 
 
 def _wrongly_answered(scene: Scene, effect: Effect) -> str | None:
@@ -258,7 +289,7 @@ def _of_several_causes(
     missing = missing_frame(scene.difference)
     if missing is not None and scene.rnr_naks_as_retries and scene.is_sent_before(missing):
         text = f"{text} after {scene.rnr_naks} RNR NAKs: {effect.text}"
-        return Name(text, both(RNR_RETRY, RETRY_COUNT), "RNR NAKs that count as other retries")
+        return Name(text, both(RNR_RETRY, RETRY_COUNT), RNR_AS_RETRIES)
     if about.is_wrong and scene.sends_after_its_end:
         return Name(f"{text}: {effect.text}", AFTER_ERROR.rule, ERROR)
     if may_send(step) and scene.takes_credits_back:
@@ -476,7 +507,8 @@ def _of_right(text: str, about: About, effect: Effect, scene: Scene) -> Name:
         rule = limit
         what = f"{what}, {rule.partition('#')[2]}".removeprefix(", ")
     elif isinstance(step, Post) and sends_nothing_new(scene):
-        rule = ELSEWHERE.rule
+        text = f"{text}{_behind_requests(step, scene)}"
+        rule = _of_nothing_sent(step, scene)
     ignores_credits = may_send(step) and limit != FENCE and scene.ignores_credits
     if ignores_credits and not scene.has_wrong:
         text = f"{text} after {_IGNORED_CREDITS.what}" if isinstance(step, Post) else text
@@ -512,6 +544,26 @@ def _of_right(text: str, about: About, effect: Effect, scene: Scene) -> Name:
     if rule.endswith("#limited-message"):
         causes = ("packets of the message that may begin without credits",)
     return Name(f"{text}: {effect.text}", rule, f"{what}: {group}", wider, causes)
+
+
+def _behind_requests(step: Post, scene: Scene) -> str:
+    """The requests that were posted before a step, if a short case needs them."""
+    if any(not isinstance(each, Post) or each.pair != step.pair for each in scene.earlier):
+        return ""
+    kinds = list(dict.fromkeys(map(step_text, scene.earlier)))
+    is_named = kinds and scene.is_short and len(kinds) <= MOST_NAMED
+    return f" after {' and '.join(kinds)}" if is_named else ""
+
+
+def _of_nothing_sent(step: Post, scene: Scene) -> str:
+    """The rule where a posted request is not sent: another queue pair or a state may hold it."""
+    earlier = [each for each in scene.earlier if isinstance(each, Post)]
+    if any(each.pair != step.pair for each in earlier) or len(earlier) < len(scene.earlier):
+        return ELSEWHERE.rule
+    takes_credit = [PLANS[WROpcode(each.opcode)].takes_credit for each in (*earlier, step)]
+    if earlier and takes_credit[-1] and not any(takes_credit[:-1]):
+        return _COUNTED  # what needs no credit uses one up
+    return STEPS[Post].rule
 
 
 def _of_stored(text: str, about: About, effect: Effect, scene: Scene) -> Name | None:
@@ -558,7 +610,8 @@ def _is_noticed(effect: Effect, scene: Scene) -> bool:
 def _cause(scene: Scene, effect: Effect) -> About | None:
     """What an earlier step is about, if the name says that the last one is right after it."""
     subjects = scene.subjects
-    if isinstance(scene.step, Wait):
+    is_unasked = isinstance(scene.step, Receive) and effect.group == "bth.psn"
+    if isinstance(scene.step, Wait) or is_unasked:
         return None
     if isinstance(scene.step, Post) and _is_of_same_kind(scene, effect):
         return None
@@ -605,6 +658,14 @@ SOLICITED = f"IBA 9.2.3; {_TRANSPORT}solicited-event"
 _TRANSITIONS = f"IBA 10.3.1; {_TRANSPORT}qp-transitions"
 _OWN_ERROR = "the error state of UC and UD after a request that fails"
 _ERROR_OF_PACKET = "the error state of UC and UD after a packet"
+_COUNTED = f"IBA 9.7.7.2; {_TRANSPORT}credits-counted"
+RNR_AS_RETRIES = "RNR NAKs that count as other retries"
+_WITHOUT_RETRIES = ("no answer", "retries", "time")
+"""What may come of having no retries left."""
+
+MOST_NAMED = 2
+"""Kinds of requests in a name."""
+
 _HELD_BACK = "requests with a fence, or behind one, that are not sent"
 
 _SHOWN_MEMORY = "memory that a later packet shows"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from ibwire.base.node import Frame
-from ibwire.fuzz.case import Packet
+from ibwire.fuzz.case import Packet, Receive
 from ibwire.fuzz.judge.request_names import NOT_READY
 from ibwire.fuzz.judge.subject import About
 from ibwire.fuzz.judge.variants import Deliver, Trials
@@ -31,7 +31,9 @@ def counts_refused(trials: Trials, abouts: Sequence[About]) -> bool:
         for place, (step, about) in earlier
         if isinstance(step, Packet) and about.rule == NOT_READY.rule
     ]
-    if not places or not trials.case.connection.is_reliable:
+    # An unasked ACK after a posted receive may have another PSN for another reason.
+    is_asked = not isinstance(trials.steps[-1], Receive)
+    if not places or not is_asked or not trials.case.connection.is_reliable:
         return False
     tried = [[places[-1]], places] if len(places) > 1 else [places]
     return trials.first_that_shows([(trials.case, _counting(each)) for each in tried]) is not None

@@ -62,6 +62,9 @@ from ibwire_layers.packet import Packet as WholePacket
 from ibwire_layers.psn import HALF, MASK
 from ibwire_layers.syndrome import AckKind
 
+Owners = dict[tuple[int, int], int]
+"""The number of the queue pair of each work request that waits, by queue and number."""
+
 ENOUGH = 2
 """Earlier steps of one kind that a minimised case takes at most, unless their number matters."""
 
@@ -106,7 +109,7 @@ class Scene:
         """How often the ACK timer of a queue pair has expired before the last step at most."""
         self.waiting: list[bool] = []
         """Whether each queue pair waits after an RNR NAK before the last step."""
-        self.owners: dict[tuple[int, int], int] = {}
+        self.owners: Owners = {}
         """The queue pair of each work request before the last step, by queue and number."""
         self._unpolled = 0, 0
         """Completions of sends and of receives before the last step that are polled after it."""
@@ -165,7 +168,7 @@ class Scene:
         self._timeouts_so_far = retries
         self.uses_all_retries = 0 < self.connection.retry_cnt <= retries
         self.waiting = [qp.sends.timers.rnr is not None for qp in reference.pairs]
-        self.owners = _owners(reference)
+        self.owners = owners_in(reference)
         receives = reference.qp.receives
         if receives.current is not None:
             self._filled = receives.current.wr_id, receives.filled
@@ -311,15 +314,15 @@ class Scene:
         form = None if packet is None else INFO.get(packet.bth.opcode)
         if packet is None or form is None or form.is_response:
             return False
-        return (self.next_psns[self._sender(frame)] - 1 - packet.bth.psn & MASK) < HALF
+        return (self.next_psns[self.sender(frame)] - 1 - packet.bth.psn & MASK) < HALF
 
     def retransmissions(self, frame: bytes) -> int:
         """How often a device has retransmitted a request: before the last step, where only
         timeouts count, and then.
         """
-        return self.timeouts[self._sender(frame)] + self.difference.got.count(frame)
+        return self.timeouts[self.sender(frame)] + self.difference.got.count(frame)
 
-    def _sender(self, frame: bytes) -> int:
+    def sender(self, frame: bytes) -> int:
         """The number of the queue pair that sends a frame."""
         # The frames of a device on a link have other numbers than this reference.
         packet = parsed(frame)
@@ -368,7 +371,7 @@ class Scene:
         packet = None if frame is None else parsed(frame)
         if frame is None or packet is None or not self.is_reliable:
             return False
-        sends = self.reference.pairs[self._sender(frame)].sends
+        sends = self.reference.pairs[self.sender(frame)].sends
         is_held_back = any(not each.started for each in sends.wqes) and sends.timers.rnr is None
         if extra is not None and sends.credits.limited and is_held_back:
             return True
@@ -454,7 +457,7 @@ class Scene:
         frame = extra_frame(self.difference)
         if frame is None or not self.reference.qp.responder.failed:
             return False
-        if self.reference.pairs[self._sender(frame)] is not self.reference.qp:
+        if self.reference.pairs[self.sender(frame)] is not self.reference.qp:
             return False
         packet = parsed(frame)
         info = None if packet is None else INFO.get(packet.bth.opcode)
@@ -494,8 +497,14 @@ class Scene:
     @property
     def rnr_naks_as_retries(self) -> bool:
         """Whether a case needs so many RNR NAKs that with the timeouts they are all retries."""
-        count = self.rnr_naks + self._timeouts_so_far
+        implied = sum(about.implies_nak for _, about in self.subjects[:-1])
+        count = self.rnr_naks + self._timeouts_so_far + implied
         return self.rnr_naks > ENOUGH and 0 < self.connection.retry_cnt <= count
+
+    @property
+    def limits_retries(self) -> bool:
+        """Whether the connection has another number of retries than usual, and not none."""
+        return self.connection.retry_cnt not in (0, 7)
 
     @property
     def repeated_fault(self) -> About | None:
@@ -612,9 +621,9 @@ def _timeouts(reference: Emulation, step: Step, known: list[int]) -> list[int]:
     return [qp.counters.timeouts for qp in reference.pairs]
 
 
-def _owners(reference: Emulation) -> dict[tuple[int, int], int]:
+def owners_in(reference: Emulation) -> Owners:
     """The queue pair of each work request that waits, by queue and number."""
-    found: dict[tuple[int, int], int] = {}
+    found: Owners = {}
     for number, qp in enumerate(reference.pairs):
         receives = qp.receives
         waiting = [*receives.waiting, *([receives.current] if receives.current else [])]

@@ -11,6 +11,7 @@ from ibwire.fuzz.judge.effects import (
     RETRY_COUNT,
     RNR_RETRY,
     Effect,
+    changed_time_text,
     extra_frame,
     missing_frame,
     place_of_time,
@@ -18,6 +19,7 @@ from ibwire.fuzz.judge.effects import (
 )
 from ibwire.fuzz.judge.scene import ACK_WAIT, ENOUGH, RNR_WAIT, TIME, Scene
 from ibwire.fuzz.judge.subject import About
+from ibwire.rc.work import WCStatus
 from ibwire_layers.opcodes import INFO
 
 
@@ -104,13 +106,21 @@ def timed(about: About, effect: Effect, scene: Scene) -> Effect:
     difference = scene.difference
     if difference.kind is Kind.TIME:
         effect = replace(effect, text=_timing(scene))
+    if effect.rule == RETRY_COUNT and effect.group == "a completion" and _has_no_retries(scene):
+        # There is nothing to count: it has not waited for as long as it should.
+        early = f"{WCStatus.RETRY_EXC_ERR.name} of a send too early"
+        anchor = "rnr-wait" if scene.has_rnr_nak else "ack-timer"
+        rule = f"IBA 9.7.5.2.8; {_TRANSPORT}{anchor}"
+        if anchor == "ack-timer":
+            rule = f"IBA 9.7.6.1.3; {_TRANSPORT}{anchor}"
+        return replace(effect, text=early, rule=rule, group="time")
     if effect.rule == RETRY_COUNT and effect.group == "no completion":
         # It is silent, as the reference: it does not retry without end, nothing ends its wait.
         return replace(effect, rule=f"IBA 9.7.6.1.3; {_TRANSPORT}ack-timer", group="time")
     if effect.rule in (RNR_RETRY, RETRY_COUNT):
         return replace(effect, group="retries")
     if effect.group == ANOTHER_ORDER:  # of several queue pairs, whose timers expire
-        effect = replace(effect, group="time")
+        effect = replace(effect, group="time", text=_other_times(scene) or effect.text)
     if about is ACK_WAIT and scene.goes_on_after_the_end:
         return replace(effect, rule=RETRY_COUNT, group="retries")
     is_timing = effect.group in ("time", "an answer", "no answer")
@@ -125,6 +135,24 @@ def timed(about: About, effect: Effect, scene: Scene) -> Effect:
     if about is ACK_WAIT and is_timing and others:  # what starts or stops it, not its length
         return replace(effect, rule=f"IBA 9.7.6.1.3; {_TRANSPORT}ack-timer")
     return effect
+
+
+def _has_no_retries(scene: Scene) -> bool:
+    """Whether the first timeout ends a request."""
+    return scene.is_reliable and not scene.connection.retry_cnt
+
+
+def _other_times(scene: Scene) -> str:
+    """The first packet that is sent at another time, and its queue pair; empty if none is known."""
+    difference = scene.difference
+    due = list(zip(difference.times[0], difference.expected, strict=False))
+    for sent, frame in zip(difference.times[1], difference.got, strict=False):
+        right = next((when for when, other in due if other == frame), None)
+        if right is None or right == sent or not isinstance(frame, bytes):
+            continue
+        text = changed_time_text(frame, right, sent, is_repeated=scene.is_sent_before(frame))
+        return f"on queue pair {scene.sender(frame) + 1} {text}"
+    return ""
 
 
 def _timing(scene: Scene) -> str:

@@ -21,10 +21,16 @@ def setting_of(scene: Scene, effect: Effect) -> About | None:
     connection, step = scene.connection, scene.step
     if connection.pkey_index and effect.group in _OF_PKEY:
         pkey = step.fields.get("bth.pkey") if isinstance(step, Packet) else None
-        packet = "with P_Key" if pkey is None else "another P_Key than that of"
-        if pkey == PKEYS[connection.pkey_index]:  # of a limited member, as it is itself
-            packet = "a limited member's P_Key, as that of"
-        return replace(PKEY, what=f"{packet} index {connection.pkey_index}")
+        own = PKEYS[connection.pkey_index]
+        member = "a limited member"
+        if own & 0x8000:
+            member = f"a member of partition 0x{own & 0x7FFF:04x}"
+        what = f"to {member}" if pkey is None else f"another P_Key, to {member}"
+        if pkey == own:  # of a limited member, as it is itself
+            what = f"a limited member's P_Key, to {member}"
+        elif not isinstance(step, Packet):
+            what = f"as {member}"
+        return replace(PKEY, what=what)
     if connection.rearmed and not scene.is_discarded:
         return REARMED  # whatever a packet is that is not discarded, its MigReq bit counts
     if not isinstance(step, Packet):

@@ -45,7 +45,9 @@ def single_cause(trials: Trials, abouts: Sequence[About]) -> SingleCause | None:
     if other := attributes.other_attribute(trials, is_of_length=_is_of_length(trials.case, abouts)):
         name, value = other
         rule = attributes.rule_of(name, trials.case)
-        as_if = "" if name in attributes.RETRIES else f", as if {name} were {value}"
+        as_if = (
+            "" if value is None or name in attributes.RETRIES else f", as if {name} were {value}"
+        )
         return SingleCause(rule, attributes.group_of(name), as_if=as_if)
     if position := kept_window.kept_at(trials):
         message = f"a SEND {position.name} with invalidate"

@@ -7,7 +7,7 @@ same numbers, so their responses can be compared byte by byte.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -247,7 +247,7 @@ class Emulation:
         """Bytes and SGEs of receive requests, and which of these has a wrong key."""
         self._slots: dict[int, list[SGE]] = {}
         """The SGEs of those that were posted, by their place in the inbox."""
-        self._reading: dict[int, list[SGE]] = {}
+        self._reading: dict[int, Sequence[SGE]] = {}
         """The SGEs of send requests that read, by number."""
         self._window = end.pd.allocate_window(2, key=numbers.window if numbers else None)
         self.symbols = self._name_numbers()
@@ -548,7 +548,7 @@ class Emulation:
         if queue == RECEIVES:
             room = self._kind[0]
             region, name = self._inbox, "inbox"
-            sges = self._slots.get(number % (INBOX // room if room else 1), [])
+            sges: Sequence[SGE] = self._slots.get(number % (INBOX // room if room else 1), [])
         else:
             region, name = self._outbox, "outbox"
             sges = self._reading.get(number, [])
