@@ -146,11 +146,15 @@ def _outcome(
         for texts, more in zip(words, unequal_parts(*pairs[same]), strict=True):
             texts[0] += more
     if kind == Kind.ANSWER and words[0][:1] == words[1][:1] != []:
-        fields = wrong_fields(difference)[same]
-        for texts, frame in zip(words, pairs[same], strict=True):
-            texts[0] += "".join(
-                f" {part}.{name}={_field(frame, part, name)}" for part, name in fields
-            )
+        wrong = wrong_fields(difference)
+        fields = wrong[same]
+        for at, pair in enumerate(pairs[same:]):
+            if words[0][at] != words[1][at]:
+                continue
+            for texts, frame in zip(words, pair, strict=True):
+                texts[at] += "".join(
+                    f" {part}.{name}={_field(frame, part, name)}" for part, name in wrong[same + at]
+                )
         for texts, data in zip(words, [] if fields else _data(pairs[same]), strict=False):
             texts[0] += data
     for texts, things in zip(words, (expected, got), strict=True):

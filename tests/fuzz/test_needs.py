@@ -43,7 +43,7 @@ CASES: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
         "reads-6-one-more",
         Connection(max_rd_atomic=6),
         [READ] * 7,
-        "a posted RDMA_READ: READ_REQUEST instead of nothing, as if max_rd_atomic were 7",
+        "a posted RDMA_READ: READ_REQUEST instead of nothing",
         "read-limit",
     ),
     (  # it would not do so from the beginning
