@@ -11,14 +11,12 @@ from dataclasses import dataclass, field, replace
 
 from ibwire.fuzz.case import (
     Case,
-    Connection,
     Packet,
     Post,
     Receive,
     Step,
     Wait,
 )
-from ibwire.fuzz.judge import refused_psn
 from ibwire.fuzz.judge.attributes import group_of, group_of_long
 from ibwire.fuzz.judge.broken_rule import (
     ATOMICS,
@@ -31,13 +29,11 @@ from ibwire.fuzz.judge.broken_rule import (
 )
 from ibwire.fuzz.judge.causes import (
     AFTER_RNR_WAIT,
-    EARLY_AFTER_RNR,
     cause_of,
     changed_number,
     common_causes,
     lacks_gathered,
     not_taken,
-    operation_of,
 )
 from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.concurrency import (
@@ -53,6 +49,15 @@ from ibwire.fuzz.judge.concurrency import (
     of_pair,
     place_of,
     without_last,
+)
+from ibwire.fuzz.judge.conditions import (
+    RNR_AS_RETRIES,
+    behind_requests,
+    is_behind_receive,
+    is_dropped_after_own_error,
+    keys_of_condition,
+    rule_of_nothing_sent,
+    without_rights,
 )
 from ibwire.fuzz.judge.effects import (
     ANOTHER_ORDER,
@@ -86,7 +91,6 @@ from ibwire.fuzz.judge.request_names import (
     UC_BEGINS,
     UNUSUAL,
     WRAP,
-    missing_rights,
     rule_of_operation,
 )
 from ibwire.fuzz.judge.response_names import SCATTERED
@@ -95,7 +99,6 @@ from ibwire.fuzz.judge.scene import (
     FENCE,
     LOCAL_INVALIDATE,
     RNR_WAIT,
-    STEPS,
     TIME,
     WRONG_LKEY,
     Scene,
@@ -126,9 +129,8 @@ from ibwire.fuzz.judge.wording import described, said_before, step_text
 from ibwire.fuzz.targets.emulated_device import (
     Emulation,
 )
-from ibwire.rc.plan import PLANS
 from ibwire.rc.profile import Profile
-from ibwire.rc.work import WCStatus, WROpcode
+from ibwire.rc.work import WCStatus
 from ibwire_layers.opcodes import INFO, Operation
 
 
@@ -183,8 +185,8 @@ def _name_of(last: Step, case: Case, scene: Scene, trials: Trials) -> Name:
         if about is RNR_WAIT and begins_right(difference):
             about = ACK_WAIT  # which begins when the request is sent again
         effect = timed(about, effect, scene)
-    text = described(step, about) + _without_rights(scene, effect)
-    if _is_behind(last, scene, effect):
+    text = described(step, about) + without_rights(scene, effect)
+    if is_behind_receive(last, scene, effect):
         text = f"{text} with a posted receive behind it"
     if about is scene.about and (earlier := _wrongly_answered(scene, effect)) is not None:
         text = f"{earlier} with {step_text(step)} behind it"
@@ -208,46 +210,15 @@ def _name_of(last: Step, case: Case, scene: Scene, trials: Trials) -> Name:
     name = _of_several_causes(text, about, effect, scene, ignored)
     # Of a response that shows nothing a part may have been taken, or none of it.
     wider = (part.group,) if part is not None else group_of_long(case, name.rule)
-    if name.rule == RETRY_COUNT:
-        wider = (*wider, group_of("retry_cnt"))
-        wider = (*wider, RNR_AS_RETRIES) if scene.has_rnr_nak else wider
-    if isinstance(step, Wait) and scene.has_rnr_nak and effect.group in _WITHOUT_RETRIES:
-        wider = (*wider, EARLY_AFTER_RNR)  # it has no retries left
     if isinstance(step, Packet) and lacks_gathered(scene, effect):
         name = replace(name, rule=SGE_LIST)
-    is_other_right = bool(_without_rights(scene, effect))
-    if is_other_right:
+    if without_rights(scene, effect):
         name = replace(name, rule=RIGHTS)
-    if is_other_right or (name.rule == RIGHTS and effect.group != "another NAK"):
-        causes = (*name.causes, f"the rights for {operation_of(step)}")
-        name = replace(name, causes=causes)
-    if isinstance(step, Receive) and any(each.rule == NOT_READY.rule for each in abouts):
-        wider = (*wider, refused_psn.GROUP)
-    if isinstance(last, Receive) and effect.group in OF_FIELD:
-        key = f"{effect.group} of an unasked ACK"
-        name = replace(name, causes=(*name.causes, key)) if step is last else name
-        wider = (*wider, key)
-    is_of_rnr = scene.about.rule.endswith(("#rnr-wait", "#rnr-place"))
-    if is_of_rnr and effect.rule == RETRY_COUNT and scene.limits_retries:
-        name = replace(name, causes=(*name.causes, RNR_AS_RETRIES))
+    keys = keys_of_condition(last, scene, effect, name.rule)
+    name = replace(name, causes=(*name.causes, *keys.own))
+    wider = (*wider, *keys.wider)
     causes = common_causes(scene, effect, abouts[ignored] if ignored is not None else None)
     return replace(name, causes=(*name.causes, *causes), wider=(*name.wider, *wider))
-
-
-def _without_rights(scene: Scene, effect: Effect) -> str:
-    """Which rights the queue pair has not, if a request is refused for that which needs others."""
-    missing, about = scene.connection.access != Connection().access, scene.about
-    is_first_fault = effect.text.startswith("NAK INVALID_REQUEST instead of NAK")
-    is_refused = effect.nak == "NAK INVALID_REQUEST" and not about.is_wrong
-    is_alone = len(scene.subjects) == 1 and isinstance(scene.step, Packet)
-    if not (missing and is_alone and about.rule != RIGHTS and (is_refused or is_first_fault)):
-        return ""
-    return f" on a queue pair without {missing_rights(scene.connection)}"
-
-
-def _is_behind(last: Step, scene: Scene, effect: Effect) -> bool:
-    """Whether an ACK that differs may be that of a receive which was posted behind a packet."""
-    return last is not scene.step and isinstance(last, Receive) and effect.group in OF_FIELD
 
 
 def _wrongly_answered(scene: Scene, effect: Effect) -> str | None:
@@ -339,7 +310,7 @@ def _of_any_packet(text: str, about: About, effect: Effect, scene: Scene) -> Nam
     """The name of a difference of one cause, whatever the last packet is."""
     if effect.is_error_state:
         return _of_error_state(text, about, effect, scene)
-    if _is_dropped_after_own_error(scene):
+    if is_dropped_after_own_error(scene):
         text = f"{text} after {WRONG_LKEY.what}: {effect.text}"
         return Name(text, both(_TRANSITIONS, ELSEWHERE.rule), _OWN_ERROR)
     if effect.is_event:
@@ -373,13 +344,6 @@ def _of_error_state(text: str, about: About, effect: Effect, scene: Scene) -> Na
         own = _TRANSITIONS if is_own else SERVICES[scene.service].rule
         rule, group = both(own, effect.rule), _OWN_ERROR if is_own else _ERROR_OF_PACKET
     return Name(f"{text}: {effect.text}", rule, group)
-
-
-def _is_dropped_after_own_error(scene: Scene) -> bool:
-    """Whether UC or UD drops a right packet behind an own request that failed: not in SQE."""
-    if scene.is_reliable or scene.about.is_wrong or not scene.is_dropped:
-        return False
-    return any(about is WRONG_LKEY for _, about in scene.subjects[:-1])
 
 
 def _of_step(text: str, about: About, effect: Effect, scene: Scene) -> Name:
@@ -507,8 +471,7 @@ def _of_right(text: str, about: About, effect: Effect, scene: Scene) -> Name:
         rule = limit
         what = f"{what}, {rule.partition('#')[2]}".removeprefix(", ")
     elif isinstance(step, Post) and sends_nothing_new(scene):
-        text = f"{text}{_behind_requests(step, scene)}"
-        rule = _of_nothing_sent(step, scene)
+        text, rule = f"{text}{behind_requests(step, scene)}", rule_of_nothing_sent(step, scene)
     ignores_credits = may_send(step) and limit != FENCE and scene.ignores_credits
     if ignores_credits and not scene.has_wrong:
         text = f"{text} after {_IGNORED_CREDITS.what}" if isinstance(step, Post) else text
@@ -533,10 +496,8 @@ def _of_right(text: str, about: About, effect: Effect, scene: Scene) -> Name:
             rule = ELSEWHERE.rule
         elif not scene.is_reliable:
             rule = before.treatment or before.rule
-    if ignores_credits:
-        wider = (
-            _IGNORED_CREDITS.group,
-        )  # if that is known; what is wrong may have this effect, too
+    if ignores_credits:  # if that is known; what is wrong may have this effect, too
+        wider = (_IGNORED_CREDITS.group,)
     # Whether an ACK is due beside makes no other finding, nor whether memory shows or is read.
     group = "refused" if effect.nak and effect.group == "an answer" else effect.group
     group = "memory" if group == "data" and _writes(step) else group
@@ -544,26 +505,6 @@ def _of_right(text: str, about: About, effect: Effect, scene: Scene) -> Name:
     if rule.endswith("#limited-message"):
         causes = ("packets of the message that may begin without credits",)
     return Name(f"{text}: {effect.text}", rule, f"{what}: {group}", wider, causes)
-
-
-def _behind_requests(step: Post, scene: Scene) -> str:
-    """The requests that were posted before a step, if a short case needs them."""
-    if any(not isinstance(each, Post) or each.pair != step.pair for each in scene.earlier):
-        return ""
-    kinds = list(dict.fromkeys(map(step_text, scene.earlier)))
-    is_named = kinds and scene.is_short and len(kinds) <= MOST_NAMED
-    return f" after {' and '.join(kinds)}" if is_named else ""
-
-
-def _of_nothing_sent(step: Post, scene: Scene) -> str:
-    """The rule where a posted request is not sent: another queue pair or a state may hold it."""
-    earlier = [each for each in scene.earlier if isinstance(each, Post)]
-    if any(each.pair != step.pair for each in earlier) or len(earlier) < len(scene.earlier):
-        return ELSEWHERE.rule
-    takes_credit = [PLANS[WROpcode(each.opcode)].takes_credit for each in (*earlier, step)]
-    if earlier and takes_credit[-1] and not any(takes_credit[:-1]):
-        return _COUNTED  # what needs no credit uses one up
-    return STEPS[Post].rule
 
 
 def _of_stored(text: str, about: About, effect: Effect, scene: Scene) -> Name | None:
@@ -658,14 +599,6 @@ SOLICITED = f"IBA 9.2.3; {_TRANSPORT}solicited-event"
 _TRANSITIONS = f"IBA 10.3.1; {_TRANSPORT}qp-transitions"
 _OWN_ERROR = "the error state of UC and UD after a request that fails"
 _ERROR_OF_PACKET = "the error state of UC and UD after a packet"
-_COUNTED = f"IBA 9.7.7.2; {_TRANSPORT}credits-counted"
-RNR_AS_RETRIES = "RNR NAKs that count as other retries"
-_WITHOUT_RETRIES = ("no answer", "retries", "time")
-"""What may come of having no retries left."""
-
-MOST_NAMED = 2
-"""Kinds of requests in a name."""
-
 _HELD_BACK = "requests with a fence, or behind one, that are not sent"
 
 _SHOWN_MEMORY = "memory that a later packet shows"
