@@ -20,7 +20,7 @@ from __future__ import annotations
 import errno
 import random
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from ibwire.base.errors import EncodeError, VerbsError
@@ -60,7 +60,7 @@ from ibwire.cm.states import (
 )
 from ibwire.cm.timers import Timers
 from ibwire.rc.attributes import AddressVector
-from ibwire.rc.profile import UnknownRefused
+from ibwire.rc.profile import SPEC, MRAAtOnce, Profile, UnknownRefused
 from ibwire_layers import cm
 
 
@@ -78,7 +78,8 @@ class ConnectionManager:
     """Connections of a port over RoCE.
 
     gids: of the port. guid: of the CA. ids: communication and transaction ID of each
-    new connection; IDs in use and 0 are skipped.
+    new connection; IDs in use and 0 are skipped. profile: what it does where implementations
+    differ.
     """
 
     LIMIT_CONNECTIONS = 1 << 14
@@ -95,7 +96,7 @@ class ConnectionManager:
         ids: Iterator[tuple[int, int]],
         timing: Timing = LINUX,
         *,
-        refuses_unknown: UnknownRefused = UnknownRefused.BOTH,
+        profile: Profile = SPEC,
     ) -> None:
         self.gids = gids
         self.guid = guid
@@ -103,12 +104,17 @@ class ConnectionManager:
         self.counters: Counter[str] = Counter()
         self.listeners: dict[int, Listener] = {}
         """By service ID."""
-        self.connections = Registry()
+        self.connections = Registry(profile.sender_gid)
         self._ids = ids
-        self._refused = _REFUSED[refuses_unknown]
+        self._refused = _REFUSED[profile.refuses_unknown]
+        self._acknowledged = _ACKNOWLEDGED[profile.mra_at_once]
+        self._rejects_expired_request = profile.rejects_expired_request
         self._messages: deque[tuple[bytes, AddressVector]] = deque()
         self._events: deque[Event] = deque()
         self._timers = Timers()
+        self.expiry: Callable[[Connection, Time, Time], Time] | None = None
+        """When a timer expires that is set for a connection, from now and when it is due; by
+        default then."""
 
     # Commands.
 
@@ -256,6 +262,10 @@ class ConnectionManager:
         if connection is not None and not connection.is_active:
             self._move(connection, Input.COMM_EST, now)
 
+    def set_timer(self, connection: Connection, due: Time) -> None:
+        """Move the timer of a connection's state."""
+        self._timers.set(connection, due, len(self.connections))
+
     def handle_timeout(self, now: Time) -> None:
         """Handle the timers that are due by `now`."""
         for connection in self._timers.take_due(now):
@@ -314,6 +324,7 @@ class ConnectionManager:
             connection = self._begin(request, source, received)
             connection.listener = listener
             self._move(connection, Input.SIDR_REQ if is_datagram else Input.REQ, now, received)
+            self._acknowledge(connection, Input.REQ, now)
 
     def _has_room(self, listener: Listener) -> bool:
         if listener.waiting >= listener.backlog:
@@ -350,6 +361,12 @@ class ConnectionManager:
                 connection.remote_qpn, connection.remote_guid = qpn, answer.local_ca_guid
                 self.connections.add_remote(connection)
                 self._move(connection, Input.REP, now, received)
+                self._acknowledge(connection, Input.REP, now)
+
+    def _acknowledge(self, connection: Connection, received: Input, now: Time) -> None:
+        """Send an MRA for a message that has just arrived, if it draws one at once."""
+        if received in self._acknowledged and Input.DELAY in TRANSITIONS[connection.state]:
+            self.delay(connection, now)
 
     def _handle_resolution(self, answer: cm.SIDR_REP, source: AddressVector, now: Time) -> None:
         connection = self.connections.with_local_id(answer.request_id, source)
@@ -460,7 +477,7 @@ class ConnectionManager:
         if move is None:
             self.counters["ignored"] += 1
             return
-        if move.send is not None:
+        if move.send is not None and not self._is_silent(connection, move.send):
             self._send(connection, move.send, received, outgoing)
         before, connection.state = connection.state, move.state
         if before is not move.state:
@@ -471,6 +488,11 @@ class ConnectionManager:
             self._arm(connection, now, received)
         if move.event is not None:
             self._emit(connection, move.event, received)
+
+    def _is_silent(self, connection: Connection, send: Send) -> bool:
+        """Whether a message is left out: the REJ for a REQ that was never answered."""
+        is_of_request = send is Send.REJ_TIMEOUT and connection.is_active
+        return is_of_request and not self._rejects_expired_request
 
     def _enter(self, connection: Connection, before: State) -> None:
         """Update the listener and the registry for a new state."""
@@ -498,7 +520,10 @@ class ConnectionManager:
             time += duration(received.message.service_timeout)
         elif connection.state is State.ANSWERED:
             time += timeouts.repetition + connection.extra_time
-        self._timers.set(connection, now + time, len(self.connections))
+        due = now + time
+        if self.expiry is not None:
+            due = self.expiry(connection, now, due)
+        self.set_timer(connection, due)
 
     def _send(
         self,
@@ -582,6 +607,12 @@ _REFUSED: dict[UnknownRefused, tuple[type, ...]] = {
     UnknownRefused.REP: (cm.REP,),
     UnknownRefused.RTU: (cm.RTU,),
     UnknownRefused.BOTH: (cm.REP, cm.RTU),
+}
+_ACKNOWLEDGED: dict[MRAAtOnce, tuple[Input, ...]] = {
+    MRAAtOnce.NONE: (),
+    MRAAtOnce.REQ: (Input.REQ,),
+    MRAAtOnce.REP: (Input.REP,),
+    MRAAtOnce.BOTH: (Input.REQ, Input.REP),
 }
 _RETRANSMITTED = frozenset({Send.REQ, Send.REP, Send.DREQ, Send.SIDR_REQ})
 """Messages that are retransmitted until they are answered."""

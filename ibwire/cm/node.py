@@ -47,7 +47,7 @@ class ManagedDevice:
             ca_guid(device.mac),
             identifiers(ids),
             timing,
-            refuses_unknown=device.profile.refuses_unknown,
+            profile=device.profile,
         )
         self.name = device.name
         queue = device.create_cq(1)  # never used: the queue pair has no room for work requests

@@ -2,9 +2,9 @@
 
 A peer is identified by its GID and the GUID of its CA; communication IDs and queue pair
 numbers are valid only together with these. A message from another GID than that of the peer
-belongs to no connection.
+belongs to no connection, unless the manager does not look at it: `SenderGID`.
 
-Source: the tables of Linux `core/cm.c`, which does not look at the GID.
+Source: reference/cm#peer; the tables of Linux `core/cm.c`, which does not look at the GID.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from ibwire.cm.connection import Connection
 from ibwire.rc.attributes import AddressVector
+from ibwire.rc.profile import SenderGID
 from ibwire_layers import cm
 
 Addressed = cm.MRA | cm.REP | cm.RTU | cm.REJ | cm.DREQ | cm.DREP
@@ -23,9 +24,17 @@ Addressed = cm.MRA | cm.REP | cm.RTU | cm.REJ | cm.DREQ | cm.DREP
 class Registry:
     """Connections by local ID, remote ID and queue pair."""
 
-    __slots__ = ("_by_id", "_by_local_qp", "_by_remote_id", "_by_remote_qp", "_by_request")
+    __slots__ = (
+        "_by_id",
+        "_by_local_qp",
+        "_by_remote_id",
+        "_by_remote_qp",
+        "_by_request",
+        "_sender_gid",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, sender_gid: SenderGID = SenderGID.ALWAYS) -> None:
+        self._sender_gid = sender_gid
         self._by_id: dict[int, Connection] = {}
         self._by_remote_id: dict[_Remote, Connection] = {}
         self._by_remote_qp: dict[_Remote, Connection] = {}
@@ -51,7 +60,7 @@ class Registry:
 
     def add_remote(self, connection: Connection) -> None:
         """Add the peer's ID and queue pair of a connection."""
-        gid, guid = connection.peer.dgid, connection.remote_guid or 0
+        gid, guid = self._gid(connection.peer), connection.remote_guid or 0
         self._by_remote_id.setdefault((gid, guid, connection.remote_id), connection)
         if connection.remote_qpn is not None:
             self._by_remote_qp.setdefault((gid, guid, connection.remote_qpn), connection)
@@ -64,7 +73,7 @@ class Registry:
     def release_queue_pairs(self, connection: Connection) -> None:
         """Remove the queue pairs of a connection, which another one may use."""
         if connection.remote_qpn is not None:
-            key = connection.peer.dgid, connection.remote_guid or 0, connection.remote_qpn
+            key = self._gid(connection.peer), connection.remote_guid or 0, connection.remote_qpn
             _remove(self._by_remote_qp, key, connection)
         if connection.local_qpn is not None:
             _remove(self._by_local_qp, connection.local_qpn, connection)
@@ -72,10 +81,14 @@ class Registry:
     def remove(self, connection: Connection) -> None:
         """Remove a connection."""
         self.release_queue_pairs(connection)
-        gid, number = connection.peer.dgid, connection.remote_id
+        gid, number = self._gid(connection.peer), connection.remote_id
         _remove(self._by_id, connection.local_id, connection)
         _remove(self._by_remote_id, (gid, connection.remote_guid or 0, number), connection)
-        _remove(self._by_request, (gid, number), connection)
+        _remove(self._by_request, (connection.peer.dgid, number), connection)
+
+    def _gid(self, peer: AddressVector) -> int:
+        """The GID of a peer as far as it counts."""
+        return 0 if self._sender_gid is SenderGID.NEVER else peer.dgid
 
     def local_queue_pair(self, qpn: int) -> Connection | None:
         """The connection of a local queue pair."""
@@ -85,21 +98,23 @@ class Registry:
         """The connection of a repeated request."""
         if isinstance(message, cm.SIDR_REQ):
             return self._by_request.get((source.dgid, message.request_id))
-        key = source.dgid, message.local_ca_guid, message.local_comm_id
+        key = self._gid(source), message.local_ca_guid, message.local_comm_id
         return self._by_remote_id.get(key)
 
     def stale(self, guid: int, qpn: int, source: AddressVector) -> Connection | None:
         """The connection that still has this queue pair of the peer."""
-        return self._by_remote_qp.get((source.dgid, guid, qpn))
+        return self._by_remote_qp.get((self._gid(source), guid, qpn))
 
     def has_remote(self, answer: cm.REP, source: AddressVector) -> bool:
         """Whether a connection has the peer's ID of a REP."""
-        key = source.dgid, answer.local_ca_guid, answer.local_comm_id
+        key = self._gid(source), answer.local_ca_guid, answer.local_comm_id
         return key in self._by_remote_id
 
     def with_local_id(self, local_id: int, source: AddressVector) -> Connection | None:
         """The connection with a local ID, if the sender is its peer."""
         connection = self._by_id.get(local_id)
+        if self._sender_gid is not SenderGID.ALWAYS:
+            return connection
         if connection is None or connection.peer.dgid != source.dgid:
             return None
         return connection
@@ -109,7 +124,7 @@ class Registry:
         if isinstance(message, cm.REJ) and message.reason == cm.RejectReason.TIMEOUT:
             # The sender has received no answer and does not know the local ID: it gives its GUID.
             guid = int.from_bytes(message.ari[:8])
-            return self._by_remote_id.get((source.dgid, guid, message.local_comm_id))
+            return self._by_remote_id.get((self._gid(source), guid, message.local_comm_id))
         connection = self.with_local_id(message.remote_comm_id, source)
         if connection is None or not isinstance(connection.request, cm.REQ):
             return None

@@ -52,6 +52,23 @@ class UnknownRefused(Enum):
     BOTH = "REP and RTU"
 
 
+class MRAAtOnce(Enum):
+    """The messages for which a connection manager sends an MRA as soon as they arrive."""
+
+    NONE = "none"
+    REQ = "REQ"
+    REP = "REP"
+    BOTH = "REQ and REP"
+
+
+class SenderGID(Enum):
+    """Where a connection manager compares the GID of a sender with that of the peer."""
+
+    ALWAYS = "in all messages"
+    REQUESTS = "in requests only"
+    NEVER = "nowhere"
+
+
 class DuplicateAckPSN(Enum):
     """The PSN in the acknowledgement of a duplicate."""
 
@@ -113,6 +130,15 @@ class Profile:
     """P_Keys accepted instead of those in the table; the first is sent (rxe:
     probe-odd-frames)."""
     refuses_unknown: UnknownRefused = UnknownRefused.BOTH
+    mra_at_once: MRAAtOnce = MRAAtOnce.NONE
+    """The messages that draw an MRA before the application decides, not only when they are
+    repeated, as by the RDMA-CM of Linux (docs/reference/cm.md#handshake)."""
+    rejects_expired_request: bool = True
+    """Whether a REJ for a timeout is sent when a REQ was never answered (docs/reference/cm.md
+    #resending; Linux sends none)."""
+    sender_gid: SenderGID = SenderGID.ALWAYS
+    """Where the GID of a sender counts (docs/reference/cm.md#peer; Linux looks only at IDs and
+    the GUID of the CA)."""
     asks_on_qp1: bool = False
     """Whether MADs on QP1 set AckReq, although datagrams have no ACK (rxe: cm-rping; its other
     datagrams and native InfiniBand do not: docs/reference/habits.md#rxe-cm)."""

@@ -313,6 +313,41 @@ WITNESSES: Sequence[Witness] = (
         (Mad(message="RTU", exchange=2), Mad(message="REP", exchange=4)),
     ),
     Witness(
+        "mra_at_once",
+        Connection(),
+        (
+            Mad(exchange=2),
+            Command("connect", exchange=4),
+            Mad(message="REP", exchange=4),
+        ),
+    ),
+    Witness(
+        "rejects_expired_request",
+        Connection(),
+        (
+            Command("connect", exchange=2),
+            Wait(110_000_000_000_000),  # 16 times as long as an answer may take
+        ),
+    ),
+    # First, because only NEVER shows in it.
+    Witness(
+        "sender_gid",
+        Connection(),
+        (
+            Mad(exchange=2),
+            Mad(exchange=2, fields={"ip.src": 0x0A000009}, why="a stranger"),
+        ),
+    ),
+    Witness(
+        "sender_gid",
+        Connection(),
+        (
+            Mad(exchange=2),
+            Command("accept", exchange=2),
+            Mad(message="RTU", exchange=2, fields={"ip.src": 0x0A000009}, why="a stranger"),
+        ),
+    ),
+    Witness(
         "asks_on_qp1",
         Connection(timeout=0),
         (

@@ -114,7 +114,7 @@ class Management:
             device.gids,
             ca_guid(device.mac),
             consumer.identifiers(),
-            refuses_unknown=device.profile.refuses_unknown,
+            profile=device.profile,
         )
         self._managed.manager = self.manager
         self._reported: list[Completion] = []
