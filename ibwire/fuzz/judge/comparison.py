@@ -82,6 +82,9 @@ class Device(Protocol):
 
 Agrees = Callable[[object, object], bool]
 
+TimedFrames = list[tuple[Time, Frame]]
+"""Frames with the times at which they are sent."""
+
 
 class Kind(StrEnum):
     """The part in which a device differs, in the order of comparison."""
@@ -218,6 +221,8 @@ class ExactComparison(Comparison):
         self.trace: Trace | None = None
         """Where what the reference does is recorded."""
         self._without_meaning = WithoutMeaning()
+        self.is_over = False
+        """Whether the two may do different things from now on: later steps prove nothing."""
 
     def step(self, step: Step) -> Difference | None:
         """Carry out one step; `None` if both did the same.
@@ -321,12 +326,9 @@ class ExactComparison(Comparison):
 
     def _wait(self, time: Time, number: int) -> Difference | None:
         begin = self.reference.now
-        expected = self.reference.wait(time)
-        self.expected = [frame for _, frame in expected]
+        expected, got = self._both_wait(time)
         if self.trace is not None:
             self.trace.calls.append(expected)
-        self.in_target = True
-        got = self.target.wait(time)
         if self.records:
             self.frames += [(">", when, frame) for when, frame in got]
         if expected != got:
@@ -340,6 +342,17 @@ class ExactComparison(Comparison):
                 return Difference(number, Kind.TIME, *times, frames=frames)
         return self._compare_application(number)
 
+    def _both_wait(self, time: Time) -> tuple[TimedFrames, TimedFrames]:
+        """Let time pass on both: what the reference sends, and what the device does."""
+        expected = self.reference.wait(time)
+        self.expected = [frame for _, frame in expected]
+        self.in_target = True
+        return expected, self.target.wait(time)
+
+    def _completions_of_target(self) -> list[Completion]:
+        """The device's completions since the last call."""
+        return self.target.completions()
+
     def _compare_application(self, number: int) -> Difference | None:
         """The differences that the application of the device sees: completions, events, memory."""
         reference, target = self.reference, self.target
@@ -348,7 +361,7 @@ class ExactComparison(Comparison):
         expected = reference.events()
         if self.trace is not None:
             self.trace.note(completed, whole, reference.memory, expected)
-        if completed != (found := target.completions()) and (
+        if completed != (found := self._completions_of_target()) and (
             difference := self._in_completions(number, completed, found)
         ):
             return difference

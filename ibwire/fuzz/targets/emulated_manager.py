@@ -188,11 +188,16 @@ class Management:
         return reported
 
     def events(self) -> list[int]:
-        """What stands in the tables of the manager and its consumer."""
+        """What stands in the tables of the consumer, and the states of connections.
+
+        Only as far as an application knows of them: not whether an MRA lengthens a wait, nor of
+        what is kept to answer a repeated request again.
+        """
+        states = map(_STATE_OF, self.manager.connections)
         return [
             len(self.exchanges),
             *self._consumer.events(),
-            *map(int, map(_STATE_OF, self.manager.connections)),
+            *[int(_KNOWN.get(each, each)) for each in states if each is not State.ANSWERED],
         ]
 
     def exchange_state(self, exchange: int) -> State | None:
@@ -391,6 +396,13 @@ EVENT = 2
 
 _STATE_OF = attrgetter("state")
 _STATES = {state: state.name for state in State}
+_KNOWN = {
+    State.MRA_REQ_RCVD: State.REQ_SENT,
+    State.MRA_REQ_SENT: State.REQ_RCVD,
+    State.MRA_REP_RCVD: State.REP_SENT,
+    State.MRA_REP_SENT: State.REP_RCVD,
+}
+"""The state that an application knows, where a manager tells MRAs apart."""
 
 _GID, _PEER_GID = gid_of(ADDRESS), gid_of(PEER_ADDRESS)
 _STARTING_PSN = 0x1000

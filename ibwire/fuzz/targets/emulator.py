@@ -108,7 +108,8 @@ class EmulatorTestbed(Testbed):
     @property
     def is_fresh(self) -> bool:
         """Whether the next case is carried out on new devices."""
-        return self._comparison is None or len(self.history) >= HISTORY
+        comparison = self._comparison
+        return comparison is None or comparison.is_over or len(self.history) >= HISTORY
 
     def reset(self) -> None:
         """Carry the next case out on new devices."""
@@ -117,7 +118,7 @@ class EmulatorTestbed(Testbed):
 
     def connect(self, connection: Connection, profile: Profile) -> ExactComparison:
         """The same pair of devices with a new connection, or a new pair."""
-        if self._comparison is not None and len(self.history) < HISTORY:
+        if self._comparison is not None and not self.is_fresh:
             self._comparison.steps = 0
             if self._comparison.step(Connect(connection)) is None:
                 return self._comparison
@@ -131,7 +132,8 @@ class EmulatorTestbed(Testbed):
         """A new pair of devices with this connection. device: in place of a new one under test."""
         reference = self.vocabulary.reference(connection, profile)
         binding = emulated_binding(connection.version)
-        comparison = ExactComparison(binding, reference, device or self._open(connection))
+        compared = self.vocabulary.comparison
+        comparison = compared(binding, reference, device or self._open(connection))
         comparison.unchecked = unchecked_by(profile)
         if device is None:
             comparison.agrees = agreeing_but(comparison.unchecked)
@@ -361,7 +363,7 @@ class _OnUsedDevices:
             self._testbed.explained += TWO_DEVICES
         self._testbed.explained += RECONNECTION + len(case.steps)
         found = comparison.carry_out(case)
-        if found is None or found.kind not in FATAL:
+        if not comparison.is_over and (found is None or found.kind not in FATAL):
             self._comparison = comparison
         return found
 

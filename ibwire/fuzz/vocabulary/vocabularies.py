@@ -11,11 +11,13 @@ from typing import Protocol
 from ibwire.fuzz.case import Case, Command, Connection, Mad, Packet, Role
 from ibwire.fuzz.coverage import Cell, CoverageScheme
 from ibwire.fuzz.guidance import Guide
+from ibwire.fuzz.judge.comparison import ExactComparison
 from ibwire.fuzz.stepper import Maker, Stepper
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.targets.emulated_manager import managed_emulation
 from ibwire.fuzz.vocabulary.cm import coverage as cm_coverage
 from ibwire.fuzz.vocabulary.cm import one_field as one_message
+from ibwire.fuzz.vocabulary.cm.exact import ExactManagerComparison
 from ibwire.fuzz.vocabulary.cm.generator import ManagerGenerator
 from ibwire.fuzz.vocabulary.cm.message_values import message_values
 from ibwire.fuzz.vocabulary.operators import Group
@@ -50,6 +52,8 @@ class Vocabulary:
     generators: Generators
     """Makes the generators of a run from its seed, its role and its groups of operators."""
     coverage: CoverageScheme
+    comparison: type[ExactComparison] = ExactComparison
+    """How an emulated device is compared with it."""
     cell_of: Callable[[Emulation, Packet], Cell] | None = None
     """What a packet is about to meet, by which cases are guided."""
 
@@ -181,10 +185,18 @@ MANAGER_ROUND = 3
 
 
 QUEUE_PAIR = Vocabulary(
-    "queue pair", Emulation, queue_pair_generators, queue_pair_coverage.SCHEME, cell_of
+    "queue pair",
+    Emulation,
+    queue_pair_generators,
+    queue_pair_coverage.SCHEME,
+    cell_of=cell_of,
 )
 CONNECTION_MANAGER = Vocabulary(
-    "connection manager", managed_emulation, manager_generators, cm_coverage.SCHEME
+    "connection manager",
+    managed_emulation,
+    manager_generators,
+    cm_coverage.SCHEME,
+    ExactManagerComparison,
 )
 
 

@@ -1,9 +1,9 @@
 """A comparison with the connection manager of a device on a link.
 
 What the specification leaves to a device is not compared: IDs, queue pairs, PSNs, times and
-private data, and what its application decides. Retransmitted messages and answers about
-unknown connections are not compared either, because timers cause both. So a device need not
-be quick, and may repeat what it has sent.
+private data, what its application decides, and whether a LAP draws an APR. Retransmitted messages
+and answers about unknown connections are not compared either, because timers cause both. So a
+device need not be quick, and may repeat what it has sent.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ibwire.base.units import Time
 from ibwire.cm.connection import Connection
 from ibwire.cm.messages import Message, Received, decode, encode, request
 from ibwire.cm.states import State
-from ibwire.fuzz.case import CaseError, Command, Mad, Step
+from ibwire.fuzz.case import CaseError, Command, Mad, Step, message_on_wire
 from ibwire.fuzz.judge.comparison import Comparison, Difference, Kind
 from ibwire.fuzz.targets.emulated_manager import EXCHANGES
 from ibwire.fuzz.targets.link.frames import BTH, behind_ip
@@ -120,6 +120,8 @@ class ManagerComparison(Comparison):
         """Whether the device's timers may have ended what the last step is about."""
         self._is_right = False
         """Whether the last step is a correct message."""
+        self._is_offer = False
+        """Whether the last step is a LAP, which a device may answer with an APR."""
         self._is_quick = is_quick
         self._due: list[Due] = []
         self._said: set[bytes] = set()
@@ -151,6 +153,7 @@ class ManagerComparison(Comparison):
             tell_to_call(self._link, self._manager.identity, step.exchange)
             return self._look_for(number)
         self._is_right = not step.fields and not step.length
+        self._is_offer = "LAP" in (step.message, message_on_wire(step))
         self._may_differ = self._is_up_to_time(step)
         psn = reference.psn(step.psn[0])
         frame = self.binding.frame(step, psn, reference.symbols)
@@ -300,7 +303,7 @@ class ManagerComparison(Comparison):
         is_datagram = isinstance(said, cm.SIDR_REP)
         number = getattr(said, "request_id" if is_datagram else "remote_comm_id", 0)
         number = self._ours.get(number, number)
-        if self._is_due(answer):
+        if self._is_due(answer) or (self._is_offer and isinstance(said, cm.APR)):
             return True
         is_repeated = mad in self._received
         connection = self.follower.undecided(number, said)

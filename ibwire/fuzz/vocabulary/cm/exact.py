@@ -1,0 +1,300 @@
+"""The comparison with an emulated connection manager, without what the specification leaves open.
+
+Not compared are the transaction ID of a DREQ, which begins an exchange of its own; the time that
+an MRA asks for; which of several reasons a REQ is refused for; whether a LAP draws an APR; and by
+how much TIMEWAIT and the wait after an MRA are longer than they must be.
+
+Source: reference/cm#transaction, #handshake, #reject-reasons, #states, #timeouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Sequence
+from operator import itemgetter
+
+from ibwire.base.node import Frame
+from ibwire.base.units import Time
+from ibwire.cm.answers import automatic_refusal
+from ibwire.cm.messages import Received, duration
+from ibwire.cm.node import ManagedDevice
+from ibwire.cm.states import State
+from ibwire.drill.targets.manager import message_in
+from ibwire.fuzz.case import Connect, Mad, Packet, Pause, RunsAway, Step, Wait
+from ibwire.fuzz.judge.comparison import Device, Difference, ExactComparison, Kind, TimedFrames
+from ibwire.fuzz.targets.emulated_device import Completion, Emulation
+from ibwire.fuzz.targets.emulated_manager import EVENT, management_of
+from ibwire.fuzz.vocabulary.binding import Binding
+from ibwire.fuzz.vocabulary.cm.late_timers import LateTimers
+from ibwire.rc.attributes import MTU_BYTES
+from ibwire_layers import cm
+from ibwire_layers import headers as h
+from ibwire_layers.mad import MAD_SIZE
+from ibwire_layers.psn import MASK
+
+
+class ExactManagerComparison(ExactComparison):
+    """A reference and a device with a connection manager in this process."""
+
+    def __init__(self, binding: Binding, reference: Emulation, target: Device) -> None:
+        super().__init__(binding, reference, target)
+        self._management = management_of(reference)
+        self._is_wait = False
+        """Whether time passes in the step."""
+        self._completed: list[Completion] | None = None
+        """Completions of the device in a wait, which were asked for before its end."""
+        self._received: list[Frame] = []
+        """The frames that a step answers: those that were held, and the last one."""
+        self._is_of_other = False
+        """Whether the last message is a REQ that has the bytes of another message."""
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin with new managers."""
+        self._manager = self._management.manager
+        self._late = LateTimers(self._manager)
+        self._transactions: dict[int, int] = {}
+        """Transaction IDs of the device's DREQs, by the ID of the connection."""
+        self._offers: set[tuple[int, int, int]] = set()
+        """The IDs and transaction IDs of LAPs that may be answered."""
+        self._received.clear()
+
+    def step(self, step: Step) -> Difference | None:
+        """Carry out one step; `None` if both did the same, or may differ from here on."""
+        if self.is_over:
+            self.steps += 1
+            return None
+        self._is_wait, self._completed = isinstance(step, Wait), None
+        difference = super().step(step)
+        if isinstance(step, Connect):
+            self._begin()
+        if not (isinstance(step, Mad) and step.held):
+            self._received.clear()
+        if isinstance(step, Mad):
+            self._look_for_forgotten(step, difference)
+        return None if self.is_over else difference
+
+    def _look_for_forgotten(self, step: Mad, difference: Difference | None) -> None:
+        """End the case where the device may still have an answer that the reference has not."""
+        if difference is None:
+            if step.message in _REQUESTS and not step.held:  # it is a new one for both
+                self._late.forget(step.exchange, self.reference.now)
+        elif self._late.has_forgotten(step.exchange, self.reference.now):
+            self.is_over = True
+
+    # Time.
+
+    def _wait(self, time: Time, number: int) -> Difference | None:
+        difference = super()._wait(time, number)
+        if difference is not None and difference.kind in _OF_FRAMES and self.trace is not None:
+            # What a device has reported is asked for before what it has sent is compared.
+            self.trace.calls.append(self.reference.completions())
+        if difference is not None and self._late.has_moved and _is_only_order(difference):
+            self.is_over = True
+            return None
+        return difference
+
+    def _both_wait(self, time: Time) -> tuple[TimedFrames, TimedFrames]:
+        """Let time pass first on the device, which may be later than the reference would be."""
+        reference = self.reference
+        self.in_target = True
+        try:
+            got = self.target.wait(time)
+        except RunsAway:
+            self.in_target = False
+            self.expected = [frame for _, frame in reference.wait(time)]  # or it does the same
+            self.in_target = True
+            raise
+        self._completed = self.target.completions()
+        self.in_target = False
+        self._late.follow(reference.now + time, got, self._completed)
+        expected = reference.wait(time)
+        self._late.end_wait()
+        self.expected = [frame for _, frame in expected]
+        self.in_target = True
+        return expected, got
+
+    def _completions_of_target(self) -> list[Completion]:
+        completed, self._completed = self._completed, None
+        return super()._completions_of_target() if completed is None else completed
+
+    def _in_completions(
+        self, number: int, expected: list[Completion], got: list[Completion]
+    ) -> Difference | None:
+        """The difference of events; those of different connections in a wait have no order.
+
+        Where a queue pair becomes free sooner or later, others are used afterwards.
+        """
+        is_of_events = all(each[0] == EVENT for each in (*expected, *got))
+        sides = sorted(expected, key=_CONNECTION), sorted(got, key=_CONNECTION)
+        if self._is_wait and is_of_events and sides[0] == sides[1]:
+            self.is_over = True
+            return None
+        return super()._in_completions(number, expected, got)
+
+    # Messages.
+
+    def _frame(self, step: Packet | Pause) -> Frame:
+        frame = super()._frame(step)
+        self._received.append(frame)
+        attribute = step.fields.get(_ATTRIBUTE) if isinstance(step, Mad) else None
+        self._is_of_other = attribute == cm.CMAttribute.REQ
+        if attribute == cm.CMAttribute.LAP or getattr(step, "message", "") == "LAP":
+            self._note_offer(frame)
+        return frame
+
+    def _note_offer(self, frame: Frame) -> None:
+        """Keep the numbers of a LAP for a connection that is established."""
+        received = message_in(frame)
+        if received is None or not isinstance(lap := received.message, cm.LAP):
+            return
+        ids = lap.local_comm_id, lap.remote_comm_id
+        for each in self._manager.connections:
+            if each.state is State.ESTABLISHED and (each.remote_id, each.local_id) == ids:
+                self._offers.add((*ids, received.transaction_id))
+
+    def _without_unchecked(self, expected: list[Frame], got: list[Frame]) -> list[Frame]:
+        return super()._without_unchecked(expected, self._without_open(expected, got))
+
+    def _without_open(self, expected: list[Frame], got: list[Frame]) -> list[Frame]:
+        """What the device sent, as if it had chosen what the reference has where it may choose."""
+        if expected == got:
+            return got
+        left = self._without_answers_to_lap(expected, got)
+        has_more = len(left) < len(got)
+        if self._is_refused_otherwise(expected, left):
+            self.is_over |= len(expected) > 1  # the connection that is stale goes on, perhaps
+            return expected
+        pairs = zip(expected, left, strict=False)
+        same = [one if self._agree(one, other, has_more) else other for one, other in pairs]
+        return [*same, *left[len(same) :]]
+
+    def _agree(self, expected: Frame, got: Frame, has_more: bool) -> bool:
+        """Whether two messages differ only in what each device chooses.
+
+        has_more: whether the device has sent more, and its PSN is another one.
+        """
+        one, other = message_in(expected), message_in(got)
+        if one is None or other is None or _headers(expected, has_more) != _headers(got, has_more):
+            return False
+        due, sent = one.message, other.message
+        number = getattr(due, "local_comm_id", 0)
+        if isinstance(due, cm.MRA) and isinstance(sent, cm.MRA):
+            alike = sent.altered(service_timeout=due.service_timeout)
+            if due != alike or one.transaction_id != other.transaction_id:
+                return False
+            for connection in self._manager.connections:
+                if connection.local_id == number:
+                    connection.extra_time = duration(sent.service_timeout)
+            return True
+        if isinstance(due, cm.DREQ) and due == sent:
+            chosen = self._transactions.setdefault(number, other.transaction_id)
+            return chosen == other.transaction_id
+        return has_more and one == other
+
+    def _without_answers_to_lap(self, expected: list[Frame], got: list[Frame]) -> list[Frame]:
+        """What the device sent but for answers to a LAP, each of which has a PSN of QP1."""
+        left = [each for each in got if each in expected or not self._answers_lap(each)]
+        if len(left) < len(got):
+            node = self.reference.node
+            assert isinstance(node, ManagedDevice)
+            sends = node.qp1.sends
+            sends.psn = sends.una = sends.next_psn = sends.psn + len(got) - len(left) & MASK
+        return left
+
+    def _answers_lap(self, frame: Frame) -> bool:
+        """Whether a message of the device is an APR, or an MRA, to the LAP of a connection."""
+        answer = message_in(frame)
+        if answer is None or not isinstance(answer.message, cm.APR | cm.MRA):
+            return False
+        said = answer.message
+        if isinstance(said, cm.MRA) and said.message_mraed != cm.MessageMRAed.LAP:
+            return False
+        asked = said.remote_comm_id, said.local_comm_id, answer.transaction_id
+        return asked in self._offers
+
+    def _is_refused_otherwise(self, expected: Sequence[Frame], got: Sequence[Frame]) -> bool:
+        """Whether a REQ is refused for another of several reasons."""
+        refused = [message_in(each) for each in (*expected[-1:], *got[-1:])]
+        messages = list(self._messages())
+        if len(messages) != 1 or len(refused) != 2 or len(got) != 1:
+            return False
+        due, sent = refused
+        asked = messages[0].message
+        if due is None or sent is None or not isinstance(asked, cm.REQ):
+            return False
+        if not isinstance(due.message, cm.REJ) or not isinstance(sent.message, cm.REJ):
+            return False
+        alike = sent.message.altered(
+            reason=due.message.reason,
+            reject_info_length=due.message.reject_info_length,
+            ari=due.message.ari,
+        )
+        if alike != due.message or due.transaction_id != sent.transaction_id:
+            return False
+        return sent.message.reason in self._reasons(asked) - {due.message.reason}
+
+    def _reasons(self, request: cm.REQ) -> set[int]:
+        """The reasons for which a REQ may be refused, if there are several."""
+        manager = self._manager
+        each = set(_reasons(request, manager.listeners, manager.gids))
+        sender = request.local_ca_guid, request.local_qpn
+        if any((one.remote_guid, one.remote_qpn) == sender for one in manager.connections):
+            each.add(int(cm.RejectReason.STALE_CONNECTION))
+        if self._is_of_other:
+            each |= set(map(int, cm.RejectReason)) - {int(cm.RejectReason.TIMEOUT)}
+        return each if len(each) > 1 else set()
+
+    def _messages(self) -> Sequence[Received]:
+        """The messages that a step answers."""
+        found = map(message_in, self._received)
+        return [each for each in found if each is not None]
+
+
+def _is_only_order(difference: Difference) -> bool:
+    """Whether the same is sent at the same times: at one time the connections have no order."""
+    if difference.kind is not Kind.ANSWER:
+        return False
+    sides = zip((difference.expected, difference.got), difference.times, strict=True)
+    expected, got = (
+        sorted(
+            (time, _headers(frame, but_psn=True), frame[-MAD_SIZE - ICRC : -ICRC])
+            for frame, time in zip(*side, strict=False)
+            if isinstance(frame, bytes)
+        )
+        for side in sides
+    )
+    return expected == got
+
+
+def _headers(frame: Frame, but_psn: bool) -> bytes:
+    """What is before the MAD in a frame."""
+    headers = frame[: -MAD_SIZE - ICRC]
+    return headers[:-_PSN] + headers[-_PSN + 3 :] if but_psn else headers
+
+
+def _reasons(request: cm.REQ, services: Container[int], gids: Sequence[int]) -> Iterator[int]:
+    """Each reason for which a REQ may be refused: what it is refused for is mended each time."""
+    while (refused := automatic_refusal(request, services, gids)) is not None:
+        assert isinstance(refused, cm.REJ)
+        yield refused.reason
+        match refused.reason:
+            case cm.RejectReason.INVALID_SERVICE_ID:
+                services = (request.service_id,)
+            case cm.RejectReason.INVALID_TRANSPORT_TYPE:
+                request = request.altered(transport_service_type=cm.TransportType.RC)
+            case cm.RejectReason.INVALID_MTU:
+                request = request.altered(path_packet_payload_mtu=min(MTU_BYTES))
+            case _:
+                request = request.altered(primary_remote_gid=gids[0])
+
+
+ICRC = 4
+_PSN = h.DETH.SIZE + 3
+"""Where the PSN begins, from the MAD back."""
+
+_REQUESTS = ("REQ", "SIDR_REQ")
+_OF_FRAMES = (Kind.ANSWER, Kind.TIME)
+_CONNECTION = itemgetter(2)
+"""The ID of the connection that an event is about."""
+
+_ATTRIBUTE = "mad.attribute_id"

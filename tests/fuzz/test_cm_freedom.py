@@ -1,0 +1,240 @@
+"""What the specification leaves to a connection manager is no finding, and what is near it is one.
+
+Sources: reference/cm#states, #handshake, #reject-reasons, #timeouts, #transaction, #resending and
+#peer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from ibwire.base.units import S
+from ibwire.fuzz.campaign import Campaign
+from ibwire.fuzz.case import Case, Command, Connection, Mad, Role, Step, Value, Wait
+from ibwire.fuzz.targets.emulated_manager import managed_emulation
+from ibwire.fuzz.targets.emulator import EmulatorTestbed
+from ibwire.fuzz.vocabulary.vocabularies import CONNECTION_MANAGER
+from ibwire.rc.profile import SPEC
+from ibwire_layers.cm import CMAttribute
+from mutants.engine import copied
+from mutants.table import Mutant, Patch
+
+PACKETS = 3000
+
+_UNSUPPORTED = (
+    '            case cm.LAP() | cm.APR():\n                self.counters["unsupported"] += 1\n'
+)
+_ANSWERED_LAP = (
+    "            case cm.LAP():\n"
+    "                known = self.connections.with_local_id(message.remote_comm_id, source)\n"
+    "                if known is not None and known.state is State.ESTABLISHED and (\n"
+    "                    known.remote_id == message.local_comm_id\n"
+    "                ):\n"
+    "                    self._put(encode(cm.APR(local_comm_id=known.local_id,"
+    " remote_comm_id={remote}, ap_status=2, additional_info=bytes(72),"
+    " private_data=bytes(148)), received.transaction_id), source)\n"
+    "            case cm.APR():\n"
+    '                self.counters["unsupported"] += 1\n'
+)
+_LINGER = "        linger=duration(request.primary_local_ack_timeout),\n"
+_SERVICE = "            time += duration(received.message.service_timeout)\n"
+_EXPIRED = "    _I.EXPIRED: Move(_S.IDLE, Send.REJ_TIMEOUT, _UNREACHABLE),\n"
+_OWN_GID = "        if connection is None or connection.peer.dgid != source.dgid:\n"
+_DREQ_TRANSACTION = "                transaction = connection.transaction_id\n"
+_NEW_REQUEST = "        _I.REQ: Move(_S.REQ_RCVD, event=EventKind.CONNECT_REQUEST),\n"
+_SERVICE_FIRST = (
+    "    if request.service_id not in services:\n"
+    "        return refusal(request, cm.RejectReason.INVALID_SERVICE_ID)\n"
+    "    service = request.transport_service_type\n"
+)
+_GID_FIRST = (
+    "    service = request.transport_service_type\n"
+    "    if request.primary_remote_gid not in gids:\n"
+    "        return refusal(request, cm.RejectReason.INVALID_PRIMARY_GID, gids[0].to_bytes(16))\n"
+    "    if service in (cm.TransportType.RC, cm.TransportType.UC) and "
+    "request.service_id not in services:\n"
+    "        return refusal(request, cm.RejectReason.INVALID_SERVICE_ID)\n"
+)
+
+RIGHT = {
+    "LAP not supported": Patch(
+        "cm/manager.py", _UNSUPPORTED, _ANSWERED_LAP.format(remote="known.remote_id")
+    ),
+    "MRA at once": Patch(
+        "cm/states.py",
+        _NEW_REQUEST,
+        "        _I.REQ: Move(_S.MRA_REQ_SENT, Send.MRA, EventKind.CONNECT_REQUEST),\n",
+    ),
+    "another order of checks": Patch("cm/answers.py", _SERVICE_FIRST, _GID_FIRST),
+    "later": Patch("cm/connection.py", _LINGER, _LINGER.replace("),\n", ") * 3 // 2,\n")),
+    "a second later after an MRA": Patch(
+        "cm/manager.py", _SERVICE, _SERVICE + "            time += 1_000_000_000_000\n"
+    ),
+    "own transaction of a DREQ": Patch(
+        "cm/manager.py", _DREQ_TRANSACTION, _DREQ_TRANSACTION.replace("_id\n", "_id ^ 0x5A5A\n")
+    ),
+    "own time of an MRA": Patch(
+        "cm/manager.py",
+        "            return receipt_acknowledgement(connection, self.timing.service_timeout)\n",
+        "            return receipt_acknowledgement(connection, 20)\n",
+    ),
+    "no REJ for an expired REQ": Patch(
+        "cm/states.py", _EXPIRED, _EXPIRED.replace("Send.REJ_TIMEOUT", "None")
+    ),
+    "no GID of messages": Patch("cm/registry.py", _OWN_GID, "        if connection is None:\n"),
+}
+"""Devices that do what the specification leaves open."""
+
+CHOICES = {"MRA at once", "no REJ for an expired REQ", "no GID of messages"}
+"""Those that are listed as choices."""
+
+
+def run(patch: Patch, packets: int = PACKETS) -> Campaign:
+    """A run against a manager with a change."""
+    campaign = Campaign(bed(patch), CONNECTION_MANAGER.generators(31, Role.CM, ()), minimises=False)
+    for _ in campaign.run(packets):
+        pass
+    return campaign
+
+
+def bed(patch: Patch) -> EmulatorTestbed:
+    device: Any = copied(Mutant("changed", (patch,)))[managed_emulation.__module__]
+    return EmulatorTestbed(device.managed_emulation, CONNECTION_MANAGER)
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_is_left_to_a_manager_is_no_finding(name: str) -> None:
+    report = run(RIGHT[name]).report
+
+    assert [each.bucket for each in report.findings] == []
+    assert len(report.choices) == (name in CHOICES)
+
+
+def said(message: str, exchange: int = 0, **fields: Value) -> Mad:
+    given = {name.replace("__", "."): value for name, value in fields.items()}
+    return Mad(message=message, exchange=exchange, fields=given)
+
+
+ACCEPTED = [said("REQ"), Command("accept")]
+ESTABLISHED = [*ACCEPTED, said("RTU")]
+ACTIVE = [Command("connect"), said("REP"), Command("ready")]
+
+WRONG: Sequence[tuple[str, Patch, Sequence[Step]]] = (
+    (
+        "an APR with another ID",
+        Patch("cm/manager.py", _UNSUPPORTED, _ANSWERED_LAP.format(remote="known.local_id")),
+        [*ESTABLISHED, said("LAP")],
+    ),
+    (
+        "an APR without a connection",
+        Patch(
+            "cm/manager.py",
+            _UNSUPPORTED,
+            _ANSWERED_LAP.format(remote="known.remote_id").replace("ESTABLISHED", "REP_SENT"),
+        ),
+        [*ACCEPTED, said("LAP")],
+    ),
+    (
+        "another reason than the one there is",
+        Patch("cm/answers.py", "cm.RejectReason.INVALID_SERVICE_ID", "cm.RejectReason.INVALID_MTU"),
+        [said("REQ", req__service_id=0)],
+    ),
+    (
+        "no DREQ for a stale connection",
+        Patch(
+            "cm/manager.py",
+            "                self._end(stale, now)\n                refused",
+            "                refused",
+        ),
+        [*ESTABLISHED, said("REQ", 2, req__local_qpn=("own.qpn", -2), req__service_id=0)],
+    ),
+    (
+        "TIMEWAIT half as long",
+        Patch("cm/connection.py", _LINGER, _LINGER.replace("),\n", ") // 2,\n")),
+        [*ESTABLISHED, said("DREQ"), Wait(3 * S // 2)],
+    ),
+    (
+        "TIMEWAIT without end",
+        Patch("cm/connection.py", _LINGER, _LINGER.replace("),\n", ") * 100,\n")),
+        [*ESTABLISHED, said("DREQ"), Wait(30 * S)],
+    ),
+    (
+        "half as long after an MRA",
+        Patch("cm/manager.py", _SERVICE, _SERVICE.replace(")\n", ") // 2\n")),
+        [*ACCEPTED, said("MRA"), Wait(8 * S)],
+    ),
+    (
+        "for ever after an MRA",
+        Patch("cm/manager.py", _SERVICE, _SERVICE + "            time *= 100\n"),
+        [*ACCEPTED, said("MRA"), Wait(300 * S)],
+    ),
+    (
+        "the transaction of a DREP",
+        Patch(
+            "cm/manager.py",
+            "                transaction = received.transaction_id\n",
+            "                transaction = received.transaction_id ^ 1\n",
+        ),
+        [*ACTIVE, said("DREQ")],
+    ),
+    (
+        "an MRA about another message",
+        Patch("cm/answers.py", "cm.MessageMRAed.REP if is_active else cm.MessageMRAed.REQ", "2"),
+        [said("REQ"), said("REQ")],
+    ),
+    (
+        "no REJ for an expired REP",
+        Patch(
+            "cm/states.py",
+            "    _I.EXPIRED: Move(_S.TIMEWAIT, Send.REJ_TIMEOUT, _UNREACHABLE),\n",
+            "    _I.EXPIRED: Move(_S.TIMEWAIT, None, _UNREACHABLE),\n",
+        ),
+        [*ACCEPTED, Wait(20 * S)],
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("patch", "steps"),
+    [pytest.param(*each[1:], id=each[0]) for each in WRONG],
+)
+def test_what_is_not_left_to_it_differs(patch: Patch, steps: Sequence[Step]) -> None:
+    case = Case(Connection(), tuple(steps))
+
+    difference = bed(patch).replay(case, SPEC)
+
+    assert difference is not None
+    assert difference.step == len(steps) - 1
+
+
+@pytest.mark.parametrize("reason", ["NO_QP", "INVALID_PRIMARY_SL"])
+def test_a_request_that_has_the_bytes_of_another_message_may_be_refused_for_anything(
+    reason: str,
+) -> None:
+    patch = Patch(
+        "cm/answers.py", "cm.RejectReason.INVALID_SERVICE_ID", f"cm.RejectReason.{reason}"
+    )
+    as_request = said("REP", mad__attribute_id=int(CMAttribute.REQ))
+
+    assert bed(patch).replay(Case(steps=(as_request,)), SPEC) is None
+    assert bed(patch).replay(Case(steps=(said("REQ", req__service_id=0),)), SPEC) is not None
+
+
+def test_the_kept_answer_to_a_refused_request_may_last_longer() -> None:
+    """ANSWERED is a state of this emulator."""
+    steps = [said("REQ"), Command("reject"), Wait(10 * S), said("REQ")]
+
+    difference = bed(RIGHT["later"]).replay(Case(steps=tuple(steps)), SPEC)
+
+    assert difference is None
+
+
+def test_a_state_that_no_application_knows_is_no_difference() -> None:
+    patch = Patch("cm/states.py", "        _I.MRA_REP: Move(_S.MRA_REP_RCVD),\n", "")
+    steps = [*ACCEPTED, said("MRA")]
+
+    assert bed(patch).replay(Case(steps=tuple(steps)), SPEC) is None
+    assert bed(patch).replay(Case(steps=(*steps, Wait(5 * S))), SPEC) is not None
