@@ -26,6 +26,7 @@ from ibwire.rc.attributes import MTU_CODES
 from ibwire.rc.connect import ALL_ACCESS
 from ibwire.rc.memory import Access
 from ibwire.rc.work import WROpcode
+from ibwire_layers.cm import CMAttribute
 from ibwire_layers.headers import BTH
 from ibwire_layers.opcodes import INFO, OpCode, Service
 from ibwire_layers.outer import UDP, Ethernet, IPv4, IPv6
@@ -459,9 +460,17 @@ def step_text(step: Step) -> str:
         return " ".join(words) + pair_text(step.pair)
     if isinstance(step, Command):
         return f"{step.what} #{step.exchange}"
-    words = [packet_text(step)]
-    words.append(f"#{step.exchange}" if isinstance(step, Mad) else value_text(step.psn))
-    words += [f"{name}={field_text(name, value)}" for name, value in step.fields.items()]
+    fields = step.fields
+    if isinstance(step, Mad):
+        words, fields = [message_on_wire(step) or step.message, f"#{step.exchange}"], dict(fields)
+        if words[0] != step.message:
+            words.append(f"(the bytes of {_article(step.message)} {step.message})")
+            del fields[ATTRIBUTE]
+        elif step.message == "MRA":
+            fields.setdefault("mra.service_timeout", MRA_TIMEOUT)
+    else:
+        words = [packet_text(step), value_text(step.psn)]
+    words += [f"{name}={field_text(name, value)}" for name, value in fields.items()]
     words += [f"len={step.length}"] * bool(step.length)
     words += [f"{name}={getattr(step, name)}" for name in ("pad", "cut") if name in _said(step)]
     words += [f"more={step.more}"] * bool(step.more)
@@ -496,6 +505,16 @@ def pair_text(pair: int) -> str:
     return f" on queue pair {pair + 1}" if pair else ""
 
 
+def message_on_wire(step: Mad) -> str:
+    """The message whose attribute ID another one has; empty for none."""
+    number = step.fields.get(ATTRIBUTE)
+    return _MESSAGES.get(number, "") if isinstance(number, int) else ""
+
+
+def _article(message: str) -> str:
+    return "an" if message[0] in "AMR" and message not in ("REQ", "REP", "REJ") else "a"
+
+
 def packet_text(step: Packet) -> str:
     """The name of what a packet carries."""
     return step.message if isinstance(step, Mad) else opcode_text(step.opcode)
@@ -520,6 +539,13 @@ def _said(step: Packet) -> set[str]:
     return {name for name in ("pad", "cut") if getattr(step, name) is not None}
 
 
+ATTRIBUTE = "mad.attribute_id"
+"""The field that says which message a MAD is."""
+
+MRA_TIMEOUT = 20
+"""The time that an MRA of a case asks for where it has no other one: 4.3 s."""
+
+_MESSAGES = {int(each): each.name for each in CMAttribute}
 _TOP = ("ibwire-fuzz-case", "profile", "origin", "choices", "connection", "steps")
 _FLIPPED = re.compile(r"good\^0x([0-9a-f]{1,8})")
 _VALUE = re.compile(r"([a-z_.]+)([+-]\d{1,20})?")

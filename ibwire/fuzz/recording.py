@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from ibwire.base.errors import DecodeError
 from ibwire.base.node import Frame
@@ -137,6 +138,8 @@ def _outcome(
         return ["a device that goes on"], [one_line(each) for each in got if each]
     if kind == Kind.EVENT and is_managed:  # after the events the tables of the manager
         return tables_text(expected, got)
+    if kind in (Kind.ANSWER, Kind.TIME) and is_managed and (times := _with_times(difference, wire)):
+        return times
     pairs = list(zip(expected, got, strict=False))
     same = next((i for i, (one, other) in enumerate(pairs) if one != other), len(pairs))
     if kind == Kind.MEMORY:
@@ -161,11 +164,50 @@ def _outcome(
         texts[:] = [
             f"{text}{of_pair(thing)}" for text, thing in zip(texts, things[same:], strict=True)
         ]
+    return _after(same, *words)
+
+
+def _after(same: int, expected: list[str], got: list[str]) -> tuple[list[str], list[str]]:
+    """Both in words, behind those that were as expected."""
     if not same:
-        return words[0] or ["nothing"], words[1] or ["nothing"]
+        return expected or ["nothing"], got or ["nothing"]
     right = "the first as expected" if same == 1 else f"the first {same} as expected"
+    words = expected, got
     after = [[f"then {each[0]}", *each[1:]] if each else ["then nothing"] for each in words]
     return [right, *after[0]], [right, *after[1]]
+
+
+def _with_times(difference: Difference, wire: Wire) -> tuple[list[str], list[str]] | None:
+    """What a manager sends in a wait, and when, from the first that comes at another time.
+
+    `None` where that is not known, or fields of a message are wrong.
+    """
+    expected, got = difference.expected, difference.got
+    if difference.kind is Kind.TIME:
+        sides: list[list[tuple[object, object]]] = [
+            list(zip(difference.frames, times, strict=False)) for times in (expected, got)
+        ]
+    else:
+        both = zip((expected, got), difference.times, strict=True)
+        sides = [list(zip(frames, times, strict=False)) for frames, times in both]
+    places = enumerate(zip_longest(*sides))
+    found = next(((at, pair) for at, pair in places if pair[0] != pair[1]), None)
+    if found is None:
+        return None  # the times are not known
+    first, (one, other) = found
+    if one and other and one[0] != other[0]:
+        frames = [each for each in (one[0], other[0]) if isinstance(each, bytes)]
+        if len(set(map(verdict, frames))) == 1:
+            return None  # fields of it are wrong
+    texts = [
+        [
+            f"{_said(frame, wire, False)} at {exact_duration_text(time)}"
+            for frame, time in each[first:]
+            if isinstance(frame, bytes) and isinstance(time, int)
+        ]
+        for each in sides
+    ]
+    return _after(first, *texts)
 
 
 def _data(frames: tuple[object, object]) -> list[str]:

@@ -9,17 +9,20 @@ from itertools import groupby
 
 from ibwire.fuzz.case import (
     Case,
+    Mad,
     Packet,
     Pause,
     Step,
     connection_text,
     field_text,
+    message_on_wire,
     packet_text,
     step_text,
 )
 from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.judge.witness import WITNESS
 from ibwire.fuzz.recording import Recording
+from ibwire.fuzz.vocabulary.cm.wording import otherness
 
 _PLACES = ("queue pair answers", "at the PSN wrap")
 """How brackets of names end that are about more than the packet."""
@@ -82,7 +85,10 @@ def step_line(step: Step) -> str:
     """
     if not isinstance(step, Packet):
         return f"< {step_text(step)}" if isinstance(step, Pause) else step_text(step)
-    why = f"  ({step.why})" if step.why else ""
+    why = step.why
+    if isinstance(step, Mad):
+        why = "" if message_on_wire(step) else otherness(step) or why
+    why = f"  ({why})" if why else ""
     return f"< {step_text(step)}{why}{'  then at once' if step.held else ''}"
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import ibwire.drill  # noqa: F401 - found by name below
 from ibwire.base.errors import ScriptError
+from ibwire.base.units import Time
 from ibwire.fuzz.case import (
     Case,
     CaseError,
@@ -232,7 +233,13 @@ class EmulatorTestbed(Testbed):
             states: dict[object, str] = {
                 each.local_id: each.state.name for each in manager.connections
             }
-            return manager_name(left, case.steps[: left.step + 1], reference.state, states)
+            dues: dict[object, Time] = {
+                each.local_id: each.deadline - reference.now
+                for each in manager.connections
+                if each.deadline is not None
+            }
+            steps = case.steps[: left.step + 1]
+            return manager_name(left, steps, reference.state, states, dues)
         name = name_of(case, left, state.profile)
         self.explained += name.cost
         devices = self._ack_timer.devices

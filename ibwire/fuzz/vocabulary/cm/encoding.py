@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ibwire.cm.messages import BASE_VERSION, CLASS_VERSION, LINUX, Message
 from ibwire.drill.packets import pattern
-from ibwire.fuzz.case import CaseError, Mad, Value
+from ibwire.fuzz.case import MRA_TIMEOUT, CaseError, Mad, Value
 from ibwire.fuzz.vocabulary.queue_pair.encoding import Symbols, number_of, rewritten
 from ibwire.rc.unreliable import QP1
 from ibwire_layers import cm
@@ -124,7 +124,9 @@ FORMS: Mapping[str, Form] = {
             "primary_local_ack_timeout": 19,
         },
     ),
-    "MRA": Form(cm.MRA, _A.MRA, {**_IDS, "message_mraed": "answered"}, {"service_timeout": 20}),
+    "MRA": Form(
+        cm.MRA, _A.MRA, {**_IDS, "message_mraed": "answered"}, {"service_timeout": MRA_TIMEOUT}
+    ),
     "REJ": Form(
         cm.REJ,
         _A.REJ,

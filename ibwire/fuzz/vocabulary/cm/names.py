@@ -7,7 +7,8 @@ from dataclasses import replace
 from itertools import zip_longest
 from types import MappingProxyType
 
-from ibwire.fuzz.case import MESSAGES, Command, Mad, Packet, Step
+from ibwire.base.units import Time
+from ibwire.fuzz.case import ATTRIBUTE, MESSAGES, Command, Mad, Packet, Step, message_on_wire
 from ibwire.fuzz.judge.comparison import FATAL, Difference, Kind
 from ibwire.fuzz.judge.concurrency import both
 from ibwire.fuzz.judge.findings import bucket_of, first_verdicts, verdicts, wrong_fields
@@ -17,9 +18,9 @@ from ibwire.fuzz.targets.link.manager_link import MAD_START
 from ibwire.fuzz.vocabulary.cm.coverage import NOT_BEGUN
 from ibwire.fuzz.vocabulary.cm.encoding import FORMS
 from ibwire.fuzz.vocabulary.cm.tables import difference_text, states_in
-from ibwire.fuzz.vocabulary.cm.timing import Retransmission, retransmission_of
+from ibwire.fuzz.vocabulary.cm.timing import NOTHING_DUE, Retransmission, retransmission_of
+from ibwire.fuzz.vocabulary.cm.wording import QPN_OF_SENDER, message_text
 from ibwire_layers import cm
-from ibwire_layers.cm import CMAttribute
 from ibwire_layers.mad import MAD_SIZE
 
 SIZES = ("a datagram shorter than a MAD", "a datagram longer than a MAD")
@@ -59,10 +60,12 @@ def manager_name(
     steps: Sequence[Step],
     state: str,
     states: Mapping[object, str] = NO_STATES,
+    dues: Mapping[object, Time] = NOTHING_DUE,
 ) -> Name:
     """The name of a difference in the last of some steps.
 
     state: of the exchange that was chosen before it. states: of all, by the IDs of the device.
+    dues: how long the timers of these connections ran then.
     """
     step = steps[-1]
     has_no_pair = isinstance(step, Mad) and _names_no_queue_pair(difference, step, steps)
@@ -70,14 +73,17 @@ def manager_name(
         step = replace(step, message="DREQ", fields={_QPN: 0}, why="")
     elif isinstance(step, Mad) and difference.kind is not Kind.ANSWER:
         step = _as_on_wire(step)
-    if (retransmission := retransmission_of(difference, steps)) is not None:
+    if (retransmission := retransmission_of(difference, steps, dues)) is not None:
         rule = _TIMEOUTS if difference.kind is Kind.TIME else _RETRANSMISSIONS
         found = dict.fromkeys(states.get(each, state) for each in retransmission.connections)
         name = _of_retransmission(retransmission, steps, " and ".join(found), rule)
-        return replace(name, causes=(*name.causes, *_times_after_mra(difference, steps)))
+        causes = *name.causes, *_times_after_mra(difference, steps)
+        return replace(name, causes=tuple(dict.fromkeys(causes)))
     if not isinstance(step, Mad | Command | Packet):
         state = _of_waiting(difference, states) or states.get(_reported(difference), state)
     rule = _rule(difference, step, state)
+    if _is_of_none(step, state) and not rule.endswith("#unknown-connection"):
+        rule = both(rule, _UNKNOWN)
     if difference.kind is Kind.ENDLESS and not isinstance(step, Mad | Command | Packet):
         return Name(f"a wait in {state}: it does not come to rest", rule, "a wait without end")
     group = _text(difference, step, state)
@@ -99,8 +105,39 @@ def manager_name(
         causes = (f"a repeated REQ: {treatment}", *causes)
         text = text.replace("REQ", "a repeated REQ", 1)
     if has_no_pair and text.startswith(_WITH_QPN):
-        text = _WITH_QPN + " for a connection without a queue pair" + text.removeprefix(_WITH_QPN)
-    return _with_the_rest(Name(text, rule, group, causes=causes), difference, steps)
+        text = "DREQ for a connection without a queue pair" + text.removeprefix(_WITH_QPN)
+    name = _with_the_rest(Name(text, rule, group, causes=causes), difference, steps)
+    return _in_words(name, difference, steps, state) if isinstance(step, Mad) else name
+
+
+def _in_words(name: Name, difference: Difference, steps: Sequence[Step], state: str) -> Name:
+    """A name with what is other in the message in place of the field, and with the state."""
+    step = steps[-1]
+    assert isinstance(step, Mad)
+    step = _as_on_wire(step)
+    text, rule = name.text, name.rule
+    by_field = f"{step.message} with {', '.join(step.fields)}"
+    if text.startswith(_WITH_QPN):
+        step = replace(step, message="DREQ", fields={_QPN: 0})
+        by_field = _WITH_QPN
+    words = message_text(step)
+    if step.fields and words and text.startswith(f"{by_field}:"):
+        if QPN_OF_SENDER in step.fields:
+            is_stale = _STALE in _treatment(difference)
+            has = "that another connection has (stale)" if is_stale else "of another connection"
+            words = f"REQ of a queue pair {has}"
+        elif _REP_ID in step.fields and _has_replied(step, steps):
+            words = f"a second {words}"
+        where = "" if state in ("", NOT_BEGUN) else f" in {state}"
+        text = words + where + text.removeprefix(by_field)
+    text = text.replace(f" in {NOT_BEGUN}", " without a connection", 1)
+    return replace(name, text=text, rule=rule)
+
+
+def _has_replied(step: Mad, steps: Sequence[Step]) -> bool:
+    """Whether an earlier REP is of the same exchange."""
+    earlier = [each for each in steps[:-1] if isinstance(each, Mad) and each.message == "REP"]
+    return any(each.exchange == step.exchange for each in earlier)
 
 
 def _with_the_rest(name: Name, difference: Difference, steps: Sequence[Step]) -> Name:
@@ -109,8 +146,8 @@ def _with_the_rest(name: Name, difference: Difference, steps: Sequence[Step]) ->
     causes = (*name.causes, *_times_after_mra(difference, steps))
     if difference.kind is Kind.ANSWER and first_verdicts(difference)[1] == _STALE:
         causes = (*causes, f"{_STALE} without a reason")
-        if _QPN_OF_SENDER in getattr(step, "fields", ()) and _is_of_another_ca(steps):
-            text = text.replace(_QPN_OF_SENDER, "the queue pair number of another CA", 1)
+        if QPN_OF_SENDER in getattr(step, "fields", ()) and _is_of_another_ca(steps):
+            text = text.replace(QPN_OF_SENDER, "the queue pair number of another CA", 1)
     if isinstance(step, Mad) and _is_beyond_backlog(difference, step, steps):
         text = f"{step.message} beyond the backlog: {difference_text(difference)}"
         causes = (*causes, "requests beyond the backlog")
@@ -166,7 +203,7 @@ def _names_no_queue_pair(difference: Difference, step: Mad, steps: Sequence[Step
 
 def _is_without_qpn(difference: Difference, step: Mad) -> bool:
     """Whether a message with the attribute ID of a DREQ, but not its QPN, is to be ignored."""
-    is_as_dreq = set(step.fields) == {"mad.attribute_id"} and _message_on_wire(step) == "DREQ"
+    is_as_dreq = set(step.fields) == {ATTRIBUTE} and message_on_wire(step) == "DREQ"
     is_ignored = difference.kind is Kind.ANSWER and not difference.expected
     return is_as_dreq and is_ignored
 
@@ -239,8 +276,8 @@ def _of_waiting(difference: Difference, states: Mapping[object, str]) -> str:
 
 def _as_on_wire(step: Mad) -> Mad:
     """A message with the name that its attribute ID has, if nothing else is wrong with it."""
-    other = _message_on_wire(step)
-    if other not in MESSAGES or set(step.fields) != {"mad.attribute_id"}:
+    other = message_on_wire(step)
+    if other not in MESSAGES or set(step.fields) != {ATTRIBUTE}:
         return step
     return replace(step, message=other, fields={}, why="")
 
@@ -250,11 +287,17 @@ def _of_retransmission(found: Retransmission, steps: Sequence[Step], state: str,
     all messages for each number of times that there are too many or too few.
     """
     after = " after an MRA" if _has_own_mra(steps) else ""
-    causes = tuple(f"when a {each} is retransmitted{after}" for each in found.messages)
+    rule += f", {_PAGE}handshake" * bool(after)
+    what = "is missing at the end" if found.is_without_end else "is retransmitted"
+    causes = tuple(f"when a {each} {what}{after}" for each in found.messages)
     text = f"a wait in {state}: {found.text}{after}"
     if len(causes) > 1:
         return Name(text, rule, "when messages are retransmitted", wider=causes)
     numbers = (f"retransmissions {found.change:+}",) if found.change else ()
+    if found.shift:
+        numbers = (*numbers, f"retransmissions {found.shift:+} ps")
+    if after and found.how.startswith(("too early", "too late")):
+        numbers = (*numbers, f"too {'late' if found.is_less else 'early'}{after}")
     if found.is_certain:
         return Name(text, rule, causes[0], causes=numbers)
     return Name(text, rule, causes[0], wider=numbers)
@@ -318,8 +361,9 @@ def _rule(difference: Difference, step: Step, state: str) -> str:
     is_given = isinstance(step, Mad | Command)
     wrong = [field for each in wrong_fields(difference) for field in each]
     expected, got = first_verdicts(difference)
-    if not is_given and expected != got:
-        wrong = []  # of different messages, which no message asked for: time passed
+    is_same = expected.partition(" ")[0] == got.partition(" ")[0]
+    if not is_same or (not is_given and expected != got):
+        wrong = []  # of different messages
     fields = {name for _, name in wrong}
     is_of_another = not is_given and _LOCAL_ID in fields
     if "transaction_id" in fields and not is_of_another:
@@ -332,6 +376,8 @@ def _rule(difference: Difference, step: Step, state: str) -> str:
         # To a queue pair that a connection has.
         return f"IBA 12.9; {_PAGE}teardown"
     if isinstance(step, Command):
+        if "SIDR" in expected + got:
+            return f"IBA 12.9; {_PAGE}sidr"
         return f"IBA 12.9; {_PAGE}{'request' if fields else 'handshake'}"
     if isinstance(step, Packet) and not isinstance(step, Mad):
         # A PSN that is not due is another one than the messages have agreed on.
@@ -343,12 +389,12 @@ def _rule(difference: Difference, step: Step, state: str) -> str:
     is_outside = step.why in ENVELOPE or not _of_message(step.fields)
     if oddity(step) in SIZES or (step.fields and is_outside):
         rules = f"IBA 13.4.2; {_PAGE}mad"
-        other = _message_on_wire(step)
+        other = message_on_wire(step)
         return f"{rules}, {_PAGE}{_TAKEN_AS[other]}" if other in _TAKEN_AS else rules
     if any(name.endswith("_comm_id") for name in step.fields):
         return _UNKNOWN
     is_of_sender = bool(step.fields) and _OF_SENDER.issuperset(step.fields)
-    if (state == _TIMEWAIT and not is_of_sender) or _QPN_OF_SENDER in step.fields:
+    if (state == _TIMEWAIT and not is_of_sender) or QPN_OF_SENDER in step.fields:
         return f"IBA 12.9; {_PAGE}teardown"  # what still has the queue pair of an old connection
     is_repeated = step.message == "REQ" and state != NOT_BEGUN
     is_repeated |= step.message == "REP" and state in _REPLIED
@@ -359,11 +405,11 @@ def _rule(difference: Difference, step: Step, state: str) -> str:
     return f"IBA 12.6, 12.9; {_PAGE}{_RULES[step.message]}"
 
 
-def _message_on_wire(step: Mad) -> str:
-    """The message whose attribute ID another one has; empty for none."""
-    number = step.fields.get("mad.attribute_id")
-    known = {int(each): each.name for each in CMAttribute}
-    return known.get(number, "") if isinstance(number, int) else ""
+def _is_of_none(step: Step, state: str) -> bool:
+    """Whether a right DREQ or DREP is for a connection that does not exist."""
+    if not isinstance(step, Mad) or state not in (NOT_BEGUN, "IDLE"):
+        return False
+    return _as_on_wire(step).message in ("DREQ", "DREP") and step.why not in ENVELOPE
 
 
 def _of_message(names: Collection[str]) -> bool:
@@ -388,8 +434,7 @@ _REPLIED = ("REP_RCVD", "MRA_REP_SENT", "ESTABLISHED", "DREQ_SENT")
 _OF_SENDER = frozenset(("req.local_ca_guid",))
 """Fields by which a duplicate is told from a message of another connection manager."""
 _LOCAL_ID, _OWN_ID = "local_comm_id", "own.id"
-_QPN = "dreq.remote_qpn"
-_QPN_OF_SENDER = "req.local_qpn"
+_QPN, _REP_ID = "dreq.remote_qpn", "rep.local_comm_id"
 _WITH_QPN = f"DREQ with {_QPN}"
 _TAKEN_AS = {"REQ": "resending", "REP": "handshake", "DREQ": "teardown", "SIDR_REQ": "sidr"}
 """Whether another message counts as one of these or as a new one, by their attribute ID."""

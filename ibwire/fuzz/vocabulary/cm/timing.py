@@ -6,16 +6,21 @@ connection than expected is right in itself: one of the two came too early or to
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
+from types import MappingProxyType
 
+from ibwire.base.units import Time
 from ibwire.cm.messages import decode
 from ibwire.fuzz.case import Case, Command, Mad, Packet, Step, Wait
 from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.findings import verdict
 from ibwire_layers.errors import DecodeError
 from ibwire_layers.packet import Packet as WholePacket
+
+NOTHING_DUE: Mapping[object, Time] = MappingProxyType({})
+"""Where no timers are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +36,23 @@ class Retransmission:
     """Whether the number is another one, and not the time perhaps."""
     connections: tuple[object, ...] = ()
     """The manager's own IDs of the connections of these messages."""
+    shift: int = 0
+    """By how many ps the first one that differs is too late; 0 if that is not known."""
 
     @property
     def text(self) -> str:
         """In words."""
-        return f"it retransmits the {' or the '.join(self.messages)} {self.how}"
+        what = " or the ".join(self.messages)
+        if self.is_without_end:
+            return f"{_TIMEOUT} is missing at the end"
+        if self.how in _UNCERTAIN:
+            return f"a {what} {'is missing' if self.is_less else 'too many'}"
+        return f"it retransmits the {what} {self.how}"
+
+    @property
+    def is_without_end(self) -> bool:
+        """Whether only the REJ that ends the wait for an answer is missing."""
+        return self.how == _WITHOUT_END
 
     def includes(self, other: Retransmission) -> bool:
         """Whether another one is the same, as far as this one says what it is."""
@@ -56,10 +73,13 @@ def parts_of_exchanges(case: Case) -> Iterator[Case]:
         yield case.with_steps([s for s in case.steps if getattr(s, "exchange", None) not in others])
 
 
-def retransmission_of(difference: Difference, steps: Sequence[Step]) -> Retransmission | None:
+def retransmission_of(
+    difference: Difference, steps: Sequence[Step], dues: Mapping[object, Time] = NOTHING_DUE
+) -> Retransmission | None:
     """What is retransmitted otherwise in a wait, the last of these steps; `None` for anything else.
 
-    A message that is wrong itself is something else.
+    A message that is wrong itself is something else. dues: how long the timer of each connection
+    has to run when the wait begins, by its ID.
     """
     if isinstance(steps[-1], Mad | Command | Packet):
         return None
@@ -74,7 +94,7 @@ def retransmission_of(difference: Difference, steps: Sequence[Step]) -> Retransm
     ours, theirs = ([each for each in side if each is not None] for side in (expected, got))
     if _has_wrong_fields(ours, theirs, is_alone=sum(map(_begins, steps)) < _SEVERAL):
         return None
-    return _of_one_connection(ours, theirs, steps) or _of_several(ours, theirs)
+    return _of_one_connection(ours, theirs, steps, dues) or _of_several(ours, theirs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +160,16 @@ def _at_another_time(difference: Difference) -> Retransmission | None:
         if sent is None or not sent.is_retransmitted:
             return None
         how = "too early" if got < expected else "too late"
-        return Retransmission((sent.what,), how, connections=(sent.connection,))
+        connections = (sent.connection,)
+        return Retransmission((sent.what,), how, connections=connections, shift=got - expected)
     return None
 
 
 def _of_one_connection(
-    expected: Sequence[_Sent], got: Sequence[_Sent], steps: Sequence[Step]
+    expected: Sequence[_Sent],
+    got: Sequence[_Sent],
+    steps: Sequence[Step],
+    dues: Mapping[object, Time],
 ) -> Retransmission | None:
     """What one connection has more or less of."""
     for connection in dict.fromkeys(each.connection for each in (*expected, *got)):
@@ -158,7 +182,11 @@ def _of_one_connection(
             found = _more_or_less(ours, theirs, _given_up(steps), is_first=is_first)
             if found is None:
                 return None
-            found = replace(found, connections=(connection,))
+            due, first = dues.get(connection), sides[1][0].time if sides[1] else None
+            shift = 0
+            if not sides[0] and due is not None and isinstance(first, int):
+                shift = first - due
+            found = replace(found, connections=(connection,), shift=shift)
             return _at_its_times(found, *sides, until=_length(steps[-1]))
     return None
 
@@ -180,7 +208,8 @@ def _at_its_times(
         if one.time != other.time:
             when = "too early" if other.time < one.time else "too late"
             how = f"{when} and {found.how}" if found.is_certain else when
-            return Retransmission(found.messages, how, connections=found.connections)
+            shift = other.time - one.time
+            return Retransmission(found.messages, how, connections=found.connections, shift=shift)
     common = min(len(expected), len(got))
     if common and found.change and _is_over([each.time for each in expected], until):
         how = "too few times" if found.change < 0 else "too many times"
@@ -218,6 +247,8 @@ def _more_or_less(
     if one is not None and other is not None:
         how = "too few times" if one == what else "too many times"
         return Retransmission((what,), how, change)
+    if (one, other) == (_TIMEOUT, None) and not change:
+        return Retransmission((what,), _WITHOUT_END)
     if not place and is_first:
         return Retransmission((what,), "too early" if one is None else "too late or not at all")
     how = "too early or too many times" if one is None else "too late or too few times"
@@ -225,7 +256,18 @@ def _more_or_less(
 
 
 def _of_several(expected: Sequence[_Sent], got: Sequence[_Sent]) -> Retransmission | None:
-    """Which messages come in another order, where each connection has its own in the right one."""
+    """Which messages come in another order, where each connection has its own in the right one.
+
+    Of those whose times are known the one that comes at another time.
+    """
+    for connection in dict.fromkeys(each.connection for each in expected):
+        own = [[each for each in side if each.connection == connection] for side in (expected, got)]
+        for one, other in zip(*own, strict=True):
+            if isinstance(one.time, int) and isinstance(other.time, int) and one.time != other.time:
+                what = one.what if one.is_retransmitted else own[0][0].what
+                how = "too early" if other.time < one.time else "too late"
+                shift = other.time - one.time
+                return Retransmission((what,), how, connections=(connection,), shift=shift)
     for one, other in zip(expected, got, strict=False):
         if one.connection == other.connection:
             continue
@@ -237,6 +279,12 @@ def _of_several(expected: Sequence[_Sent], got: Sequence[_Sent]) -> Retransmissi
     return None
 
 
+_UNCERTAIN = (
+    "too early or too many times",
+    "too late or too few times",
+    "too late or not at all",
+)
+_WITHOUT_END = "without an end"
 _SIDES = {"too early": False, "too late": True, "too many": False, "too few": True}
 _RETRANSMITTED = ("REQ", "REP", "DREQ", "SIDR_REQ")
 _GIVEN_UP = {"connect": "REQ", "accept": "REP"}
