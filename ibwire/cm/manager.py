@@ -109,6 +109,7 @@ class ConnectionManager:
         self._refused = _REFUSED[profile.refuses_unknown]
         self._acknowledged = _ACKNOWLEDGED[profile.mra_at_once]
         self._rejects_expired_request = profile.rejects_expired_request
+        self._keeps_refusal = profile.keeps_refusal
         self._messages: deque[tuple[bytes, AddressVector]] = deque()
         self._events: deque[Event] = deque()
         self._timers = Timers()
@@ -480,6 +481,9 @@ class ConnectionManager:
         if move.send is not None and not self._is_silent(connection, move.send):
             self._send(connection, move.send, received, outgoing)
         before, connection.state = connection.state, move.state
+        if move.state is State.ANSWERED and what is Input.REJECT and not self._keeps_refusal:
+            is_request = isinstance(connection.request, cm.REQ)
+            connection.state = State.IDLE if is_request else State.ANSWERED
         if before is not move.state:
             self._enter(connection, before)
         # Not for a repeated message, with which a peer could keep the connection forever.

@@ -136,6 +136,9 @@ class Profile:
     rejects_expired_request: bool = True
     """Whether a REJ for a timeout is sent when a REQ was never answered (docs/reference/cm.md
     #resending; Linux sends none)."""
+    keeps_refusal: bool = True
+    """Whether a REQ that the application has refused is kept for a while, so that a repeated one
+    draws the same REJ (docs/reference/cm.md#resending; Linux keeps none)."""
     sender_gid: SenderGID = SenderGID.ALWAYS
     """Where the GID of a sender counts (docs/reference/cm.md#peer; Linux looks only at IDs and
     the GUID of the CA)."""

@@ -84,11 +84,16 @@ RIGHT = {
     "no REJ for an expired REQ": Patch(
         "cm/states.py", _EXPIRED, _EXPIRED.replace("Send.REJ_TIMEOUT", "None")
     ),
+    "no refusal kept": Patch(
+        "cm/states.py",
+        "    _I.REJECT: Move(_S.ANSWERED, Send.REJ),\n",
+        "    _I.REJECT: Move(_S.IDLE, Send.REJ),\n",
+    ),
     "no GID of messages": Patch("cm/registry.py", _OWN_GID, "        if connection is None:\n"),
 }
 """Devices that do what the specification leaves open."""
 
-CHOICES = {"MRA at once", "no REJ for an expired REQ", "no GID of messages"}
+CHOICES = {"MRA at once", "no REJ for an expired REQ", "no refusal kept", "no GID of messages"}
 """Those that are listed as choices."""
 
 

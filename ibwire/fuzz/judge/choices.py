@@ -232,6 +232,14 @@ CHOICES: Sequence[Choice] = (
         is_always_shown=True,
     ),
     Choice(
+        "keeps_refusal",
+        _BOTH,
+        True,
+        "whether a refused REQ that is repeated draws the same REJ",
+        "IBA 12.9; docs/reference/cm.md#resending",
+        is_always_shown=True,
+    ),
+    Choice(
         "sender_gid",
         tuple(SenderGID),
         True,

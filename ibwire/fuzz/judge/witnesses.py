@@ -329,6 +329,11 @@ WITNESSES: Sequence[Witness] = (
             Wait(110_000_000_000_000),  # 16 times as long as an answer may take
         ),
     ),
+    Witness(
+        "keeps_refusal",
+        Connection(),
+        (Mad(exchange=2), Command("reject", exchange=2), Mad(exchange=2)),
+    ),
     # First, because only NEVER shows in it.
     Witness(
         "sender_gid",
