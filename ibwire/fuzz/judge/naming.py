@@ -361,7 +361,9 @@ def _of_step(text: str, about: About, effect: Effect, scene: Scene) -> Name:
         return Name(f"{text}: {effect.text}", effect.rule, effect.group)
     if scene.invalidates_locally:
         text = f"{text} after a posted LOCAL_INV"
-        return Name(f"{text}: {effect.text}", INVALIDATED.rule, f"{text}: {effect.group}")
+        is_refused = effect.group != "memory"
+        rule = INVALIDATED.rule if is_refused else rule_of_right(about, effect, scene)
+        return Name(f"{text}: {effect.text}", rule, f"{text}: {effect.group}")
     return _with_cause(_of_right(text, about, effect, scene), scene, effect, about)
 
 

@@ -6,6 +6,7 @@ What a requester ignores comes many at a time; what ends the connection comes al
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 
 from ibwire.base.units import ACK_TIMEOUT_UNIT, MS, US, S
@@ -132,6 +133,25 @@ def _timeouts() -> Iterator[ValueCase]:
         yield fixed(untimed, [ASK, *refused * (count + 2)])
 
 
+def _retries_beside_rnr_naks() -> Iterator[ValueCase]:
+    """Timeouts up to the last one, then an RNR NAK, which gives none of them back."""
+    timeout = Wait(4 * (ACK_TIMEOUT_UNIT << 8) + COARSE)
+    for count in (1, 2):
+        connection = Connection(timeout=8, retry_cnt=count)
+        refused = acknowledge(_RNR | 1, why="RNR NAK")
+        yield fixed(connection, [ASK, timeout, refused, *[timeout] * (count + 2)])
+
+
+def _two_waits() -> Iterator[ValueCase]:
+    """Two queue pairs that wait after RNR NAKs, one for a short and one for a long time."""
+    connection = Connection(timeout=0, pairs=2)
+    other = replace(ASK, pair=1)
+    for codes in ((5, 20), (20, 5)):
+        refused = [acknowledge(_RNR | code, why="RNR NAK") for code in codes]
+        overs = [Wait(2 * RNR_TIMER_US[code] * US + COARSE) for code in sorted(codes)]
+        yield fixed(connection, [ASK, refused[0], other, refused[1].altered(pair=1), *overs])
+
+
 def _reads() -> Iterator[ValueCase]:
     """As many READs and atomics as a requester may have under way, and one more."""
     for count in range(1, 17):
@@ -248,6 +268,8 @@ def _local_invalidates() -> Iterator[ValueCase]:
         yield fixed(USUAL, [write, invalidate, write])
         yield fixed(USUAL, [invalidate, read])
         yield fixed(USUAL, [first, invalidate, last])
+        other = first.altered(fields={"reth.dma_len": USUAL.mtu + 8})
+        yield fixed(USUAL, [other, invalidate, last])  # it is in the region, whose key stays
         yield fixed(USUAL, [ASK, invalidate, write, ACK, write])
         yield fixed(USUAL, [READ, ASK, invalidate, ASK, RESPONSE, ACK, ACK, write])
         yield fixed(USUAL, [invalidate, ASK, READ, ACK, RESPONSE])
@@ -293,4 +315,6 @@ _MAKERS: Sequence[Callable[[], Iterator[ValueCase]]] = (
     _pieces,
     _results,
     _local_invalidates,
+    _retries_beside_rnr_naks,
+    _two_waits,
 )
