@@ -470,6 +470,9 @@ def step_text(step: Step) -> str:
             fields.setdefault("mra.service_timeout", MRA_TIMEOUT)
     else:
         words = [packet_text(step), value_text(step.psn)]
+        is_again = step.psn[0] == "expected" and step.psn[1] < 0
+        if step.opcode == OpCode.RC_RDMA_READ_REQUEST and is_again:
+            fields = {"reth.va": ("va", 0), "reth.dma_len": 0, **fields}
     words += [f"{name}={field_text(name, value)}" for name, value in fields.items()]
     words += [f"len={step.length}"] * bool(step.length)
     words += [f"{name}={getattr(step, name)}" for name in ("pad", "cut") if name in _said(step)]

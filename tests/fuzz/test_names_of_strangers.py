@@ -28,6 +28,33 @@ ALWAYS_ESTABLISHED = Patch(
     "if qp.state is _RTR and qp.profile.reports_first_request:",
     "if qp.profile.reports_first_request:",
 )
+KEYS_ARE_EQUAL = Patch(
+    "rc/qp.py",
+    "return pkey & 0x7FFF == own & 0x7FFF and bool((pkey | own) & 0x8000) and pkey & 0x7FFF != 0",
+    "return pkey == own",
+)
+EMPTY_SGES_NEED_KEYS = Patch(
+    "rc/sge.py",
+    "        if take <= 0:",
+    "        if take <= 0 and (\n"
+    "            sge.length or keys.find_local(pd, sge.lkey, sge.addr, 0, access) is not None\n"
+    "        ):",
+)
+DUPLICATES_END_MESSAGES = Patch(
+    "rc/responder.py",
+    "        elif self._habits.acknowledges_duplicate(packet):\n",
+    "        elif self._habits.acknowledges_duplicate(packet):\n"
+    "            if packet.form.is_last:\n"
+    "                self._message = None\n",
+)
+NOTHING_FOR_THE_LAST = Patch(
+    "rc/responder.py",
+    "elif size != qp.mtu or size >= rest or packet.pad_count:",
+    "elif size != qp.mtu or size > rest or packet.pad_count:",
+)
+CREDITS_GO_BACK = Patch(
+    "rc/credits.py", "if 0 < (limit - self.lsn) & MASK < HALF:", "if limit != self.lsn:"
+)
 UC_ENDS_AT_A_WRONG_KEY = Patch(
     "rc/unreliable.py",
     "            self.qp.counters.dropped_messages += 1\n        return False",
@@ -308,3 +335,74 @@ def test_what_is_wrong_at_the_psn_wrap_is_one_finding() -> None:
 
     assert all(name.rule.endswith("#psn-order") for name in names)
     assert have_one_cause(*names)
+
+
+def test_packets_between_a_full_and_a_limited_member_that_are_dropped_are_one_finding() -> None:
+    limited = {"bth.pkey": ("pkey", -0x8000)}
+    last = Packet(int(OpCode.RC_RDMA_WRITE_LAST), fields=limited)
+    of_limited = Connection(pkey_index=3)
+    names = [
+        named(KEYS_ARE_EQUAL, last),
+        named(KEYS_ARE_EQUAL, WRITE.altered(fields=limited)),
+        named(KEYS_ARE_EQUAL, SEND, connection=of_limited),
+        named(KEYS_ARE_EQUAL, UC_WRITE_IMM, connection=Connection(service="UC", pkey_index=1)),
+    ]
+
+    assert names[0].text.endswith(
+        ", as if packets between a full and a limited member were dropped"
+    )
+    assert all(name.rule.endswith("#partition-key") for name in names)
+    assert have_one_cause(*names)
+
+
+def test_a_wrong_key_of_an_sge_without_bytes_is_called_so() -> None:
+    several = Connection(sges=5, wrong_lkey=2)
+    receive = named(EMPTY_SGES_NEED_KEYS, SEND.altered(length=256), connection=several)
+    post = named(EMPTY_SGES_NEED_KEYS, Post(int(WROpcode.SEND), 257, sges=4, wrong_lkey=2))
+
+    assert "a SEND into a receive whose SGE of 0 bytes has a wrong L_Key" in receive.text
+    assert post.text.startswith("a posted SEND (an SGE of 0 bytes with a wrong L_Key): ")
+    assert all("#sge-list" in name.rule for name in (receive, post))
+
+
+def test_what_follows_a_duplicate_is_named_after_it() -> None:
+    first = Packet(int(OpCode.RC_SEND_FIRST), length=256)
+    middle = Packet(int(OpCode.RC_SEND_MIDDLE), length=256)
+    again = WRITE.altered(psn=("expected", -1))
+    refused = named(DUPLICATES_END_MESSAGES, first, again, middle)
+    taken = named(DUPLICATES_END_MESSAGES, first, again, WRITE)
+
+    assert refused.text.startswith("SEND_MIDDLE after a duplicate ")
+    assert " after a duplicate " in taken.text
+    assert all(name.rule.endswith("#duplicates") for name in (refused, taken))
+    assert have_one_cause(refused, taken)
+
+
+def test_a_write_that_leaves_nothing_for_its_last_has_no_more_than_its_reth_says() -> None:
+    name = named(NOTHING_FOR_THE_LAST, Packet(int(OpCode.RC_RDMA_WRITE_FIRST), length=256))
+
+    assert "(a WRITE FIRST that leaves nothing for a LAST)" in name.text
+
+
+def test_no_path_mtu_explains_packets_that_differ_in_it() -> None:
+    """Requests may differ in AckReq and in nothing else."""
+    steps = [
+        Post(int(WROpcode.ATOMIC_FETCH_AND_ADD), signaled=False),
+        Packet(
+            int(OpCode.RC_ATOMIC_ACKNOWLEDGE),
+            ("una", 0),
+            fields={"aeth.msn": ("ssn", 0), "aeth.syndrome": 2},
+        ),
+        Post(int(WROpcode.SEND_WITH_INV)),
+        Packet(
+            int(OpCode.RC_ACKNOWLEDGE),
+            ("una", 0),
+            fields={"aeth.msn": ("ssn", 0), "aeth.syndrome": 0},
+        ),
+        Post(int(WROpcode.SEND_WITH_IMM), 513),
+    ]
+    name = named(CREDITS_GO_BACK, *steps, connection=Connection(mtu=512))
+
+    assert "a SEND_LAST_WITH_IMMEDIATE is missing" in name.text
+    assert "as if" not in name.text
+    assert "#credits-limit" in name.rule

@@ -172,7 +172,8 @@ EDGE_CASES: Sequence[tuple[str, Sequence[Step], str]] = (
     (
         "full-members-only",
         [WRITE],
-        "WRITE_ONLY (to a limited member): nothing instead of ACK",
+        "WRITE_ONLY: nothing instead of ACK, as if packets between a full and a limited member were "
+        "dropped",
     ),
     (
         "full-last-refused",
@@ -445,7 +446,7 @@ def test_a_flag_of_a_completion_that_is_missing_is_named() -> None:
         case, Difference(0, Kind.COMPLETION, [expected], [(*expected[:6], 0, *expected[7:])]), SPEC
     )
 
-    assert name.text == "WRITE_ONLY_WITH_IMMEDIATE: completion with other flags"
+    assert name.text == "WRITE_ONLY_WITH_IMMEDIATE: completion without the flag WITH_IMM"
 
 
 def test_a_flush_of_address_0_begins_before_its_region() -> None:

@@ -61,6 +61,18 @@ IN_THE_HEADER = Patch(
     "        grh = grh or bytes(GRH_SIZE)\n        grh = grh[:20] + bytes([0xA5]) * 20\n",
 )
 
+NO_ADDRESS_OF_NO_BYTES = Patch(
+    "rc/requester.py",
+    "packet.va, packet.rkey, packet.dma_len = wr.remote_addr, wr.rkey, wqe.length",
+    "packet.va, packet.rkey, packet.dma_len = (\n"
+    "                (wr.remote_addr, wr.rkey, wqe.length) if wqe.length else (0, 0, 0)\n"
+    "            )",
+)
+ANOTHER_ADDRESS = Patch(
+    "rc/requester.py",
+    "packet.va, packet.rkey, packet.dma_len = wr.remote_addr, wr.rkey, wqe.length",
+    "packet.va, packet.rkey, packet.dma_len = wr.remote_addr + 1, wr.rkey, wqe.length",
+)
 DATAGRAMS = Connection(service="UD", sges=5, room=1064)
 WRONG_KEY = Connection(service="UD", sges=5, room=1064, wrong_lkey=5)
 READ = Post(int(WROpcode.RDMA_READ), 513, sges=2, wrong_lkey=2)
@@ -131,3 +143,10 @@ def test_a_completion_is_written_with_what_is_valid_in_it(
     completion: tuple[int, ...], text: str
 ) -> None:
     assert completion_text(completion) == text
+
+
+def test_a_write_of_no_bytes_has_any_address_and_key() -> None:
+    """C9-88; reference/transport#zero-length."""
+    empty = Post(int(WROpcode.RDMA_WRITE))
+    assert device(NO_ADDRESS_OF_NO_BYTES).replay(Case(Connection(), (empty,)), SPEC) is None
+    assert device(ANOTHER_ADDRESS).replay(Case(Connection(), (WRITE,)), SPEC) is not None

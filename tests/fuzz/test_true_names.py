@@ -273,7 +273,7 @@ def test_two_wrong_parts_of_one_finding_are_not_named_one_by_one() -> None:
     findings = found(LAST_WITHOUT_ITS_KEY, packets=2_000)
 
     assert [each.bucket.partition(": ")[2] for each in findings] == [
-        "completion with another imm_data, flags"
+        "completion without the flag WITH_INV"
     ]
 
 
@@ -381,7 +381,7 @@ def test_a_write_that_goes_on_into_an_invalidated_window_has_the_rule_of_that() 
 
     accused = "WRITE_LAST after a posted LOCAL_INV"
     assert name.text == f"{accused}: ACK instead of NAK REMOTE_ACCESS_ERROR"
-    assert name.rule.endswith("#memory-windows, docs/reference/transport.md#invalidate")
+    assert name.rule.endswith("#invalidate, docs/reference/transport.md#local-invalidate")
 
 
 def test_how_a_local_invalidate_ends_has_its_rule() -> None:

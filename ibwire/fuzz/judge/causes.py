@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ibwire.fuzz.case import Packet, Step, Wait
 from ibwire.fuzz.judge.comparison import Difference, Kind
-from ibwire.fuzz.judge.concurrency import DUPLICATE_RULES
+from ibwire.fuzz.judge.concurrency import DUPLICATE_RULES, DUPLICATE_WRITE
 from ibwire.fuzz.judge.effects import (
     ANOTHER_ORDER,
     GAP_NAK,
@@ -222,6 +222,12 @@ def common_causes(scene: Scene, effect: Effect, ignored: About | None) -> tuple[
         causes += dict.fromkeys(each for each in whats if each.endswith(OTHERS_WINDOW))
     if isinstance(scene.step, Wait) and scene.has_rnr_nak and _is_early(scene, effect):
         causes.append(EARLY_AFTER_RNR)
+    if scene.about.rule not in DUPLICATE_RULES and any(
+        about.rule == DUPLICATE_WRITE for _, about in scene.subjects[:-1]
+    ):
+        causes.append("what follows a duplicate SEND or WRITE")
+    if lacks_shared_completion(scene):
+        causes.append("a request of a shared receive queue that is not completed in error")
     if effect.rule == RNR_RETRY:
         causes.append(f"RNR retries: {effect.group}")
     sges = scene.sges_in_use
@@ -237,6 +243,16 @@ def _is_early(scene: Scene, effect: Effect) -> bool:
     if scene.difference.kind is Kind.COMPLETION and effect.group == "time":
         return True
     return effect.text.endswith(" too early") or extra_frame(scene.difference) is not None
+
+
+def lacks_shared_completion(scene: Scene) -> bool:
+    """Whether a message of UC or UD that is dropped does not end its request of a shared queue.
+
+    Either it is not dropped, or the request goes back.
+    """
+    difference = scene.difference
+    is_missing = difference.kind is Kind.COMPLETION and not difference.got
+    return is_missing and not scene.is_reliable and bool(scene.connection.srq)
 
 
 def _is_lost(scene: Scene) -> bool:

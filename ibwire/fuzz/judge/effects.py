@@ -435,6 +435,10 @@ def _other_completion(expected: object, got: object, unchecked: Sequence[str]) -
         text = f"completion {_status(got)} instead of {_status(expected)}"
         rule = next((each for each in map(_due, (expected, got)) if each != STATUS), STATUS)
         return Effect(text, "status", rule)
+    lacking = [name for name, flag in _MARKING if (expected[FLAGS] & ~got[FLAGS]) & flag]
+    if lacking and set(fields) <= {"flags", "imm_data"}:  # the number has no meaning without it
+        text = f"completion without the flag {' and '.join(lacking)}"
+        return Effect(text, " ".join(fields), COMPLETION_FIELDS)
     other = "other" if fields == ["flags"] else "another"
     text = f"completion with {other} {', '.join(fields)}"
     rule = COMPLETION_FIELDS
@@ -537,6 +541,8 @@ _CONSEQUENCES = {"aeth.msn", "aeth.syndrome"}
 """Fields that tell what another packet did."""
 
 _WITH_IMM = int(WCFlags.WITH_IMM)
+_MARKING = (("WITH_IMM", _WITH_IMM), ("WITH_INV", int(WCFlags.WITH_INV)))
+"""Flags that say whether the number in a completion has a meaning."""
 _IMM = PARTS_OF_COMPLETION.index("imm_data")
 
 OF_FIELD = {

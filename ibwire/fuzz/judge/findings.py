@@ -15,7 +15,7 @@ from ibwire.fuzz.vocabulary.cm.coverage import manager_verdict
 from ibwire.rc.unreliable import QP1
 from ibwire_layers import syndrome as aeth
 from ibwire_layers.errors import DecodeError
-from ibwire_layers.headers import AETH
+from ibwire_layers.headers import AETH, RETH
 from ibwire_layers.mad import MAD
 from ibwire_layers.opcodes import INFO, Operation, Service
 from ibwire_layers.packet import CrcStatus, RoCEv2Route
@@ -215,15 +215,15 @@ def agreeing_but(unchecked: Collection[str]) -> Agrees:
             return False
         fields = {".".join(each) for each in _wrong_fields(one, other)}
         is_known = bool(fields) and fields <= set(unchecked)
-        return (is_known or _asks_for_more(one, other)) and _payload(one) == _payload(other)
+        return _is_free(one, other) or (is_known and _payload(one) == _payload(other))
 
     return agrees
 
 
 def are_same(one: Sequence[object], other: Sequence[object]) -> bool:
-    """Whether frames are the same, but for requests that ask for an ACK in more packets."""
+    """Whether frames are the same, but for fields in which requests may differ."""
     return len(one) == len(other) and all(
-        ours == theirs or _asks_for_more(ours, theirs) or _asks_for_more(theirs, ours)
+        ours == theirs or _is_free(ours, theirs) or _is_free(theirs, ours)
         for ours, theirs in zip(one, other, strict=True)
     )
 
@@ -291,42 +291,64 @@ def _management(packet: WholePacket) -> Sequence[Header]:
 
 
 def _wrong_fields(one: object, other: object) -> Iterator[tuple[str, str]]:
+    """The fields in which a packet is wrong."""
+    found = _compared(one, other)
+    if found is not None:
+        fields, free = found
+        yield from (each for each in fields if ".".join(each) not in free)
+
+
+def _compared(one: object, other: object) -> tuple[list[tuple[str, str]], set[str]] | None:
+    """The fields in which two packets differ, and those in which the second one may."""
     assert isinstance(one, bytes)
     assert isinstance(other, bytes)
     try:
         ours, theirs = WholePacket.parse(one), WholePacket.parse(other)
     except DecodeError:
-        return
+        return None
+    fields = []
     inner = (*ours.extensions, *_management(ours))
-    asks_for_more = _asks_for_more(one, other)
     for part in ("bth", *(header.KEY for header in inner), *_OUTER):
         expected, got = part_of(ours, part), part_of(theirs, part)
         if expected is None or type(expected) is not type(got):
             continue
         for entry in expected.FIELDS:
-            name = f"{part}.{entry.name}"
-            is_derived = name in _DERIVED or (name == "bth.ack_req" and asks_for_more)
+            is_derived = f"{part}.{entry.name}" in _DERIVED
             if not is_derived and getattr(expected, entry.name) != getattr(got, entry.name):
-                yield part, entry.name
+                fields.append((part, entry.name))
+    return fields, _free_fields(ours, theirs)
 
 
-def _asks_for_more(one: object, other: object) -> bool:
-    """Whether a request asks for an ACK and should not: it may in any packet (IBA 9.7.3).
+def _is_free(one: object, other: object) -> bool:
+    """Whether a packet differs only where it may."""
+    if not isinstance(one, bytes) or not isinstance(other, bytes) or len(one) != len(other):
+        return False
+    found = _compared(one, other)
+    if found is None or _payload(one) != _payload(other):
+        return False
+    names = {".".join(each) for each in found[0]}
+    is_right = WholePacket.parse(other).icrc_status() is CrcStatus.GOOD
+    return bool(names) and names <= found[1] and is_right
 
-    Not those of UC and UD, which are never acknowledged.
+
+def _free_fields(ours: WholePacket, theirs: WholePacket) -> set[str]:
+    """Fields in which a request may differ from a right one.
+
+    AckReq may be set in any packet (IBA 9.7.3), but of UC and UD; a WRITE or READ of no bytes has
+    any address and R_Key (C9-88).
     """
-    if not isinstance(one, bytes) or not isinstance(other, bytes):
-        return False
-    try:
-        ours, theirs = WholePacket.parse(one), WholePacket.parse(other)
-    except DecodeError:
-        return False
-    form = INFO.get(theirs.bth.opcode)
-    is_request = form is not None and form.service in _ASKING and not form.is_response
-    is_more = theirs.bth.ack_req > ours.bth.ack_req
-    return is_request and is_more and theirs.icrc_status() is CrcStatus.GOOD
+    form, found = INFO.get(theirs.bth.opcode), set[str]()
+    if form is None or form.is_response or ours.bth.opcode != theirs.bth.opcode:
+        return found
+    if form.service in _ASKING and theirs.bth.ack_req > ours.bth.ack_req:
+        found.add("bth.ack_req")
+    reths = ours.extension(RETH), theirs.extension(RETH)
+    if form.operation in _OF_NO_BYTES and not any(each is None or each.dma_len for each in reths):
+        found |= {"reth.va", "reth.rkey"}
+    return found
 
 
+_OF_NO_BYTES = (Operation.WRITE, Operation.READ)
 _ASKING = (Service.RC, Service.XRC)
 
 _QUEUES = (0, 1)

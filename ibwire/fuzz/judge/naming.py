@@ -33,6 +33,7 @@ from ibwire.fuzz.judge.causes import (
     changed_number,
     common_causes,
     lacks_gathered,
+    lacks_shared_completion,
     not_taken,
 )
 from ibwire.fuzz.judge.comparison import Difference, Kind
@@ -363,6 +364,8 @@ def _of_step(text: str, about: About, effect: Effect, scene: Scene) -> Name:
         text = f"{text} after a posted LOCAL_INV"
         is_refused = effect.group != "memory"
         rule = INVALIDATED.rule if is_refused else rule_of_right(about, effect, scene)
+        if is_refused:
+            rule = LOCAL_INVALIDATE.rule if effect.nak else both(rule, LOCAL_INVALIDATE.rule)
         return Name(f"{text}: {effect.text}", rule, f"{text}: {effect.group}")
     return _with_cause(_of_right(text, about, effect, scene), scene, effect, about)
 
@@ -404,6 +407,11 @@ def _of_wrong(text: str, about: About, effect: Effect, scene: Scene) -> Name:
     rule, group = about.rule, effect.group
     if group == OF_ANOTHER:
         return Name(f"{text}: {effect.text}", effect.rule, group)
+    is_plain = scene.is_short and scene.held is None and about is scene.about
+    behind = scene.before if is_plain else None
+    if behind is not None and behind.rule == DUPLICATE_WRITE and rule not in DUPLICATE_RULES:
+        text = f"{text} after {said_before(behind)}"
+        return Name(f"{text}: {effect.text}", DUPLICATES, f"after {behind.what}: {group}")
     silencing = scene.repeated_fault if group == "no answer" else None
     if silencing is not None and silencing.rule != rule:
         text = f"{text} after {said_before(silencing)}"
@@ -423,7 +431,7 @@ def _of_wrong(text: str, about: About, effect: Effect, scene: Scene) -> Name:
         rule = effect.rule
     elif group == ANOTHER_ORDER:
         rule = both(effect.rule, ORDER) if about.rule == ORDER else effect.rule
-    elif _lacks_shared_completion(scene):
+    elif lacks_shared_completion(scene):
         rule = both(SHARED.rule, about.treatment or rule)
     elif about.what == SCATTERED.what and WCStatus.LOC_PROT_ERR in statuses_of(
         scene.difference.got
@@ -488,6 +496,8 @@ def _of_right(text: str, about: About, effect: Effect, scene: Scene) -> Name:
         wider = (f"{what}: {effect.group}",)
         text, rule = f"{text} after {said_before(before)}", before.rule
         what = f"after {before.what}"
+        if rule == DUPLICATE_WRITE:  # it must change nothing, whatever it is answered
+            rule, what = DUPLICATES, "after a duplicate SEND or WRITE"
         if before.group == WRAP:
             return Name(f"{text}: {effect.text}", rule, WRAP)
         if about.rule == ORDER:
@@ -527,16 +537,6 @@ def _writes(step: Step) -> bool:
     """Whether a packet lets the device write into its memory."""
     info = INFO.get(step.opcode) if isinstance(step, Packet) else None
     return info is not None and info.operation in _WRITING
-
-
-def _lacks_shared_completion(scene: Scene) -> bool:
-    """Whether a message of UC or UD that is dropped does not end its request of a shared queue.
-
-    Either it is not dropped, or the request goes back.
-    """
-    difference = scene.difference
-    is_missing = difference.kind is Kind.COMPLETION and not difference.got
-    return is_missing and not scene.is_reliable and bool(scene.connection.srq)
 
 
 def _is_noticed(effect: Effect, scene: Scene) -> bool:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ibwire.fuzz.case import GOOD, Connection, Packet, flag_names
-from ibwire.fuzz.judge.subject import About
-from ibwire.fuzz.targets.emulated_device import Emulation
+from ibwire.fuzz.judge.subject import SGE_LIST, About
+from ibwire.fuzz.targets.emulated_device import Emulation, is_empty_piece
 from ibwire.fuzz.vocabulary.queue_pair.encoding import number_of
 from ibwire.rc.memory import Access, WindowState
 from ibwire.rc.packet import FORMS
@@ -256,8 +256,10 @@ def _send(said: _Said, info: OpCodeInfo) -> About | None:
         return _BAD_INVALIDATE
     if is_kept:
         return _OTHERS_INVALIDATE
-    if reference.connection.wrong_lkey:
-        return WRONG_LKEY
+    if wrong := reference.connection.wrong_lkey:
+        connection = reference.connection
+        is_empty = is_empty_piece(connection.room, connection.sges, wrong)
+        return EMPTY_RECEIVE_KEY if is_empty else WRONG_LKEY
     is_full = length == mtu and info.position in _ENDS
     if length and length == reference.connection.room - filled:
         return _FILLING_FULL if is_full else _FILLING
@@ -289,6 +291,9 @@ def _write(said: _Said, info: OpCodeInfo) -> About | None:
     if not is_last and length != mtu:
         size = "longer than the path MTU" if length > mtu else "that is too short"
         return replace(_WRITE_SIZE, what=f"a WRITE {info.position.name} {size}")
+    if not is_last and length == rest:
+        what = f"a WRITE {info.position.name} that leaves nothing for a LAST"
+        return replace(_WRITE_LENGTH, what=what)
     if length != rest if is_last else length >= rest:
         end = "end" if is_last else "middle"
         size = "less" if is_last and length < rest else "more"
@@ -317,7 +322,7 @@ def _atomic_write(said: _Said, info: OpCodeInfo) -> About | None:
     if said.packet.length != 8 or said.fields.get("reth.dma_len", said.said_length) != 8:
         return _ATOMIC_WRITE_LENGTH
     if said.fields.get("reth.va", 0) & 7:
-        return _ALIGNMENT
+        return _ATOMIC_WRITE_ALIGNMENT
     return _key(said, 8, int(Access.REMOTE_WRITE))
 
 
@@ -537,6 +542,9 @@ UNUSUAL = {
 }
 """Fields that are right either way; a minimised case has them only if it needs them."""
 
+EMPTY_RECEIVE_KEY = About(
+    "a SEND into a receive whose SGE of 0 bytes has a wrong L_Key", SGE_LIST, is_wrong=False
+)
 WRONG_LKEY = About(
     "a SEND into a receive with a wrong L_Key", f"IBA 9.9.3 class A; {_TRANSPORT}receive-fault"
 )
@@ -596,6 +604,9 @@ _PAYLOAD = About("a READ or atomic with payload", f"IBA 9.4.4; {_TRANSPORT}read-
 _ALIGNMENT = About("an atomic at an unaligned address", f"IBA 9.4.5; {_TRANSPORT}atomic-alignment")
 _ATOMIC_WRITE_LENGTH = About(
     "an ATOMIC WRITE that is not of 8 bytes", f"IBA A19; {_TRANSPORT}atomic-write"
+)
+_ATOMIC_WRITE_ALIGNMENT = replace(
+    _ATOMIC_WRITE_LENGTH, what="an ATOMIC WRITE at an unaligned address"
 )
 _RIGHT = {
     Operation.SEND: RIGHT_SEND,

@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import islice, zip_longest
 
 from ibwire.fuzz.case import (
+    OUTBOX,
     Case,
     Connect,
     Connection,
@@ -49,6 +50,7 @@ from ibwire.fuzz.targets.emulated_device import (
     RECEIVES,
     SENDS,
     Emulation,
+    is_empty_piece,
 )
 from ibwire.fuzz.vocabulary.binding import Binding, emulated_binding
 from ibwire.fuzz.vocabulary.queue_pair.encoding import number_of
@@ -730,7 +732,8 @@ def _posted(step: Post) -> About:
     if step.opcode == WROpcode.LOCAL_INV:
         return LOCAL_INVALIDATE
     if step.wrong_lkey:
-        return WRONG_LKEY
+        is_empty = is_empty_piece(min(step.length, OUTBOX), step.sges, step.wrong_lkey)
+        return EMPTY_WRONG_LKEY if is_empty else WRONG_LKEY
     if step.fence:
         return About("with a fence", FENCE, False)
     if step.sges > 1:
@@ -780,6 +783,7 @@ _LIMITED = (
 _READ_LIMIT = f"IBA 9.7.3.1; {_TRANSPORT}read-limit"
 WRONG_LKEY = About("a wrong L_Key", f"IBA 10.6; {_TRANSPORT}memory-access", False)
 LOCAL_INVALIDATE = About("", f"IBA 10.8.3.3; {_TRANSPORT}local-invalidate", False)
+EMPTY_WRONG_LKEY = About("an SGE of 0 bytes with a wrong L_Key", SGE_LIST, False)
 BEHIND_REFUSED = About("a request behind a refused one", f"IBA 9.7.5.2.8; {_TRANSPORT}rnr-tail")
 INSIDE = About("while a request is being received", f"IBA 9.7.6; {_TRANSPORT}responses")
 DURING_RNR = About(

@@ -7,7 +7,14 @@ from dataclasses import replace
 from ibwire.fuzz.case import Packet, Step
 from ibwire.fuzz.judge.comparison import Kind
 from ibwire.fuzz.judge.effects import FLUSH, STATUS, Effect, statuses_of
-from ibwire.fuzz.judge.request_names import NOT_READY, OVERSIZED_DATAGRAM, UC_BEHIND, UC_GAP, WRAP
+from ibwire.fuzz.judge.request_names import (
+    EMPTY_RECEIVE_KEY,
+    NOT_READY,
+    OVERSIZED_DATAGRAM,
+    UC_BEHIND,
+    UC_GAP,
+    WRAP,
+)
 from ibwire.fuzz.judge.scene import SHORT, Scene
 from ibwire.fuzz.judge.subject import SGE_LIST, About
 from ibwire.fuzz.targets.emulated_device import PKEYS
@@ -41,7 +48,8 @@ def setting_of(scene: Scene, effect: Effect) -> About | None:
     if effect.rule not in ("", STATUS) or scene.about.is_wrong:
         return None
     info = INFO.get(step.opcode)
-    if connection.sges > 1 and info is not None and info.operation is Operation.SEND:
+    is_scattered = connection.sges > 1 and scene.about is not EMPTY_RECEIVE_KEY
+    if is_scattered and info is not None and info.operation is Operation.SEND:
         is_silent = effect.group == "no completion" or scene.is_dropped
         is_dropped = not scene.is_reliable and is_silent
         difference = scene.difference
@@ -68,7 +76,8 @@ def _is_dropped_message(scene: Scene) -> bool:
     info = INFO.get(scene.step.opcode) if isinstance(scene.step, Packet) else None
     is_whole = info is not None and info.position in (Position.ONLY, Position.LAST)
     is_whole &= about not in (UC_GAP, UC_BEHIND)  # which ends the message before it
-    if scene.difference.kind is Kind.COMPLETION and is_whole and not scene.difference.got:
+    is_missing = scene.difference.kind is Kind.COMPLETION and not scene.difference.got
+    if is_missing and is_whole and not about.is_wrong:
         return False  # it was dropped: taken, it would complete with success
     is_unusual = about.is_wrong or not about.rule.endswith("#uc")
     return is_unusual and about.rule != NOT_READY.rule

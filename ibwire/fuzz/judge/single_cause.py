@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ibwire.fuzz.case import Case, Connection
 from ibwire.fuzz.judge import (
     attributes,
+    dropped_partition,
     kept_window,
     partial_ack,
     passed_over,
@@ -34,6 +35,9 @@ class SingleCause:
 
 def single_cause(trials: Trials, abouts: Sequence[About]) -> SingleCause | None:
     """The cause, if one is known. abouts: what each step is about."""
+    if dropped_partition.drops_other_members(trials):
+        as_if = ", as if packets between a full and a limited member were dropped"
+        return SingleCause(dropped_partition.RULE, dropped_partition.GROUP, as_if=as_if)
     if read := read_psns.miscounted_read(trials):
         return SingleCause(read_psns.RULE, read_psns.GROUP, after=f" after {read}")
     if refused_psn.counts_refused(trials, abouts):

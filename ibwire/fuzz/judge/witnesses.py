@@ -202,6 +202,7 @@ WITNESSES: Sequence[Witness] = (
         (
             Post(int(WROpcode.RDMA_READ), 8),
             Post(int(WROpcode.FLUSH), 8),
+            Post(int(WROpcode.FLUSH), 8),  # who lets one more begin does not send this one
         ),
     ),
     Witness(

@@ -762,6 +762,12 @@ def pieces(start: int, length: int, lkey: int, count: int = 1, wrong: int = 0) -
     return found
 
 
+def is_empty_piece(length: int, count: int, number: int) -> bool:
+    """Whether the SGE with this number, from 1, has no bytes."""
+    found = pieces(0, length, 0, count, number)
+    return number <= len(found) and not found[number - 1].length
+
+
 def length_of_whole_pieces(size: int, count: int) -> int:
     """The bytes of which each of two or three `pieces`, but the last, has this size."""
     return count * (size + 3)
