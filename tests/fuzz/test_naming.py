@@ -172,8 +172,8 @@ EDGE_CASES: Sequence[tuple[str, Sequence[Step], str]] = (
     (
         "full-members-only",
         [WRITE],
-        "WRITE_ONLY: nothing instead of ACK, as if packets between a full and a limited member were "
-        "dropped",
+        "WRITE_ONLY: nothing instead of ACK, as if packets between a full and a limited member "
+        "were dropped",
     ),
     (
         "full-last-refused",
