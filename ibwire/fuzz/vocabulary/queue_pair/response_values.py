@@ -135,11 +135,12 @@ def _timeouts() -> Iterator[ValueCase]:
 
 def _retries_beside_rnr_naks() -> Iterator[ValueCase]:
     """Timeouts up to the last one, then an RNR NAK, which gives none of them back."""
-    timeout = Wait(4 * (ACK_TIMEOUT_UNIT << 8) + COARSE)
+    over = Wait((ACK_TIMEOUT_UNIT << 8) + 1 * US)
     for count in (1, 2):
         connection = Connection(timeout=8, retry_cnt=count)
         refused = acknowledge(_RNR | 1, why="RNR NAK")
-        yield fixed(connection, [ASK, timeout, refused, *[timeout] * (count + 2)])
+        waited = Wait(RNR_TIMER_US[1] * US)
+        yield fixed(connection, [ASK, *[over] * count, refused, waited, over, over])
 
 
 def _two_waits() -> Iterator[ValueCase]:
