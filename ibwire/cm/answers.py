@@ -83,7 +83,7 @@ def automatic_refusal(
     return None
 
 
-def reject_unknown_connection(message: cm.REP | cm.RTU, reason: cm.RejectReason) -> cm.REJ:
+def reject_unknown_connection(message: cm.REP | cm.RTU | cm.MRA, reason: cm.RejectReason) -> cm.REJ:
     """The REJ for an unused communication ID."""
     is_rep = isinstance(message, cm.REP)
     return _REJ.altered(

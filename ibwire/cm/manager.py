@@ -54,13 +54,14 @@ from ibwire.cm.states import (
     WAITS,
     EventKind,
     Input,
+    Move,
     Send,
     State,
     Wait,
 )
 from ibwire.cm.timers import Timers
 from ibwire.rc.attributes import AddressVector
-from ibwire.rc.profile import SPEC, MRAAtOnce, Profile, UnknownRefused
+from ibwire.rc.profile import SPEC, MRAAtOnce, MRAForDuplicate, Profile, UnknownRefused
 from ibwire_layers import cm
 
 
@@ -107,6 +108,10 @@ class ConnectionManager:
         self.connections = Registry(profile.sender_gid)
         self._ids = ids
         self._refused = _REFUSED[profile.refuses_unknown]
+        self._refuses_mra = profile.refuses_unknown_mra
+        self._refused_in_timewait = _STALE_INPUTS[profile.refuses_in_timewait]
+        self._acknowledged_duplicates = _DUPLICATES[profile.mra_for_duplicate]
+        self._repeats_rep_after_mra = profile.repeats_rep_after_mra
         self._acknowledged = _ACKNOWLEDGED[profile.mra_at_once]
         self._rejects_expired_request = profile.rejects_expired_request
         self._keeps_refusal = profile.keeps_refusal
@@ -384,12 +389,14 @@ class ConnectionManager:
             self._put(encode(disconnect_reply(message), received.transaction_id), source)
         elif isinstance(message, cm.REP | cm.RTU) and isinstance(message, self._refused):
             self._reject_unknown(message, received, source, cm.RejectReason.INVALID_COMM_ID)
+        elif isinstance(message, cm.MRA) and self._refuses_mra:
+            self._reject_unknown(message, received, source, cm.RejectReason.INVALID_COMM_ID)
         else:
             self.counters["unknown"] += 1
 
     def _reject_unknown(
         self,
-        message: cm.REP | cm.RTU,
+        message: cm.REP | cm.RTU | cm.MRA,
         received: Received,
         source: AddressVector,
         reason: cm.RejectReason,
@@ -475,6 +482,10 @@ class ConnectionManager:
     ) -> None:
         """Apply a move of the table. outgoing: the message that the application has built."""
         move = TRANSITIONS[connection.state].get(what)
+        if (connection.state, what) == _REQ_AFTER_MRA and self._repeats_rep_after_mra:
+            move = Move(connection.state, Send.RETRANSMIT)
+        if move is not None and self._ignores(connection, what):
+            move = None
         if move is None:
             self.counters["ignored"] += 1
             return
@@ -492,6 +503,13 @@ class ConnectionManager:
             self._arm(connection, now, received)
         if move.event is not None:
             self._emit(connection, move.event, received)
+
+    def _ignores(self, connection: Connection, what: Input) -> bool:
+        """Whether a message draws nothing that draws an MRA, or a REJ, from other managers."""
+        if connection.state is State.TIMEWAIT:
+            return what in _ANSWERING and what not in self._refused_in_timewait
+        is_duplicate = (connection.state, what) in _UNDECIDED_DUPLICATES
+        return is_duplicate and what not in self._acknowledged_duplicates
 
     def _is_silent(self, connection: Connection, send: Send) -> bool:
         """Whether a message is left out: the REJ for a REQ that was never answered."""
@@ -618,6 +636,25 @@ _ACKNOWLEDGED: dict[MRAAtOnce, tuple[Input, ...]] = {
     MRAAtOnce.REP: (Input.REP,),
     MRAAtOnce.BOTH: (Input.REQ, Input.REP),
 }
+_STALE_INPUTS: dict[UnknownRefused, tuple[Input, ...]] = {
+    UnknownRefused.NONE: (),
+    UnknownRefused.REP: (Input.REP,),
+    UnknownRefused.RTU: (Input.RTU,),
+    UnknownRefused.BOTH: (Input.REP, Input.RTU),
+}
+_ANSWERING = (Input.REP, Input.RTU)
+_DUPLICATES: dict[MRAForDuplicate, tuple[Input, ...]] = {
+    MRAForDuplicate.NONE: (),
+    MRAForDuplicate.REQ: (Input.REQ,),
+    MRAForDuplicate.REP: (Input.REP,),
+    MRAForDuplicate.BOTH: (Input.REQ, Input.REP),
+}
+_UNDECIDED_DUPLICATES = ((State.REQ_RCVD, Input.REQ), (State.REP_RCVD, Input.REP))
+"""The first duplicates before the application decides."""
+
+_REQ_AFTER_MRA = State.MRA_REP_RCVD, Input.REQ
+"""A duplicate after the peer has asked for time."""
+
 _RETRANSMITTED = frozenset({Send.REQ, Send.REP, Send.DREQ, Send.SIDR_REQ})
 """Messages that are retransmitted until they are answered."""
 

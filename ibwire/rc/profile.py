@@ -44,12 +44,24 @@ class UnaskedAck(Enum):
 
 
 class UnknownRefused(Enum):
-    """The messages of unknown connections that a connection manager refuses; it ignores others."""
+    """The messages of unknown connections that a connection manager refuses; it ignores others.
+
+    In TIMEWAIT, too.
+    """
 
     NONE = "none"
     REP = "REP"
     RTU = "RTU"
     BOTH = "REP and RTU"
+
+
+class MRAForDuplicate(Enum):
+    """The messages that draw an MRA when they are repeated before the application decides."""
+
+    NONE = "none"
+    REQ = "REQ"
+    REP = "REP"
+    BOTH = "REQ and REP"
 
 
 class MRAAtOnce(Enum):
@@ -130,6 +142,16 @@ class Profile:
     """P_Keys accepted instead of those in the table; the first is sent (rxe:
     probe-odd-frames)."""
     refuses_unknown: UnknownRefused = UnknownRefused.BOTH
+    refuses_unknown_mra: bool = False
+    """Whether an MRA of an unknown connection is refused, too (docs/reference/cm.md
+    #unknown-connection; Linux is silent)."""
+    refuses_in_timewait: UnknownRefused = UnknownRefused.BOTH
+    """The messages that draw REJ 10 (stale connection) in TIMEWAIT (docs/reference/cm.md#teardown;
+    Linux is silent)."""
+    mra_for_duplicate: MRAForDuplicate = MRAForDuplicate.BOTH
+    repeats_rep_after_mra: bool = False
+    """Whether a duplicate REQ draws the REP again after an MRA of the REP (docs/reference/cm.md
+    #resending)."""
     mra_at_once: MRAAtOnce = MRAAtOnce.NONE
     """The messages that draw an MRA before the application decides, not only when they are
     repeated, as by the RDMA-CM of Linux (docs/reference/cm.md#handshake)."""

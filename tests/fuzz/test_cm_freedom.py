@@ -1,7 +1,7 @@
 """What the specification leaves to a connection manager is no finding, and what is near it is one.
 
-Sources: reference/cm#states, #handshake, #reject-reasons, #timeouts, #transaction, #resending and
-#peer.
+Sources: reference/cm#states, #handshake, #reject-reasons, #timeouts, #transaction, #resending,
+#teardown, #unknown-connection and #peer.
 """
 
 from __future__ import annotations
@@ -45,6 +45,12 @@ _EXPIRED = "    _I.EXPIRED: Move(_S.IDLE, Send.REJ_TIMEOUT, _UNREACHABLE),\n"
 _OWN_GID = "        if connection is None or connection.peer.dgid != source.dgid:\n"
 _DREQ_TRANSACTION = "                transaction = connection.transaction_id\n"
 _NEW_REQUEST = "        _I.REQ: Move(_S.REQ_RCVD, event=EventKind.CONNECT_REQUEST),\n"
+_UNKNOWN = "        elif isinstance(message, cm.MRA) and self._refuses_mra:\n"
+_NO_REPLY = (
+    "        _I.REP: Move(_S.TIMEWAIT, Send.REJ_STALE),\n"
+    "        _I.RTU: Move(_S.TIMEWAIT, Send.REJ_STALE),\n"
+)
+_MRA_OF_REP = "        _I.MRA_REP: Move(_S.MRA_REP_RCVD),\n"
 _SERVICE_FIRST = (
     "    if request.service_id not in services:\n"
     "        return refusal(request, cm.RejectReason.INVALID_SERVICE_ID)\n"
@@ -89,11 +95,34 @@ RIGHT = {
         "    _I.REJECT: Move(_S.ANSWERED, Send.REJ),\n",
         "    _I.REJECT: Move(_S.IDLE, Send.REJ),\n",
     ),
+    "MRA of an unknown connection refused": Patch(
+        "cm/manager.py", _UNKNOWN, _UNKNOWN.replace(" and self._refuses_mra", "")
+    ),
+    "no MRA for a duplicate": Patch(
+        "cm/states.py",
+        "        _I.REQ: Move(_S.MRA_REQ_SENT, Send.MRA),\n",
+        "        _I.REQ: Move(_S.REQ_RCVD),\n",
+    ),
+    "REP again after an MRA": Patch(
+        "cm/states.py",
+        "    _S.MRA_REP_RCVD: _OFFERING,\n",
+        "    _S.MRA_REP_RCVD: {**_OFFERING, _I.REQ: Move(_S.MRA_REP_RCVD, Send.RETRANSMIT)},\n",
+    ),
+    "silent in TIMEWAIT": Patch("cm/states.py", _NO_REPLY, ""),
     "no GID of messages": Patch("cm/registry.py", _OWN_GID, "        if connection is None:\n"),
 }
 """Devices that do what the specification leaves open."""
 
-CHOICES = {"MRA at once", "no REJ for an expired REQ", "no refusal kept", "no GID of messages"}
+CHOICES = {
+    "MRA at once",
+    "no REJ for an expired REQ",
+    "no refusal kept",
+    "no GID of messages",
+    "MRA of an unknown connection refused",
+    "no MRA for a duplicate",
+    "REP again after an MRA",
+    "silent in TIMEWAIT",
+}
 """Those that are listed as choices."""
 
 
@@ -116,6 +145,46 @@ def test_what_is_left_to_a_manager_is_no_finding(name: str) -> None:
 
     assert [each.bucket for each in report.findings] == []
     assert len(report.choices) == (name in CHOICES)
+
+
+FOUND = {
+    "MRA of an unknown connection refused for a timeout": (
+        Patch(
+            "cm/manager.py",
+            _UNKNOWN,
+            _UNKNOWN.replace(" and self._refuses_mra", "") + "            self._reject_unknown("
+            "message, received, source, cm.RejectReason.TIMEOUT)\n"
+            "        elif False:\n",
+        ),
+        "MRA without a connection: REJ TIMEOUT instead of silence",
+    ),
+    "MRA of the REP ignored": (
+        Patch("cm/states.py", _MRA_OF_REP, ""),
+        "a wait in MRA_REP_RCVD: it retransmits the REP too early after an MRA",
+    ),
+    "no REP for a duplicate": (
+        Patch(
+            "cm/states.py",
+            "        _I.REQ: Move(_S.REP_SENT, Send.RETRANSMIT),\n",
+            "        _I.REQ: Move(_S.REP_SENT),\n",
+        ),
+        "a repeated REQ in REP_SENT",
+    ),
+    "another REJ in TIMEWAIT": (
+        Patch("cm/states.py", _NO_REPLY, _NO_REPLY.replace("REJ_STALE", "REJ_TIMEOUT")),
+        "cm.rej.reason and cm.rej.ari in the REJ",
+    ),
+}
+"""Faults near them, with what the first finding is called."""
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_what_is_near_a_choice_is_found(name: str) -> None:
+    patch, text = FOUND[name]
+
+    first, *_ = run(patch, 2 * PACKETS).report.findings
+
+    assert text in first.bucket
 
 
 def said(message: str, exchange: int = 0, **fields: Value) -> Mad:

@@ -314,6 +314,48 @@ WITNESSES: Sequence[Witness] = (
         (Mad(message="RTU", exchange=2), Mad(message="REP", exchange=4)),
     ),
     Witness(
+        "refuses_unknown_mra",
+        Connection(),
+        (Mad(message="MRA", exchange=2),),
+    ),
+    Witness(
+        "refuses_in_timewait",
+        Connection(),
+        (
+            Mad(exchange=2),
+            Command("accept", exchange=2),
+            Mad(message="RTU", exchange=2),
+            Mad(message="DREQ", exchange=2),
+            Mad(message="RTU", exchange=2),
+            Command("connect", exchange=4),
+            Mad(message="REP", exchange=4),
+            Command("ready", exchange=4),
+            Mad(message="DREQ", exchange=4),
+            Mad(message="REP", exchange=4),
+        ),
+    ),
+    Witness(
+        "mra_for_duplicate",
+        Connection(),
+        (
+            Mad(exchange=2),
+            Mad(exchange=2),
+            Command("connect", exchange=4),
+            Mad(message="REP", exchange=4),
+            Mad(message="REP", exchange=4),
+        ),
+    ),
+    Witness(
+        "repeats_rep_after_mra",
+        Connection(),
+        (
+            Mad(exchange=2),
+            Command("accept", exchange=2),
+            Mad(message="MRA", exchange=2),
+            Mad(exchange=2),
+        ),
+    ),
+    Witness(
         "mra_at_once",
         Connection(),
         (

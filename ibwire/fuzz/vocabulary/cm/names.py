@@ -143,7 +143,10 @@ def _has_replied(step: Mad, steps: Sequence[Step]) -> bool:
 def _with_the_rest(name: Name, difference: Difference, steps: Sequence[Step]) -> Name:
     """A name with what else in the steps decides, and with what it has in common with others."""
     step, text, rule = steps[-1], name.text, name.rule
-    causes = (*name.causes, *_times_after_mra(difference, steps))
+    after_mra = _times_after_mra(difference, steps)
+    if after_mra and text.endswith(("too early", "too late")):
+        text += " after an MRA"
+    causes = (*name.causes, *after_mra)
     if difference.kind is Kind.ANSWER and first_verdicts(difference)[1] == _STALE:
         causes = (*causes, f"{_STALE} without a reason")
         if QPN_OF_SENDER in getattr(step, "fields", ()) and _is_of_another_ca(steps):
