@@ -384,12 +384,13 @@ class ConnectionManager:
 
     def _handle_unknown(self, message: Message, received: Received, source: AddressVector) -> None:
         """Process a message for an unknown connection."""
+        if isinstance(message, cm.MRA) and self._refuses_mra:
+            self._reject_unknown(message, received, source, cm.RejectReason.INVALID_COMM_ID)
+            return
         if isinstance(message, cm.DREQ):
             # The connection has ended; the DREP stops the retransmissions (Linux `cm_issue_drep`).
             self._put(encode(disconnect_reply(message), received.transaction_id), source)
         elif isinstance(message, cm.REP | cm.RTU) and isinstance(message, self._refused):
-            self._reject_unknown(message, received, source, cm.RejectReason.INVALID_COMM_ID)
-        elif isinstance(message, cm.MRA) and self._refuses_mra:
             self._reject_unknown(message, received, source, cm.RejectReason.INVALID_COMM_ID)
         else:
             self.counters["unknown"] += 1

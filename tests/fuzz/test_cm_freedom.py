@@ -45,11 +45,12 @@ _EXPIRED = "    _I.EXPIRED: Move(_S.IDLE, Send.REJ_TIMEOUT, _UNREACHABLE),\n"
 _OWN_GID = "        if connection is None or connection.peer.dgid != source.dgid:\n"
 _DREQ_TRANSACTION = "                transaction = connection.transaction_id\n"
 _NEW_REQUEST = "        _I.REQ: Move(_S.REQ_RCVD, event=EventKind.CONNECT_REQUEST),\n"
-_UNKNOWN = "        elif isinstance(message, cm.MRA) and self._refuses_mra:\n"
+_UNKNOWN = "        if isinstance(message, cm.MRA) and self._refuses_mra:\n"
 _NO_REPLY = (
     "        _I.REP: Move(_S.TIMEWAIT, Send.REJ_STALE),\n"
     "        _I.RTU: Move(_S.TIMEWAIT, Send.REJ_STALE),\n"
 )
+_KEPT = "            time += timeouts.repetition + connection.extra_time\n"
 _MRA_OF_REP = "        _I.MRA_REP: Move(_S.MRA_REP_RCVD),\n"
 _SERVICE_FIRST = (
     "    if request.service_id not in services:\n"
@@ -109,6 +110,8 @@ RIGHT = {
         "    _S.MRA_REP_RCVD: {**_OFFERING, _I.REQ: Move(_S.MRA_REP_RCVD, Send.RETRANSMIT)},\n",
     ),
     "silent in TIMEWAIT": Patch("cm/states.py", _NO_REPLY, ""),
+    "refusal kept for a shorter time": Patch("cm/manager.py", _KEPT, "            time += 0\n"),
+    "refusal kept for a moment": Patch("cm/manager.py", _KEPT, "            time = 1\n"),
     "no GID of messages": Patch("cm/registry.py", _OWN_GID, "        if connection is None:\n"),
 }
 """Devices that do what the specification leaves open."""
@@ -154,7 +157,7 @@ FOUND = {
             _UNKNOWN,
             _UNKNOWN.replace(" and self._refuses_mra", "") + "            self._reject_unknown("
             "message, received, source, cm.RejectReason.TIMEOUT)\n"
-            "        elif False:\n",
+            "            return\n        if False:\n",
         ),
         "MRA without a connection: REJ TIMEOUT instead of silence",
     ),
@@ -169,6 +172,10 @@ FOUND = {
             "        _I.REQ: Move(_S.REP_SENT),\n",
         ),
         "a repeated REQ in REP_SENT",
+    ),
+    "refusal kept and not sent again": (
+        Patch("cm/states.py", "        _I.REQ: Move(_S.ANSWERED, Send.RETRANSMIT),\n", ""),
+        "a repeated REQ in ANSWERED: silence instead of REJ CONSUMER_DEFINED",
     ),
     "another REJ in TIMEWAIT": (
         Patch("cm/states.py", _NO_REPLY, _NO_REPLY.replace("REJ_STALE", "REJ_TIMEOUT")),

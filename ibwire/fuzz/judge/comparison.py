@@ -121,6 +121,8 @@ class Difference:
     """Fields of packets, and parts of completions, that may differ besides."""
     frames: Sequence[Frame] = ()
     """For times, what is sent then."""
+    reported: Sequence[object] = ()
+    """Events of a connection manager that the reference has not got, where its answers differ."""
     times: tuple[Sequence[Time], Sequence[Time]] = ((), ())
     """When the answers of a wait are due and come, in ps since it began; empty if that is not
     known.

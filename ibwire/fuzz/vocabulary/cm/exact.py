@@ -1,25 +1,28 @@
 """The comparison with an emulated connection manager, without what the specification leaves open.
 
 Not compared are the transaction ID of a DREQ, which begins an exchange of its own; the time that
-an MRA asks for; which of several reasons a REQ is refused for; whether a LAP draws an APR; and by
-how much TIMEWAIT and the wait after an MRA are longer than they must be.
+an MRA asks for; which of several reasons a REQ is refused for; whether a LAP draws an APR; by how
+much TIMEWAIT and the wait after an MRA are longer than they must be; and how long a refused REQ,
+or the answer to a SIDR_REQ, is kept.
 
-Source: reference/cm#transaction, #handshake, #reject-reasons, #states, #timeouts.
+Source: reference/cm#transaction, #handshake, #reject-reasons, #states, #timeouts, #resending.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
+from dataclasses import replace
 from operator import itemgetter
 
 from ibwire.base.node import Frame
 from ibwire.base.units import Time
 from ibwire.cm.answers import automatic_refusal
-from ibwire.cm.messages import Received, duration
+from ibwire.cm.connection import Connection as Managed
+from ibwire.cm.messages import Message, Received, duration
 from ibwire.cm.node import ManagedDevice
 from ibwire.cm.states import State
 from ibwire.drill.targets.manager import message_in
-from ibwire.fuzz.case import Connect, Mad, Packet, Pause, RunsAway, Step, Wait
+from ibwire.fuzz.case import Command, Connect, Mad, Packet, Pause, RunsAway, Step, Wait
 from ibwire.fuzz.judge.comparison import Device, Difference, ExactComparison, Kind, TimedFrames
 from ibwire.fuzz.targets.emulated_device import Completion, Emulation
 from ibwire.fuzz.targets.emulated_manager import EVENT, management_of
@@ -64,13 +67,16 @@ class ExactManagerComparison(ExactComparison):
             self.steps += 1
             return None
         self._is_wait, self._completed = isinstance(step, Wait), None
+        kept = self._late.kept(self.reference.now)
         difference = super().step(step)
         if isinstance(step, Connect):
             self._begin()
-        if not (isinstance(step, Mad) and step.held):
-            self._received.clear()
         if isinstance(step, Mad):
             self._look_for_forgotten(step, difference)
+        if isinstance(step, Mad | Command) and difference is not None:
+            self.is_over |= self._is_of_forgotten(difference, kept)
+        if not (isinstance(step, Mad) and step.held):
+            self._received.clear()
         return None if self.is_over else difference
 
     def _look_for_forgotten(self, step: Mad, difference: Difference | None) -> None:
@@ -80,6 +86,39 @@ class ExactManagerComparison(ExactComparison):
                 self._late.forget(step.exchange, self.reference.now)
         elif self._late.has_forgotten(step.exchange, self.reference.now):
             self.is_over = True
+
+    def _is_of_forgotten(self, difference: Difference, kept: Sequence[Managed]) -> bool:
+        """Whether the device may have forgotten an answer that the reference still has.
+
+        kept: the connections of which it had only that before the step.
+        """
+        if not kept or difference.kind not in (Kind.ANSWER, Kind.COMPLETION):
+            return False
+        manager = self._manager
+        acts = bool(difference.got or difference.reported)
+        if acts and len(manager.connections) >= manager.LIMIT_CONNECTIONS:
+            return True  # it has room for another one
+        for each in self._messages():
+            if not any(_is_about(each.message, connection) for connection in kept):
+                continue
+            listener = manager.listeners.get(getattr(each.message, "service_id", -1))
+            if acts or (listener is not None and listener.waiting >= listener.backlog):
+                return True
+        return False
+
+    def _in_answers(
+        self, number: int, expected: Sequence[Frame], got: Sequence[Frame]
+    ) -> Difference:
+        """The difference of messages, with what only the application of the device gets."""
+        difference = super()._in_answers(number, expected, got)
+        if self._is_wait:
+            return difference
+        own = self.reference.completions()
+        if self.trace is not None:
+            self.trace.calls.append(own)
+        kinds = {each[:2] for each in own}
+        reported = [each for each in self.target.completions() if each[:2] not in kinds]
+        return replace(difference, reported=reported)
 
     # Time.
 
@@ -248,6 +287,13 @@ class ExactManagerComparison(ExactComparison):
         """The messages that a step answers."""
         found = map(message_in, self._received)
         return [each for each in found if each is not None]
+
+
+def _is_about(message: Message, connection: Managed) -> bool:
+    """Whether a message has an ID of a connection."""
+    its = {getattr(message, name, None) for name in ("local_comm_id", "request_id")}
+    number = getattr(message, "remote_comm_id", None)
+    return connection.remote_id in its or number == connection.local_id
 
 
 def _is_only_order(difference: Difference) -> bool:

@@ -52,6 +52,8 @@ class LateTimers:
         """By the ID of the connection, in its state."""
         self._answered: dict[int, _Timer] = {}
         """By the exchange: how long the answer to a request that is over is kept at least."""
+        self._refused: dict[int, Time] = {}
+        """By the ID of the connection: when such an answer was sent last."""
         self._seen: _Seen | None = None
         self.has_moved = False
         """Whether something of the last wait has come late."""
@@ -96,6 +98,14 @@ class LateTimers:
         timer = self._answered.get(exchange)
         return timer is not None and timer.due <= now <= timer.limit
 
+    def kept(self, now: Time) -> list[Connection]:
+        """Connections of which only an answer is kept, which a device may have forgotten."""
+        return [
+            each
+            for each in self._manager.connections
+            if each.state is State.ANSWERED and self._refused.get(each.local_id, now) < now
+        ]
+
     def forget(self, exchange: int, now: Time) -> None:
         """Note that the device has no such answer either."""
         timer = self._answered.get(exchange)
@@ -106,6 +116,7 @@ class LateTimers:
         timer = _Timer(due, now + MOST * (due - now))
         if connection.state is State.ANSWERED:
             self._answered[connection.remote_id % EXCHANGES] = timer
+            self._refused[connection.local_id] = now
         if connection.state not in _LATE:
             return due
         self._timers[connection.local_id] = timer
