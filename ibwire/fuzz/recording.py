@@ -138,6 +138,10 @@ def _outcome(
         return ["a device that goes on"], [one_line(each) for each in got if each]
     if kind == Kind.EVENT and is_managed:  # after the events the tables of the manager
         return tables_text(expected, got)
+    if kind is Kind.COMPLETION and is_managed and difference.times[0]:
+        due, until = (exact_duration_text(each[0]) for each in difference.times)
+        name = f"connection manager: {EventKind.TIMEWAIT_EXIT.name}"
+        return [f"{name} not before {due}"], [f"{name} before {until}"]
     if kind in (Kind.ANSWER, Kind.TIME) and is_managed and (times := _with_times(difference, wire)):
         return times
     pairs = list(zip(expected, got, strict=False))
@@ -164,6 +168,7 @@ def _outcome(
         texts[:] = [
             f"{text}{of_pair(thing)}" for text, thing in zip(texts, things[same:], strict=True)
         ]
+    words[1] += [_thing(Kind.COMPLETION, each, wire) for each in difference.reported]
     return _after(same, *words)
 
 

@@ -6,6 +6,7 @@ docs/reference/cm.md.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,8 +19,9 @@ from ibwire.fuzz.case import Case, Command, Connection, Mad, Packet, Step, Value
 from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.judge.naming import Name
+from ibwire.fuzz.recording import record
 from ibwire.fuzz.targets.emulated_manager import EVENT, managed_emulation
-from ibwire.fuzz.targets.emulator import EmulatorTestbed
+from ibwire.fuzz.targets.emulator import Emulator, EmulatorTestbed
 from ibwire.fuzz.vocabulary.cm.names import manager_name
 from ibwire.fuzz.vocabulary.cm.tables import difference_text, unequal_parts
 from ibwire.fuzz.vocabulary.cm.timing import Retransmission
@@ -74,6 +76,21 @@ _DREQ_LATE = Patch(
     "            time = timeouts.response\n",
     "            time = timeouts.response * (1 + (connection.state is State.DREQ_SENT))\n",
 )
+_MTU_0 = Patch(
+    "cm/answers.py",
+    "    if request.path_packet_payload_mtu not in MTU_BYTES:",
+    "    if request.path_packet_payload_mtu > 5:",
+)
+_SHORT_TIMEWAIT = Patch(
+    "cm/connection.py",
+    "        linger=duration(request.primary_local_ack_timeout),",
+    "        linger=duration(request.primary_local_ack_timeout) // 2,",
+)
+_ANY_CLASS_VERSION = Patch(
+    "cm/messages.py",
+    "    if data[:4] != _KIND:",
+    "    if data[:2] + data[3:4] != _KIND[:2] + _KIND[3:4]:",
+)
 MUTANTS = (
     FUZZED
     | read_mutants(FIRMWARE)
@@ -87,6 +104,9 @@ MUTANTS = (
         "any-guid": Mutant("any-guid", (_ANY_GUID,)),
         "refused-req-silent": Mutant("refused-req-silent", (_SILENT,)),
         "ids-exchanged": Mutant("ids-exchanged", (_EXCHANGED,)),
+        "mtu-0": Mutant("mtu-0", (_MTU_0,)),
+        "short-timewait": Mutant("short-timewait", (_SHORT_TIMEWAIT,)),
+        "any-class-version": Mutant("any-class-version", (_ANY_CLASS_VERSION,)),
         "one-retry-less": Mutant("one-retry-less", (_ONE_RETRY_LESS,)),
     }
 )
@@ -113,10 +133,31 @@ DATA = Packet(int(OpCode.RC_SEND_ONLY))
 
 CASES: Sequence[tuple[str, Sequence[Step], str, str, str]] = (
     (
+        "mtu-0",
+        [said("REQ", req__path_packet_payload_mtu=0)],
+        "NONE",
+        "REQ with path_packet_payload_mtu 0: it reports CONNECT_REQUEST instead of REJ INVALID_MTU",
+        "request",
+    ),
+    (
+        "short-timewait",
+        [*ACCEPTED, said("RTU"), said("DREQ"), Wait(2 * S)],
+        "TIMEWAIT",
+        "a wait in TIMEWAIT: it reports TIMEWAIT_EXIT too early",
+        "timeouts",
+    ),
+    (
+        "any-class-version",
+        [said("REQ"), replace(said("REQ", mad__class_version=255), why="MAD header")],
+        "REQ_RCVD",
+        "a datagram with class_version 255 is taken",
+        "mad",
+    ),
+    (
         "queue-pair-of-another-connection-taken",
         [Command("connect", 5), said("REP", 5, rep__local_qpn=("own.qpn", 1)), said("REQ", 6)],
         "NONE",
-        "REQ without a connection: silence instead of REJ STALE_CONNECTION",
+        "REQ without a connection: it reports CONNECT_REQUEST instead of REJ STALE_CONNECTION",
         "teardown",
     ),
     (
@@ -124,7 +165,7 @@ CASES: Sequence[tuple[str, Sequence[Step], str, str, str]] = (
         [*ACCEPTED, said("REQ", 2, req__local_qpn=("own.qpn", -2))],
         "NONE",
         "REQ of a queue pair that another connection has (stale): "
-        "silence instead of REJ STALE_CONNECTION",
+        "it reports CONNECT_REQUEST instead of REJ STALE_CONNECTION",
         "teardown",
     ),
     (
@@ -376,6 +417,30 @@ def test_another_time_after_an_mra_is_another_cause_for_each_message() -> None:
     assert " the REP too early after an MRA" in of_reply.text
     assert " the REQ too early" in of_request.text
     assert len({of_reply.group, of_request.group, other.group}) == 3
+
+
+def outcome(fault: str, steps: Sequence[Step]) -> tuple[Sequence[str], Sequence[str]]:
+    """What a report says of the last step."""
+    device: Any = copied(MUTANTS[fault])[managed_emulation.__module__].managed_emulation
+    target = Emulator(fault, {CONNECTION_MANAGER.name: device}, lambda text: True)
+    recording = record(Case(Connection(), tuple(steps)), target)
+    return recording.expected, recording.got
+
+
+def test_what_an_application_sees_of_a_request_that_is_not_refused_is_said() -> None:
+    assert outcome("mtu-0", [said("REQ", req__path_packet_payload_mtu=0)]) == (
+        ["REJ INVALID_MTU"],
+        ["connection manager: CONNECT_REQUEST"],
+    )
+
+
+def test_the_time_that_an_end_of_timewait_is_due_is_said() -> None:
+    steps = [*ACCEPTED, said("RTU"), said("DREQ"), Wait(S // 2), Wait(S)]
+
+    assert outcome("short-timewait", steps) == (
+        ["connection manager: TIMEWAIT_EXIT not before 1.647483648 s"],
+        ["connection manager: TIMEWAIT_EXIT before 1 s"],
+    )
 
 
 def test_a_lower_number_of_retransmissions_is_said() -> None:

@@ -125,7 +125,7 @@ class Difference:
     """Events of a connection manager that the reference has not got, where its answers differ."""
     times: tuple[Sequence[Time], Sequence[Time]] = ((), ())
     """When the answers of a wait are due and come, in ps since it began; empty if that is not
-    known.
+    known. For an event that comes too early, when it is due, and when the wait ends.
     """
 
 

@@ -20,7 +20,7 @@ from ibwire.cm.answers import automatic_refusal
 from ibwire.cm.connection import Connection as Managed
 from ibwire.cm.messages import Message, Received, duration
 from ibwire.cm.node import ManagedDevice
-from ibwire.cm.states import State
+from ibwire.cm.states import EventKind, State
 from ibwire.drill.targets.manager import message_in
 from ibwire.fuzz.case import Command, Connect, Mad, Packet, Pause, RunsAway, Step, Wait
 from ibwire.fuzz.judge.comparison import Device, Difference, ExactComparison, Kind, TimedFrames
@@ -43,6 +43,8 @@ class ExactManagerComparison(ExactComparison):
         self._management = management_of(reference)
         self._is_wait = False
         """Whether time passes in the step."""
+        self._began: Time = 0
+        """When the last wait began."""
         self._completed: list[Completion] | None = None
         """Completions of the device in a wait, which were asked for before its end."""
         self._received: list[Frame] = []
@@ -135,6 +137,7 @@ class ExactManagerComparison(ExactComparison):
     def _both_wait(self, time: Time) -> tuple[TimedFrames, TimedFrames]:
         """Let time pass first on the device, which may be later than the reference would be."""
         reference = self.reference
+        self._began = reference.now
         self.in_target = True
         try:
             got = self.target.wait(time)
@@ -168,7 +171,18 @@ class ExactManagerComparison(ExactComparison):
         if self._is_wait and is_of_events and sides[0] == sides[1]:
             self.is_over = True
             return None
-        return super()._in_completions(number, expected, got)
+        found = super()._in_completions(number, expected, got)
+        return found if found is None or not self._is_wait else self._with_due(found)
+
+    def _with_due(self, difference: Difference) -> Difference:
+        """The same, with the time that is due for an end of TIMEWAIT which comes before that."""
+        early = [each for each in difference.got if each not in difference.expected]
+        for each in self._manager.connections:
+            is_early = any(isinstance(one, tuple) and one[:3] == _exit_of(each) for one in early)
+            if is_early and each.state is State.TIMEWAIT and each.deadline is not None:
+                due, until = (time - self._began for time in (each.deadline, self.reference.now))
+                return replace(difference, times=((due,), (until,)))
+        return difference
 
     # Messages.
 
@@ -287,6 +301,11 @@ class ExactManagerComparison(ExactComparison):
         """The messages that a step answers."""
         found = map(message_in, self._received)
         return [each for each in found if each is not None]
+
+
+def _exit_of(connection: Managed) -> tuple[int, int, int]:
+    """How the event begins that the TIMEWAIT of a connection is over."""
+    return EVENT, int(EventKind.TIMEWAIT_EXIT), connection.local_id
 
 
 def _is_about(message: Message, connection: Managed) -> bool:

@@ -8,7 +8,16 @@ from itertools import zip_longest
 from types import MappingProxyType
 
 from ibwire.base.units import Time
-from ibwire.fuzz.case import ATTRIBUTE, MESSAGES, Command, Mad, Packet, Step, message_on_wire
+from ibwire.fuzz.case import (
+    ATTRIBUTE,
+    MESSAGES,
+    Command,
+    Mad,
+    Packet,
+    Step,
+    field_text,
+    message_on_wire,
+)
 from ibwire.fuzz.judge.comparison import FATAL, Difference, Kind
 from ibwire.fuzz.judge.concurrency import both
 from ibwire.fuzz.judge.findings import bucket_of, first_verdicts, verdicts, wrong_fields
@@ -95,13 +104,15 @@ def manager_name(
     text = group
     if difference.kind not in FATAL and group.endswith(f": {difference.kind}"):
         text = group.removesuffix(difference.kind) + difference_text(difference)
+    if state == _TIMEWAIT and text.endswith(_EXIT_TOO_MUCH) and difference.times[0]:
+        text = text.removesuffix(_NOTHING_INSTEAD) + " too early"
     if isinstance(step, Mad) and text.startswith(f"{step.message} in "):
         text = _whose(difference, step, steps) + text.removeprefix(step.message)
     causes = _causes(difference, step)
     if isinstance(step, Mad) and _repeats_another(step, steps):
         treatment = _treatment(difference)
-        is_stale = state == _TIMEWAIT or _STALE in treatment
-        rule = rule if is_stale or rule.endswith("#transaction") else _RESENDING
+        is_kept = state == _TIMEWAIT or _STALE in treatment or _is_of_header(step)
+        rule = rule if is_kept or rule.endswith("#transaction") else _RESENDING
         causes = (f"a repeated REQ: {treatment}", *causes)
         text = text.replace("REQ", "a repeated REQ", 1)
     if has_no_pair and text.startswith(_WITH_QPN):
@@ -131,7 +142,30 @@ def _in_words(name: Name, difference: Difference, steps: Sequence[Step], state: 
         where = "" if state in ("", NOT_BEGUN) else f" in {state}"
         text = words + where + text.removeprefix(by_field)
     text = text.replace(f" in {NOT_BEGUN}", " without a connection", 1)
+    if len(step.fields) == 1:
+        text = _with_value(text, step)
+    if difference.reported and not difference.got:
+        reported = difference_text(
+            replace(difference, kind=Kind.COMPLETION, expected=[], got=difference.reported)
+        )
+        text = text.replace(": silence", f": {reported.removesuffix(_NOTHING_INSTEAD)}", 1)
     return replace(name, text=text, rule=rule)
+
+
+def _with_value(text: str, step: Mad) -> str:
+    """A name with the value of the one field that is wrong in a message."""
+    ((name, value),) = step.fields.items()
+    part, _, own = name.partition(".")
+    is_plain = part in ("mad", step.message.lower())
+    said = f"{own if is_plain else name} {field_text(name, value)}"
+    head, with_name, rest = text.partition(f" with {name}")
+    return f"{head} with {said}{rest}" if with_name and not rest[:1].strip(": ") else text
+
+
+def _is_of_header(step: Mad) -> bool:
+    """Whether something in the headers before a message is wrong, but its transaction ID."""
+    fields = {name: 0 for name in step.fields if name != "mad.transaction_id"}
+    return bool(fields) and not _of_message(fields)
 
 
 def _has_replied(step: Mad, steps: Sequence[Step]) -> bool:
@@ -432,6 +466,8 @@ _RETRANSMISSIONS = f"{_TIMEOUTS}, {_PAGE}resending"
 _TIMEWAIT = "TIMEWAIT"
 _STALE = "REJ STALE_CONNECTION"
 """To a REQ in TIMEWAIT, or from a queue pair that is in use."""
+_NOTHING_INSTEAD = " instead of nothing"
+_EXIT_TOO_MUCH = f"it reports TIMEWAIT_EXIT{_NOTHING_INSTEAD}"
 _REPLIED = ("REP_RCVD", "MRA_REP_SENT", "ESTABLISHED", "DREQ_SENT")
 """States in which the side that has sent the REQ has received the REP."""
 _OF_SENDER = frozenset(("req.local_ca_guid",))
