@@ -175,6 +175,16 @@ def queue_pair_of(answer: cm.REP, request: cm.REQ | cm.SIDR_REQ) -> int:
     return answer.local_eecn if is_xrc(request) else answer.local_qpn
 
 
+def reply_to(request: cm.REQ, answer: cm.REP) -> cm.REP:
+    """A REP with its queue pair number where the request wants it.
+
+    Source: reference/cm#request; for the SRQ bit Linux `cm_format_rep`.
+    """
+    if not is_xrc(request) or answer.local_eecn:
+        return answer
+    return answer.altered(local_qpn=0, local_eecn=answer.local_qpn, srq=True)
+
+
 def is_xrc(request: cm.REQ | cm.SIDR_REQ) -> bool:
     """Whether a REQ is for an XRC connection, whose REP has the QPN in another field."""
     return (

@@ -35,7 +35,14 @@ from ibwire.cm.answers import (
     rejection,
     sidr_rejection,
 )
-from ibwire.cm.connection import Connection, Event, Listener, queue_pair_of, timeouts_of
+from ibwire.cm.connection import (
+    Connection,
+    Event,
+    Listener,
+    queue_pair_of,
+    reply_to,
+    timeouts_of,
+)
 from ibwire.cm.messages import (
     LINUX,
     Message,
@@ -166,9 +173,13 @@ class ConnectionManager:
         return connection
 
     def accept(self, connection: Connection, reply: cm.REP | cm.SIDR_REP, now: Time) -> None:
-        """Answer a REQ with a REP, or a SIDR_REQ with a SIDR_REP; their IDs are filled in."""
+        """Answer a REQ with a REP, or a SIDR_REQ with a SIDR_REP; their IDs are filled in.
+
+        The queue pair number in a REP for XRC is moved to its field.
+        """
         request = connection.request
         if isinstance(request, cm.REQ) and isinstance(reply, cm.REP):
+            reply = reply_to(request, reply)
             reply = reply.altered(
                 local_comm_id=connection.local_id,
                 remote_comm_id=connection.remote_id,

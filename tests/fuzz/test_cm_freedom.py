@@ -291,6 +291,26 @@ def test_what_is_not_left_to_it_differs(patch: Patch, steps: Sequence[Step]) -> 
     assert difference.step == len(steps) - 1
 
 
+XRC: dict[str, Value] = {"req__transport_service_type": 3, "req__extended_transport_type": 1}
+
+
+def test_the_queue_pair_of_an_xrc_connection_is_that_of_its_reply() -> None:
+    """A DREQ names it: one for another queue pair is dropped, the right one ends the connection."""
+    steps = [said("REQ", **XRC), Command("accept"), said("RTU"), said("DREQ")]
+    right = Patch("cm/states.py", _MRA_OF_REP, _MRA_OF_REP)
+    wrong = Patch(
+        "cm/connection.py",
+        "    return answer.local_eecn if is_xrc(request) else answer.local_qpn\n",
+        "    return answer.local_qpn\n",
+    )
+
+    assert bed(right).replay(Case(steps=tuple(steps)), SPEC) is None
+    difference = bed(wrong).replay(Case(steps=tuple(steps)), SPEC)
+    assert difference is not None
+    assert difference.expected
+    assert not difference.got
+
+
 @pytest.mark.parametrize("reason", ["NO_QP", "INVALID_PRIMARY_SL"])
 def test_a_request_that_has_the_bytes_of_another_message_may_be_refused_for_anything(
     reason: str,

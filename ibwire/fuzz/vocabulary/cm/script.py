@@ -239,7 +239,8 @@ class _ManagerWriter(Writer):
         symbols, words = {**self._symbols(), **self._numbers.identifiers(owner)}, {}
         for name, symbol in form.outbound.items():
             value = getattr(found.message, name)
-            if value != symbols[symbol] and name not in _OWN_NUMBERS:
+            is_elsewhere = name == "local_qpn" and not value  # in a REP for XRC
+            if value != symbols[symbol] and (name not in _OWN_NUMBERS or is_elsewhere):
                 words[name] = self._expected(name, value)
         if form.transaction and found.transaction_id != symbols[form.transaction]:
             words["mad.transaction_id"] = self._expected("transaction_id", found.transaction_id)
