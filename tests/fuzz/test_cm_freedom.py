@@ -291,6 +291,37 @@ def test_what_is_not_left_to_it_differs(patch: Patch, steps: Sequence[Step]) -> 
     assert difference.step == len(steps) - 1
 
 
+def test_a_request_of_another_class_version_may_be_refused_for_that() -> None:
+    reader = "    if data[:4] != _KIND:\n"
+    version = "data[:2] + data[3:4] == _KIND[:2] + _KIND[3:4]"
+    patches = (
+        Patch("cm/messages.py", reader, f"    if not ({version}):\n"),
+        Patch(
+            "cm/manager.py",
+            "        message = received.message\n        match message:\n",
+            "        message = received.message\n"
+            "        if mad[2] != 2:\n"
+            "            if isinstance(message, cm.REQ):\n"
+            "                refused = refusal(message, cm.RejectReason.{reason})\n"
+            "                self._put(encode(refused, received.transaction_id), source)\n"
+            "            return\n"
+            "        match message:\n",
+        ),
+    )
+    case = Case(steps=(said("REQ", mad__class_version=1),))
+
+    def found(reason: str) -> bool:
+        made = tuple(
+            Patch(each.module, each.old, each.new.replace("{reason}", reason)) for each in patches
+        )
+        device: Any = copied(Mutant("changed", made))[managed_emulation.__module__]
+        testbed = EmulatorTestbed(device.managed_emulation, CONNECTION_MANAGER)
+        return testbed.replay(case, SPEC) is not None
+
+    assert not found("INVALID_CLASS_VERSION")
+    assert found("INVALID_MTU")
+
+
 XRC: dict[str, Value] = {"req__transport_service_type": 3, "req__extended_transport_type": 1}
 
 

@@ -2,8 +2,8 @@
 
 Not compared are the transaction ID of a DREQ, which begins an exchange of its own; the time that
 an MRA asks for; which of several reasons a REQ is refused for; whether a LAP draws an APR; by how
-much TIMEWAIT and the wait after an MRA are longer than they must be; and how long a refused REQ,
-or the answer to a SIDR_REQ, is kept.
+much TIMEWAIT and the wait after an MRA are longer than they must be; how long a refused REQ, or the
+answer to a SIDR_REQ, is kept; and whether a REQ of another class version draws REJ 31.
 
 Source: reference/cm#transaction, #handshake, #reject-reasons, #states, #timeouts, #resending.
 """
@@ -51,6 +51,8 @@ class ExactManagerComparison(ExactComparison):
         """The frames that a step answers: those that were held, and the last one."""
         self._is_of_other = False
         """Whether the last message is a REQ that has the bytes of another message."""
+        self._is_of_other_version = False
+        """Whether the last message is a REQ of another class version."""
         self._begin()
 
     def _begin(self) -> None:
@@ -191,6 +193,8 @@ class ExactManagerComparison(ExactComparison):
         self._received.append(frame)
         attribute = step.fields.get(_ATTRIBUTE) if isinstance(step, Mad) else None
         self._is_of_other = attribute == cm.CMAttribute.REQ
+        is_of_version = isinstance(step, Mad) and step.fields.keys() == {_CLASS_VERSION}
+        self._is_of_other_version = is_of_version and getattr(step, "message", "") == "REQ"
         if attribute == cm.CMAttribute.LAP or getattr(step, "message", "") == "LAP":
             self._note_offer(frame)
         return frame
@@ -212,6 +216,9 @@ class ExactManagerComparison(ExactComparison):
         """What the device sent, as if it had chosen what the reference has where it may choose."""
         if expected == got:
             return got
+        if self._is_of_other_version and self._is_refused_for_version(expected, got):
+            self.is_over = True
+            return expected
         left = self._without_answers_to_lap(expected, got)
         has_more = len(left) < len(got)
         if self._is_refused_otherwise(expected, left):
@@ -264,6 +271,14 @@ class ExactManagerComparison(ExactComparison):
             return False
         asked = said.remote_comm_id, said.local_comm_id, answer.transaction_id
         return asked in self._offers
+
+    def _is_refused_for_version(self, expected: Sequence[Frame], got: Sequence[Frame]) -> bool:
+        """Whether the only answer is a REJ for the class version, where none is due."""
+        answer = message_in(got[0]) if len(got) == 1 and not expected else None
+        if answer is None or not isinstance(said := answer.message, cm.REJ):
+            return False
+        is_its = said.remote_comm_id == self.reference.symbols["own.id"]
+        return is_its and said.reason == cm.RejectReason.INVALID_CLASS_VERSION
 
     def _is_refused_otherwise(self, expected: Sequence[Frame], got: Sequence[Frame]) -> bool:
         """Whether a REQ is refused for another of several reasons."""
@@ -362,4 +377,4 @@ _OF_FRAMES = (Kind.ANSWER, Kind.TIME)
 _CONNECTION = itemgetter(2)
 """The ID of the connection that an event is about."""
 
-_ATTRIBUTE = "mad.attribute_id"
+_ATTRIBUTE, _CLASS_VERSION = "mad.attribute_id", "mad.class_version"
