@@ -86,6 +86,11 @@ _SHORT_TIMEWAIT = Patch(
     "        linger=duration(request.primary_local_ack_timeout),",
     "        linger=duration(request.primary_local_ack_timeout) // 2,",
 )
+_NO_EE_CONTEXT = Patch(
+    "cm/connection.py",
+    "    return answer.local_eecn if is_xrc(request) else answer.local_qpn\n",
+    "    return answer.local_qpn\n",
+)
 _ANY_CLASS_VERSION = Patch(
     "cm/messages.py",
     "    if data[:4] != _KIND:",
@@ -104,6 +109,7 @@ MUTANTS = (
         "any-guid": Mutant("any-guid", (_ANY_GUID,)),
         "refused-req-silent": Mutant("refused-req-silent", (_SILENT,)),
         "ids-exchanged": Mutant("ids-exchanged", (_EXCHANGED,)),
+        "no-ee-context": Mutant("no-ee-context", (_NO_EE_CONTEXT,)),
         "mtu-0": Mutant("mtu-0", (_MTU_0,)),
         "short-timewait": Mutant("short-timewait", (_SHORT_TIMEWAIT,)),
         "any-class-version": Mutant("any-class-version", (_ANY_CLASS_VERSION,)),
@@ -131,7 +137,16 @@ def named(fault: str, steps: Sequence[Step], state: str) -> Name:
 ACCEPTED = [said("REQ"), Command("accept", 0)]
 DATA = Packet(int(OpCode.RC_SEND_ONLY))
 
+XRC: dict[str, Value] = {"req__transport_service_type": 3, "req__extended_transport_type": 1}
+
 CASES: Sequence[tuple[str, Sequence[Step], str, str, str]] = (
+    (
+        "no-ee-context",
+        [said("REQ", **XRC), Command("accept", 0), said("DREQ")],
+        "REP_SENT",
+        "DREQ in REP_SENT of an XRC connection: silence instead of DREP",
+        "request",
+    ),
     (
         "mtu-0",
         [said("REQ", req__path_packet_payload_mtu=0)],

@@ -15,6 +15,7 @@ from ibwire.fuzz.case import (
     Mad,
     Packet,
     Step,
+    Wait,
     field_text,
     message_on_wire,
 )
@@ -28,6 +29,7 @@ from ibwire.fuzz.vocabulary.cm.coverage import NOT_BEGUN
 from ibwire.fuzz.vocabulary.cm.encoding import FORMS
 from ibwire.fuzz.vocabulary.cm.tables import difference_text, states_in
 from ibwire.fuzz.vocabulary.cm.timing import NOTHING_DUE, Retransmission, retransmission_of
+from ibwire.fuzz.vocabulary.cm.traffic import XRC_REQUEST
 from ibwire.fuzz.vocabulary.cm.wording import QPN_OF_SENDER, message_text
 from ibwire_layers import cm
 from ibwire_layers.mad import MAD_SIZE
@@ -118,7 +120,28 @@ def manager_name(
     if has_no_pair and text.startswith(_WITH_QPN):
         text = "DREQ for a connection without a queue pair" + text.removeprefix(_WITH_QPN)
     name = _with_the_rest(Name(text, rule, group, causes=causes), difference, steps)
-    return _in_words(name, difference, steps, state) if isinstance(step, Mad) else name
+    name = _in_words(name, difference, steps, state) if isinstance(step, Mad) else name
+    return _of_xrc(name, state) if _is_of_xrc(steps) and difference.kind not in FATAL else name
+
+
+def _of_xrc(name: Name, state: str) -> Name:
+    """A name that says that the connection is one of XRC, which has its queue pair elsewhere."""
+    text = name.text.replace(f" in {state}:", f" in {state} of an XRC connection:", 1)
+    if text == name.text:
+        return name
+    causes = (*name.causes, "XRC connections")
+    return replace(name, text=text, rule=both(name.rule, _AGREED), causes=causes)
+
+
+def _is_of_xrc(steps: Sequence[Step]) -> bool:
+    """Whether the last step is about a connection that was requested for XRC."""
+    chosen = [each for each in steps if isinstance(each, Mad | Command)]
+    return any(
+        isinstance(each, Mad)
+        and each.exchange == chosen[-1].exchange
+        and XRC_REQUEST.items() <= each.fields.items()
+        for each in chosen[:-1]
+    ) and not isinstance(steps[-1], Wait)
 
 
 def _in_words(name: Name, difference: Difference, steps: Sequence[Step], state: str) -> Name:
@@ -455,6 +478,7 @@ def _of_message(names: Collection[str]) -> bool:
 
 
 _PAGE = "docs/reference/cm.md#"
+_AGREED = f"IBA 12.6; {_PAGE}request"
 _TEARDOWN = f", {_PAGE}teardown"
 _RESENDING = f"IBA 12.9; {_PAGE}resending"
 _UNKNOWN = f"IBA 12.9; {_PAGE}unknown-connection"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 from ibwire.base.units import S
 from ibwire.cm.states import WAITS, State
 from ibwire.fuzz.case import MESSAGES, Command, Mad, Packet, Step, Value, Wait
 from ibwire.fuzz.targets.emulated_manager import EXCHANGES, Management
+from ibwire_layers import cm
 from ibwire_layers.opcodes import OpCode
 
 
@@ -52,6 +53,10 @@ class ManagerTraffic:
     def opening(self) -> Step:
         """The first step of an exchange."""
         draw = self.rng.random()
+        if draw < _XRC_RATE:
+            said = self.message("REQ")
+            said.fields = dict(XRC_REQUEST)
+            return said
         if draw < 0.55:
             return self.message("REQ")
         if draw < 0.85:
@@ -68,6 +73,13 @@ class ManagerTraffic:
                 return step
         return self.message(self.rng.choice(MESSAGES))
 
+
+_XRC_RATE = 0.02
+XRC_REQUEST: Mapping[str, Value] = {
+    "req.transport_service_type": int(cm.TransportType.EXTENDED),
+    "req.extended_transport_type": cm.EXTENDED_XRC,
+}
+"""Of a right REQ for an XRC connection."""
 
 _S = State
 OVER = (None, _S.IDLE, _S.TIMEWAIT, _S.ANSWERED)
