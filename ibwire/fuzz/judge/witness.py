@@ -218,14 +218,16 @@ def _singles(
 
 def _measured(choice: Choice, case: Case, profile: Profile, replay: Replay) -> Choice:
     """A choice with the values that a target may have in its witness; the one that is measured."""
-    if choice.in_witness:
-        return replace(choice, values=(*choice.values, *choice.in_witness))
     try:
-        difference = replay(case, profile) if choice.is_measured else None
+        is_tried = choice.is_measured or choice.in_witness
+        difference = replay(case, profile) if is_tried else None
     except RunsAway:
         return choice
     if difference is None:
         return choice
+    if choice.in_witness:  # all of them let a device send less
+        is_less = len(difference.got) < len(difference.expected)
+        return replace(choice, values=(*choice.values, *choice.in_witness)) if is_less else choice
     is_of_time = difference.kind is Kind.TIME
     sides = (difference.expected, difference.got) if is_of_time else difference.times
     due, sent = (next(iter(each), 0) for each in sides)
