@@ -68,7 +68,7 @@ from ibwire.cm.states import (
 )
 from ibwire.cm.timers import Timers
 from ibwire.rc.attributes import AddressVector
-from ibwire.rc.profile import SPEC, MRAAtOnce, MRAForDuplicate, Profile, UnknownRefused
+from ibwire.rc.profile import SPEC, MRAFor, Profile, UnknownRefused
 from ibwire_layers import cm
 
 
@@ -116,10 +116,11 @@ class ConnectionManager:
         self._ids = ids
         self._refused = _REFUSED[profile.refuses_unknown]
         self._refuses_mra = profile.refuses_unknown_mra
-        self._refused_in_timewait = _STALE_INPUTS[profile.refuses_in_timewait]
-        self._acknowledged_duplicates = _DUPLICATES[profile.mra_for_duplicate]
+        refused = _REFUSED[profile.refuses_in_timewait]
+        self._refused_in_timewait = [_ANSWERING[each] for each in refused]
+        self._acknowledged_duplicates = _DRAWING_MRA[profile.mra_for_duplicate]
         self._repeats_rep_after_mra = profile.repeats_rep_after_mra
-        self._acknowledged = _ACKNOWLEDGED[profile.mra_at_once]
+        self._acknowledged = _DRAWING_MRA[profile.mra_at_once]
         self._rejects_expired_request = profile.rejects_expired_request
         self._keeps_refusal = profile.keeps_refusal
         self._messages: deque[tuple[bytes, AddressVector]] = deque()
@@ -504,9 +505,9 @@ class ConnectionManager:
         if move.send is not None and not self._is_silent(connection, move.send):
             self._send(connection, move.send, received, outgoing)
         before, connection.state = connection.state, move.state
-        if move.state is State.ANSWERED and what is Input.REJECT and not self._keeps_refusal:
-            is_request = isinstance(connection.request, cm.REQ)
-            connection.state = State.IDLE if is_request else State.ANSWERED
+        is_refusal = move.state is State.ANSWERED and what is Input.REJECT
+        if is_refusal and isinstance(connection.request, cm.REQ) and not self._keeps_refusal:
+            connection.state = State.IDLE
         if before is not move.state:
             self._enter(connection, before)
         # Not for a repeated message, with which a peer could keep the connection forever.
@@ -519,7 +520,7 @@ class ConnectionManager:
     def _ignores(self, connection: Connection, what: Input) -> bool:
         """Whether a message draws nothing that draws an MRA, or a REJ, from other managers."""
         if connection.state is State.TIMEWAIT:
-            return what in _ANSWERING and what not in self._refused_in_timewait
+            return what in _ANSWERING.values() and what not in self._refused_in_timewait
         is_duplicate = (connection.state, what) in _UNDECIDED_DUPLICATES
         return is_duplicate and what not in self._acknowledged_duplicates
 
@@ -642,24 +643,12 @@ _REFUSED: dict[UnknownRefused, tuple[type, ...]] = {
     UnknownRefused.RTU: (cm.RTU,),
     UnknownRefused.BOTH: (cm.REP, cm.RTU),
 }
-_ACKNOWLEDGED: dict[MRAAtOnce, tuple[Input, ...]] = {
-    MRAAtOnce.NONE: (),
-    MRAAtOnce.REQ: (Input.REQ,),
-    MRAAtOnce.REP: (Input.REP,),
-    MRAAtOnce.BOTH: (Input.REQ, Input.REP),
-}
-_STALE_INPUTS: dict[UnknownRefused, tuple[Input, ...]] = {
-    UnknownRefused.NONE: (),
-    UnknownRefused.REP: (Input.REP,),
-    UnknownRefused.RTU: (Input.RTU,),
-    UnknownRefused.BOTH: (Input.REP, Input.RTU),
-}
-_ANSWERING = (Input.REP, Input.RTU)
-_DUPLICATES: dict[MRAForDuplicate, tuple[Input, ...]] = {
-    MRAForDuplicate.NONE: (),
-    MRAForDuplicate.REQ: (Input.REQ,),
-    MRAForDuplicate.REP: (Input.REP,),
-    MRAForDuplicate.BOTH: (Input.REQ, Input.REP),
+_ANSWERING: dict[type, Input] = {cm.REP: Input.REP, cm.RTU: Input.RTU}
+_DRAWING_MRA: dict[MRAFor, tuple[Input, ...]] = {
+    MRAFor.NONE: (),
+    MRAFor.REQ: (Input.REQ,),
+    MRAFor.REP: (Input.REP,),
+    MRAFor.BOTH: (Input.REQ, Input.REP),
 }
 _UNDECIDED_DUPLICATES = ((State.REQ_RCVD, Input.REQ), (State.REP_RCVD, Input.REP))
 """The first duplicates before the application decides."""

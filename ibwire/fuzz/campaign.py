@@ -15,9 +15,7 @@ from ibwire.fuzz.guidance import Guided
 from ibwire.fuzz.judge.choices import Choice
 from ibwire.fuzz.judge.comparison import Difference
 from ibwire.fuzz.judge.exclusions import WitnessExcluded
-from ibwire.fuzz.judge.findings import (
-    Finding,
-)
+from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.judge.profiles import (
     UNCHECKED,
     choices_of,
@@ -26,11 +24,7 @@ from ibwire.fuzz.judge.profiles import (
     unchecked_in,
     without_checking,
 )
-from ibwire.fuzz.judge.witness import (
-    WITNESS,
-    Trials,
-    fingerprint,
-)
+from ibwire.fuzz.judge.witness import WITNESS, Trials, fingerprint
 from ibwire.fuzz.report import HISTORY, Postponed, Report, RunState, Search
 from ibwire.fuzz.stepper import Maker
 from ibwire.fuzz.targets.testbed import Confirmed, Testbed

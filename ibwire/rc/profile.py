@@ -55,17 +55,8 @@ class UnknownRefused(Enum):
     BOTH = "REP and RTU"
 
 
-class MRAForDuplicate(Enum):
-    """The messages that draw an MRA when they are repeated before the application decides."""
-
-    NONE = "none"
-    REQ = "REQ"
-    REP = "REP"
-    BOTH = "REQ and REP"
-
-
-class MRAAtOnce(Enum):
-    """The messages for which a connection manager sends an MRA as soon as they arrive."""
+class MRAFor(Enum):
+    """The messages for which a connection manager sends an MRA."""
 
     NONE = "none"
     REQ = "REQ"
@@ -148,11 +139,13 @@ class Profile:
     refuses_in_timewait: UnknownRefused = UnknownRefused.BOTH
     """The messages that draw REJ 10 (stale connection) in TIMEWAIT (docs/reference/cm.md#teardown;
     Linux is silent)."""
-    mra_for_duplicate: MRAForDuplicate = MRAForDuplicate.BOTH
+    mra_for_duplicate: MRAFor = MRAFor.BOTH
+    """The messages that draw an MRA when they are repeated before the application decides
+    (docs/reference/cm.md#handshake)."""
     repeats_rep_after_mra: bool = False
     """Whether a duplicate REQ draws the REP again after an MRA of the REP (docs/reference/cm.md
     #resending)."""
-    mra_at_once: MRAAtOnce = MRAAtOnce.NONE
+    mra_at_once: MRAFor = MRAFor.NONE
     """The messages that draw an MRA before the application decides, not only when they are
     repeated, as by the RDMA-CM of Linux (docs/reference/cm.md#handshake)."""
     rejects_expired_request: bool = True

@@ -173,8 +173,10 @@ _PSN_COUNT = f"IBA 9.7.2; {_TRANSPORT}psn-count"
 PARTIAL = f"IBA 9.7.5.1.2; {_TRANSPORT}ack-coalescing"
 _WRITE_LENGTH = f"C9-93; {_TRANSPORT}write-length"
 _LIMITED = f"IBA 9.7.7.2.5; {_TRANSPORT}limited-message"
+
 _BYTES = ("memory", "data")
 """What was stored is wrong in memory, or in a packet that is sent then."""
+
 _OF_NAK = {
     "RNR NAK": f"IBA 9.7.5.2.8; {_TRANSPORT}receive-missing",
     "NAK PSN": f"IBA 9.7.5.1.3; {_TRANSPORT}psn-ahead",
@@ -182,8 +184,10 @@ _OF_NAK = {
     "NAK REMOTE_OPERATIONAL": f"IBA 9.9.3 class A; {_TRANSPORT}receive-fault",
 }
 """What a NAK says, which may be false; an invalid request may be one for many reasons."""
+
 RESPONSES = f"IBA 9.7.6; {_TRANSPORT}responses"
 ATOMICS = f"IBA 9.4.5; {_TRANSPORT}atomics"
+
 _RULES_OF_RIGHT = {
     f"IBA 9.7.5; {_TRANSPORT}ack-due": ACK_DUE,
     f"IBA 9.7.5; {_TRANSPORT}write-length": ACK_DUE,
@@ -193,10 +197,12 @@ _RULES_OF_RIGHT = {
     f"IBA A19; {_TRANSPORT}atomic-write": f"IBA A19; {_TRANSPORT}atomic-write",
 }
 """For what a right request is about, the rule that says how it is answered."""
+
 _STORED: dict[Operation | None, str] = {
     Operation.WRITE: f"IBA 9.3; {_TRANSPORT}reth",
     Operation.SEND: f"IBA 9.7.5.2; {_TRANSPORT}partial-data",
 }
 """The rule that says where the bytes of a request go."""
+
 _MIGRATION = f"IBA 17.2.8, 9.7.6.1.3; {_TRANSPORT}migration, {_TRANSPORT}retry-count"
 """A path changes too early or too late, or retries are counted wrongly."""

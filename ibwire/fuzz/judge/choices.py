@@ -19,8 +19,7 @@ from ibwire.rc.profile import (
     DuplicateAck,
     DuplicateAckPSN,
     ExcessReads,
-    MRAAtOnce,
-    MRAForDuplicate,
+    MRAFor,
     Profile,
     ReadReplay,
     SenderGID,
@@ -234,7 +233,7 @@ CHOICES: Sequence[Choice] = (
     ),
     Choice(
         "mra_for_duplicate",
-        tuple(MRAForDuplicate),
+        tuple(MRAFor),
         True,
         "whether a duplicate REQ or REP draws an MRA before the application decides",
         "IBA 12.9; docs/reference/cm.md#handshake",
@@ -250,7 +249,7 @@ CHOICES: Sequence[Choice] = (
     ),
     Choice(
         "mra_at_once",
-        tuple(MRAAtOnce),
+        tuple(MRAFor),
         True,
         "whether a REQ or REP draws an MRA at once",
         "IBA 12.9; docs/reference/cm.md#handshake",

@@ -26,7 +26,9 @@ def keys_of_condition(last: Step, scene: Scene, effect: Effect, rule: str) -> Ca
     """
     step, own, wider = scene.step, list[str](), list[str]()
     if rule == RETRY_COUNT:
-        wider += [group_of("retry_cnt"), *[RNR_AS_RETRIES] * scene.has_rnr_nak]
+        wider.append(group_of("retry_cnt"))
+        if scene.has_rnr_nak:
+            wider.append(RNR_AS_RETRIES)
     if isinstance(step, Wait) and scene.has_rnr_nak and effect.group in _WITHOUT_RETRIES:
         wider.append(EARLY_AFTER_RNR)  # it has no retries left
     if without_rights(scene, effect) or (rule == RIGHTS and effect.group != "another NAK"):

@@ -22,7 +22,7 @@ from ibwire.cm.messages import Message, Received, duration
 from ibwire.cm.node import ManagedDevice
 from ibwire.cm.states import EventKind, State
 from ibwire.drill.targets.manager import message_in
-from ibwire.fuzz.case import Command, Connect, Mad, Packet, Pause, RunsAway, Step, Wait
+from ibwire.fuzz.case import ATTRIBUTE, Command, Connect, Mad, Packet, Pause, RunsAway, Step, Wait
 from ibwire.fuzz.judge.comparison import Device, Difference, ExactComparison, Kind, TimedFrames
 from ibwire.fuzz.targets.emulated_device import Completion, Emulation
 from ibwire.fuzz.targets.emulated_manager import EVENT, management_of
@@ -191,7 +191,7 @@ class ExactManagerComparison(ExactComparison):
     def _frame(self, step: Packet | Pause) -> Frame:
         frame = super()._frame(step)
         self._received.append(frame)
-        attribute = step.fields.get(_ATTRIBUTE) if isinstance(step, Mad) else None
+        attribute = step.fields.get(ATTRIBUTE) if isinstance(step, Mad) else None
         self._is_of_other = attribute == cm.CMAttribute.REQ
         is_of_version = isinstance(step, Mad) and step.fields.keys() == {_CLASS_VERSION}
         self._is_of_other_version = is_of_version and getattr(step, "message", "") == "REQ"
@@ -377,4 +377,4 @@ _OF_FRAMES = (Kind.ANSWER, Kind.TIME)
 _CONNECTION = itemgetter(2)
 """The ID of the connection that an event is about."""
 
-_ATTRIBUTE, _CLASS_VERSION = "mad.attribute_id", "mad.class_version"
+_CLASS_VERSION = "mad.class_version"
