@@ -6,9 +6,11 @@ import pytest
 
 from fuzz.test_true_names import named
 from ibwire.fuzz.case import Connection, Packet, Post, Receive, Step, Wait
+from ibwire.fuzz.judge.comparison import Difference, Kind
+from ibwire.fuzz.judge.effects import effect_of
 from ibwire.fuzz.judge.naming import Name
 from ibwire.rc.memory import Access
-from ibwire.rc.work import WROpcode
+from ibwire.rc.work import WCStatus, WROpcode
 from ibwire_layers.opcodes import OpCode
 from mutants.table import Patch
 
@@ -21,6 +23,8 @@ ATOMIC_WRITE = Packet(int(OpCode.RC_ATOMIC_WRITE), length=8)
 UC_WRITE = Packet(int(OpCode.UC_RDMA_WRITE_ONLY), length=8)
 UC_WRITE_IMM = Packet(int(OpCode.UC_RDMA_WRITE_ONLY_WITH_IMMEDIATE))
 OF_WINDOW = {"reth.va": ("mw.va", 0), "reth.rkey": ("mw.rkey", 0), "reth.dma_len": 4}
+ADD_UNALIGNED = Packet(int(OpCode.RC_FETCH_ADD), fields={"atomiceth.va": ("end", -4)})
+FLUSHED = int(WCStatus.WR_FLUSH_ERR)
 FEWER = int(Connection().access & ~Access.REMOTE_ATOMIC)
 
 ALWAYS_ESTABLISHED = Patch(
@@ -98,7 +102,11 @@ UD_ASKS = Patch(
     "packet.ack_req = 1",
 )
 
-
+FLUSHES_THE_LAST_FIRST = Patch(
+    "rc/receive.py",
+    "self.current = self.waiting.popleft()\n            self._complete",
+    "self.current = self.waiting.pop()\n            self._complete",
+)
 ASKS_FOR_NO_SLOT = Patch(
     "rc/requester.py",
     "if plan.is_answered and sends.reads >= self.qp.attr.max_rd_atomic:",
@@ -382,6 +390,19 @@ def test_a_write_that_leaves_nothing_for_its_last_has_no_more_than_its_reth_says
     name = named(NOTHING_FOR_THE_LAST, Packet(int(OpCode.RC_RDMA_WRITE_FIRST), length=256))
 
     assert "(a WRITE FIRST that leaves nothing for a LAST)" in name.text
+
+
+def test_a_flushed_request_in_place_of_another_is_named() -> None:
+    """Two flushed completions have no flags to compare."""
+    difference = Difference(0, Kind.COMPLETION, [(1, 0, FLUSHED)], [(1, 3, FLUSHED)])
+
+    assert effect_of(difference).text == "completion with another wr_id"
+
+
+def test_requests_that_are_flushed_in_another_order_are_named() -> None:
+    name = named(FLUSHES_THE_LAST_FIRST, ADD_UNALIGNED)
+
+    assert name.text.endswith(": requests are flushed in another order")
 
 
 def test_no_path_mtu_explains_packets_that_differ_in_it() -> None:

@@ -435,7 +435,7 @@ def _other_completion(expected: object, got: object, unchecked: Sequence[str]) -
         text = f"completion {_status(got)} instead of {_status(expected)}"
         rule = next((each for each in map(_due, (expected, got)) if each != STATUS), STATUS)
         return Effect(text, "status", rule)
-    lacking = [name for name, flag in _MARKING if (expected[FLAGS] & ~got[FLAGS]) & flag]
+    lacking = [name for name, flag in _MARKING if (_flags(expected) & ~_flags(got)) & flag]
     if lacking and set(fields) <= {"flags", "imm_data"}:  # the number has no meaning without it
         text = f"completion without the flag {' and '.join(lacking)}"
         return Effect(text, " ".join(fields), COMPLETION_FIELDS)
@@ -444,11 +444,16 @@ def _other_completion(expected: object, got: object, unchecked: Sequence[str]) -
     rule = COMPLETION_FIELDS
     if fields == ["solicited"]:
         rule = f"IBA 9.2.3; {_TRANSPORT}solicited-event"
-    if fields == ["imm_data"] and expected[FLAGS] & _WITH_IMM:
+    if fields == ["imm_data"] and _flags(expected) & _WITH_IMM:
         # Where the same number becomes the same other one, the cause is the same.
         group = f"immediate data 0x{expected[_IMM]:08x} as 0x{got[_IMM]:08x}"
         return Effect(text, group, OF_FIELD["immdt.imm_data"], is_of_any=True)
     return Effect(text, " ".join(fields), rule)
+
+
+def _flags(completion: tuple[int, ...]) -> int:
+    """Its flags; 0 where they are not valid, as after an error."""
+    return completion[FLAGS] if len(completion) > FLAGS else 0
 
 
 def _due(completion: object) -> str:
