@@ -651,9 +651,9 @@ class Responder:
         resources = self.resources
         resources.append(resource)
         if len(resources) > max(self.qp.attr.max_dest_rd_atomic, 1):
-            oldest = resources.pop(0)
+            oldest = self._habits.forget_oldest(resources)
             # The peer has sent one more request, so it has the response to this one.
-            if oldest.answered:
+            if oldest is not None and oldest.answered:
                 self.replies = deque(r for r in self.replies if r.resource is not oldest)
 
     def _handle_duplicate(self, packet: TransportPacket) -> None:

@@ -230,6 +230,17 @@ def test_row_6_one_more_read_than_max_dest_rd_atomic_is_refused(profile: Profile
     assert lone.qp.state is QPState.ERR
 
 
+def test_row_6_an_atomic_write_behind_an_unanswered_read_makes_no_room() -> None:
+    lone = Peer(mtu=256, max_dest_rd_atomic=1)
+    read = lone.packet(OpCode.RC_RDMA_READ_REQUEST, EPSN, dma_len=4)
+    write = lone.packet(OpCode.RC_ATOMIC_WRITE, EPSN + 1, b"12345678")
+    another = lone.packet(OpCode.RC_RDMA_READ_REQUEST, EPSN + 2, dma_len=4)
+    for packet in (read, write, another):
+        lone.device.receive(packet.build(), 0)
+
+    assert summaries(lone.transmit())[-1] == "ACKNOWLEDGE 102 0x61"
+
+
 def test_row_6_rxe_takes_the_oldest_slot() -> None:
     lone = Peer(mtu=256, profile=RXE, max_dest_rd_atomic=2)
     for n in range(3):

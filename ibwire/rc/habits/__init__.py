@@ -141,6 +141,8 @@ class ResponderHabits:
     """Inserts the response to a duplicate into the waiting responses."""
     has_slot: Callable[[Iterable[Resource], int], bool]
     """Whether one more READ or atomic is executed; the number is `max_dest_rd_atomic`."""
+    forget_oldest: Callable[[list[Resource]], Resource | None]
+    """Takes one of the kept requests out, where a new one has come."""
     find_result: Callable[[Iterable[Resource], TransportPacket], Resource | None]
     """The kept result for a duplicate atomic, FLUSH or ATOMIC WRITE."""
     accepts_replay: Callable[[Resource, int, int], bool]
@@ -260,6 +262,9 @@ def _of_responder(profile: Profile) -> ResponderHabits:
         ),
         queue_replay=rxe.queue_replay if profile.answers_in_turn else spec.queue_replay,
         has_slot=rxe.has_slot if profile.excess_reads is ExcessReads.RECYCLE else spec.has_slot,
+        forget_oldest=(
+            rxe.forget_oldest if profile.excess_reads is ExcessReads.RECYCLE else spec.forget_oldest
+        ),
         find_result=rxe.find_result if profile.replays_by_psn else spec.find_result,
         accepts_replay=_ACCEPTS_REPLAY[profile.read_replay],
         may_replay_read=(

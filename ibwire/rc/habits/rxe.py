@@ -218,6 +218,11 @@ def has_slot(resources: Iterable[Resource], limit: int) -> bool:
     return limit > 0
 
 
+def forget_oldest(resources: list[Resource]) -> Resource | None:
+    """The oldest slot is taken, answered or not."""
+    return resources.pop(0)
+
+
 def find_result(resources: Iterable[Resource], packet: TransportPacket) -> Resource | None:
     """A duplicate atomic is answered with the record for its PSN (`struct resp_res`).
 

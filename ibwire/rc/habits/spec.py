@@ -221,6 +221,15 @@ def has_slot(resources: Iterable[Resource], limit: int) -> bool:
     return sum(operation not in ANNEX_A19 for operation in unanswered) < limit
 
 
+def forget_oldest(resources: list[Resource]) -> Resource | None:
+    """The oldest request whose response was sent makes room for a new one.
+
+    One that is unanswered takes its place until then (IBA 9.7.5.2.3), whatever comes behind it.
+    """
+    place = next((place for place, each in enumerate(resources) if each.answered), None)
+    return None if place is None else resources.pop(place)
+
+
 def find_result(resources: Iterable[Resource], packet: TransportPacket) -> Resource | None:
     """A duplicate atomic is answered with the result kept for it."""
     for resource in resources:
