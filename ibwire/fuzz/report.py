@@ -187,6 +187,8 @@ class Search:
     """What a shorter case has to show beside the same difference."""
     is_enough: Callable[[Case], bool] = never
     """Whether a case need not be made shorter."""
+    is_thorough: bool = False
+    """Whether it goes on to the end although other differences wait."""
 
     def shorter(self, shorten: Callable[[Case, Shows], Case], case: Case, shows: Shows) -> Case:
         """The case that `shorten` makes, or the shortest one so far when it is interrupted."""

@@ -80,6 +80,10 @@ class Judge:
         shortest, name, difference = self._named(shortest, difference, confirmed.bucket)
         if self._is_counted(name, confirmed):
             return None
+        if (shorter := self._thoroughly(shortest, difference)) != shortest:
+            shortest, name, difference = self._named(shorter, difference, confirmed.bucket)
+            if self._is_counted(name, confirmed):
+                return None
         allowed = self._allowing(shortest)
         if allowed is not None:
             if shortest == case or self._allowing(case) is not None:
@@ -140,21 +144,32 @@ class Judge:
         """The shortest case; where time is short, one with the name of a finding will do."""
         search, testbed, report = self.state.search, self._testbed, self.report
         case = confirmed.case
-
-        def has_name(shorter: Case) -> bool:
-            found = self.replay(shorter)
-            return found is not None and bool(
-                testbed.finding_of(self.state, shorter, found, needs_connection=True)
-            )
-
         if report.groups and (confirmed.is_postponed or testbed.explains_too_much(report)):
             if testbed.finding_of(self.state, case, difference, needs_connection=False):
                 return case
-            search.is_enough = has_name
+            search.is_enough = self._has_name
         try:
             return self.shortest(case, difference, self.state.profile)
         finally:
             search.is_enough = never
+
+    def _has_name(self, case: Case) -> bool:
+        """Whether a case, which needs its connection, has the name of a finding."""
+        found = self.replay(case)
+        return found is not None and bool(
+            self._testbed.finding_of(self.state, case, found, needs_connection=True)
+        )
+
+    def _thoroughly(self, case: Case, difference: Difference) -> Case:
+        """The shortest case of what will be a new finding: there was perhaps no time for it."""
+        search = self.state.search
+        if not self._is_minimised:
+            return case
+        search.is_thorough, search.is_enough = True, self._has_name
+        try:
+            return self.shortest(case, difference, self.state.profile)
+        finally:
+            search.is_thorough, search.is_enough = False, never
 
     def _named(
         self, case: Case, difference: Difference, bucket: str

@@ -278,7 +278,7 @@ class EmulatorTestbed(Testbed):
     ) -> Case:
         search, shows = state.search, self._showing(difference, profile)
         shorten = partial(minimise, is_over=search.is_over, is_enough=search.is_enough)
-        is_hurried = self._others_wait(state.report)
+        is_hurried = self._others_wait(state.report) and not search.is_thorough
         if is_hurried:
             shorten = partial(shorten, trials=HURRIED_TRIALS)
         is_of_one = not any(isinstance(step, Connect) for step in case.steps)
