@@ -189,6 +189,8 @@ class Search:
     """Whether a case need not be made shorter."""
     is_thorough: bool = False
     """Whether it goes on to the end although other differences wait."""
+    was_hurried: bool = False
+    """Whether the last one ended early because other differences wait."""
 
     def shorter(self, shorten: Callable[[Case, Shows], Case], case: Case, shows: Shows) -> Case:
         """The case that `shorten` makes, or the shortest one so far when it is interrupted."""

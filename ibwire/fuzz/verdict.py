@@ -161,9 +161,9 @@ class Judge:
         )
 
     def _thoroughly(self, case: Case, difference: Difference) -> Case:
-        """The shortest case of what will be a new finding: there was perhaps no time for it."""
+        """The shortest case of what will be a new finding, if there was no time for it before."""
         search = self.state.search
-        if not self._is_minimised:
+        if not (search.was_hurried and self._is_minimised):
             return case
         search.is_thorough, search.is_enough = True, self._has_name
         try:

@@ -13,7 +13,7 @@ from typing import Any
 from ibwire.fuzz.case import Case, Connection, Post
 from ibwire.fuzz.judge.comparison import Difference
 from ibwire.fuzz.judge.effects import RETRY_COUNT, RNR_RETRY
-from ibwire.fuzz.judge.variants import LONGEST, Trials, received
+from ibwire.fuzz.judge.variants import LONGEST, Trials, Variant
 from ibwire.rc.plan import ANNEX_A19, PLANS
 from ibwire.rc.work import WROpcode
 
@@ -30,15 +30,17 @@ def other_attribute(trials: Trials, *, is_of_length: bool) -> tuple[str, int | N
         for each in _others(case)
         if _may_explain(each, case, trials.difference) and (is_of_length or each[0] != "mtu")
     ]
-    variants = [(replace(case, connection=_with(case, *each)), received) for each in tried]
+    variants = [
+        Variant(connection=_with(case, *each), is_tested=each[0] not in RETRIES) for each in tried
+    ]
     found = trials.first_that_shows(variants)
     if found is None:
         return None
     name, value = tried[found]
     if name not in _LIMITS or value < getattr(case.connection, name):
         return name, value
-    unlimited = replace(case, connection=_with(case, name, _NO_LIMIT))
-    is_any = trials.first_that_shows([(unlimited, received)]) is not None
+    unlimited = Variant(connection=_with(case, name, _NO_LIMIT))
+    is_any = trials.first_that_shows([unlimited]) is not None
     return name, None if is_any else value
 
 

@@ -6,9 +6,11 @@ this bit, too, drops right packets: whatever comes of that has one cause.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ibwire.base.node import Frame
-from ibwire.fuzz.case import Case, Packet
-from ibwire.fuzz.judge.variants import Trials
+from ibwire.fuzz.case import Case, Packet, Step
+from ibwire.fuzz.judge.variants import Deliver, Trials, Variant
 from ibwire.fuzz.targets.emulated_device import PKEYS, Emulation
 from ibwire_layers.errors import DecodeError
 from ibwire_layers.packet import Packet as WholePacket
@@ -21,7 +23,7 @@ def drops_other_members(trials: Trials) -> bool:
     """Whether it drops packets whose P_Key is right, but has another highest bit than its own."""
     if not _may_be_tried(trials.case):
         return False
-    return trials.first_that_shows([(trials.case, _of_equal_members)]) is not None
+    return trials.first_that_shows([Variant(_dropping)]) is not None
 
 
 def _may_be_tried(case: Case) -> bool:
@@ -29,6 +31,10 @@ def _may_be_tried(case: Case) -> bool:
     packets = [each for each in case.steps if isinstance(each, Packet)]
     is_limited = not PKEYS[case.connection.pkey_index] & _FULL
     return bool(packets) and (is_limited or any("bth.pkey" in each.fields for each in packets))
+
+
+def _dropping(steps: Sequence[Step]) -> Deliver:
+    return _of_equal_members
 
 
 def _of_equal_members(reference: Emulation, number: int, frame: Frame) -> None:

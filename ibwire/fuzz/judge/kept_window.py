@@ -7,10 +7,11 @@ has one cause, whatever the packet at which it shows.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from ibwire.base.node import Frame
 from ibwire.fuzz.case import Case, Packet, Step
-from ibwire.fuzz.judge.variants import Deliver, Trials
+from ibwire.fuzz.judge.variants import Deliver, Trials, Variant
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.rc.memory import MWBindInfo
 from ibwire_layers.headers import IETH
@@ -25,7 +26,7 @@ def kept_at(trials: Trials) -> Position | None:
     """
     if not _may_be_tried(trials.case):
         return None
-    variants = [(trials.case, _keeping(position, trials.steps)) for position in _POSITIONS]
+    variants = [Variant(partial(_keeping, position)) for position in _POSITIONS]
     found = trials.first_that_shows(variants)
     return None if found is None else _POSITIONS[found]
 

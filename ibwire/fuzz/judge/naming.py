@@ -125,7 +125,7 @@ from ibwire.fuzz.judge.setting import (
 )
 from ibwire.fuzz.judge.single_cause import partly_taken, single_cause
 from ibwire.fuzz.judge.subject import SGE_LIST, About
-from ibwire.fuzz.judge.variants import Trials
+from ibwire.fuzz.judge.variants import Replay, Trials
 from ibwire.fuzz.judge.wording import described, said_before, step_text
 from ibwire.fuzz.targets.emulated_device import (
     Emulation,
@@ -156,15 +156,21 @@ class Name:
         return self.group, *self.causes
 
 
-def name_of(case: Case, difference: Difference, profile: Profile) -> Name:
-    """The name of a difference in a step of a case. profile: of the reference."""
+def name_of(
+    case: Case, difference: Difference, profile: Profile, replay: Replay | None = None
+) -> Name:
+    """The name of a difference in a step of a case.
+
+    profile: of the reference. replay: carries other cases out on the device, which show whether a
+    cause is true; without it one that fits is taken.
+    """
     case = case.with_steps(case.steps[: difference.step + 1])
     last, (case, difference) = case.steps[difference.step], of_held(case, difference)
     reference = Emulation(case.connection, profile)
     scene = Scene(reference, case, difference, profile)
     if (earlier := scene.earlier_completion or scene.earlier_nak) is not None:
-        return name_of(without_last(case), earlier, profile)
-    trials = Trials(case, difference, profile)
+        return name_of(without_last(case), earlier, profile, replay)
+    trials = Trials(case, difference, profile, replay)
     name = _name_of(last, case, scene, trials)
     own = scene.about.rule
     if name.rule == ORDER and own in DUPLICATE_RULES:

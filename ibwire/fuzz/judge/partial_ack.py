@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from ibwire.base.node import Frame
 from ibwire.fuzz.case import Case, Packet, Post, Step
 from ibwire.fuzz.judge.request_names import headers
-from ibwire.fuzz.judge.variants import Deliver, Trials
+from ibwire.fuzz.judge.variants import Deliver, Trials, Variant
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.vocabulary.binding import emulated_binding
 from ibwire.rc.plan import PLANS
@@ -37,7 +37,7 @@ def taken_part(trials: Trials) -> tuple[int, str] | None:
         return None
     steps = trials.steps
     tried = [(text, part, place) for place in _responses(steps)[::-1] for text, part in _PARTS]
-    variants = [(trials.case, _taking(part, place, steps)) for _, part, place in tried]
+    variants = [Variant(_taking(part, place, steps), place=place) for _, part, place in tried]
     found = trials.first_that_shows(variants)
     return None if found is None else (tried[found][2], tried[found][0])
 
@@ -57,7 +57,9 @@ def _responses(steps: Sequence[Step]) -> list[int]:
     return [place for place, info in enumerate(forms) if info is not None and info.is_response]
 
 
-def _taking(part: _Part, place: int, steps: Sequence[Step]) -> Deliver:
+def _taking(
+    part: _Part, place: int, steps: Sequence[Step]
+) -> Callable[[Sequence[Step]], Deliver]:
     """In place of one response comes an ACK of a part of what that acknowledges, if it is less."""
     response = steps[place]
     assert isinstance(response, Packet)
@@ -66,7 +68,7 @@ def _taking(part: _Part, place: int, steps: Sequence[Step]) -> Deliver:
         ack = _partial(reference, response, part) if number == place else None
         reference.receive(frame if ack is None else ack)
 
-    return deliver
+    return lambda steps: deliver
 
 
 def _partial(reference: Emulation, response: Packet, part: _Part) -> Frame | None:

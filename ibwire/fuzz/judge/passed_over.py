@@ -6,11 +6,11 @@ taken: all of that has one cause.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ibwire.base.node import Frame
 from ibwire.fuzz.case import Case, Packet, Step
-from ibwire.fuzz.judge.variants import Deliver, Trials
+from ibwire.fuzz.judge.variants import Deliver, Trials, Variant
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire_layers.opcodes import INFO, Position
 from ibwire_layers.psn import MASK
@@ -23,7 +23,7 @@ def passed_over(trials: Trials) -> int | None:
     if not _may_be_tried(trials.case):
         return None
     places = _beginnings(trials.steps[:-1])[::-1]
-    found = trials.first_that_shows([(trials.case, _all_but(place)) for place in places])
+    found = trials.first_that_shows([Variant(_all_but(place), place=place) for place in places])
     return None if found is None else places[found]
 
 
@@ -39,7 +39,7 @@ def _beginnings(steps: Sequence[Step]) -> list[int]:
     ]
 
 
-def _all_but(place: int) -> Deliver:
+def _all_but(place: int) -> Callable[[Sequence[Step]], Deliver]:
     """Frames arrive as usual, but of one inside a message only the PSN counts."""
 
     def deliver(reference: Emulation, number: int, frame: Frame) -> None:
@@ -49,7 +49,7 @@ def _all_but(place: int) -> Deliver:
         else:
             reference.receive(frame)
 
-    return deliver
+    return lambda steps: deliver
 
 
 _BEGINS = (Position.FIRST, Position.ONLY)

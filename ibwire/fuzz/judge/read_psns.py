@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from ibwire.base.node import Frame
 from ibwire.fuzz.case import Case, Packet, Step
-from ibwire.fuzz.judge.variants import Deliver, Trials
+from ibwire.fuzz.judge.variants import Deliver, Trials, Variant
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire_layers.opcodes import INFO, Operation
 from ibwire_layers.psn import MASK
@@ -38,7 +39,7 @@ def miscounted_read(trials: Trials) -> str:
     """
     if not _may_be_tried(trials.case):
         return ""
-    variants = [(trials.case, _counting(count, trials.steps)) for count in _COUNTS]
+    variants = [Variant(partial(_counting, count)) for count in _COUNTS]
     found = trials.first_that_shows(variants)
     return "" if found is None else _COUNTS[found].what
 

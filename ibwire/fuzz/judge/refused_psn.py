@@ -6,13 +6,13 @@ device that goes on takes what comes again for a duplicate, and what follows for
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from ibwire.base.node import Frame
-from ibwire.fuzz.case import Packet, Receive
+from ibwire.fuzz.case import Packet, Receive, Step
 from ibwire.fuzz.judge.request_names import NOT_READY
 from ibwire.fuzz.judge.subject import About
-from ibwire.fuzz.judge.variants import Deliver, Trials
+from ibwire.fuzz.judge.variants import Deliver, Trials, Variant
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire_layers.psn import MASK
 
@@ -36,10 +36,10 @@ def counts_refused(trials: Trials, abouts: Sequence[About]) -> bool:
     if not places or not is_asked or not trials.case.connection.is_reliable:
         return False
     tried = [[places[-1]], places] if len(places) > 1 else [places]
-    return trials.first_that_shows([(trials.case, _counting(each)) for each in tried]) is not None
+    return trials.first_that_shows([Variant(_counting(each)) for each in tried]) is not None
 
 
-def _counting(places: Collection[int]) -> Deliver:
+def _counting(places: Collection[int]) -> Callable[[Sequence[Step]], Deliver]:
     """Frames arrive as usual, but some requests that are refused take their PSN."""
 
     def deliver(reference: Emulation, number: int, frame: Frame) -> None:
@@ -49,4 +49,4 @@ def _counting(places: Collection[int]) -> Deliver:
         if number in places and responder.epsn == before:
             responder.epsn = before + 1 & MASK
 
-    return deliver
+    return lambda steps: deliver

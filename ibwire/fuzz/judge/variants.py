@@ -1,17 +1,22 @@
 """A case carried out again by the reference with one thing changed, to find what explains a device.
 
-A variant is a case, perhaps with another connection, and how its frames arrive. One that makes the
-reference do exactly what the device did names the cause of a difference.
+A variant is another connection, or how frames arrive. One that makes the reference do exactly what
+the device did may be the cause of a difference. Whatever it foretells of other last steps must then
+come true on the device, too: else it is no cause, but fits by chance.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from ibwire.base.node import Frame
-from ibwire.fuzz.case import Case, Packet, Pause, RunsAway, Step, Wait
-from ibwire.fuzz.judge.comparison import Difference, Kind, apply, in_memory
-from ibwire.fuzz.judge.findings import are_same
+from ibwire.fuzz.case import Case, CaseError, Connection, Packet, Pause, RunsAway, Step, Wait
+from ibwire.fuzz.judge.comparison import Agrees, Difference, Kind, apply, in_memory
+from ibwire.fuzz.judge.findings import agreeing_but, are_same
+from ibwire.fuzz.judge.probes import probes_for
+from ibwire.fuzz.judge.profiles import unchecked_by
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.vocabulary.binding import Binding, emulated_binding
 from ibwire.rc.profile import Profile
@@ -30,23 +35,58 @@ Outcome = tuple[
 Deliver = Callable[[Emulation, int, Frame], None]
 """Lets the frame of a step arrive at a reference, or not, or otherwise."""
 
-Variant = tuple[Case, Deliver]
-"""The case, perhaps with another connection, and how its frames arrive."""
+Replay = Callable[[Case], Difference | None]
+"""How the device differs from the reference in a case, if it does."""
+
+
+def received(reference: Emulation, number: int, frame: Frame) -> None:
+    """Let a frame arrive as it is."""
+    reference.receive(frame)
+
+
+def _as_it_is(steps: Sequence[Step]) -> Deliver:
+    return received
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One thing that is changed where a case is carried out."""
+
+    deliver: Callable[[Sequence[Step]], Deliver] = _as_it_is
+    """How the frames of these steps arrive."""
+    connection: Connection | None = None
+    """On which; `None` for that of the case."""
+    place: int | None = None
+    """The number of the step that arrives otherwise, if it is only one."""
+    is_tested: bool = True
+    """Whether it must hold for other last steps, too."""
+
+    def of(self, case: Case) -> tuple[Case, Deliver]:
+        """A case, perhaps on another connection, and how its frames arrive."""
+        other = case if self.connection is None else replace(case, connection=self.connection)
+        return other, self.deliver(case.steps)
 
 
 class Trials:
-    """What a device does in the last step of a case, on which variants are tried."""
+    """What a device does in the last step of a case, on which variants are tried.
 
-    def __init__(self, case: Case, difference: Difference, profile: Profile) -> None:
+    profile: of the reference. replay: carries other cases out on the device; without it no variant
+    is tested further.
+    """
+
+    def __init__(
+        self, case: Case, difference: Difference, profile: Profile, replay: Replay | None = None
+    ) -> None:
         self.case, self.difference = case, difference
         self.steps = case.steps[: difference.step + 1]
-        self._begin = sum(each.time for each in self.steps[:-1] if isinstance(each, Wait))
-        """When the last step begins on a new reference."""
-        self._profile = profile
-        self._whole: list[tuple[Frame | None, Outcome]] | None = None
-        """What the reference does in which nothing is changed."""
-        self.cost = 0
+        self._profile, self._replay = profile, replay
+        self._shown = _Shown(case.with_steps(self.steps), difference, profile)
+        self._cost = 0
+
+    @property
+    def cost(self) -> int:
         """What all references have cost so far, in steps that take as long."""
+        return self._cost + self._shown.cost
 
     def first_that_shows(self, variants: Sequence[Variant]) -> int | None:
         """The number of the first variant in which the reference does what the device does in the
@@ -56,57 +96,128 @@ class Trials:
         is_long = len(self.steps) > LONGEST
         if not variants or is_long or self.difference.kind in _NOT_TRIED:
             return None
-        try:
-            if self._whole is None:
-                self.cost += NEW_REFERENCE + len(self.steps)
-                self._whole = list(_outcomes(self.case, self.steps, self._profile))
-        except RunsAway:
-            return None
-        whole = self._whole
-        found = (at for at, each in enumerate(variants) if self._is_shown(each, whole))
-        return next(found, None)
+        for number, variant in enumerate(variants):
+            if self._shown.is_by(variant) and not self._is_refuted(variant):
+                return number
+        return None
 
-    def _is_shown(self, variant: Variant, whole: Sequence[tuple[Frame | None, Outcome]]) -> bool:
-        case, deliver = variant
+    def _is_refuted(self, variant: Variant) -> bool:
+        """Whether the device does not do what a variant foretells of another last step."""
+        last = len(self.steps) - 1
+        if self._replay is None or not variant.is_tested or variant.place == last:
+            return False
+        for probe in probes_for(self.case.connection, self.steps):
+            case = self.case.with_steps([*self.steps[:-1], probe])
+            shown = _Shown(case, None, self._profile)
+            foretells = shown.foretells(variant)
+            self._cost += shown.cost
+            if foretells and self._contradicts(case, variant):
+                return True
+        return False
+
+    def _contradicts(self, case: Case, variant: Variant) -> bool:
+        """Whether the device does something else in a case, of which the variant foretells more
+        than the reference does.
+        """
+        assert self._replay is not None
+        try:
+            difference = self._replay(case)
+        except (CaseError, RunsAway):
+            return False
+        if difference is None:
+            return True
+        if difference.step < len(case.steps) - 1 or difference.kind in _NOT_TRIED:
+            return False
+        shown = _Shown(case, difference, self._profile)
+        contradicts = not shown.is_by(variant)
+        self._cost += shown.cost
+        return contradicts
+
+
+class _Shown:
+    """What a reference does in a case, with and without a variant.
+
+    difference: of the device in the last step, if it is known.
+    """
+
+    def __init__(self, case: Case, difference: Difference | None, profile: Profile) -> None:
+        self._case, self._difference, self._profile = case, difference, profile
+        self._begin = sum(each.time for each in case.steps[:-1] if isinstance(each, Wait))
+        """When the last step begins on a new reference."""
+        unchecked = unchecked_by(profile)
+        self._agrees = agreeing_but(unchecked) if unchecked else None
+        self._whole: list[tuple[Frame | None, Outcome]] | None = None
+        """What the reference does in which nothing is changed; empty if it runs away."""
+        self.cost = 0
+
+    def foretells(self, variant: Variant) -> bool:
+        """Whether a variant makes the reference do something else in the last step alone."""
+        outcome = self._last_outcome(variant)
+        return outcome is not None and outcome != self._right()[-1][1]
+
+    def is_by(self, variant: Variant) -> bool:
+        """Whether a variant makes the reference do what the device does."""
+        difference = self._difference
+        outcome = self._last_outcome(variant)
+        if outcome is None or difference is None:
+            return False
+        right = self._right()[-1][1]
+        is_same = _shows(outcome, right, difference, self._agrees)
+        return self._is_in_time(outcome, difference) and is_same
+
+    def _right(self) -> list[tuple[Frame | None, Outcome]]:
+        if self._whole is None:
+            self.cost += NEW_REFERENCE + len(self._case.steps)
+            try:
+                self._whole = list(_outcomes(self._case, self._profile))
+            except RunsAway:
+                self._whole = []
+        return self._whole
+
+    def _last_outcome(self, variant: Variant) -> Outcome | None:
+        """That of the last step; `None` if a variant changes what comes before, or runs away."""
+        whole = self._right()
+        if not whole:
+            return None
         frames = [frame for frame, _ in whole]
-        *before, (_, last) = whole
+        case, deliver = variant.of(self._case)
         self.cost += NEW_REFERENCE
         try:
-            outcomes = _outcomes(case, self.steps, self._profile, deliver, frames)
-            for _, right in before:
+            outcomes = _outcomes(case, self._profile, deliver, frames)
+            for _, right in whole[:-1]:
                 self.cost += 1
                 if next(outcomes)[1] != right:
-                    return False
+                    return None
             self.cost += 1
-            outcome = next(outcomes)[1]
-            return self._is_in_time(outcome) and _shows(outcome, last, self.difference)
+            return next(outcomes)[1]
         except RunsAway:
-            return False
+            return None
 
-    def _is_in_time(self, outcome: Outcome) -> bool:
+    def _is_in_time(self, outcome: Outcome, difference: Difference) -> bool:
         """Whether what is sent in a wait comes about when the device sends it, if that is known.
 
         A timer of the device may expire between T and 4 T (C9-141).
         """
-        (_, seen), times = self.difference.times, outcome[0]
-        if self.difference.kind is not Kind.ANSWER or len(seen) != len(times):
+        (_, seen), times = difference.times, outcome[0]
+        if difference.kind is not Kind.ANSWER or len(seen) != len(times):
             return True
         due = [each - self._begin for each in times if isinstance(each, int)]
         pairs = zip(due, seen, strict=True)
         return all(one <= 4 * other and other <= 4 * one for one, other in pairs)
 
 
-def received(reference: Emulation, number: int, frame: Frame) -> None:
-    """Let a frame arrive as it is."""
-    reference.receive(frame)
-
-
-def _shows(outcome: Outcome, right: Outcome, difference: Difference) -> bool:
+def _shows(
+    outcome: Outcome, right: Outcome, difference: Difference, agrees: Agrees | None
+) -> bool:
     """Whether the last step of a reference has the outcome that it has for the device.
 
-    right: that of the reference in which nothing is changed.
+    right: that of the reference in which nothing is changed. agrees: whether frames do that differ,
+    but for fields that are not compared.
     """
     times, frames, completions, events, memory = outcome
+    if agrees is not None:
+        frames = _with_usual(frames, right[1], agrees)
+        completions = _with_usual(completions, right[2], agrees)
     got = list(difference.got)
     before = frames == right[1], times == right[0], completions == right[2], memory == right[4]
     match difference.kind:  # in the order of comparison: whatever comes before is as it should be
@@ -129,9 +240,15 @@ def _shows(outcome: Outcome, right: Outcome, difference: Difference) -> bool:
     return False
 
 
+def _with_usual(got: Sequence[Any], usual: Sequence[Any], agrees: Agrees) -> Sequence[Any]:
+    """Frames or completions, with the usual one for each that differs only where it may."""
+    pairs = zip(got, usual, strict=False)
+    same = [one if agrees(one, other) else other for other, one in pairs]
+    return [*same, *got[len(same) :]]
+
+
 def _outcomes(
     case: Case,
-    steps: Sequence[Step],
     profile: Profile,
     deliver: Deliver = received,
     frames: Sequence[Frame | None] = (),
@@ -142,7 +259,7 @@ def _outcomes(
     """
     reference = Emulation(case.connection, profile)
     binding = emulated_binding(case.connection.version)
-    for number, step in enumerate(steps):
+    for number, step in enumerate(case.steps):
         reference.prepare(step)
         frame = frames[number] if frames else None
         times: list[object] = []

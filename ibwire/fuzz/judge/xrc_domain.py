@@ -6,8 +6,11 @@ that a request names.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ibwire.base.node import Frame
-from ibwire.fuzz.judge.variants import Trials
+from ibwire.fuzz.case import Step
+from ibwire.fuzz.judge.variants import Deliver, Trials, Variant
 from ibwire.fuzz.targets.emulated_device import Emulation
 
 GROUP = "the protection domain of XRC"
@@ -16,10 +19,13 @@ RULE = "IBA A14; docs/reference/transport.md#xrc"
 
 def takes_domain_of_pair(trials: Trials) -> bool:
     """Whether the reference does what the device does, if it takes that domain."""
-    case = trials.case
-    if case.connection.service != "XRC_RECV":
+    if trials.case.connection.service != "XRC_RECV":
         return False
-    return trials.first_that_shows([(case, _in_domain_of_pair)]) is not None
+    return trials.first_that_shows([Variant(_looking_up)]) is not None
+
+
+def _looking_up(steps: Sequence[Step]) -> Deliver:
+    return _in_domain_of_pair
 
 
 def _in_domain_of_pair(reference: Emulation, number: int, frame: Frame) -> None:

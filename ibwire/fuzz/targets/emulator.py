@@ -240,7 +240,7 @@ class EmulatorTestbed(Testbed):
             }
             steps = case.steps[: left.step + 1]
             return manager_name(left, steps, reference.state, states, dues)
-        name = name_of(case, left, state.profile)
+        name = name_of(case, left, state.profile, lambda other: self.replay(other, state.profile))
         self.explained += name.cost
         devices = self._ack_timer.devices
         is_of_timer = self._ack_timer.explains(case, left, state.profile)
@@ -279,6 +279,7 @@ class EmulatorTestbed(Testbed):
         search, shows = state.search, self._showing(difference, profile)
         shorten = partial(minimise, is_over=search.is_over, is_enough=search.is_enough)
         is_hurried = self._others_wait(state.report) and not search.is_thorough
+        search.was_hurried = is_hurried
         if is_hurried:
             shorten = partial(shorten, trials=HURRIED_TRIALS)
         is_of_one = not any(isinstance(step, Connect) for step in case.steps)
