@@ -201,7 +201,8 @@ def _name_of(last: Step, case: Case, scene: Scene, trials: Trials) -> Name:
         return _of_crash(text, about, effect, scene)
     abouts = [each for _, each in scene.subjects]
     # Credits that are counted otherwise look like many other things.
-    if effect.group != "credits" and (cause := single_cause(trials, abouts)):
+    is_telling = effect.group != "credits" or trials.is_tested
+    if is_telling and (cause := single_cause(trials, abouts)):
         if about.rule == ORDER and cause.after:  # what is wrong at the wrap has one cause
             own = _OWN_WRAP if is_of_requester(step) else WRAP
             return Name(f"{text}: {effect.text}", ORDER, own, wider=(cause.group,))

@@ -21,7 +21,7 @@ def with_needs(name: Name, case: Case) -> Name:
     """
     if len(case.steps) > SHORT:
         return name
-    return _with_first_psn(_with_odd_bits(name, case), case)
+    return _with_first_psn(_with_other_psn(_with_odd_bits(name, case), case), case)
 
 
 def _with_odd_bits(name: Name, case: Case) -> Name:
@@ -46,6 +46,21 @@ def _odd_bits(packet: Packet) -> tuple[str, str] | None:
     return (_RESERVED, _SYNDROME) if is_set else None
 
 
+def _with_other_psn(name: Name, case: Case) -> Name:
+    """The name with the PSN of a message of UC that is not due, whatever else the message is."""
+    packets = [each for each in case.steps if isinstance(each, Packet)]
+    odd = [each for each in packets if each.psn[0] == "expected" and each.psn[1]]
+    if last_connection(case, len(case.steps) - 1).service != "UC" or not odd:
+        return name
+    words = "an old PSN" if odd[-1].psn[1] < 0 else "a PSN that is not due yet"
+    name = replace(name, causes=(*name.causes, f"UC: {words}"))
+    if "PSN" in name.text or "gap" in name.text:
+        return name
+    where = f"with {words}" if odd[-1] is case.steps[-1] else f"after a message with {words}"
+    what, colon, does = name.text.partition(": ")
+    return replace(name, text=f"{what} {where}{colon}{does}", rule=_UC)
+
+
 def _with_first_psn(name: Name, case: Case) -> Name:
     is_own = is_of_requester(case.steps[-1])
     connections = last_connection(case, len(case.steps) - 1), Connection()
@@ -68,4 +83,5 @@ _CHANGE_NOTHING = (
     (("bth.fecn",), "FECN", _CONGESTION),
     (("bth.becn",), "BECN", _CONGESTION),
 )
+_UC = "IBA 9.8.2; docs/reference/transport.md#uc"
 _SYNDROME = "IBA 9.7.5.2; docs/reference/transport.md#aeth"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ibwire.fuzz.case import Case, Connection
+from ibwire.fuzz.case import Case, Connection, Packet
 from ibwire.fuzz.judge import (
     attributes,
     dropped_partition,
@@ -16,7 +16,6 @@ from ibwire.fuzz.judge import (
     refused_psn,
     xrc_domain,
 )
-from ibwire.fuzz.judge.request_names import UC_BEGINNINGS
 from ibwire.fuzz.judge.subject import About
 from ibwire.fuzz.judge.variants import Trials
 
@@ -74,7 +73,8 @@ def _is_of_length(case: Case, abouts: Sequence[About]) -> bool:
     connection, usual = case.connection, Connection()
     first_psns = connection.rq_psn, connection.sq_psn
     is_usual = first_psns == (usual.rq_psn, usual.sq_psn)
-    if connection.sges > 1 or not set(UC_BEGINNINGS).isdisjoint(abouts) or not is_usual:
+    is_due = all(each.psn == _DUE for each in case.steps if isinstance(each, Packet))
+    if connection.sges > 1 or not is_usual or (connection.service == "UC" and not is_due):
         return False
     return all(not each.is_wrong or each.rule.endswith(_LENGTHS) for each in abouts) and not any(
         each.rule.endswith(_FILLS) for each in abouts
@@ -92,6 +92,7 @@ def partly_taken(trials: Trials, abouts: Sequence[About]) -> SingleCause | None:
     return SingleCause(partial_ack.RULE, partial_ack.GROUP, as_if=as_if)
 
 
+_DUE = ("expected", 0)
 _FILLS = "#receive-too-short"
 _LENGTHS = ("-length", "#segmentation")
 """How the rules of lengths end."""

@@ -88,6 +88,11 @@ class Trials:
         """What all references have cost so far, in steps that take as long."""
         return self._cost + self._shown.cost
 
+    @property
+    def is_tested(self) -> bool:
+        """Whether what a variant foretells is tested on the device."""
+        return self._replay is not None
+
     def first_that_shows(self, variants: Sequence[Variant]) -> int | None:
         """The number of the first variant in which the reference does what the device does in the
         last step, and nothing else before; `None` for none, and where no variant is tried: of a
@@ -153,7 +158,10 @@ class _Shown:
     def foretells(self, variant: Variant) -> bool:
         """Whether a variant makes the reference do something else in the last step alone."""
         outcome = self._last_outcome(variant)
-        return outcome is not None and outcome != self._right()[-1][1]
+        if outcome is None:
+            return False
+        right = self._right()[-1][1]
+        return _but_for_unchecked(outcome, right, self._agrees) != right
 
     def is_by(self, variant: Variant) -> bool:
         """Whether a variant makes the reference do what the device does."""
@@ -214,10 +222,7 @@ def _shows(
     right: that of the reference in which nothing is changed. agrees: whether frames do that differ,
     but for fields that are not compared.
     """
-    times, frames, completions, events, memory = outcome
-    if agrees is not None:
-        frames = _with_usual(frames, right[1], agrees)
-        completions = _with_usual(completions, right[2], agrees)
+    times, frames, completions, events, memory = _but_for_unchecked(outcome, right, agrees)
     got = list(difference.got)
     before = frames == right[1], times == right[0], completions == right[2], memory == right[4]
     match difference.kind:  # in the order of comparison: whatever comes before is as it should be
@@ -238,6 +243,16 @@ def _shows(
         case Kind.EVENT:
             return all(before) and list(events) == got
     return False
+
+
+def _but_for_unchecked(outcome: Outcome, right: Outcome, agrees: Agrees | None) -> Outcome:
+    """An outcome with the usual frame or completion for each that differs only where it may."""
+    if agrees is None:
+        return outcome
+    times, frames, completions, events, memory = outcome
+    frames = _with_usual(frames, right[1], agrees)
+    completions = _with_usual(completions, right[2], agrees)
+    return times, frames, completions, events, memory
 
 
 def _with_usual(got: Sequence[Any], usual: Sequence[Any], agrees: Agrees) -> Sequence[Any]:
