@@ -369,6 +369,7 @@ def _plainer(case: Case) -> Iterator[Case]:
     """The case with one thing less that is odd."""
     for entry in fields(Connection):
         yield from _with_plainer(case, entry.name)
+    yield from _of_right_size(case)
     yield from _ended_before(case)
     yield from _nearer(case)
     yield from _begun_later(case)
@@ -378,7 +379,7 @@ def _plainer(case: Case) -> Iterator[Case]:
     yield from _of_one_packet(case)
     for number, step in enumerate(case.steps):
         equal = case.steps.count(step)
-        for plainer in _plainer_step(step):
+        for plainer in _plainer_step(step, case.connection.mtu):
             if equal <= FEW:
                 yield case.with_steps([*case.steps[:number], plainer, *case.steps[number + 1 :]])
             elif step not in case.steps[:number]:
@@ -414,6 +415,29 @@ def _elsewhere(case: Case) -> Iterator[Case]:
             if getattr(case.connection, name) != value:
                 changes: dict[str, Any] = {name: value}
                 yield replace(case, connection=replace(case.connection, **changes))
+
+
+def _of_right_size(case: Case) -> Iterator[Case]:
+    """With the right length of a packet that has another: what is wrong with it may not matter."""
+    for number, step in enumerate(case.steps):
+        size = _right_size(step, case.connection.mtu)
+        if not isinstance(step, Packet) or not size or step.length == size:
+            continue
+        right = step.altered(length=size)
+        if _operation(step) == _WRITE_FIRST:
+            right = right.altered(fields={**step.fields, _DMA_LEN: 2 * size})
+        if _operation(step) == _ATOMIC_WRITE:
+            others = {name: each for name, each in step.fields.items() if name != _DMA_LEN}
+            right = right.altered(fields=others)
+        yield case.with_steps([*case.steps[:number], right, *case.steps[number + 1 :]])
+
+
+def _right_size(step: Step, mtu: int) -> int:
+    """The only right length of a packet; 0 if it may have several."""
+    operation = _operation(step)
+    if operation == _ATOMIC_WRITE:
+        return 8
+    return mtu if operation in _FULL else 0
 
 
 def _ended_before(case: Case) -> Iterator[Case]:
@@ -576,7 +600,16 @@ def _operation(step: Step) -> int:
     return step.opcode & 0x1F if isinstance(step, Packet) else -1
 
 
-_SHORT_READ: Mapping[str, Value] = {"reth.dma_len": 8}
+_DMA_LEN = "reth.dma_len"
+_WRITE_FIRST = int(OpCode.RC_RDMA_WRITE_FIRST)
+_ATOMIC_WRITE = int(OpCode.RC_ATOMIC_WRITE)
+_FULL = frozenset(
+    int(each) for first, middle, *_ in FORMS.values() for each in (first, middle)
+)
+"""Packets that are as long as the path MTU."""
+_LASTS = frozenset(int(last) for _, _, last, _ in FORMS.values())
+"""Packets that are not empty."""
+_SHORT_READ: Mapping[str, Value] = {_DMA_LEN: 8}
 """The fields of a READ that one packet answers."""
 
 _READ_LAST = int(OpCode.RC_RDMA_READ_RESPONSE_LAST)
@@ -602,7 +635,7 @@ _FIELDS = {"P_Key": "bth.pkey", "shared receive queue": "xrceth.xrc_srq"}
 """The field that is wrong in a packet of which this is said to be wrong on purpose."""
 
 
-def _plainer_step(step: Step) -> Iterator[Step]:
+def _plainer_step(step: Step, mtu: int) -> Iterator[Step]:
     if isinstance(step, Connect):
         for entry in fields(Connection):
             if getattr(step.connection, entry.name) != entry.default:
@@ -641,7 +674,9 @@ def _plainer_step(step: Step) -> Iterator[Step]:
             yield replace(step, psn=(base, nearer if offset > 0 else -nearer))
     if abs(offset) >= HALF - 1:  # on the other side of it
         yield replace(step, psn=(base, -1 if offset > 0 else 1))
-    if step.length:
+    if step.length == _right_size(step, mtu):
+        return
+    if step.length and _operation(step) not in _LASTS:
         yield replace(step, length=0)
     if step.length > 8:
         yield replace(step, length=8)

@@ -470,12 +470,19 @@ def _status(completion: object) -> str:
 
 def _event(difference: Difference) -> Effect:
     effect = _other_event(difference)
-    others = set(_names(difference.expected)) ^ set(_names(difference.got))
+    expected, got = map(_names, (difference.expected, difference.got))
+    others = set(expected) ^ set(got)
     rules = {name: rule for name, rule in _OF_EVENT.items() if name in others}
-    if effect.is_error_state or not rules:
+    if effect.is_error_state:
         return effect
-    name, rule = next(iter(rules.items()))
-    return replace(effect, rule=rule, group=f"event {name}", is_event=True)
+    if rules:
+        name, rule = next(iter(rules.items()))
+        return replace(effect, rule=rule, group=f"event {name}", is_event=True)
+    of_fault = _OF_FAULT.intersection(expected).difference(got)
+    if effect.rule != _EVENTS or not of_fault:
+        return effect
+    # Whatever was wrong with the packet, it was refused as it should be.
+    return replace(effect, group=f"no event {min(of_fault)}", is_event=True)
 
 
 def _names(events: Sequence[object]) -> list[str]:
@@ -491,10 +498,13 @@ def _other_event(difference: Difference) -> Effect:
     rule = _LIMIT if is_of_limit else _EVENTS
     if missing == [_LAST_REACHED]:
         return Effect(f"no event {_LAST_REACHED}", LAST_WQE, _FLUSHED)
+    extra = list((Counter(got) - Counter(expected)).elements())
     if missing:
         group = SRQ_LIMIT if is_of_limit else f"no event {missing[0]}"
-        return Effect(f"no event {', '.join(missing)}", group, rule)
-    extra = list((Counter(got) - Counter(expected)).elements())
+        text = f"no event {', '.join(missing)}"
+        if extra:
+            text = f"event {', '.join(extra)} instead of {', '.join(missing)}"
+        return Effect(text, group, rule)
     if extra == [_LAST_REACHED]:
         return _IN_ERROR
     group = SRQ_LIMIT if is_of_limit else "an event"
@@ -527,6 +537,12 @@ _OF_EVENT = {
     EventType.CQ_ERR.name: f"IBA 10.2.6.3, 11.6.3.1; {_TRANSPORT}cq-overrun",
 }
 """Rules of events, whatever packet they come with."""
+
+_OF_FAULT = frozenset(
+    each.name
+    for each in (EventType.QP_ACCESS_ERR, EventType.QP_REQ_ERR, EventType.QP_FATAL)
+)
+"""Events that say what was wrong with a request which was refused."""
 
 _IN_ERROR = Effect(
     "the queue pair goes to the error state",
