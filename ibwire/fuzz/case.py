@@ -22,6 +22,7 @@ from ibwire.drill.packets import GOOD as GOOD
 from ibwire.drill.packets import NONE as NONE
 from ibwire.drill.packets import SWAPPED as SWAPPED
 from ibwire.drill.packets import icrc_text
+from ibwire.fuzz.sge_sizes import sges_text
 from ibwire.rc.attributes import MTU_CODES
 from ibwire.rc.connect import ALL_ACCESS
 from ibwire.rc.memory import Access
@@ -433,7 +434,8 @@ OUTBOX = 4096 + 1024
 """Bytes of memory for what the device sends and reads: more than the largest path MTU."""
 
 _KEYS = ("pkey", "qkey", "rkey")
-_OF_8_BYTES = (WROpcode.ATOMIC_CMP_AND_SWP, WROpcode.ATOMIC_FETCH_AND_ADD, WROpcode.ATOMIC_WRITE)
+_ATOMICS = (WROpcode.ATOMIC_CMP_AND_SWP, WROpcode.ATOMIC_FETCH_AND_ADD)
+_OF_8_BYTES = (*_ATOMICS, WROpcode.ATOMIC_WRITE)
 """Requests of which the length is always the same."""
 
 
@@ -452,8 +454,9 @@ def step_text(step: Step) -> str:
         if step.opcode == WROpcode.LOCAL_INV:
             words.append("rkey=mw.rkey")
         elif step.opcode not in _OF_8_BYTES:
-            words.append(f"len={min(step.length, OUTBOX)}")
-        words += [f"sges={step.sges}"] * (step.sges > 1)
+            words.append(f"len={length_of(step)}")
+        if step.sges > 1:
+            words.append(f"sges={sges_text(length_of(step), step.sges)}")
         words += [f"wrong_lkey={step.wrong_lkey}"] * bool(step.wrong_lkey)
         words += ["fence"] * step.fence + ["solicited"] * step.solicited
         words += ["unsignaled"] * (not step.signaled)
@@ -479,6 +482,11 @@ def step_text(step: Step) -> str:
     words += [f"more={step.more}"] * bool(step.more)
     words += [f"icrc={icrc_text(step.icrc)}"] * (step.icrc != GOOD)
     return " ".join(words) + pair_text(step.pair)
+
+
+def length_of(post: Post) -> int:
+    """The bytes of the SGEs of a send request."""
+    return 8 if post.opcode in _ATOMICS else min(post.length, OUTBOX)
 
 
 def connection_text(connection: Connection) -> str:

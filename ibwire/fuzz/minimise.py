@@ -603,9 +603,7 @@ def _operation(step: Step) -> int:
 _DMA_LEN = "reth.dma_len"
 _WRITE_FIRST = int(OpCode.RC_RDMA_WRITE_FIRST)
 _ATOMIC_WRITE = int(OpCode.RC_ATOMIC_WRITE)
-_FULL = frozenset(
-    int(each) for first, middle, *_ in FORMS.values() for each in (first, middle)
-)
+_FULL = frozenset(int(each) for first, middle, *_ in FORMS.values() for each in (first, middle))
 """Packets that are as long as the path MTU."""
 _LASTS = frozenset(int(last) for _, _, last, _ in FORMS.values())
 """Packets that are not empty."""
@@ -674,12 +672,15 @@ def _plainer_step(step: Step, mtu: int) -> Iterator[Step]:
             yield replace(step, psn=(base, nearer if offset > 0 else -nearer))
     if abs(offset) >= HALF - 1:  # on the other side of it
         yield replace(step, psn=(base, -1 if offset > 0 else 1))
-    if step.length == _right_size(step, mtu):
-        return
-    if step.length and _operation(step) not in _LASTS:
-        yield replace(step, length=0)
-    if step.length > 8:
-        yield replace(step, length=8)
+    if step.length != _right_size(step, mtu):
+        yield from _shorter(step)
+
+
+def _shorter(packet: Packet) -> Iterator[Packet]:
+    if packet.length and _operation(packet) not in _LASTS:
+        yield packet.altered(length=0)
+    if packet.length > 8:
+        yield packet.altered(length=8)
 
 
 def _plainer_post(post: Post) -> Iterator[Post]:

@@ -539,8 +539,7 @@ _OF_EVENT = {
 """Rules of events, whatever packet they come with."""
 
 _OF_FAULT = frozenset(
-    each.name
-    for each in (EventType.QP_ACCESS_ERR, EventType.QP_REQ_ERR, EventType.QP_FATAL)
+    each.name for each in (EventType.QP_ACCESS_ERR, EventType.QP_REQ_ERR, EventType.QP_FATAL)
 )
 """Events that say what was wrong with a request which was refused."""
 

@@ -250,7 +250,7 @@ def _of_several_causes(
     if found := _of_any_packet(text, about, effect, scene):
         return found
     if isinstance(step, Wait) and (response := scene.acknowledging) is not None:
-        text = f"a wait after {response.what}: {effect.text}"
+        text = f"a wait after {response.text}: {effect.text}"
         group = response.group or f"after {response.what}: {effect.group}"
         if response.is_wrong:
             return Name(text, response.rule, group)
@@ -390,7 +390,7 @@ def _of_ignored(text: str, effect: Effect, scene: Scene, place: int) -> Name:
     step, about = scene.subjects[place]
     about = across_wrap(scene, about, step)
     causes = (_OWN_WRAP,) if about.rule == ORDER else ()
-    text = f"{text}: {effect.text}, as if {step_text(step)} ({about.what}) had not come"
+    text = f"{text}: {effect.text}, as if {step_text(step)} ({about.text}) had not come"
     return Name(text, about.rule, not_taken(about), causes=causes)
 
 

@@ -15,7 +15,7 @@ from ibwire.rc.profile import Profile
 def fault_in(case: Case, place: int, profile: Profile) -> str:
     """What is wrong with the packet in this step of a case; empty if it is right."""
     about = _scene(case, place, profile).about
-    return about.what if about.is_wrong else ""
+    return about.text if about.is_wrong else ""
 
 
 def with_own_faults(case: Case, profile: Profile) -> Case:
@@ -43,4 +43,4 @@ def _scene(case: Case, place: int, profile: Profile) -> Scene:
 
 def _said_of(about: About) -> str:
     """What is wrong with a packet, or which NAK it is."""
-    return about.what if about.is_wrong or "NAK" in about.what else ""
+    return about.text if about.is_wrong or "NAK" in about.what else ""

@@ -57,9 +57,7 @@ def _responses(steps: Sequence[Step]) -> list[int]:
     return [place for place, info in enumerate(forms) if info is not None and info.is_response]
 
 
-def _taking(
-    part: _Part, place: int, steps: Sequence[Step]
-) -> Callable[[Sequence[Step]], Deliver]:
+def _taking(part: _Part, place: int, steps: Sequence[Step]) -> Callable[[Sequence[Step]], Deliver]:
     """In place of one response comes an ACK of a part of what that acknowledges, if it is less."""
     response = steps[place]
     assert isinstance(response, Packet)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from ibwire.fuzz.case import GOOD, Packet
 from ibwire.fuzz.judge.request_names import as_received
 from ibwire.fuzz.judge.subject import SGE_LIST, About
+from ibwire.fuzz.sge_sizes import one_empty
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.rc.plan import ANNEX_A19
 from ibwire.rc.send_state import SendWQE
@@ -62,9 +63,14 @@ def about(reference: Emulation, packet: Packet, psn: int) -> About | None:
         found = _MISPLACED if kind is not AckKind.ACK else _data(reference, wqe, packet, psn)
         return _CREDITS if has_credits and found is _RESPONSE else found
     if kind is AckKind.NAK:
-        found = _nak(aeth.code(syndrome & 0xFF))
-        is_inside = found is _FATAL and psn != wqe.first_psn
-        return replace(found, what=f"{found.what} {INSIDE_MESSAGE}") if is_inside else found
+        code = aeth.code(syndrome & 0xFF)
+        found, is_inside = _nak(code), psn != wqe.first_psn
+        if code not in _FATAL_CODES:
+            return found
+        what, detail = found.what, f"a NAK {NakCode(code).name}"
+        if is_inside:
+            what, detail = f"{what} {INSIDE_MESSAGE}", f"{detail} {INSIDE_MESSAGE}"
+        return replace(found, what=what, detail=detail)
     if kind is AckKind.RNR_NAK:
         return _RNR_INSIDE if psn != wqe.first_psn else _RNR
     if kind is AckKind.ACK:
@@ -124,8 +130,12 @@ def _gives_credits(packet: Packet) -> bool:
 
 def _right(wqe: SendWQE, psn: int) -> About:
     """A right response: with several SGEs, which a minimised case needs, it is about those."""
-    if len(wqe.wr.sg_list) > 1:
-        return SCATTERED
+    sges = wqe.wr.sg_list
+    if len(sges) > 1:
+        empty = one_empty([each.length for each in sges])
+        is_unused = any(not each.length and each.lkey != sges[0].lkey for each in sges[1:])
+        key = " with a wrong L_Key" if is_unused else ""
+        return replace(SCATTERED, detail=f"{SCATTERED.what}{empty}{key}")
     return _BEHIND_WRAP if psn < wqe.first_psn else _RESPONSE
 
 

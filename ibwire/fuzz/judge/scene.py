@@ -12,7 +12,6 @@ from dataclasses import replace
 from itertools import islice, zip_longest
 
 from ibwire.fuzz.case import (
-    OUTBOX,
     Case,
     Connect,
     Connection,
@@ -23,6 +22,7 @@ from ibwire.fuzz.case import (
     Receive,
     Step,
     Wait,
+    length_of,
 )
 from ibwire.fuzz.judge.comparison import Difference, Kind, apply, count_of_others
 from ibwire.fuzz.judge.effects import (
@@ -45,6 +45,7 @@ from ibwire.fuzz.judge.request_names import (
 )
 from ibwire.fuzz.judge.response_names import about as response
 from ibwire.fuzz.judge.subject import SGE_LIST, About
+from ibwire.fuzz.sge_sizes import sges_in_words, sizes_of_sges
 from ibwire.fuzz.targets.emulated_device import (
     PEER_QPN,
     RECEIVES,
@@ -732,12 +733,13 @@ def _posted(step: Post) -> About:
     if step.opcode == WROpcode.LOCAL_INV:
         return LOCAL_INVALIDATE
     if step.wrong_lkey:
-        is_empty = is_empty_piece(min(step.length, OUTBOX), step.sges, step.wrong_lkey)
+        is_empty = is_empty_piece(length_of(step), step.sges, step.wrong_lkey)
         return EMPTY_WRONG_LKEY if is_empty else WRONG_LKEY
     if step.fence:
         return About("with a fence", FENCE, False)
     if step.sges > 1:
-        return About(f"with {step.sges} SGEs", SGE_LIST, False)
+        words = sges_in_words(sizes_of_sges(length_of(step), step.sges))
+        return About(f"with {step.sges} SGEs", SGE_LIST, False, detail=f"with {words}")
     return STEPS[Post]
 
 

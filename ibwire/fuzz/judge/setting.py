@@ -17,6 +17,7 @@ from ibwire.fuzz.judge.request_names import (
 )
 from ibwire.fuzz.judge.scene import SHORT, Scene
 from ibwire.fuzz.judge.subject import SGE_LIST, About
+from ibwire.fuzz.sge_sizes import one_empty, sizes_of_sges
 from ibwire.fuzz.targets.emulated_device import PKEYS
 from ibwire.rc.work import WCStatus
 from ibwire_layers.opcodes import INFO, Operation, Position
@@ -54,12 +55,14 @@ def setting_of(scene: Scene, effect: Effect) -> About | None:
         is_dropped = not scene.is_reliable and is_silent
         difference = scene.difference
         is_completion = difference.kind is Kind.COMPLETION
-        if is_completion and WCStatus.LOC_PROT_ERR in statuses_of(difference.got):
-            return _SGES_KEY
-        if effect.nak.startswith("NAK REMOTE_OPERATIONAL"):
-            return _SGES_FAULT
         is_refused = effect.nak or is_dropped or scene.stores_nothing
-        return _SGES_REFUSED if is_refused else _SGES
+        found = _SGES_REFUSED if is_refused else _SGES
+        if is_completion and WCStatus.LOC_PROT_ERR in statuses_of(difference.got):
+            found = _SGES_KEY
+        elif effect.nak.startswith("NAK REMOTE_OPERATIONAL"):
+            found = _SGES_FAULT
+        empty = one_empty(sizes_of_sges(connection.room, connection.sges))
+        return replace(found, detail=f"{found.what}{empty}")
     return None
 
 
@@ -93,7 +96,9 @@ def across_wrap(scene: Scene, about: About, step: Step | None = None) -> About:
     if not (is_near and scene.is_short) or about.rule.endswith("#psn-order"):
         return about
     what = f"{about.what}{AT_WRAP}".strip()
-    return replace(about, what=what, rule=ORDER, treatment="", group=WRAP if about.is_wrong else "")
+    detail = f"{about.detail}{AT_WRAP}" if about.detail else ""
+    group = WRAP if about.is_wrong else ""
+    return replace(about, what=what, detail=detail, rule=ORDER, treatment="", group=group)
 
 
 def is_of_requester(step: Step) -> bool:

@@ -59,7 +59,7 @@ def single_cause(trials: Trials, abouts: Sequence[About]) -> SingleCause | None:
     place = passed_over.passed_over(trials)
     if place is not None:
         about = abouts[place]
-        as_if = f", as if {about.what} had not come"
+        as_if = f", as if {about.text} had not come"
         return SingleCause(about.treatment or about.rule, f"{about.what}: passed over", as_if=as_if)
     return None
 
@@ -87,7 +87,7 @@ def partly_taken(trials: Trials, abouts: Sequence[About]) -> SingleCause | None:
     if taken is None:
         return None
     place, part = taken
-    what = "it" if place == len(abouts) - 1 else abouts[place].what
+    what = "it" if place == len(abouts) - 1 else abouts[place].text
     as_if = f", as if {what} acknowledged {part}"
     return SingleCause(partial_ack.RULE, partial_ack.GROUP, as_if=as_if)
 

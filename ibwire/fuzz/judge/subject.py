@@ -27,6 +27,13 @@ class About:
     """
     implies_nak: bool = False
     """Whether it is a response from which follows that another one is lost."""
+    detail: str = ""
+    """What it is in a name, if that says more than `what`, by which findings are grouped."""
+
+    @property
+    def text(self) -> str:
+        """What it is in a name."""
+        return self.detail or self.what
 
 
 SGE_LIST = (

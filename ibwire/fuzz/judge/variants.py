@@ -214,9 +214,7 @@ class _Shown:
         return all(one <= 4 * other and other <= 4 * one for one, other in pairs)
 
 
-def _shows(
-    outcome: Outcome, right: Outcome, difference: Difference, agrees: Agrees | None
-) -> bool:
+def _shows(outcome: Outcome, right: Outcome, difference: Difference, agrees: Agrees | None) -> bool:
     """Whether the last step of a reference has the outcome that it has for the device.
 
     right: that of the reference in which nothing is changed. agrees: whether frames do that differ,

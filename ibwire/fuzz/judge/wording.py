@@ -15,7 +15,7 @@ def described(step: Step, about: About) -> str:
     is_named = about.what and not plain.startswith("a right") and plain not in _PLAIN
     if about.what.endswith(AT_WRAP) and not is_named:
         return f"{step_text(step)} ({AT_WRAP.strip()})"
-    return f"{step_text(step)} ({about.what})" if is_named else step_text(step)
+    return f"{step_text(step)} ({about.text})" if is_named else step_text(step)
 
 
 def step_text(step: Step) -> str:
@@ -32,7 +32,7 @@ def step_text(step: Step) -> str:
 def said_before(about: About) -> str:
     """What an earlier packet was about, behind `after`."""
     is_refused = about.what == NOT_READY.what
-    return "a request without a receive request" if is_refused else about.what
+    return "a request without a receive request" if is_refused else about.text
 
 
 _PLAIN = [each.what for each in SERVICES.values()]

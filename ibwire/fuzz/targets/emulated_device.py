@@ -28,8 +28,10 @@ from ibwire.fuzz.case import (
     Receive,
     RunsAway,
     Step,
+    length_of,
 )
 from ibwire.fuzz.case import OUTBOX as OUTBOX
+from ibwire.fuzz.sge_sizes import sizes_of_sges
 from ibwire.peer import QKEY, End, timeouts_until
 from ibwire.rc.attributes import (
     MTU_CODES,
@@ -750,14 +752,9 @@ def pieces(start: int, length: int, lkey: int, count: int = 1, wrong: int = 0) -
     """
     if count == 1 and not wrong:
         return [SGE(start, length, lkey)] if length else []
-    ends = [max(length * i // count - i * 3 % 7, 0) for i in range(1, count)] + [length]
-    if count > 3:
-        ends[1] = ends[0]
-    found, begin, at = [], 0, start + length
-    for number, end in enumerate(ends, 1):
-        size = max(end - begin, 0)
+    found, at = [], start + length
+    for number, size in enumerate(sizes_of_sges(length, count), 1):
         at -= size
-        begin += size
         found.append(SGE(at, size, lkey + (_NO_KEY if number == wrong else 0)))
     return found
 
@@ -782,7 +779,7 @@ def send_request(post: Post, number: int, outbox: int, lkey: int, window: int = 
     opcode = post.opcode
     if opcode == _LOCAL_INV:
         return SendWR(_OPCODES[opcode], [], _flags(post), wr_id=number, invalidate_rkey=window)
-    length = 8 if opcode in _ATOMICS else min(post.length, OUTBOX)
+    length = length_of(post)
     start = outbox + (number * 256) % (OUTBOX - length + 1)
     return SendWR(
         _OPCODES[opcode],
