@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from ibwire.fuzz.case import Case, Connection, Post
+from ibwire.fuzz.case import Case, Connection, Packet, Post, Step
 from ibwire.fuzz.judge.comparison import Difference
 from ibwire.fuzz.judge.effects import RETRY_COUNT, RNR_RETRY
 from ibwire.fuzz.judge.variants import LONGEST, Trials, Variant
@@ -48,7 +48,14 @@ def rule_of(name: str, case: Case) -> str:
     """The rule that says what an attribute does."""
     if name == "mtu":
         return _SEGMENTATION if _lets_send(case) else _LENGTH
+    if name == "max_dest_rd_atomic" and _is_duplicate(case.steps[-1]):
+        return SAVED
     return _RULES[name]
+
+
+def _is_duplicate(step: Step) -> bool:
+    """Whether a step is a request that was executed before."""
+    return isinstance(step, Packet) and step.psn[0] == "expected" and step.psn[1] < 0
 
 
 def group_of(name: str) -> str:
@@ -129,6 +136,7 @@ RETRIES = ("retry_cnt", "rnr_retry")
 
 _TRANSPORT = "docs/reference/transport.md#"
 _LENGTH = f"IBA 9.7.4.1; {_TRANSPORT}packet-length"
+SAVED = f"IBA 9.7.5.1.5, 10.7.2; {_TRANSPORT}saved-resources"
 _SEGMENTATION = f"IBA 9.7.2; {_TRANSPORT}segmentation"
 _RULES = {
     "max_dest_rd_atomic": f"IBA 9.7.4.1.5; {_TRANSPORT}read-resources",

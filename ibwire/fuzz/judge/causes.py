@@ -24,7 +24,7 @@ from ibwire.fuzz.judge.effects import (
 from ibwire.fuzz.judge.findings import PARTS_OF_COMPLETION, first_verdicts, part_of
 from ibwire.fuzz.judge.partial_ack import GROUP as PART_OF_ACK
 from ibwire.fuzz.judge.request_names import NOT_READY, OTHERS_WINDOW, UC_BEGINNINGS
-from ibwire.fuzz.judge.response_names import INSIDE_MESSAGE
+from ibwire.fuzz.judge.response_names import INSIDE_MESSAGE, REPEATED_ACK
 from ibwire.fuzz.judge.scene import LOCAL_INVALIDATE, RNR_WAIT, SHORT, Scene, stores_response
 from ibwire.fuzz.judge.sending import may_send, retransmits_otherwise
 from ibwire.fuzz.judge.subject import About
@@ -217,6 +217,8 @@ def common_causes(scene: Scene, effect: Effect, ignored: About | None) -> tuple[
         causes.append("how a local invalidate ends" if is_own else "a window invalidated locally")
     if scene.about.rule.endswith("#zero-length") and not scene.about.is_wrong:
         causes.append("the key of a request of no bytes")
+    if scene.is_short and any(about is REPEATED_ACK for _, about in scene.subjects):
+        causes.append("the credits of an ACK that repeats the last PSN")
     if scene.is_short:
         whats = [about.what for _, about in scene.subjects]
         causes += dict.fromkeys(each for each in whats if each.endswith(OTHERS_WINDOW))

@@ -17,7 +17,7 @@ from ibwire.fuzz.case import (
     Step,
     Wait,
 )
-from ibwire.fuzz.judge.attributes import group_of, group_of_long
+from ibwire.fuzz.judge.attributes import SAVED, group_of, group_of_long
 from ibwire.fuzz.judge.broken_rule import (
     ATOMICS,
     PARTIAL,
@@ -84,6 +84,7 @@ from ibwire.fuzz.judge.request_names import (
     FULL,
     INVALIDATED,
     NOT_READY,
+    OLDEST_SAVED,
     RESERVED_OPCODE,
     RIGHT_SEND,
     RIGHTS,
@@ -423,7 +424,9 @@ def _of_wrong(text: str, about: About, effect: Effect, scene: Scene) -> Name:
     if silencing is not None and silencing.rule != rule:
         text = f"{text} after {said_before(silencing)}"
         return Name(f"{text}: {effect.text}", silencing.rule, f"after {silencing.what}: {group}")
-    if effect.is_executed:
+    if group == "no answer" and about.detail.endswith(OLDEST_SAVED):
+        rule = both(rule, SAVED)
+    elif effect.is_executed:
         group = "executed"
         rule = DUPLICATES if about.rule == DUPLICATE_WRITE else rule
     elif group in OF_FIELD and (about.treatment or rule != ORDER):

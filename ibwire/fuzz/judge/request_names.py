@@ -174,9 +174,27 @@ def _psn(said: _Said, info: OpCodeInfo) -> About | None:
         about = replace(_DUPLICATE, what=f"a duplicate {info.operation.name}")
     else:
         about = _DUPLICATE_READ if info.operation is Operation.READ else _DUPLICATE_ATOMIC
+        about = replace(about, detail=f"{about.what}{_of_saved(said, info)}")
     if ahead <= HALF + 1:
         return replace(_WINDOW_EDGE, treatment=about.rule)
     return replace(_DUPLICATE_WRAP, treatment=about.rule) if wraps else about
+
+
+def _of_saved(said: _Said, info: OpCodeInfo) -> str:
+    """How a duplicate READ or atomic differs from the request whose response is saved."""
+    reference, mtu = said.reference, said.reference.connection.mtu
+    resources, limit = reference.qp.responder.resources, reference.connection.max_dest_rd_atomic
+    for place, saved in enumerate(resources):
+        position = said.psn - saved.psn & MASK
+        if position >= saved.count:
+            continue
+        if saved.form.operation is not info.operation:
+            return " with the PSN of another request"
+        length = said.fields.get("reth.dma_len", 0)
+        if info.operation is Operation.READ and position * mtu + length > saved.length:
+            return " that goes beyond the first one"
+        return OLDEST_SAVED if not place and 1 < len(resources) == limit else ""
+    return " of which no response is saved"
 
 
 def _ahead(said: _Said) -> About | None:
@@ -503,6 +521,7 @@ _AHEAD_WRAP = About(
 _DUPLICATE = About("a duplicate SEND or WRITE", f"IBA 9.7.5.1.5; {_TRANSPORT}duplicate-write")
 _DUPLICATE_READ = About("a duplicate READ", f"IBA 9.7.5.1.5; {_TRANSPORT}duplicate-read")
 _DUPLICATE_ATOMIC = About("a duplicate atomic", f"IBA 9.7.5.1.5; {_TRANSPORT}duplicate-atomic")
+OLDEST_SAVED = ", of the oldest that is saved"
 _DUPLICATE_WRAP = About(
     "a duplicate from before the PSN wrap", f"IBA 9.7.1; {_TRANSPORT}psn-order", group=WRAP
 )

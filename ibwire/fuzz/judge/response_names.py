@@ -34,13 +34,9 @@ def about(reference: Emulation, packet: Packet, psn: int) -> About | None:
     if packet.icrc != GOOD or packet.cut is not None or not _TAKEN.issuperset(packet.fields):
         return _MALFORMED
     sends = reference.qp.sends
+    if found := _to_nothing(reference, packet, psn):
+        return found
     ahead = psn - sends.una & MASK
-    if not sends.outstanding:
-        return _UNASKED_CREDITS if _gives_credits(packet) else _UNASKED
-    if ahead >= HALF and reference.qp.habits.requester.is_old_response(sends, psn):
-        return _GIVEN_BEFORE
-    if ahead >= sends.next_psn - sends.una & MASK:
-        return _UNSENT_NAK if _is_nak(packet) else _UNSENT
     started = [wqe for wqe in sends.wqes if wqe.started and wqe.plan.operation is not None]
     wqe = next((each for each in started if psn - each.first_psn & MASK < each.packets), None)
     if wqe is None:
@@ -120,6 +116,28 @@ def _data(reference: Emulation, wqe: SendWQE, packet: Packet, psn: int) -> About
     return _right(wqe, psn) if is_right else _LENGTH
 
 
+def _to_nothing(reference: Emulation, packet: Packet, psn: int) -> About | None:
+    """A response that answers no request which waits for one."""
+    sends = reference.qp.sends
+    ahead = psn - sends.una & MASK
+    if ahead == MASK and _is_plain_ack(packet):
+        return REPEATED_ACK
+    if not sends.outstanding:
+        return _UNASKED_CREDITS if _gives_credits(packet) else _UNASKED
+    if ahead >= HALF and reference.qp.habits.requester.is_old_response(sends, psn):
+        return _GIVEN_BEFORE
+    if ahead >= sends.next_psn - sends.una & MASK:
+        return _UNSENT_NAK if _is_nak(packet) else _UNSENT
+    return None
+
+
+def _is_plain_ack(packet: Packet) -> bool:
+    """Whether a response is an ACK, not a NAK nor one with data."""
+    syndrome = packet.fields.get("aeth.syndrome", aeth.INVALID_CREDITS)
+    is_positive = isinstance(syndrome, int) and aeth.kind(syndrome & 0xFF) is AckKind.ACK
+    return is_positive and INFO[packet.opcode].operation is Operation.ACKNOWLEDGE
+
+
 def _gives_credits(packet: Packet) -> bool:
     """Whether a response is an ACK with a number of credits, which it has only if that matters."""
     syndrome = packet.fields.get("aeth.syndrome", aeth.INVALID_CREDITS)
@@ -190,6 +208,11 @@ _UNASKED_CREDITS = replace(
     what="a response with credits while none is due",
     rule="IBA 9.7.6, 9.7.7.2; docs/reference/transport.md#response-unexpected, "
     "docs/reference/transport.md#credits-limit",
+)
+REPEATED_ACK = About(
+    "an ACK that repeats the last PSN",
+    "IBA 9.7.6, 9.7.7.2.4; docs/reference/transport.md#response-duplicate, "
+    "docs/reference/transport.md#credits-ghost",
 )
 _UNSENT = About(
     "a response to a PSN that was never sent",
