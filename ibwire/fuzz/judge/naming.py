@@ -72,6 +72,7 @@ from ibwire.fuzz.judge.effects import (
     SRQ_LIMIT,
     Effect,
     effect_of,
+    extra_frame,
     first_frame,
     missing_frame,
     parsed,
@@ -197,7 +198,9 @@ def _name_of(last: Step, case: Case, scene: Scene, trials: Trials) -> Name:
     if is_behind_receive(last, scene, effect):
         text = f"{text} with a posted receive behind it"
     if about is scene.about and (earlier := _wrongly_answered(scene, effect)) is not None:
-        text = f"{earlier} with {step_text(step)} behind it"
+        text = f"{described(*earlier)} with {step_text(step)} behind it"
+        if extra_frame(difference) is not None:
+            about = earlier[1]
     if difference.kind is Kind.CRASH:
         return _of_crash(text, about, effect, scene)
     abouts = [each for _, each in scene.subjects]
@@ -230,14 +233,17 @@ def _name_of(last: Step, case: Case, scene: Scene, trials: Trials) -> Name:
     return replace(name, causes=(*name.causes, *causes), wider=(*name.wider, *wider))
 
 
-def _wrongly_answered(scene: Scene, effect: Effect) -> str | None:
-    """The packet before the last one, if the response to that has a wrong field."""
-    frame, held = first_frame(scene.difference), scene.held
-    if held is None or frame is None or effect.group not in OF_FIELD:
+def _wrongly_answered(scene: Scene, effect: Effect) -> tuple[Step, About] | None:
+    """The packet before the last one, if the response to that has a wrong field, or if it is wrong
+    and has one too many.
+    """
+    extra, held = extra_frame(scene.difference), scene.held
+    frame = extra or first_frame(scene.difference)
+    if held is None or frame is None or not scene.is_about_earlier(frame):
         return None
-    if not scene.is_about_earlier(frame):
-        return None
-    return described(held, scene.subjects[-2][1])
+    before = scene.subjects[-2]
+    is_wrong = before[1].is_wrong if extra is not None else effect.group in OF_FIELD
+    return before if is_wrong else None
 
 
 def _of_several_causes(

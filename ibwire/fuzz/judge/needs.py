@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ibwire.fuzz.case import Case, Connection, Packet
-from ibwire.fuzz.judge.concurrency import both
+from ibwire.fuzz.case import Case, Connection, Packet, Post
+from ibwire.fuzz.judge.concurrency import ELSEWHERE, both
 from ibwire.fuzz.judge.naming import Name
 from ibwire.fuzz.judge.scene import SHORT, last_connection
 from ibwire.fuzz.judge.setting import ORDER, is_of_requester
@@ -21,7 +21,9 @@ def with_needs(name: Name, case: Case) -> Name:
     """
     if len(case.steps) > SHORT:
         return name
-    return _with_first_psn(_with_other_psn(_with_odd_bits(name, case), case), case)
+    for add in (_with_odd_bits, _with_other_psn, _with_other_pair, _with_first_psn):
+        name = add(name, case)
+    return name
 
 
 def _with_odd_bits(name: Name, case: Case) -> Name:
@@ -61,6 +63,20 @@ def _with_other_psn(name: Name, case: Case) -> Name:
     return replace(name, text=f"{what} {where}{colon}{does}", rule=_UC)
 
 
+def _with_other_pair(name: Name, case: Case) -> Name:
+    """The name with the requests of another queue pair than that of the last step."""
+    *earlier, last = case.steps
+    own = last.pair if isinstance(last, _OF_A_PAIR) else None
+    pairs = {each.pair for each in earlier if isinstance(each, _OF_A_PAIR)}
+    if own is None or pairs <= {own} or "queue pair" in name.text:
+        return name
+    what, colon, does = name.text.partition(": ")
+    text = f"{what} beside requests of another queue pair{colon}{does}"
+    cause = f"{name.rule}, beside another queue pair"
+    rule = both(name.rule, ELSEWHERE.rule)
+    return replace(name, text=text, rule=rule, causes=(*name.causes, cause))
+
+
 def _with_first_psn(name: Name, case: Case) -> Name:
     is_own = is_of_requester(case.steps[-1])
     connections = last_connection(case, len(case.steps) - 1), Connection()
@@ -72,6 +88,7 @@ def _with_first_psn(name: Name, case: Case) -> Name:
     return replace(name, text=text, rule=both(ORDER, name.rule))
 
 
+_OF_A_PAIR = (Packet, Post)
 _RESERVED = "reserved bits"
 _RESERVED_BITS = "IBA 9.2; docs/reference/wire-formats.md#reserved-bits"
 _CONGESTION = (
