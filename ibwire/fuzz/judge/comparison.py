@@ -376,6 +376,7 @@ class ExactComparison(Comparison):
         if completed:
             self._without_meaning.note(completed, reference)
         if reference.memory != (memory := target.memory):
+            self._without_meaning.note_waiting(reference)
             memory = self._without_meaning.with_undefined(memory, reference.memory)
             if reference.memory != memory:
                 return in_memory(number, reference.memory, memory)

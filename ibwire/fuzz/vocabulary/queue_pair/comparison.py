@@ -336,6 +336,8 @@ class TolerantComparison(Comparison):
         self._reads.complete(completed)
         self._without_meaning.note(completed, reference)
         memory = self._reads.with_undefined(outcome.memory, reference.memory)
+        if reference.memory != memory:
+            self._without_meaning.note_waiting(reference)
         memory = self._without_meaning.with_undefined(memory, reference.memory)
         if reference.memory != memory:
             return in_memory(number, reference.memory, memory)

@@ -7,28 +7,35 @@ from collections.abc import Sequence
 from ibwire.fuzz.case import Post
 from ibwire.fuzz.targets.emulated_device import READING, RECEIVES, SENDS, Completion, Emulation
 
+_BYTE_LEN = 1
+"""Index of that in a completion behind its status."""
+
 BEFORE_IPV4 = 20
 """Of the 40 bytes before a datagram over IPv4, those before its header (reference/transport#ud)."""
 
 
 class WithoutMeaning:
-    """Buffers of requests that completed in error, and what stands before an IPv4 header.
+    """Buffers of requests that completed in error, what stands before an IPv4 header, and what an
+    abandoned message of UC leaves in the receive request that waits again.
 
-    Source: reference/transport#partial-data, #read-undefined, #ud.
+    Source: reference/transport#partial-data, #read-undefined, #ud, #uc.
     """
 
     def __init__(self) -> None:
         self._places: dict[tuple[int, int], list[slice]] = {}
         """In the memory of an emulation, by the queue and the begin of the buffer."""
+        self._waiting: set[tuple[int, int]] = set()
+        """Those of receive requests that have waited while something may have been in them."""
 
     def clear(self) -> None:
         """Forget all: memory is as at the beginning."""
         self._places.clear()
+        self._waiting.clear()
 
     def note(self, completions: Sequence[Completion], reference: Emulation) -> None:
         """Note what has completed: whose buffers have a meaning, and whose have none."""
         is_datagram = reference.connection.service == "UD" and reference.connection.version == 4
-        for queue, number, status, *_ in completions:
+        for queue, number, status, *rest in completions:
             if queue not in (SENDS, RECEIVES):
                 continue
             buffer = reference.buffer_of(queue, number)
@@ -39,8 +46,22 @@ class WithoutMeaning:
                 self._places[place] = buffer
             elif is_datagram and queue == RECEIVES:
                 self._places[place] = _first(buffer, BEFORE_IPV4)
+            elif place in self._waiting:
+                self._places[place] = _behind(buffer, rest[_BYTE_LEN])
             else:
                 self._places.pop(place, None)
+
+    def note_waiting(self, reference: Emulation) -> None:
+        """Note the next receive request of each queue pair of UC, which has no meaning yet."""
+        if reference.connection.service != "UC":
+            return
+        for qp in reference.pairs:
+            if qp.receives.waiting and qp.receives.srq is None:
+                buffer = reference.buffer_of(RECEIVES, qp.receives.waiting[0].wr_id)
+                if buffer:
+                    place = RECEIVES, buffer[0].start
+                    self._places[place] = buffer
+                    self._waiting.add(place)
 
     def with_undefined(self, memory: bytearray, other: bytearray) -> bytearray:
         """Memory with what has no meaning from another."""
@@ -85,6 +106,16 @@ def _first(buffer: Sequence[slice], size: int) -> list[slice]:
         length = min(part.stop - part.start, size)
         found.append(slice(part.start, part.start + length))
         size -= length
+    return found
+
+
+def _behind(buffer: Sequence[slice], size: int) -> list[slice]:
+    """All but the first bytes of a buffer."""
+    found = []
+    for part in buffer:
+        begin = min(part.start + size, part.stop)
+        found.append(slice(begin, part.stop))
+        size -= begin - part.start
     return found
 
 
