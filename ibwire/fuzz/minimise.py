@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from itertools import pairwise
 from typing import Any, TypeVar
 
 from ibwire.fuzz.case import (
@@ -25,6 +26,7 @@ from ibwire.fuzz.case import (
     Receive,
     Step,
     Value,
+    Wait,
 )
 from ibwire.fuzz.condense import Part, parts_of_case, whole_case
 from ibwire.fuzz.vocabulary.queue_pair.messages import FORMS, READ
@@ -369,6 +371,7 @@ def _plainer(case: Case) -> Iterator[Case]:
     """The case with one thing less that is odd."""
     for entry in fields(Connection):
         yield from _with_plainer(case, entry.name)
+    yield from _joined_waits(case)
     yield from _of_right_size(case)
     yield from _ended_before(case)
     yield from _nearer(case)
@@ -415,6 +418,14 @@ def _elsewhere(case: Case) -> Iterator[Case]:
             if getattr(case.connection, name) != value:
                 changes: dict[str, Any] = {name: value}
                 yield replace(case, connection=replace(case.connection, **changes))
+
+
+def _joined_waits(case: Case) -> Iterator[Case]:
+    """Two waits as one."""
+    for number, (one, other) in enumerate(pairwise(case.steps)):
+        if isinstance(one, Wait) and isinstance(other, Wait):
+            whole = Wait(one.time + other.time)
+            yield case.with_steps([*case.steps[:number], whole, *case.steps[number + 2 :]])
 
 
 def _of_right_size(case: Case) -> Iterator[Case]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from ibwire.fuzz.case import Packet, Post, Step, Wait
 from ibwire.fuzz.judge.comparison import Difference, Kind
+from ibwire.fuzz.judge.concurrency import both
 from ibwire.fuzz.judge.effects import (
     ANOTHER_ORDER,
     RETRY_COUNT,
@@ -133,7 +134,11 @@ def timed(about: About, effect: Effect, scene: Scene) -> Effect:
     if about is ACK_WAIT and is_in_part:
         return replace(effect, rule=TIME.rule)  # it is the packets that are wrong, not the time
     if about is ACK_WAIT and is_timing and others:  # what starts or stops it, not its length
-        return replace(effect, rule=f"IBA 9.7.6.1.3; {_TRANSPORT}ack-timer")
+        effect = replace(effect, rule=f"IBA 9.7.6.1.3; {_TRANSPORT}ack-timer")
+        if scene.has_rnr_nak:
+            rule = both(effect.rule, f"IBA 9.7.5.2.8; {_TRANSPORT}rnr-wait")
+            effect = replace(effect, text=f"{effect.text} after an RNR NAK", rule=rule)
+        return effect
     return effect
 
 
