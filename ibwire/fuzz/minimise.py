@@ -611,6 +611,19 @@ def _operation(step: Step) -> int:
     return step.opcode & 0x1F if isinstance(step, Packet) else -1
 
 
+_PLAINER_OPCODES = {
+    int(OpCode[f"{service}_{name}_WITH_{what}"]): int(OpCode[f"{service}_{name}"])
+    for service in ("RC", "UC", "XRC")
+    for name in ("SEND_LAST", "SEND_ONLY", "RDMA_WRITE_LAST", "RDMA_WRITE_ONLY")
+    for what in ("IMMEDIATE", "INVALIDATE")
+    if f"{service}_{name}_WITH_{what}" in OpCode.__members__
+}
+"""Packets without immediate data and without a key to invalidate, by those with it."""
+_PLAINER_VERBS = {
+    int(WROpcode.SEND_WITH_IMM): int(WROpcode.SEND),
+    int(WROpcode.SEND_WITH_INV): int(WROpcode.SEND),
+    int(WROpcode.RDMA_WRITE_WITH_IMM): int(WROpcode.RDMA_WRITE),
+}
 _DMA_LEN = "reth.dma_len"
 _WRITE_FIRST = int(OpCode.RC_RDMA_WRITE_FIRST)
 _ATOMIC_WRITE = int(OpCode.RC_ATOMIC_WRITE)
@@ -663,6 +676,8 @@ def _plainer_step(step: Step, mtu: int) -> Iterator[Step]:
     if isinstance(syndrome, int) and syndrome & aeth.RESERVED_BIT:
         usual = syndrome & ~aeth.RESERVED_BIT
         yield replace(step, fields={**step.fields, "aeth.syndrome": usual})
+    if step.opcode in _PLAINER_OPCODES:
+        yield step.altered(opcode=_PLAINER_OPCODES[step.opcode])
     if step.held:
         yield replace(step, held=False)
     if step.icrc != GOOD:
@@ -695,6 +710,8 @@ def _shorter(packet: Packet) -> Iterator[Packet]:
 
 
 def _plainer_post(post: Post) -> Iterator[Post]:
+    if post.opcode in _PLAINER_VERBS:
+        yield replace(post, opcode=_PLAINER_VERBS[post.opcode])
     for length in (8, 0, 257, 513):
         if length < post.length:
             yield replace(post, length=length)

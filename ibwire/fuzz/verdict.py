@@ -12,7 +12,13 @@ from ibwire.fuzz.judge.choices import Choice
 from ibwire.fuzz.judge.comparison import Difference
 from ibwire.fuzz.judge.exclusions import WitnessExcluded
 from ibwire.fuzz.judge.explanation import changed, explanation, single_explanations, with_values
-from ibwire.fuzz.judge.findings import Finding, distance, fields_at_fault, has_other_payload
+from ibwire.fuzz.judge.findings import (
+    Finding,
+    distance,
+    fields_at_fault,
+    has_other_payload,
+    signature,
+)
 from ibwire.fuzz.judge.naming import Name
 from ibwire.fuzz.judge.needs import with_needs
 from ibwire.fuzz.judge.packet_faults import with_own_faults
@@ -180,7 +186,13 @@ class Judge:
         name = self._testbed.name_of(self.state, case, difference, bucket)
         # That of a finding is enough to count for it; the case may then be longer than it need be.
         if self.report.bucket_of(name.keys) is None and self._is_minimised:
-            name = with_needs(name, case)
+            wanted = signature(difference)
+
+            def shows(other: Case) -> bool:
+                found = self.replay(other)
+                return found is not None and signature(found) == wanted
+
+            name = with_needs(name, case, shows)
         return case, name, difference
 
     @property

@@ -4,26 +4,52 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ibwire.fuzz.case import Case, Connection, Packet, Post
+from ibwire.fuzz.case import Case, Connection, Packet, Post, Step
 from ibwire.fuzz.judge.concurrency import ELSEWHERE, both
 from ibwire.fuzz.judge.naming import Name
 from ibwire.fuzz.judge.scene import SHORT, last_connection
 from ibwire.fuzz.judge.setting import ORDER, is_of_requester
+from ibwire.fuzz.minimise import Shows
+from ibwire.rc.work import WROpcode
 from ibwire_layers import syndrome as aeth
+from ibwire_layers.opcodes import INFO, Operation, Position
 from ibwire_layers.psn import MASK
 
 
-def with_needs(name: Name, case: Case) -> Name:
+def with_needs(name: Name, case: Case, shows: Shows | None = None) -> Name:
     """The name of what the last step of a minimised case shows, with what the case needs.
 
     Only a minimised case has reserved or congestion bits, or another first PSN than the usual one,
-    because it needs them.
+    because it needs them. shows: whether another case shows the same; without it nothing is tried.
     """
     if len(case.steps) > SHORT:
         return name
     for add in (_with_odd_bits, _with_other_psn, _with_other_pair, _with_first_psn):
         name = add(name, case)
-    return name
+    return name if shows is None else _with_no_bytes(name, case, shows)
+
+
+def _with_no_bytes(name: Name, case: Case, shows: Shows) -> Name:
+    """The name with that the last step has no bytes, if with some it does not show the same."""
+    *earlier, last = case.steps
+    longer = _with_bytes(last)
+    if longer is None or "bytes" in name.text or shows(case.with_steps([*earlier, longer])):
+        return name
+    what, colon, does = name.text.partition(": ")
+    return replace(name, text=f"{what} of no bytes{colon}{does}")
+
+
+def _with_bytes(step: Step) -> Step | None:
+    """A request of one packet without bytes, with some; `None` for another step."""
+    if isinstance(step, Post) and not step.length and step.opcode in _OF_ANY_LENGTH:
+        return replace(step, length=FEW_BYTES)
+    info = INFO.get(step.opcode) if isinstance(step, Packet) else None
+    if not isinstance(step, Packet) or info is None or info.is_response:
+        return None
+    if info.operation is Operation.READ and not step.fields.get(_DMA_LEN, 0):
+        return step.altered(fields={**step.fields, _DMA_LEN: FEW_BYTES})
+    is_whole = info.operation in _SENDING and info.position is Position.ONLY
+    return step.altered(length=FEW_BYTES) if is_whole and not step.length else None
 
 
 def _with_odd_bits(name: Name, case: Case) -> Name:
@@ -88,6 +114,17 @@ def _with_first_psn(name: Name, case: Case) -> Name:
     return replace(name, text=text, rule=both(ORDER, name.rule))
 
 
+FEW_BYTES = 8
+_DMA_LEN = "reth.dma_len"
+_SENDING = (Operation.SEND, Operation.WRITE)
+_OF_ANY_LENGTH = (
+    WROpcode.RDMA_WRITE,
+    WROpcode.RDMA_WRITE_WITH_IMM,
+    WROpcode.SEND,
+    WROpcode.SEND_WITH_IMM,
+    WROpcode.SEND_WITH_INV,
+    WROpcode.RDMA_READ,
+)
 _OF_A_PAIR = (Packet, Post)
 _RESERVED = "reserved bits"
 _RESERVED_BITS = "IBA 9.2; docs/reference/wire-formats.md#reserved-bits"
