@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from ibwire.fuzz.case import Case, CaseError, Role, RunsAway
 from ibwire.fuzz.judge.alone import explained_alone
@@ -21,7 +21,7 @@ from ibwire.fuzz.judge.findings import (
 )
 from ibwire.fuzz.judge.naming import Name
 from ibwire.fuzz.judge.needs import with_needs
-from ibwire.fuzz.judge.packet_faults import with_own_faults
+from ibwire.fuzz.judge.packet_faults import fault_in, with_own_faults
 from ibwire.fuzz.judge.profiles import (
     MAY_BE_UNCHECKED,
     choices_of,
@@ -186,14 +186,16 @@ class Judge:
         name = self._testbed.name_of(self.state, case, difference, bucket)
         # That of a finding is enough to count for it; the case may then be longer than it need be.
         if self.report.bucket_of(name.keys) is None and self._is_minimised:
-            wanted = signature(difference)
-
-            def shows(other: Case) -> bool:
-                found = self.replay(other)
-                return found is not None and signature(found) == wanted
-
-            name = with_needs(name, case, shows)
+            name = with_needs(name, case, partial(self._is_like, case, difference))
         return case, name, difference
+
+    def _is_like(self, case: Case, difference: Difference, other: Case) -> bool:
+        """Whether another case shows the same as a case, or something else is wrong with it."""
+        last, profile = len(case.steps) - 1, self.state.profile
+        if fault_in(other, last, profile) != fault_in(case, last, profile):
+            return True
+        found = self.replay(other)
+        return found is not None and signature(found) == signature(difference)
 
     @property
     def _is_minimised(self) -> bool:

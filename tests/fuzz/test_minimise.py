@@ -307,6 +307,38 @@ def test_a_case_that_is_enough_is_made_no_shorter() -> None:
     assert looked == [9]
 
 
+def test_a_packet_gets_its_right_length_if_another_does_not_matter() -> None:
+    short_first = Packet(0, length=40, fields={"bth.pkey": 7})
+    short_atomic = Packet(0x1D, length=3, fields={"bth.pkey": 7, "reth.dma_len": 3})
+
+    for packet, right in (
+        (short_first, short_first.altered(length=256)),
+        (short_atomic, Packet(0x1D, length=8, fields={"bth.pkey": 7})),
+    ):
+        assert minimise(Case(steps=(packet,)), has_odd_pkey).steps == (right,)
+
+
+def test_immediate_data_go_where_they_do_not_matter() -> None:
+    case = Case(steps=(Post(int(WROpcode.SEND_WITH_IMM)), ODD.altered(opcode=0x0B)))
+
+    def shows(shorter: Case) -> bool:
+        return any(isinstance(step, Post) for step in shorter.steps) and has_odd_pkey(shorter)
+
+    post, packet = minimise(case, shows).steps
+    assert isinstance(post, Post)
+    assert isinstance(packet, Packet)
+    assert (post.opcode, packet.opcode) == (WROpcode.SEND, WRITE)
+
+
+def test_waits_are_joined() -> None:
+    def waits_long(case: Case) -> bool:
+        return sum(step.time for step in case.steps if isinstance(step, Wait)) >= 60
+
+    case = Case(steps=(Wait(30), Wait(30), Wait(1)))
+
+    assert minimise(case, waits_long).steps == (Wait(60),)
+
+
 def test_the_few_steps_that_are_needed_are_found_by_bisection() -> None:
     """Two of 60 before the last: not each group of those that are left is tried."""
 
@@ -319,7 +351,7 @@ def test_the_few_steps_that_are_needed_are_found_by_bisection() -> None:
     case = Case(steps=(*noise, Packet(1), *noise, Packet(2), *noise, FOUND))
     short = minimise(case, shows, elsewhere=False)
 
-    assert short.steps == (Packet(1), Packet(2), FOUND)
+    assert short.steps == (Packet(1, length=256), Packet(2), FOUND)  # a MIDDLE has the path MTU
     assert len(tried) < 30
 
 

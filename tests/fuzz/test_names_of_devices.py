@@ -196,7 +196,7 @@ def name_of(fault: str, connection: Connection, steps: Sequence[Step]) -> Name:
             "zero-sge-ends-the-list",
             SGES,
             [wrong(SEND_FIRST, bth__ack_req=0).altered(held=True), READ],
-            "SEND_FIRST (into a receive of several SGEs): "
+            "SEND_FIRST (into a receive of several SGEs, one of 0 bytes): "
             "NAK REMOTE_OPERATIONAL_ERROR instead of nothing",
             "receive-fault",
         ),
@@ -277,7 +277,7 @@ def name_of(fault: str, connection: Connection, steps: Sequence[Step]) -> Name:
             "nak-fails-next-request",
             USUAL,
             [post(WROpcode.RDMA_READ, 257), ack(1, 0x62)],
-            "ACKNOWLEDGE (a fatal NAK inside a message): "
+            "ACKNOWLEDGE (a NAK REMOTE_ACCESS_ERROR inside a message): "
             "completion REM_OP_ERR of a send instead of REM_ACCESS_ERR of a send",
             "completion-status",
         ),

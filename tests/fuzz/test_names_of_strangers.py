@@ -22,6 +22,10 @@ INVALIDATING = Packet(int(OpCode.RC_SEND_ONLY_WITH_INVALIDATE))
 ATOMIC_WRITE = Packet(int(OpCode.RC_ATOMIC_WRITE), length=8)
 UC_WRITE = Packet(int(OpCode.UC_RDMA_WRITE_ONLY), length=8)
 UC_WRITE_IMM = Packet(int(OpCode.UC_RDMA_WRITE_ONLY_WITH_IMMEDIATE))
+READ_OF_964 = READ.altered(fields={"reth.va": ("va", 3190), "reth.dma_len": 964})
+LONGER_AGAIN = READ.altered(
+    psn=("expected", -4), fields={"reth.va": ("va", 3190), "reth.dma_len": 1220}
+)
 OF_WINDOW = {"reth.va": ("mw.va", 0), "reth.rkey": ("mw.rkey", 0), "reth.dma_len": 4}
 ADD_UNALIGNED = Packet(int(OpCode.RC_FETCH_ADD), fields={"atomiceth.va": ("end", -4)})
 FLUSHED = int(WCStatus.WR_FLUSH_ERR)
@@ -106,6 +110,33 @@ FLUSHES_THE_LAST_FIRST = Patch(
     "rc/receive.py",
     "self.current = self.waiting.popleft()\n            self._complete",
     "self.current = self.waiting.pop()\n            self._complete",
+)
+ACCESS_ERROR_AS_REQUEST_ERROR = Patch(
+    "rc/responder.py",
+    "NakCode.REMOTE_ACCESS_ERROR: EventType.QP_ACCESS_ERR,",
+    "NakCode.REMOTE_ACCESS_ERROR: EventType.QP_REQ_ERR,",
+)
+EMPTY_SGE_ENDS_THE_LIST = Patch(
+    "rc/sge.py",
+    "        if size <= 0:\n            break\n",
+    "        if size <= 0 or not sge.length:\n            break\n",
+)
+LONGER_DUPLICATE_IS_CUT = Patch(
+    "rc/replies.py",
+    "        if end > resource.length or not accepts(resource, position, end):",
+    "        end = min(end, resource.length)\n        if not accepts(resource, position, end):",
+)
+SAVES_ONE_LESS = Patch(
+    "rc/responder.py",
+    "if len(resources) > max(self.qp.attr.max_dest_rd_atomic, 1):",
+    "if len(resources) > max(self.qp.attr.max_dest_rd_atomic - 1, 1):",
+)
+REPEATED_ACK_GIVES_NOTHING = Patch(
+    "rc/completer.py",
+    "            if is_ack and ahead == MASK and "
+    "self._kinds[packet.syndrome >> 5] is AckKind.ACK:\n"
+    "                sends.credits.update(packet.syndrome, packet.msn)\n            return",
+    "            return",
 )
 ASKS_FOR_NO_SLOT = Patch(
     "rc/requester.py",
@@ -403,6 +434,72 @@ def test_requests_that_are_flushed_in_another_order_are_named() -> None:
     name = named(FLUSHES_THE_LAST_FIRST, ADD_UNALIGNED)
 
     assert name.text.endswith(": requests are flushed in another order")
+
+
+def test_an_event_in_place_of_another_is_one_finding_whatever_was_refused() -> None:
+    refused = [
+        READ.altered(fields={"reth.rkey": 0, "reth.dma_len": 8}),
+        WRITE.altered(length=8, fields={"reth.va": ("end", 0)}),
+    ]
+    names = [named(ACCESS_ERROR_AS_REQUEST_ERROR, step) for step in refused]
+
+    assert names[0].text == (
+        "READ_REQUEST (an unknown R_Key): event QP_REQ_ERR instead of QP_ACCESS_ERR"
+    )
+    assert all(name.rule.endswith("#completion-status") for name in names)
+    assert have_one_cause(*names)
+
+
+def test_empty_sges_of_a_request_are_said() -> None:
+    post = Post(int(WROpcode.RDMA_WRITE), 8, sges=3)
+
+    assert named(EMPTY_SGE_ENDS_THE_LIST, post, connection=UC).text == (
+        "a posted RDMA_WRITE (with SGEs of 0, 0 and 8 bytes): nothing instead of UC_WRITE_ONLY"
+    )
+
+
+@pytest.mark.parametrize(
+    ("earlier", "last", "said"),
+    [
+        ([READ_OF_964], LONGER_AGAIN, "a duplicate READ that goes beyond the first one"),
+        ([READ_OF_964, WRITE], LONGER_AGAIN.altered(psn=("expected", -5)), "goes beyond the first"),
+    ],
+)
+def test_a_duplicate_says_how_it_differs(earlier: list[Packet], last: Packet, said: str) -> None:
+    assert said in named(LONGER_DUPLICATE_IS_CUT, *earlier, last).text
+
+
+def test_the_oldest_duplicate_that_is_saved_is_called_so() -> None:
+    last = READ.altered(psn=("expected", -2))
+    two = Connection(max_dest_rd_atomic=2)
+
+    name = named(SAVES_ONE_LESS, READ, READ, last, connection=two)
+
+    assert "(a duplicate READ, of the oldest that is saved)" in name.text
+    assert name.rule.endswith("#saved-resources")
+
+
+def test_acks_that_repeat_the_last_psn_are_one_finding() -> None:
+    again = Packet(int(OpCode.RC_ACKNOWLEDGE), ("una", -1))
+    post = Post(int(WROpcode.SEND))
+    names = [
+        named(REPEATED_ACK_GIVES_NOTHING, Post(int(WROpcode.SEND), 513), again),
+        named(REPEATED_ACK_GIVES_NOTHING, again, post, post),
+    ]
+
+    assert "(an ACK that repeats the last PSN)" in names[0].text
+    assert "#credits-ghost" in names[0].rule
+    assert have_one_cause(*names)
+
+
+def test_a_response_too_many_is_that_of_the_wrong_packet_before() -> None:
+    behind = Packet(int(OpCode.RC_RDMA_WRITE_MIDDLE), length=256)
+
+    alone = named(LONGER_DUPLICATE_IS_CUT, READ_OF_964, LONGER_AGAIN)
+    name = named(LONGER_DUPLICATE_IS_CUT, READ_OF_964, LONGER_AGAIN.altered(held=True), behind)
+
+    assert " with WRITE_MIDDLE behind it: a READ_RESPONSE_FIRST too many" in name.text
+    assert have_one_cause(alone, name)
 
 
 def test_no_path_mtu_explains_packets_that_differ_in_it() -> None:

@@ -769,7 +769,7 @@ NEEDED: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
             NO_DATA.altered(fields={"aeth.syndrome": 0x25}),
             Wait(LONG),
         ],
-        "a wait (the ACK timer): a READ_REQUEST is missing",
+        "a wait (the ACK timer): a READ_REQUEST is missing after an RNR NAK",
         "retry-count",
     ),
     (  # what comes before a duplicate ACK counts for no retry behind it
@@ -880,7 +880,7 @@ NEEDED: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
             Post(int(WROpcode.RDMA_WRITE), 513),
             NO_DATA.altered(psn=("una", 2), fields={"aeth.syndrome": 0x61}),
         ],
-        "ACKNOWLEDGE (a fatal NAK inside a message): "
+        "ACKNOWLEDGE (a NAK INVALID_REQUEST inside a message): "
         "completion SUCCESS of a send instead of REM_INV_REQ_ERR of a send",
         "ack-coalescing",
     ),
@@ -888,7 +888,7 @@ NEEDED: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
         "refused-request-completes",
         USUAL,
         [Post(int(WROpcode.RDMA_WRITE)), NO_DATA.altered(fields={"aeth.syndrome": 0x61})],
-        "ACKNOWLEDGE (a fatal NAK): "
+        "ACKNOWLEDGE (a NAK INVALID_REQUEST): "
         "completion SUCCESS of a send instead of REM_INV_REQ_ERR of a send",
         "completion-status",
     ),
@@ -896,7 +896,7 @@ NEEDED: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
         "key-of-empty-sge-checked",
         Connection(room=4136, service="UD", sges=4, wrong_lkey=2),
         [Packet(int(OpCode.UD_SEND_ONLY), length=4096)],
-        "UD_SEND_ONLY (into a receive of several SGEs): "
+        "UD_SEND_ONLY (into a receive of several SGEs, one of 0 bytes): "
         "completion LOC_PROT_ERR of a receive instead of SUCCESS of a receive",
         "memory-access",
     ),

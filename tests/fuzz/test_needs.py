@@ -7,11 +7,27 @@ from collections.abc import Sequence
 import pytest
 
 from fuzz.test_naming import named
+from fuzz.test_true_names import named as named_of
 from ibwire.fuzz.case import GOOD, Case, Connection, Packet, Post, Step
+from ibwire.fuzz.judge.naming import Name
 from ibwire.fuzz.judge.needs import with_needs
 from ibwire.rc.work import WROpcode
 from ibwire_layers.opcodes import OpCode
+from mutants.table import Patch
 
+SAVED_FOR_ALL_QUEUE_PAIRS = Patch(
+    "rc/responder.py",
+    "        self.resources: list[Resource] = []\n",
+    "        self.resources: list[Resource] = (\n"
+    "            qp.device.__dict__.setdefault('saved_for_all', [])\n"
+    "        )\n",
+)
+OLD_PSN_IS_A_DUPLICATE = Patch(
+    "rc/unreliable.py",
+    "            if not packet.form.is_first:\n                return\n",
+    "            if not packet.form.is_first or (packet.psn - self.epsn) & MASK >= 1 << 23:\n"
+    "                return\n",
+)
 READ = Post(int(WROpcode.RDMA_READ), 0)
 SEND = Packet(int(OpCode.RC_SEND_ONLY), length=2047)
 WRITE_ONLY = Packet(int(OpCode.RC_RDMA_WRITE_ONLY))
@@ -36,7 +52,8 @@ CASES: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
         "receive-room-of-two-sges",
         Connection(mtu=512, sges=4),
         [Packet(int(OpCode.RC_SEND_ONLY), length=512)],
-        "SEND_ONLY (into a receive of several SGEs): NAK INVALID_REQUEST instead of ACK",
+        "SEND_ONLY (into a receive of several SGEs, one of 0 bytes): "
+        "NAK INVALID_REQUEST instead of ACK",
         "receive-too-short",
     ),
     (
@@ -97,8 +114,7 @@ CASES: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
             ),
             Post(int(WROpcode.SEND)),
         ],
-        "a posted SEND after a response with credits while none is due: "
-        "nothing instead of SEND_ONLY",
+        "a posted SEND after an ACK that repeats the last PSN: nothing instead of SEND_ONLY",
         "credits-limit",
     ),
     (  # that its R_Key is looked up elsewhere explains nothing
@@ -135,3 +151,66 @@ def test_a_case_that_is_not_minimised_may_not_need_what_it_has() -> None:
 
     assert name.text == "SEND_ONLY (a wrong ICRC): ACK instead of nothing"
     assert name.rule.endswith("#check-icrc")
+
+
+def test_requests_of_another_queue_pair_are_said() -> None:
+    case = Case(
+        Connection(max_dest_rd_atomic=1, pairs=2),
+        (
+            Packet(int(OpCode.RC_FETCH_ADD), held=True),
+            Packet(int(OpCode.RC_RDMA_READ_REQUEST), fields={"reth.dma_len": 8}, pair=1),
+        ),
+    )
+    alone = named_of(SAVED_FOR_ALL_QUEUE_PAIRS, *case.steps, connection=case.connection)
+
+    name = with_needs(alone, case)
+
+    assert name.text == (
+        "READ_REQUEST beside requests of another queue pair: "
+        "NAK INVALID_REQUEST instead of READ_RESPONSE_ONLY"
+    )
+
+
+@pytest.mark.parametrize(
+    ("connection", "steps", "text"),
+    [
+        (
+            Connection(service="UC", wrong_lkey=1),
+            [Packet(int(OpCode.UC_SEND_FIRST), ("expected", -1), length=256)],
+            "UC_SEND_FIRST (a SEND into a receive with a wrong L_Key) with an old PSN: ",
+        ),
+        (
+            Connection(service="UC"),
+            [
+                Packet(int(OpCode.UC_RDMA_WRITE_FIRST), ("expected", -2)),
+                Packet(int(OpCode.UC_RDMA_WRITE_ONLY), length=8, at=7),
+            ],
+            "UC_WRITE_ONLY after a WRITE FIRST that is too short after a message with an old PSN: ",
+        ),
+    ],
+)
+def test_an_old_psn_of_uc_is_said(connection: Connection, steps: list[Packet], text: str) -> None:
+    plain = Packet(int(OpCode.UC_SEND_ONLY), ("expected", -1))
+    of_plain = named_of(OLD_PSN_IS_A_DUPLICATE, plain, connection=Connection(service="UC"))
+    alone = named_of(OLD_PSN_IS_A_DUPLICATE, *steps, connection=connection)
+
+    name = with_needs(alone, Case(connection, tuple(steps)))
+
+    assert name.text.startswith(text)
+    assert name.rule.endswith("#uc")
+    known = with_needs(of_plain, Case(Connection(service="UC"), (plain,)))
+    assert set(known.keys) & set(name.keys)
+
+
+def test_no_bytes_are_said_if_some_show_something_else() -> None:
+    case = Case(Connection(), (WRITE_ONLY,))
+    name = Name("WRITE_ONLY: ACK with another aeth.msn", "IBA 9.7.7.1; x#msn", "msn")
+
+    def always(other: Case) -> bool:
+        assert other == case.with_steps([WRITE_ONLY.altered(length=8)])
+        return True
+
+    assert with_needs(name, case, lambda other: False).text == (
+        "WRITE_ONLY of no bytes: ACK with another aeth.msn"
+    )
+    assert with_needs(name, case, always) == name

@@ -73,6 +73,19 @@ ANOTHER_ADDRESS = Patch(
     "packet.va, packet.rkey, packet.dma_len = wr.remote_addr, wr.rkey, wqe.length",
     "packet.va, packet.rkey, packet.dma_len = wr.remote_addr + 1, wr.rkey, wqe.length",
 )
+FILLS_BEFORE_IT_REFUSES = Patch(
+    "rc/responder.py",
+    "        if not receives.fits(len(packet.payload)):\n",
+    "        if not receives.fits(len(packet.payload)):\n"
+    "            receives.fill(packet.payload[: receives.room - receives.filled])\n",
+)
+STORES_ONE_BYTE_LESS = Patch(
+    "rc/receive.py",
+    "if not scatter(self.qp.keys, self._pd, sges, self.filled, data):",
+    "if not scatter(self.qp.keys, self._pd, sges, self.filled, data[:-1]):",
+)
+ROOM_OF_5 = Connection(service="UC", room=5)
+TOO_LONG, SHORT = (Packet(int(OpCode.UC_SEND_ONLY), length=size, at=7) for size in (8, 3))
 DATAGRAMS = Connection(service="UD", sges=5, room=1064)
 WRONG_KEY = Connection(service="UD", sges=5, room=1064, wrong_lkey=5)
 READ = Post(int(WROpcode.RDMA_READ), 513, sges=2, wrong_lkey=2)
@@ -107,10 +120,21 @@ def test_a_field_of_a_completion_that_is_not_valid_is_not_compared(
         (SCATTER_BEGINS, Case(WRONG_KEY, (DATAGRAM.altered(length=1024),))),
         (SCATTER_BEGINS, Case(Connection(mtu=512), (READ, ANSWER))),
         (BEFORE_THE_HEADER, Case(DATAGRAMS, (DATAGRAM, DATAGRAM))),
+        (FILLS_BEFORE_IT_REFUSES, Case(ROOM_OF_5, (TOO_LONG, SHORT))),
     ],
 )
 def test_memory_that_has_no_meaning_is_not_compared(patch: Patch, case: Case) -> None:
     assert device(patch).replay(case, SPEC) is None
+
+
+def test_what_a_message_of_uc_stores_behind_one_that_was_dropped_is_compared() -> None:
+    wrong = copied(Mutant("changed", (FILLS_BEFORE_IT_REFUSES, STORES_ONE_BYTE_LESS)))
+    testbed = EmulatorTestbed(wrong[Emulation.__module__].Emulation)
+
+    difference = testbed.replay(Case(ROOM_OF_5, (TOO_LONG, SHORT.altered(at=9))), SPEC)
+
+    assert difference is not None
+    assert (difference.step, difference.kind) == (1, Kind.MEMORY)
 
 
 def test_the_header_before_a_datagram_is_compared() -> None:

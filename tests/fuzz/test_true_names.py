@@ -15,7 +15,7 @@ from ibwire.fuzz.judge.naming import Name, name_of
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.targets.emulator import EmulatorTestbed
 from ibwire.fuzz.vocabulary.queue_pair.execution import moments
-from ibwire.rc.profile import SPEC
+from ibwire.rc.profile import SPEC, Profile
 from ibwire.rc.work import WROpcode
 from ibwire_layers.opcodes import OpCode
 from mutants.engine import copied
@@ -130,14 +130,16 @@ ASKED = Post(int(WROpcode.RDMA_READ), 8)
 INVALIDATE = Post(int(WROpcode.LOCAL_INV))
 
 
-def named(patch: Patch, *steps: Step, connection: Connection = USUAL) -> Name:
-    """The name of what a case shows on a device with a planted fault."""
+def named(
+    patch: Patch, *steps: Step, connection: Connection = USUAL, profile: Profile = SPEC
+) -> Name:
+    """The name of what a case shows on a device with a planted fault. profile: of the reference."""
     device = copied(Mutant("planted", (patch,)))[Emulation.__module__].Emulation
-    case = Case(connection, steps)
-    difference = EmulatorTestbed(device).replay(case, SPEC)
+    case, testbed = Case(connection, steps), EmulatorTestbed(device)
+    difference = testbed.replay(case, profile)
     assert difference is not None
     assert difference.step == len(steps) - 1
-    return name_of(case, difference, SPEC)
+    return name_of(case, difference, profile, lambda other: testbed.replay(other, profile))
 
 
 def test_an_ack_in_place_of_a_nak_is_no_other_ack() -> None:

@@ -217,7 +217,7 @@ def common_causes(scene: Scene, effect: Effect, ignored: About | None) -> tuple[
         causes.append("how a local invalidate ends" if is_own else "a window invalidated locally")
     if scene.about.rule.endswith("#zero-length") and not scene.about.is_wrong:
         causes.append("the key of a request of no bytes")
-    if scene.is_short and any(about is REPEATED_ACK for _, about in scene.subjects):
+    if scene.is_short and any(about.what == REPEATED_ACK.what for _, about in scene.subjects):
         causes.append("the credits of an ACK that repeats the last PSN")
     if scene.is_short:
         whats = [about.what for _, about in scene.subjects]

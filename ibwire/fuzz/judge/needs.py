@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ibwire.fuzz.case import Case, Connection, Packet, Post, Step
+from ibwire.fuzz.case import Case, Connection, Mad, Packet, Post, Step
 from ibwire.fuzz.judge.concurrency import ELSEWHERE, both
 from ibwire.fuzz.judge.naming import Name
 from ibwire.fuzz.judge.scene import SHORT, last_connection
@@ -43,8 +43,10 @@ def _with_bytes(step: Step) -> Step | None:
     """A request of one packet without bytes, with some; `None` for another step."""
     if isinstance(step, Post) and not step.length and step.opcode in _OF_ANY_LENGTH:
         return replace(step, length=FEW_BYTES)
-    info = INFO.get(step.opcode) if isinstance(step, Packet) else None
-    if not isinstance(step, Packet) or info is None or info.is_response:
+    if not isinstance(step, Packet) or isinstance(step, Mad) or step.psn != _DUE:
+        return None
+    info = INFO.get(step.opcode)
+    if info is None or info.is_response:
         return None
     if info.operation is Operation.READ and not step.fields.get(_DMA_LEN, 0):
         return step.altered(fields={**step.fields, _DMA_LEN: FEW_BYTES})
@@ -115,6 +117,7 @@ def _with_first_psn(name: Name, case: Case) -> Name:
 
 
 FEW_BYTES = 8
+_DUE = ("expected", 0)
 _DMA_LEN = "reth.dma_len"
 _SENDING = (Operation.SEND, Operation.WRITE)
 _OF_ANY_LENGTH = (

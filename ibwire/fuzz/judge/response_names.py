@@ -121,7 +121,7 @@ def _to_nothing(reference: Emulation, packet: Packet, psn: int) -> About | None:
     sends = reference.qp.sends
     ahead = psn - sends.una & MASK
     if ahead == MASK and _is_plain_ack(packet):
-        return REPEATED_ACK
+        return _REPEATED_CREDITS if _gives_credits(packet) else REPEATED_ACK
     if not sends.outstanding:
         return _UNASKED_CREDITS if _gives_credits(packet) else _UNASKED
     if ahead >= HALF and reference.qp.habits.requester.is_old_response(sends, psn):
@@ -213,6 +213,11 @@ REPEATED_ACK = About(
     "an ACK that repeats the last PSN",
     "IBA 9.7.6, 9.7.7.2.4; docs/reference/transport.md#response-duplicate, "
     "docs/reference/transport.md#credits-ghost",
+)
+_REPEATED_CREDITS = replace(
+    REPEATED_ACK,
+    rule="IBA 9.7.6, 9.7.7.2; docs/reference/transport.md#response-duplicate, "
+    "docs/reference/transport.md#credits-ghost, docs/reference/transport.md#credits-limit",
 )
 _UNSENT = About(
     "a response to a PSN that was never sent",
