@@ -214,3 +214,13 @@ def test_no_bytes_are_said_if_some_show_something_else() -> None:
         "WRITE_ONLY of no bytes: ACK with another aeth.msn"
     )
     assert with_needs(name, case, always) == name
+
+
+def test_immediate_data_that_a_case_needs_are_said() -> None:
+    last = Packet(int(OpCode.RC_SEND_ONLY_WITH_IMMEDIATE), fields={"immdt.imm_data": 0})
+    name = Name("SEND_ONLY_WITH_IMMEDIATE: completion without the flag WITH_IMM", "IBA; x#y", "z")
+
+    assert with_needs(name, Case(steps=(last,))).text == (
+        "SEND_ONLY_WITH_IMMEDIATE with immediate data 0x0: completion without the flag WITH_IMM"
+    )
+    assert with_needs(name, Case(steps=(last.altered(fields={}),))) == name

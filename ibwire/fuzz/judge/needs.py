@@ -24,7 +24,13 @@ def with_needs(name: Name, case: Case, shows: Shows | None = None) -> Name:
     """
     if len(case.steps) > SHORT:
         return name
-    for add in (_with_odd_bits, _with_other_psn, _with_other_pair, _with_first_psn):
+    for add in (
+        _with_immediate,
+        _with_odd_bits,
+        _with_other_psn,
+        _with_other_pair,
+        _with_first_psn,
+    ):
         name = add(name, case)
     return name if shows is None else _with_no_bytes(name, case, shows)
 
@@ -52,6 +58,16 @@ def _with_bytes(step: Step) -> Step | None:
         return step.altered(fields={**step.fields, _DMA_LEN: FEW_BYTES})
     is_whole = info.operation in _SENDING and info.position is Position.ONLY
     return step.altered(length=FEW_BYTES) if is_whole and not step.length else None
+
+
+def _with_immediate(name: Name, case: Case) -> Name:
+    """The name with the immediate data of the last packet, if a case needs these."""
+    *_, last = case.steps
+    number = last.fields.get(_IMMEDIATE) if isinstance(last, Packet) else None
+    if not isinstance(number, int):
+        return name
+    what, colon, does = name.text.partition(": ")
+    return replace(name, text=f"{what} with immediate data 0x{number:x}{colon}{does}")
 
 
 def _with_odd_bits(name: Name, case: Case) -> Name:
@@ -117,6 +133,7 @@ def _with_first_psn(name: Name, case: Case) -> Name:
 
 
 FEW_BYTES = 8
+_IMMEDIATE = "immdt.imm_data"
 _DUE = ("expected", 0)
 _DMA_LEN = "reth.dma_len"
 _SENDING = (Operation.SEND, Operation.WRITE)
