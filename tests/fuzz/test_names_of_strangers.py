@@ -470,13 +470,19 @@ def test_a_duplicate_says_how_it_differs(earlier: list[Packet], last: Packet, sa
 
 
 def test_the_oldest_duplicate_that_is_saved_is_called_so() -> None:
-    last = READ.altered(psn=("expected", -2))
-    two = Connection(max_dest_rd_atomic=2)
+    names = [
+        named(
+            SAVES_ONE_LESS,
+            *([READ] * saved),
+            READ.altered(psn=("expected", -saved)),
+            connection=Connection(max_dest_rd_atomic=saved),
+        )
+        for saved in (2, 12)
+    ]
 
-    name = named(SAVES_ONE_LESS, READ, READ, last, connection=two)
-
-    assert "(a duplicate READ, of the oldest that is saved)" in name.text
-    assert name.rule.endswith("#saved-resources")
+    assert all("(a duplicate READ, of the oldest that is saved)" in name.text for name in names)
+    assert all(name.rule.endswith("#saved-resources") for name in names)
+    assert have_one_cause(*names)
 
 
 def test_acks_that_repeat_the_last_psn_are_one_finding() -> None:

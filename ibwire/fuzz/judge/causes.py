@@ -23,7 +23,7 @@ from ibwire.fuzz.judge.effects import (
 )
 from ibwire.fuzz.judge.findings import PARTS_OF_COMPLETION, first_verdicts, part_of
 from ibwire.fuzz.judge.partial_ack import GROUP as PART_OF_ACK
-from ibwire.fuzz.judge.request_names import NOT_READY, OTHERS_WINDOW, UC_BEGINNINGS
+from ibwire.fuzz.judge.request_names import NOT_READY, OLDEST_SAVED, OTHERS_WINDOW, UC_BEGINNINGS
 from ibwire.fuzz.judge.response_names import INSIDE_MESSAGE, REPEATED_ACK
 from ibwire.fuzz.judge.scene import LOCAL_INVALIDATE, RNR_WAIT, SHORT, Scene, stores_response
 from ibwire.fuzz.judge.sending import may_send, retransmits_otherwise
@@ -217,6 +217,8 @@ def common_causes(scene: Scene, effect: Effect, ignored: About | None) -> tuple[
         causes.append("how a local invalidate ends" if is_own else "a window invalidated locally")
     if scene.about.rule.endswith("#zero-length") and not scene.about.is_wrong:
         causes.append("the key of a request of no bytes")
+    if scene.about.detail.endswith(OLDEST_SAVED) and effect.group == "no answer":
+        causes.append(OLDEST_NOT_SAVED)
     if scene.is_short and any(about.what == REPEATED_ACK.what for _, about in scene.subjects):
         causes.append("the credits of an ACK that repeats the last PSN")
     if scene.is_short:
@@ -289,6 +291,7 @@ _OPCODE = 3
 
 _NO_IMPLIED_NAK = "an implied NAK: not taken"
 
+OLDEST_NOT_SAVED = "the oldest response that is to be saved is not"
 EARLY_AFTER_RNR = "the ACK timer runs in the wait after an RNR NAK"
 AFTER_RNR_WAIT = "what is retransmitted after the wait of an RNR NAK"
 

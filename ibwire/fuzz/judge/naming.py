@@ -29,6 +29,7 @@ from ibwire.fuzz.judge.broken_rule import (
 )
 from ibwire.fuzz.judge.causes import (
     AFTER_RNR_WAIT,
+    OLDEST_NOT_SAVED,
     cause_of,
     changed_number,
     common_causes,
@@ -212,7 +213,9 @@ def _name_of(last: Step, case: Case, scene: Scene, trials: Trials) -> Name:
             return Name(f"{text}: {effect.text}", ORDER, own, wider=(cause.group,))
         text = f"{described(step, scene.about)}{cause.after}: {effect.text}{cause.as_if}"
         is_counted = cause.group == group_of("retry_cnt") and scene.has_rnr_nak
-        return Name(text, cause.rule, cause.group, (RNR_AS_RETRIES,) if is_counted else ())
+        retries = (RNR_AS_RETRIES,) if is_counted else ()
+        saved = (OLDEST_NOT_SAVED,) if cause.rule == SAVED else ()
+        return Name(text, cause.rule, cause.group, wider=retries, causes=saved)
     ignored, part = ignored_response(trials), partly_taken(trials, abouts)
     if part is not None and ignored is None and not about.implies_nak:
         text = f"{text}: {effect.text}{part.as_if}"
