@@ -138,6 +138,17 @@ REPEATED_ACK_GIVES_NOTHING = Patch(
     "                sends.credits.update(packet.syndrome, packet.msn)\n            return",
     "            return",
 )
+NAK_OVERTAKES_READ = Patch(
+    "rc/completer.py",
+    "        if not self.acknowledge_before(habits.acknowledged_by_nak(sends, psn), now):\n"
+    "            return\n"
+    "        if code == NakCode.PSN",
+    "        if not self.acknowledge_before(habits.acknowledged_by_nak(sends, psn), now) and (\n"
+    "            code not in _NAK_STATUS or qp.state is _ERR\n"
+    "        ):\n"
+    "            return\n"
+    "        if code == NakCode.PSN",
+)
 ASKS_FOR_NO_SLOT = Patch(
     "rc/requester.py",
     "if plan.is_answered and sends.reads >= self.qp.attr.max_rd_atomic:",
@@ -496,6 +507,17 @@ def test_acks_that_repeat_the_last_psn_are_one_finding() -> None:
     assert "(an ACK that repeats the last PSN)" in names[0].text
     assert "#credits-ghost" in names[0].rule
     assert have_one_cause(*names)
+
+
+def test_a_nak_behind_an_unanswered_read_is_called_so() -> None:
+    nak = Packet(int(OpCode.RC_ACKNOWLEDGE), ("una", 1), fields={"aeth.syndrome": 98})
+    posts = Post(int(WROpcode.RDMA_READ), 8), Post(int(WROpcode.RDMA_WRITE), 8)
+
+    name = named(NAK_OVERTAKES_READ, *posts, nak)
+
+    assert name.text.startswith(
+        "ACKNOWLEDGE (a NAK REMOTE_ACCESS_ERROR behind an unanswered READ or atomic): "
+    )
 
 
 def test_a_response_too_many_is_that_of_the_wrong_packet_before() -> None:

@@ -50,7 +50,7 @@ def about(reference: Emulation, packet: Packet, psn: int) -> About | None:
             return _RESERVED
         return _RESERVED_INSIDE if psn != wqe.first_psn else _RESERVED_BEHIND
     if is_behind:
-        return _BEHIND
+        return _behind(packet, kind) if is_plain else _BEHIND
     if wqe.plan.operation is Operation.READ and ahead and psn != wqe.first_psn and not is_plain:
         return _GAP
     assert isinstance(syndrome, int)
@@ -157,6 +157,15 @@ def _right(wqe: SendWQE, psn: int) -> About:
     return _BEHIND_WRAP if psn < wqe.first_psn else _RESPONSE
 
 
+def _behind(packet: Packet, kind: AckKind) -> About:
+    """An ACK or a NAK behind an unanswered READ or atomic."""
+    code = packet.fields.get("aeth.syndrome", 0)
+    if kind is not AckKind.NAK or not isinstance(code, int) or aeth.code(code) not in _FATAL_CODES:
+        return _BEHIND
+    nak = NakCode(aeth.code(code)).name
+    return replace(_BEHIND, detail=f"a NAK {nak} {_BEHIND_UNANSWERED}")
+
+
 def _nak(code: int) -> About:
     if code == NakCode.PSN_SEQUENCE_ERROR:
         return _SEQUENCE
@@ -230,8 +239,9 @@ _GIVEN_BEFORE = About(
     "a response to an acknowledged PSN",
     "IBA 9.7.6; docs/reference/transport.md#response-duplicate",
 )
+_BEHIND_UNANSWERED = "behind an unanswered READ or atomic"
 _BEHIND = About(
-    "a response behind an unanswered READ or atomic",
+    f"a response {_BEHIND_UNANSWERED}",
     "IBA 9.7.6; docs/reference/transport.md#implied-nak",
     implies_nak=True,
 )
