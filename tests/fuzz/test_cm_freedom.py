@@ -57,6 +57,8 @@ _SERVICE_FIRST = (
     "        return refusal(request, cm.RejectReason.INVALID_SERVICE_ID)\n"
     "    service = request.transport_service_type\n"
 )
+_SUGGESTED = "        gid = gids[0].to_bytes(16)\n"
+_OTHER_MTU = "        return refusal(request, cm.RejectReason.INVALID_MTU)\n"
 _GID_FIRST = (
     "    service = request.transport_service_type\n"
     "    if request.primary_remote_gid not in gids:\n"
@@ -113,6 +115,10 @@ RIGHT = {
     "refusal kept for a shorter time": Patch("cm/manager.py", _KEPT, "            time += 0\n"),
     "refusal kept for a moment": Patch("cm/manager.py", _KEPT, "            time = 1\n"),
     "no GID of messages": Patch("cm/registry.py", _OWN_GID, "        if connection is None:\n"),
+    "no suggested GID": Patch("cm/answers.py", _SUGGESTED, '        gid = b""\n'),
+    "a suggested MTU": Patch(
+        "cm/answers.py", _OTHER_MTU, _OTHER_MTU.replace("_MTU)", "_MTU, bytes([5]))")
+    ),
 }
 """Devices that do what the specification leaves open."""
 
@@ -221,6 +227,30 @@ WRONG: Sequence[tuple[str, Patch, Sequence[Step]]] = (
     (
         "another reason than the one there is",
         Patch("cm/answers.py", "cm.RejectReason.INVALID_SERVICE_ID", "cm.RejectReason.INVALID_MTU"),
+        [said("REQ", req__service_id=0)],
+    ),
+    (
+        "a suggested GID that is none of its own",
+        Patch("cm/answers.py", _SUGGESTED, _SUGGESTED.replace("gids[0]", "(gids[0] + 1)")),
+        [said("REQ", req__primary_remote_gid=("gid", 1))],
+    ),
+    (
+        "more than a suggested GID",
+        Patch("cm/answers.py", _SUGGESTED, _SUGGESTED.replace("(16)", "(16) + bytes(1)")),
+        [said("REQ", req__primary_remote_gid=("gid", 1))],
+    ),
+    (
+        "a suggested MTU that no queue pair has",
+        Patch("cm/answers.py", _OTHER_MTU, _OTHER_MTU.replace("_MTU)", "_MTU, bytes([6]))")),
+        [said("REQ", req__path_packet_payload_mtu=0)],
+    ),
+    (
+        "a suggestion for a service that is not there",
+        Patch(
+            "cm/answers.py",
+            "cm.RejectReason.INVALID_SERVICE_ID)\n",
+            "cm.RejectReason.INVALID_SERVICE_ID, bytes(8))\n",
+        ),
         [said("REQ", req__service_id=0)],
     ),
     (

@@ -1,8 +1,8 @@
 """The comparison with an emulated connection manager, without what the specification leaves open.
 
 Not compared are the transaction ID of a DREQ, which begins an exchange of its own; the time that
-an MRA asks for; which of several reasons a REQ is refused for; whether a LAP draws an APR; by how
-much TIMEWAIT and the wait after an MRA are longer than they must be; how long a refused REQ, or the
+an MRA asks for; which of several reasons a REQ is refused for; whether a REJ suggests another value
+where that is optional; whether a LAP draws an APR; by how much TIMEWAIT and the wait after an MRA are longer than they must be; how long a refused REQ, or the
 answer to a SIDR_REQ, is kept; and whether a REQ of another class version draws REJ 31.
 
 Source: reference/cm#transaction, #handshake, #reject-reasons, #states, #timeouts, #resending.
@@ -249,7 +249,26 @@ class ExactManagerComparison(ExactComparison):
         if isinstance(due, cm.DREQ) and due == sent:
             chosen = self._transactions.setdefault(number, other.transaction_id)
             return chosen == other.transaction_id
+        if isinstance(due, cm.REJ) and isinstance(sent, cm.REJ):
+            sent = self._without_suggestion(due, sent)
+            return due == sent and one.transaction_id == other.transaction_id
         return has_more and one == other
+
+    def _without_suggestion(self, due: cm.REJ, sent: cm.REJ) -> cm.REJ:
+        """A REJ with the additional information that is due, if what it suggests is right.
+
+        It may suggest nothing. Of a path MTU any will do: what the device can have is not known.
+        """
+        length = sent.reject_info_length
+        suggested, rest = int.from_bytes(sent.ari[:length]), sent.ari[length:]
+        is_right = not length and sent.reason in _SUGGESTING
+        if sent.reason == cm.RejectReason.INVALID_PRIMARY_GID and length == _GID:
+            is_right = suggested in self._manager.gids and not any(rest)
+        elif sent.reason == cm.RejectReason.INVALID_MTU and length:
+            is_right = suggested in MTU_BYTES and not any(rest)
+        if not is_right:
+            return sent
+        return sent.altered(reject_info_length=due.reject_info_length, ari=due.ari)
 
     def _without_answers_to_lap(self, expected: list[Frame], got: list[Frame]) -> list[Frame]:
         """What the device sent but for answers to a LAP, each of which has a PSN of QP1."""
@@ -371,6 +390,15 @@ def _reasons(request: cm.REQ, services: Container[int], gids: Sequence[int]) -> 
 ICRC = 4
 _PSN = h.DETH.SIZE + 3
 """Where the PSN begins, from the MAD back."""
+
+_GID = 16
+"""Bytes of a GID."""
+
+_SUGGESTING = (
+    *range(cm.RejectReason.INVALID_PRIMARY_GID, cm.RejectReason.PORT_AND_CM_REDIRECT),
+    cm.RejectReason.INVALID_MTU,
+)
+"""Reasons of a REJ whose additional information, a value that would be accepted, is optional."""
 
 _REQUESTS = ("REQ", "SIDR_REQ")
 _OF_FRAMES = (Kind.ANSWER, Kind.TIME)
