@@ -27,7 +27,7 @@ from ibwire.rc.attributes import MTU_CODES
 from ibwire.rc.connect import ALL_ACCESS
 from ibwire.rc.memory import Access
 from ibwire.rc.work import WROpcode
-from ibwire_layers.cm import CMAttribute
+from ibwire_layers.cm import CMAttribute, MessageMRAed, MessageRejected
 from ibwire_layers.headers import BTH
 from ibwire_layers.opcodes import INFO, OpCode, Service
 from ibwire_layers.outer import UDP, Ethernet, IPv4, IPv6
@@ -425,7 +425,12 @@ def value_text(value: Value) -> str:
 
 
 def field_text(name: str, value: Value) -> str:
-    """The value of a field; those of keys as keys are written, and read by drill."""
+    """The value of a field; those of keys as keys are written, and read by drill. What names a
+    message is its name.
+    """
+    messages = _MESSAGE_NAMES.get(name.rpartition(".")[2], {})
+    if value in messages:
+        return messages[value]
     is_key = isinstance(value, int) and name.endswith(_KEYS)
     return hex(value) if is_key and isinstance(value, int) else value_text(value)
 
@@ -435,6 +440,10 @@ OUTBOX = 4096 + 1024
 
 _KEYS = ("pkey", "qkey", "rkey")
 _ATOMICS = (WROpcode.ATOMIC_CMP_AND_SWP, WROpcode.ATOMIC_FETCH_AND_ADD)
+_MESSAGE_NAMES: Mapping[str, Mapping[object, str]] = {
+    "message_rejected": {int(each): each.name for each in MessageRejected},
+    "message_mraed": {int(each): each.name for each in MessageMRAed},
+}
 _OF_8_BYTES = (*_ATOMICS, WROpcode.ATOMIC_WRITE)
 """Requests of which the length is always the same."""
 

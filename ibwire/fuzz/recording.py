@@ -158,10 +158,9 @@ def _outcome(
         for at, pair in enumerate(pairs[same:]):
             if words[0][at] != words[1][at]:
                 continue
-            for texts, frame in zip(words, pair, strict=True):
-                texts[at] += "".join(
-                    f" {part}.{name}={_field(frame, part, name)}" for part, name in wrong[same + at]
-                )
+            for part, name in wrong[same + at]:
+                for texts, value in zip(words, _values(pair, part, name), strict=True):
+                    texts[at] += f" {part}.{name}{value}"
         for texts, data in zip(words, [] if fields else _data(pairs[same]), strict=False):
             texts[0] += data
     for texts, things in zip(words, (expected, got), strict=True):
@@ -234,10 +233,20 @@ def _packet(frame: object) -> WholePacket:
     return WholePacket.parse(frame)
 
 
-def _field(frame: object, part: str, name: str) -> str:
-    """The value of a field; of bytes the first eight."""
-    value = getattr(part_of(_packet(frame), part), name)
-    return value[:8].hex() if isinstance(value, bytes) else field_text(name, value)
+def _values(frames: tuple[object, object], part: str, name: str) -> tuple[str, str]:
+    """The values of a field in two frames, with what is before them; of bytes from the first that
+    differs.
+    """
+    one, other = (getattr(part_of(_packet(each), part), name) for each in frames)
+    if isinstance(one, bytes) and isinstance(other, bytes):
+        first = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), 0)
+        where = f" from byte {first}: " if first else "="
+        cut = slice(first, first + SHOWN_DATA)
+        return f"{where}{one[cut].hex(' ')}", f"{where}{other[cut].hex(' ')}"
+    texts = [field_text(name, each) for each in (one, other)]
+    if any(each.startswith("0x") for each in texts):
+        texts = [hex(one), hex(other)]
+    return f"={texts[0]}", f"={texts[1]}"
 
 
 def _wire(comparison: Comparison) -> Wire:

@@ -378,6 +378,52 @@ def test_a_difference_that_no_message_shows_is_told_in_words(
     assert difference_text(difference) == text
 
 
+SHOWN: Sequence[tuple[Patch, Sequence[Step], str, str]] = (
+    (  # GID ::ffff:10.0.0.2: from its last byte on, and behind it nothing
+        Patch("cm/answers.py", "gids[0].to_bytes(16)", "(gids[0] + 1).to_bytes(16)"),
+        [said("REQ", req__primary_remote_gid=0)],
+        "REJ INVALID_PRIMARY_GID cm.rej.ari from byte 15: 02 00 00 00 00 00 00 00",
+        "REJ INVALID_PRIMARY_GID cm.rej.ari from byte 15: 03 00 00 00 00 00 00 00",
+    ),
+    (
+        Patch(
+            "cm/answers.py",
+            "cm.MessageRejected.REP if is_rep else cm.MessageRejected.OTHER",
+            "cm.MessageRejected.REQ",
+        ),
+        [said("REP")],
+        "REJ INVALID_COMM_ID cm.rej.message_rejected=REP",
+        "REJ INVALID_COMM_ID cm.rej.message_rejected=REQ",
+    ),
+    (  # the low 16 bits of 0x01064853 alone
+        Patch(
+            "cm/manager.py",
+            "service_id=request.service_id)\n        else:",
+            "service_id=request.service_id & 0xFFFF)\n        else:",
+        ),
+        [said("SIDR_REQ"), Command("accept", 0)],
+        "SIDR_REP VALID cm.sidr_rep.service_id=0x1064853",
+        "SIDR_REP VALID cm.sidr_rep.service_id=0x4853",
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("patch", "steps", "expected", "got"), SHOWN, ids=["bytes", "message", "one base"]
+)
+def test_a_wrong_field_is_shown_where_it_differs(
+    patch: Patch, steps: Sequence[Step], expected: str, got: str
+) -> None:
+    device: Any = copied(Mutant("changed", (patch,)))[managed_emulation.__module__]
+    case = Case(Connection(), tuple(steps))
+    opens = {CONNECTION_MANAGER.name: device.managed_emulation}
+
+    recording = record(case, Emulator("changed", opens, lambda text: False))
+
+    assert recording.expected == [expected]
+    assert recording.got == [got]
+
+
 def test_events_that_read_alike_show_the_parts_that_differ() -> None:
     ours, theirs = unequal_parts((EVENT, 4, 7, 8, 0, 0), (EVENT, 4, 7, 8, 1 << 600, 0))
 
