@@ -119,6 +119,7 @@ class ConnectionManager:
         refused = _REFUSED[profile.refuses_in_timewait]
         self._refused_in_timewait = [_ANSWERING[each] for each in refused]
         self._acknowledged_duplicates = _DRAWING_MRA[profile.mra_for_duplicate]
+        self._repeated_mras = _DRAWING_MRA[profile.repeats_mra]
         self._repeats_rep_after_mra = profile.repeats_rep_after_mra
         self._acknowledged = _DRAWING_MRA[profile.mra_at_once]
         self._rejects_expired_request = profile.rejects_expired_request
@@ -521,6 +522,8 @@ class ConnectionManager:
         """Whether a message draws nothing that draws an MRA, or a REJ, from other managers."""
         if connection.state is State.TIMEWAIT:
             return what in _ANSWERING.values() and what not in self._refused_in_timewait
+        if (connection.state, what) in _LATER_DUPLICATES:
+            return what not in self._repeated_mras
         is_duplicate = (connection.state, what) in _UNDECIDED_DUPLICATES
         return is_duplicate and what not in self._acknowledged_duplicates
 
@@ -652,6 +655,9 @@ _DRAWING_MRA: dict[MRAFor, tuple[Input, ...]] = {
 }
 _UNDECIDED_DUPLICATES = ((State.REQ_RCVD, Input.REQ), (State.REP_RCVD, Input.REP))
 """The first duplicates before the application decides."""
+
+_LATER_DUPLICATES = ((State.MRA_REQ_SENT, Input.REQ), (State.MRA_REP_SENT, Input.REP))
+"""Those after an MRA."""
 
 _REQ_AFTER_MRA = State.MRA_REP_RCVD, Input.REQ
 """A duplicate after the peer has asked for time."""

@@ -142,6 +142,9 @@ class Profile:
     mra_for_duplicate: MRAFor = MRAFor.BOTH
     """The messages that draw an MRA when they are repeated before the application decides
     (docs/reference/cm.md#handshake)."""
+    repeats_mra: MRAFor = MRAFor.BOTH
+    """The messages that draw the MRA again when they are repeated after it, before the application
+    decides (docs/reference/cm.md#handshake)."""
     repeats_rep_after_mra: bool = False
     """Whether a duplicate REQ draws the REP again after an MRA of the REP (docs/reference/cm.md
     #resending)."""

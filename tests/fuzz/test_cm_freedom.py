@@ -106,6 +106,12 @@ RIGHT = {
         "        _I.REQ: Move(_S.MRA_REQ_SENT, Send.MRA),\n",
         "        _I.REQ: Move(_S.REQ_RCVD),\n",
     ),
+    "MRA of a REQ once": Patch(
+        "cm/states.py", ", _I.REQ: Move(_S.MRA_REQ_SENT, Send.RETRANSMIT)},", "},"
+    ),
+    "MRA of a REP once": Patch(
+        "cm/states.py", ", _I.REP: Move(_S.MRA_REP_SENT, Send.RETRANSMIT)},", "},"
+    ),
     "REP again after an MRA": Patch(
         "cm/states.py",
         "    _S.MRA_REP_RCVD: _OFFERING,\n",
@@ -129,6 +135,8 @@ CHOICES = {
     "no GID of messages",
     "MRA of an unknown connection refused",
     "no MRA for a duplicate",
+    "MRA of a REQ once",
+    "MRA of a REP once",
     "REP again after an MRA",
     "silent in TIMEWAIT",
 }

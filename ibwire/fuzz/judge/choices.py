@@ -240,6 +240,14 @@ CHOICES: Sequence[Choice] = (
         is_always_shown=True,
     ),
     Choice(
+        "repeats_mra",
+        tuple(MRAFor),
+        True,
+        "whether a duplicate REQ or REP draws the MRA again before the application decides",
+        "IBA 12.9; docs/reference/cm.md#handshake",
+        is_always_shown=True,
+    ),
+    Choice(
         "repeats_rep_after_mra",
         _BOTH,
         True,

@@ -346,6 +346,19 @@ WITNESSES: Sequence[Witness] = (
         ),
     ),
     Witness(
+        "repeats_mra",
+        Connection(),
+        (
+            Mad(exchange=2),
+            Command("delay", exchange=2),
+            Mad(exchange=2),
+            Command("connect", exchange=4),
+            Mad(message="REP", exchange=4),
+            Command("delay", exchange=4),
+            Mad(message="REP", exchange=4),
+        ),
+    ),
+    Witness(
         "repeats_rep_after_mra",
         Connection(),
         (

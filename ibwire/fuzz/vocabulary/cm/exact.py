@@ -2,8 +2,9 @@
 
 Not compared are the transaction ID of a DREQ, which begins an exchange of its own; the time that
 an MRA asks for; which of several reasons a REQ is refused for; whether a REJ suggests another value
-where that is optional; whether a LAP draws an APR; by how much TIMEWAIT and the wait after an MRA are longer than they must be; how long a refused REQ, or the
-answer to a SIDR_REQ, is kept; and whether a REQ of another class version draws REJ 31.
+where that is optional; whether a LAP draws an APR; by how much TIMEWAIT and the wait after an MRA
+are longer than they must be; how long a refused REQ, or the answer to a SIDR_REQ, is kept; and
+whether a REQ of another class version draws REJ 31.
 
 Source: reference/cm#transaction, #handshake, #reject-reasons, #states, #timeouts, #resending.
 """
