@@ -18,12 +18,12 @@ def parse_duration(value: object) -> Time:
     return _quantity("duration", value, _DURATION, _DURATION_UNITS, "a time such as 5us or 1.5 ms")
 
 
-def duration_text(value: Time) -> str:
-    """`1.5 ms`."""
+def duration_text(value: Time, digits: int = 6) -> str:
+    """`1.5 ms`. digits: as many as are shown at most."""
     for unit, name in _SHOWN_UNITS:
         if value >= unit:
-            return f"{value / unit:.6g} {name}"
-    return f"{value / NS:.6g} ns"
+            return f"{value / unit:.{digits}g} {name}"
+    return f"{value / NS:.{digits}g} ns"
 
 
 def exact_duration_text(value: Time) -> str:

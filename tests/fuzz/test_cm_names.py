@@ -96,6 +96,16 @@ _ANY_CLASS_VERSION = Patch(
     "    if data[:4] != _KIND:",
     "    if data[:2] + data[3:4] != _KIND[:2] + _KIND[3:4]:",
 )
+_SECONDS_LATER = Patch(
+    "cm/connection.py",
+    "response=repetition if is_active else duration(request.local_cm_response_timeout),",
+    "response=repetition if is_active else duration(request.local_cm_response_timeout) + 2 * life,",
+)
+_NO_DREQ_AGAIN = Patch(
+    "cm/states.py",
+    "        _I.TIMEOUT: Move(_S.DREQ_SENT, Send.RETRANSMIT),\n",
+    "        _I.TIMEOUT: Move(_S.DREQ_SENT),\n",
+)
 MUTANTS = (
     FUZZED
     | read_mutants(FIRMWARE)
@@ -114,6 +124,8 @@ MUTANTS = (
         "short-timewait": Mutant("short-timewait", (_SHORT_TIMEWAIT,)),
         "any-class-version": Mutant("any-class-version", (_ANY_CLASS_VERSION,)),
         "one-retry-less": Mutant("one-retry-less", (_ONE_RETRY_LESS,)),
+        "seconds-later": Mutant("seconds-later", (_SECONDS_LATER,)),
+        "no-dreq-again": Mutant("no-dreq-again", (_NO_DREQ_AGAIN,)),
     }
 )
 
@@ -563,6 +575,39 @@ def test_another_time_beside_one_retry_less_is_a_cause_of_its_own() -> None:
     assert of_reply.text.endswith("it retransmits the REP too few times")
     assert of_end.text.endswith("it retransmits the DREQ too late")
     assert not {of_end.group, *of_end.wider} & {of_reply.group, *of_reply.causes}
+
+
+def ended(exchange: int, **fields: Value) -> list[Step]:
+    return [*accepted(exchange, **fields), said("RTU", exchange), Command("disconnect", exchange)]
+
+
+def test_what_comes_behind_the_end_of_a_wait_is_too_late_and_not_missing() -> None:
+    """Code 20 is 4.29 s, twice the packet life time of code 18 is 2.15 s. One timer, one cause."""
+    of_reply = run("seconds-later", [*accepted(1), Wait(5 * S)])
+    of_end = run("seconds-later", [*ended(1), Wait(5 * S)])
+    given_up = run("seconds-later", [*ended(1, req__max_cm_retries=0), Wait(5 * S)])
+    longer = run("seconds-later", [*accepted(1, req__primary_local_ack_timeout=20), Wait(5 * S)])
+
+    late = "(at 6.44 s instead of 4.29 s)"
+    assert of_reply.bucket == f"a wait in REP_SENT: it retransmits the REP too late {late}"
+    assert of_end.bucket == f"a wait in DREQ_SENT: it retransmits the DREQ too late {late}"
+    assert given_up.bucket == "a wait in DREQ_SENT: it reports DISCONNECTED too late"
+    assert set.intersection(*(set(each.causes) for each in (of_reply, of_end, given_up, longer)))
+
+
+def test_what_never_comes_is_missing() -> None:
+    finding = run("no-dreq-again", [*ended(1), Wait(5 * S)])
+
+    assert finding.bucket == "a wait in DREQ_SENT: a DREQ is missing"
+
+
+def test_a_lower_number_is_seen_in_a_longer_wait_and_has_one_cause() -> None:
+    """15 retries are 7 with three bits: the last of 7 DREQs is due after 45.1 s."""
+    some = run("less-retries", [*ENDED, Wait(30 * S), Wait(30 * S)])
+    all_of_them = run("less-retries", [Command("connect", 26), Wait(200 * S)])
+
+    assert some.bucket == "a wait in DREQ_SENT: it retransmits the DREQ too few times"
+    assert set(some.causes) & set(all_of_them.causes)
 
 
 def test_a_message_of_one_connection_in_place_of_another_has_the_rule_of_times() -> None:

@@ -44,9 +44,10 @@ from ibwire.fuzz.report import HISTORY, Postponed, Report, RunState
 from ibwire.fuzz.targets.ack_timer import LENGTH_GROUP, LENGTH_RULE, AckTimer
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.targets.emulated_manager import managed_emulation, management_of
+from ibwire.fuzz.targets.longer_wait import comes_later, in_longer_wait
 from ibwire.fuzz.targets.testbed import Confirmed, Testbed
 from ibwire.fuzz.vocabulary.binding import emulated_binding
-from ibwire.fuzz.vocabulary.cm.names import manager_name
+from ibwire.fuzz.vocabulary.cm.names import ends_wait, late_end_name, manager_name
 from ibwire.fuzz.vocabulary.cm.timing import parts_of_exchanges, retransmission_of
 from ibwire.fuzz.vocabulary.vocabularies import (
     CONNECTION_MANAGER,
@@ -227,19 +228,7 @@ class EmulatorTestbed(Testbed):
     def _new_name(self, state: RunState, case: Case, left: Difference) -> Name:
         self.explained += 2 * (NEW_REFERENCE + len(case.steps))
         if self.vocabulary is CONNECTION_MANAGER:
-            reference = self.vocabulary.reference(case.connection, state.profile)
-            bring_to(reference, case, left.step)
-            manager = management_of(reference).manager
-            states: dict[object, str] = {
-                each.local_id: each.state.name for each in manager.connections
-            }
-            dues: dict[object, Time] = {
-                each.local_id: each.deadline - reference.now
-                for each in manager.connections
-                if each.deadline is not None
-            }
-            steps = case.steps[: left.step + 1]
-            return manager_name(left, steps, reference.state, states, dues)
+            return self._managers_name(state, case.with_steps(case.steps[: left.step + 1]), left)
         name = name_of(case, left, state.profile, lambda other: self.replay(other, state.profile))
         self.explained += name.cost
         devices = self._ack_timer.devices
@@ -247,6 +236,34 @@ class EmulatorTestbed(Testbed):
         devices = self._ack_timer.devices - devices
         self.explained += devices * (TWO_DEVICES + len(case.steps)) // 2
         return replace(name, rule=LENGTH_RULE, group=LENGTH_GROUP) if is_of_timer else name
+
+    def _managers_name(self, state: RunState, case: Case, left: Difference) -> Name:
+        """The name of a difference of a connection manager in the last step of a case."""
+        reference = self.vocabulary.reference(case.connection, state.profile)
+        bring_to(reference, case, left.step)
+        manager = management_of(reference).manager
+        states: dict[object, str] = {each.local_id: each.state.name for each in manager.connections}
+        dues: dict[object, Time] = {
+            each.local_id: each.deadline - reference.now
+            for each in manager.connections
+            if each.deadline is not None
+        }
+        accepted = [each.local_id for each in manager.connections if not each.is_active]
+        if ends_wait(left, states):
+            self.explained += TWO_DEVICES
+            if comes_later(case, left, self.comparison(case.connection, state.profile)):
+                return late_end_name(left, states, accepted)
+        found = in_longer_wait(case, left, lambda other: self.replay(other, state.profile))
+        shown, difference = found or (case, left)
+        return manager_name(
+            difference,
+            shown.steps,
+            reference.state,
+            states,
+            dues,
+            accepted=accepted,
+            is_longer=found is not None,
+        )
 
     def shorten(
         self, state: RunState, case: Case, difference: Difference, profile: Profile

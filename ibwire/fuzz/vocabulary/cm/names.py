@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import zip_longest
 from types import MappingProxyType
 
+from ibwire.base.quantities import duration_text
 from ibwire.base.units import Time
 from ibwire.fuzz.case import (
     ATTRIBUTE,
@@ -72,11 +73,16 @@ def manager_name(
     state: str,
     states: Mapping[object, str] = NO_STATES,
     dues: Mapping[object, Time] = NOTHING_DUE,
+    *,
+    accepted: Collection[object] | None = None,
+    is_longer: bool = False,
 ) -> Name:
     """The name of a difference in the last of some steps.
 
     state: of the exchange that was chosen before it. states: of all, by the IDs of the device.
-    dues: how long the timers of these connections ran then.
+    dues: how long the timers of these connections ran then. accepted: those that the peer has
+    requested, if that is known. is_longer: whether the last step is a
+    longer wait than that of the case, whose report has not the times of what comes too late.
     """
     step = steps[-1]
     has_no_pair = isinstance(step, Mad) and _names_no_queue_pair(difference, step, steps)
@@ -89,6 +95,11 @@ def manager_name(
         found = dict.fromkeys(states.get(each, state) for each in retransmission.connections)
         name = _of_retransmission(retransmission, steps, " and ".join(found), rule)
         causes = *name.causes, *_times_after_mra(difference, steps)
+        if retransmission.how == _TOO_LATE and accepted is not None and not _has_own_mra(steps):
+            causes = (*causes, *_late_causes(retransmission.connections, accepted))
+        if is_longer and retransmission.times is not None:
+            due, sent = (duration_text(each, 3) for each in retransmission.times)
+            name = replace(name, text=f"{name.text} (at {sent} instead of {due})")
         return replace(name, causes=tuple(dict.fromkeys(causes)))
     if not isinstance(step, Mad | Command | Packet):
         state = _of_waiting(difference, states) or states.get(_reported(difference), state)
@@ -122,6 +133,34 @@ def manager_name(
     name = _with_the_rest(Name(text, rule, group, causes=causes), difference, steps)
     name = _in_words(name, difference, steps, state) if isinstance(step, Mad) else name
     return _of_xrc(name, state) if _is_of_xrc(steps) and difference.kind not in FATAL else name
+
+
+def late_end_name(
+    difference: Difference, states: Mapping[object, str], accepted: Collection[object]
+) -> Name:
+    """The name where a manager gives up later than it should, as it then reports.
+
+    states, accepted: as of `manager_name`.
+    """
+    connection = _reported(difference)
+    state = states[connection]
+    reported = difference_text(difference).partition(" instead of ")[2]
+    text = f"a wait in {state}: it reports {reported} {_TOO_LATE}"
+    group = _when_retransmitted(state.removesuffix("_SENT"))
+    return Name(text, _RETRANSMISSIONS, group, causes=_late_causes([connection], accepted))
+
+
+def _late_causes(connections: Collection[object], accepted: Collection[object]) -> tuple[str, ...]:
+    """What all messages that come too late have in common: the timer of their side."""
+    sides = {each in accepted for each in connections}
+    return tuple(f"the {'passive' if each else 'active'} side waits too long" for each in sides)
+
+
+def ends_wait(difference: Difference, states: Mapping[object, str]) -> bool:
+    """Whether only the event is missing that ends a wait for an answer."""
+    if difference.kind is not Kind.COMPLETION or len(difference.expected) != 1 or difference.got:
+        return False
+    return states.get(_reported(difference), "") in _WITHOUT_ANSWER
 
 
 def _of_xrc(name: Name, state: str) -> Name:
@@ -348,8 +387,10 @@ def _of_retransmission(found: Retransmission, steps: Sequence[Step], state: str,
     """
     after = " after an MRA" if _has_own_mra(steps) else ""
     rule += f", {_PAGE}handshake" * bool(after)
-    what = "is missing at the end" if found.is_without_end else "is retransmitted"
-    causes = tuple(f"when a {each} {what}{after}" for each in found.messages)
+    if found.is_without_end:
+        causes = tuple(f"when a {each} is missing at the end{after}" for each in found.messages)
+    else:
+        causes = tuple(f"{_when_retransmitted(each)}{after}" for each in found.messages)
     text = f"a wait in {state}: {found.text}{after}"
     if len(causes) > 1:
         return Name(text, rule, "when messages are retransmitted", wider=causes)
@@ -361,6 +402,11 @@ def _of_retransmission(found: Retransmission, steps: Sequence[Step], state: str,
     if found.is_certain:
         return Name(text, rule, causes[0], causes=numbers)
     return Name(text, rule, causes[0], wider=numbers)
+
+
+def _when_retransmitted(message: str) -> str:
+    """The group of what a manager does otherwise with a message that is not answered."""
+    return f"when a {message} is retransmitted"
 
 
 def _has_own_mra(steps: Sequence[Step]) -> bool:
@@ -488,6 +534,9 @@ _STATES = f"IBA 12.9; {_PAGE}states"
 _IGNORED = "a LAP or APR that is not ignored"
 _RETRANSMISSIONS = f"{_TIMEOUTS}, {_PAGE}resending"
 _TIMEWAIT = "TIMEWAIT"
+_TOO_LATE = "too late"
+_WITHOUT_ANSWER = ("REQ_SENT", "DREQ_SENT", "SIDR_REQ_SENT")
+"""States that an application sees the end of when no answer comes, and the peer does not."""
 _STALE = "REJ STALE_CONNECTION"
 """To a REQ in TIMEWAIT, or from a queue pair that is in use."""
 _NOTHING_INSTEAD = " instead of nothing"

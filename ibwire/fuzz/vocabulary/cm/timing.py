@@ -38,6 +38,8 @@ class Retransmission:
     """The manager's own IDs of the connections of these messages."""
     shift: int = 0
     """By how many ps the first one that differs is too late; 0 if that is not known."""
+    times: tuple[Time, Time] | None = None
+    """When that one is due and when it comes, from the beginning of the wait, if that is known."""
 
     @property
     def text(self) -> str:
@@ -84,7 +86,7 @@ def retransmission_of(
     if isinstance(steps[-1], Mad | Command | Packet):
         return None
     if difference.kind is Kind.TIME:
-        return _at_another_time(difference)
+        return _at_another_time(difference, sum(map(_length, steps[:-1])))
     if difference.kind is not Kind.ANSWER:
         return None
     sides = zip((difference.expected, difference.got), difference.times, strict=True)
@@ -146,8 +148,8 @@ def _has_wrong_fields(expected: Sequence[_Sent], got: Sequence[_Sent], is_alone:
     return False
 
 
-def _at_another_time(difference: Difference) -> Retransmission | None:
-    """What comes at another time, where the messages are as expected."""
+def _at_another_time(difference: Difference, began: Time) -> Retransmission | None:
+    """What comes at another time, where the messages are as expected. began: when the wait did."""
     rows = zip(difference.expected, difference.got, difference.frames, strict=False)
     for expected, got, frame in rows:
         if expected == got or not isinstance(expected, int) or not isinstance(got, int):
@@ -161,7 +163,13 @@ def _at_another_time(difference: Difference) -> Retransmission | None:
             return None
         how = "too early" if got < expected else "too late"
         connections = (sent.connection,)
-        return Retransmission((sent.what,), how, connections=connections, shift=got - expected)
+        return Retransmission(
+            (sent.what,),
+            how,
+            connections=connections,
+            shift=got - expected,
+            times=(expected - began, got - began),
+        )
     return None
 
 
@@ -208,8 +216,11 @@ def _at_its_times(
         if one.time != other.time:
             when = "too early" if other.time < one.time else "too late"
             how = f"{when} and {found.how}" if found.is_certain else when
+            times = one.time, other.time
             shift = other.time - one.time
-            return Retransmission(found.messages, how, connections=found.connections, shift=shift)
+            return Retransmission(
+                found.messages, how, connections=found.connections, shift=shift, times=times
+            )
     common = min(len(expected), len(got))
     if common and found.change and _is_over([each.time for each in expected], until):
         how = "too few times" if found.change < 0 else "too many times"
