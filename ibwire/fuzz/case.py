@@ -476,10 +476,12 @@ def step_text(step: Step) -> str:
     if isinstance(step, Mad):
         words, fields = [message_on_wire(step) or step.message, f"#{step.exchange}"], dict(fields)
         if words[0] != step.message:
-            words.append(f"(the bytes of {_article(step.message)} {step.message})")
+            words.append(f"(the bytes of {article_of(step.message)} {step.message})")
             del fields[ATTRIBUTE]
         elif step.message == "MRA":
             fields.setdefault("mra.service_timeout", MRA_TIMEOUT)
+        elif step.message == "REJ" and "rej.ari" in fields:
+            fields.setdefault("rej.reject_info_length", 0)
     else:
         words = [packet_text(step), value_text(step.psn)]
         is_again = step.psn[0] == "expected" and step.psn[1] < 0
@@ -531,8 +533,9 @@ def message_on_wire(step: Mad) -> str:
     return _MESSAGES.get(number, "") if isinstance(number, int) else ""
 
 
-def _article(message: str) -> str:
-    return "an" if message[0] in "AMR" and message not in ("REQ", "REP", "REJ") else "a"
+def article_of(message: str) -> str:
+    """The article before the name of a message, with or without more behind it."""
+    return "an" if message.startswith(("A", "M", "RT")) else "a"
 
 
 def packet_text(step: Packet) -> str:

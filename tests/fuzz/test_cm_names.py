@@ -15,12 +15,12 @@ from fuzz.scripted import Scripted
 from ibwire.base.units import S
 from ibwire.cm.states import State
 from ibwire.fuzz.campaign import Campaign
-from ibwire.fuzz.case import Case, Command, Connection, Mad, Packet, Step, Value, Wait
+from ibwire.fuzz.case import Case, Command, Connection, Mad, Packet, Step, Value, Wait, step_text
 from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.judge.naming import Name
 from ibwire.fuzz.recording import record
-from ibwire.fuzz.targets.emulated_manager import EVENT, managed_emulation
+from ibwire.fuzz.targets.emulated_manager import EVENT, managed_emulation, number_of_bytes
 from ibwire.fuzz.targets.emulator import Emulator, EmulatorTestbed
 from ibwire.fuzz.vocabulary.cm.names import manager_name
 from ibwire.fuzz.vocabulary.cm.tables import difference_text, unequal_parts
@@ -106,6 +106,42 @@ _NO_DREQ_AGAIN = Patch(
     "        _I.TIMEOUT: Move(_S.DREQ_SENT, Send.RETRANSMIT),\n",
     "        _I.TIMEOUT: Move(_S.DREQ_SENT),\n",
 )
+_ABOUT_OTHER = Patch(
+    "cm/manager.py",
+    "about = _ABOUT.get(type(message), cm.MessageRejected.OTHER)",
+    "about = cm.MessageRejected.OTHER",
+)
+_MRA_OF_REQ = Patch(
+    "cm/answers.py",
+    "cm.MessageMRAed.REP if is_active else cm.MessageMRAed.REQ",
+    "cm.MessageMRAed.REQ",
+)
+_PASSIVE_LIVES = Patch(
+    "cm/manager.py",
+    "if Input.DISCONNECT in TRANSITIONS[connection.state]:",
+    "if Input.DISCONNECT in TRANSITIONS[connection.state] and connection.is_active:",
+)
+_OWN_QPN = Patch(
+    "cm/answers.py",
+    "remote_qpn=connection.remote_qpn or 0,",
+    "remote_qpn=connection.local_qpn or 0,",
+)
+_GUID_BIT = Patch(
+    "cm/manager.py",
+    "                local_ca_guid=self.guid,\n",
+    "                local_ca_guid=self.guid ^ 1 << 57,\n",
+)
+_REJ_IGNORED = Patch(
+    "cm/states.py",
+    "        _I.REJ: Move(_S.TIMEWAIT, event=_REJECTED),\n    },\n    _S.DREQ_SENT",
+    "    },\n    _S.DREQ_SENT",
+)
+_DATA_LOST = Patch(
+    "cm/manager.py",
+    "data = message.private_data if message is not None else",
+    "data = message.private_data if message is not None and not isinstance(message, cm.DREQ) else",
+)
+_ARI_UNTRIMMED = Patch("cm/manager.py", "message.ari[: message.reject_info_length]", "message.ari")
 MUTANTS = (
     FUZZED
     | read_mutants(FIRMWARE)
@@ -125,6 +161,14 @@ MUTANTS = (
         "any-class-version": Mutant("any-class-version", (_ANY_CLASS_VERSION,)),
         "one-retry-less": Mutant("one-retry-less", (_ONE_RETRY_LESS,)),
         "seconds-later": Mutant("seconds-later", (_SECONDS_LATER,)),
+        "stale-about-other": Mutant("stale-about-other", (_ABOUT_OTHER,)),
+        "mra-names-req": Mutant("mra-names-req", (_MRA_OF_REQ,)),
+        "stale-passive-lives": Mutant("stale-passive-lives", (_PASSIVE_LIVES,)),
+        "dreq-own-qpn": Mutant("dreq-own-qpn", (_OWN_QPN,)),
+        "rep-guid-bit": Mutant("rep-guid-bit", (_GUID_BIT,)),
+        "established-rej-ignored": Mutant("established-rej-ignored", (_REJ_IGNORED,)),
+        "dreq-private-data-lost": Mutant("dreq-private-data-lost", (_DATA_LOST,)),
+        "event-ari-untrimmed": Mutant("event-ari-untrimmed", (_ARI_UNTRIMMED,)),
         "no-dreq-again": Mutant("no-dreq-again", (_NO_DREQ_AGAIN,)),
     }
 )
@@ -147,6 +191,7 @@ def named(fault: str, steps: Sequence[Step], state: str) -> Name:
 
 
 ACCEPTED = [said("REQ"), Command("accept", 0)]
+ACTIVE = [Command("connect", 0), said("REP"), Command("ready", 0)]
 DATA = Packet(int(OpCode.RC_SEND_ONLY))
 
 XRC: dict[str, Value] = {"req__transport_service_type": 3, "req__extended_transport_type": 1}
@@ -249,8 +294,65 @@ CASES: Sequence[tuple[str, Sequence[Step], str, str, str]] = (
         "ids-exchanged",
         [said("REP")],
         "NONE",
-        "REP: another cm.rej.local_comm_id and cm.rej.remote_comm_id in the REJ",
+        "REP without a connection: "
+        "another cm.rej.local_comm_id and cm.rej.remote_comm_id in the REJ",
         "reject-reasons",
+    ),
+    (
+        "stale-about-other",
+        [*ACTIVE, said("DREQ"), said("REP")],
+        "TIMEWAIT",
+        "a repeated REP in TIMEWAIT: another cm.rej.message_rejected in the REJ",
+        "reject-reasons",
+    ),
+    (
+        "mra-names-req",
+        [Command("connect", 0), said("REP"), said("REP")],
+        "REP_RCVD",
+        "a repeated REP in REP_RCVD: another cm.mra.message_mraed in the MRA",
+        "handshake",
+    ),
+    (
+        "stale-passive-lives",
+        [*ACCEPTED, said("RTU"), said("REQ", 2, req__local_qpn=("own.qpn", -2))],
+        "NONE",
+        "REQ of a queue pair that another connection has (stale): a DREQ is missing",
+        "teardown",
+    ),
+    (
+        "dreq-own-qpn",
+        [*ACTIVE, Command("disconnect", 0)],
+        "ESTABLISHED",
+        "disconnect: another cm.dreq.remote_qpn in the DREQ",
+        "teardown",
+    ),
+    (
+        "rep-guid-bit",
+        ACCEPTED,
+        "REQ_RCVD",
+        "accept: another cm.rep.local_ca_guid in the REP",
+        "peer",
+    ),
+    (
+        "established-rej-ignored",
+        [*ACCEPTED, said("RTU"), said("REJ")],
+        "ESTABLISHED",
+        "REJ in ESTABLISHED: it reports nothing instead of REJECTED",
+        "states",
+    ),
+    (
+        "dreq-private-data-lost",
+        [*ACTIVE, said("DREQ", dreq__private_data=1)],
+        "ESTABLISHED",
+        "DREQ in ESTABLISHED: it reports DISCONNECTED without the private data",
+        "messages",
+    ),
+    (
+        "event-ari-untrimmed",
+        [said("REQ"), said("REJ", rej__ari=("own.guid", 0))],
+        "REQ_RCVD",
+        "REJ in REQ_RCVD: it reports REJECTED with additional information instead of none",
+        "messages",
     ),
     (  # it is the REP that differs from the rest of the exchange
         "dreq-with-a-wrong-remote-id",
@@ -436,11 +538,36 @@ def test_a_wrong_field_is_shown_where_it_differs(
     assert recording.got == [got]
 
 
-def test_events_that_read_alike_show_the_parts_that_differ() -> None:
-    ours, theirs = unequal_parts((EVENT, 4, 7, 8, 0, 0), (EVENT, 4, 7, 8, 1 << 600, 0))
+@pytest.mark.parametrize(
+    ("expected", "got", "texts"),
+    [
+        (b"", b"\1" + bytes(75), ("none", "76 bytes 01 00 00 00 00 00 00 00...")),
+        (b"\0\1", b"\0\2", ("2 bytes, from byte 1: 01", "2 bytes, from byte 1: 02")),
+    ],
+)
+def test_events_that_read_alike_show_the_parts_that_differ(
+    expected: bytes, got: bytes, texts: tuple[str, str]
+) -> None:
+    events = [(EVENT, 4, 7, 8, number_of_bytes(each), 0) for each in (expected, got)]
 
-    assert ours == " private data=0x0"
-    assert theirs == " private data=0x0100000000000000... (76 bytes behind leading zeros)"
+    shown = unequal_parts(*events)
+
+    assert shown == tuple(f", private data: {each}" for each in texts)
+
+
+def test_what_a_rej_leaves_out_by_default_is_in_its_line() -> None:
+    """The additional information has bytes, and the length that goes with it is 0."""
+    text = step_text(said("REJ", rej__ari=("own.guid", 0)))
+
+    assert text == "REJ #0 rej.ari=own.guid rej.reject_info_length=0"
+
+
+def test_data_of_an_event_are_one_cause_in_all_states() -> None:
+    dreq = said("DREQ", dreq__private_data=1)
+    early = named("dreq-private-data-lost", [*ACCEPTED, dreq], "REP_SENT")
+    late = named("dreq-private-data-lost", [*ACTIVE, dreq], "ESTABLISHED")
+
+    assert "private data of DISCONNECTED" in set(early.causes) & set(late.causes)
 
 
 def test_a_wait_names_the_state_of_the_connection_that_is_in_another_one_after_it() -> None:

@@ -171,7 +171,7 @@ class Management:
                 self.exchanges[connection.remote_id % EXCHANGES] = connection
             else:
                 has_acted |= self._consumer.receive(kind, connection)
-            said = int.from_bytes(data), int.from_bytes(ari)
+            said = number_of_bytes(data), number_of_bytes(ari)
             self._reported.append((EVENT, int(kind), connection.local_id, reason, *said))
         return has_acted
 
@@ -389,6 +389,18 @@ def management_of(emulation: Emulation) -> Management:
     """The connection manager of an emulation that has one."""
     assert isinstance(emulation.application, Management)
     return emulation.application
+
+
+def number_of_bytes(data: bytes) -> int:
+    """Data of an event as a number, in which a bit above them says how many bytes they are; 0 for
+    none, and for zeros alone.
+    """
+    return int.from_bytes(b"\1" + data) if any(data) else 0
+
+
+def bytes_of_number(number: int) -> bytes:
+    """The opposite of `number_of_bytes`."""
+    return number.to_bytes(number.bit_length() // 8 + 1)[1:] if number else b""
 
 
 EVENT = 2

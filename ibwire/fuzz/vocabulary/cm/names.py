@@ -17,6 +17,7 @@ from ibwire.fuzz.case import (
     Packet,
     Step,
     Wait,
+    article_of,
     field_text,
     message_on_wire,
 )
@@ -28,7 +29,12 @@ from ibwire.fuzz.targets.emulated_manager import BACKLOG, EVENT
 from ibwire.fuzz.targets.link.manager_link import MAD_START
 from ibwire.fuzz.vocabulary.cm.coverage import NOT_BEGUN
 from ibwire.fuzz.vocabulary.cm.encoding import FORMS
-from ibwire.fuzz.vocabulary.cm.tables import difference_text, states_in
+from ibwire.fuzz.vocabulary.cm.tables import (
+    difference_text,
+    events_with_other_parts,
+    is_other_data,
+    states_in,
+)
 from ibwire.fuzz.vocabulary.cm.timing import NOTHING_DUE, Retransmission, retransmission_of
 from ibwire.fuzz.vocabulary.cm.traffic import XRC_REQUEST
 from ibwire.fuzz.vocabulary.cm.wording import QPN_OF_SENDER, message_text
@@ -128,6 +134,8 @@ def manager_name(
         rule = rule if is_kept or rule.endswith("#transaction") else _RESENDING
         causes = (f"a repeated REQ: {treatment}", *causes)
         text = text.replace("REQ", "a repeated REQ", 1)
+    if isinstance(step, Mad) and text.startswith("REP ") and _repeats_a_rep(step, steps):
+        text = f"a repeated {text}"
     if has_no_pair and text.startswith(_WITH_QPN):
         text = "DREQ for a connection without a queue pair" + text.removeprefix(_WITH_QPN)
     name = _with_the_rest(Name(text, rule, group, causes=causes), difference, steps)
@@ -315,6 +323,18 @@ def _repeats_another(step: Mad, steps: Sequence[Step]) -> bool:
     return step.message == "REQ" and _requested(step) in map(_requested, earlier)
 
 
+def _repeats_a_rep(step: Mad, steps: Sequence[Step]) -> bool:
+    """Whether a REP has the IDs of an earlier one of its exchange: it is a duplicate."""
+    own = [each for each in steps[:-1] if getattr(each, "exchange", None) == step.exchange]
+    begun = next((at for at, each in enumerate(own) if isinstance(each, Command)), len(own))
+    earlier = [each for each in own[begun:] if isinstance(each, Mad) and each.message == "REP"]
+    same = [
+        all(each.fields.get(name) == step.fields.get(name) for name in _IDS_OF_REP)
+        for each in earlier
+    ]
+    return step.message == "REP" and any(same)
+
+
 def _requested(request: Mad) -> tuple[object, ...]:
     """What a REQ is known by: the GUID and the communication ID, as far as a case says them."""
     number = request.fields.get(f"req.{_LOCAL_ID}", (_OWN_ID, 0))
@@ -421,6 +441,8 @@ def _causes(difference: Difference, step: Step) -> tuple[str, ...]:
     """What differences have in common whatever the state is and the manager does: a wrong field."""
     expected, got = first_verdicts(difference)
     wrong = [f"{part}.{name}" for each in wrong_fields(difference) for part, name in each]
+    if parts := events_with_other_parts(difference):
+        return (parts,)
     if wrong and expected.partition(" ")[0] == got.partition(" ")[0]:
         return (f"{' '.join(dict.fromkeys(wrong))} of what is sent",)
     if not isinstance(step, Mad) or not step.fields or difference.kind is Kind.CRASH:
@@ -447,13 +469,30 @@ def _text(difference: Difference, step: Step, state: str) -> str:
     if not isinstance(step, Mad) or difference.kind is not Kind.ANSWER:
         return bucket_of(difference, step, state)
     if fields and is_same:  # the same message
-        return f"{_as_on_wire(step).message}: another {wrong} in the {expected.partition(' ')[0]}"
-    what = oddity(step)
+        message, answer = _as_on_wire(step).message, expected.partition(" ")[0]
+        return f"{message} in {state}: another {wrong} in the {answer}"
+    what, one = oddity(step), _one_more_or_less(difference)
     if what not in SIZES and not step.fields:
+        if one:
+            return f"{step.message} in {state}: {one}"
         return bucket_of(difference, step, state)
     if not difference.expected and not what.startswith(step.message):
         return f"{what} is taken"
-    return f"{what}: {_treatment(difference)}"
+    return f"{what}: {one or _treatment(difference)}"
+
+
+def _one_more_or_less(difference: Difference) -> str:
+    """Which answer is missing, or too many, among others that are as expected; empty if none is."""
+    expected, got = (
+        [verdicts([each]) for each in side] for side in (difference.expected, difference.got)
+    )
+    if not expected or not got:
+        return ""
+    for longer, shorter, what in ((expected, got, "is missing"), (got, expected, "too many")):
+        for place, each in enumerate(longer):
+            if longer[:place] + longer[place + 1 :] == shorter:
+                return f"{article_of(each)} {each} {what}"
+    return ""
 
 
 def _treatment(difference: Difference) -> str:
@@ -471,6 +510,11 @@ def _rule(difference: Difference, step: Step, state: str) -> str:
     if not is_same or (not is_given and expected != got):
         wrong = []  # of different messages
     fields = {name for _, name in wrong}
+    if is_other_data(difference):
+        return f"IBA 12.6; {_PAGE}messages"
+    own = [_OF_FIELD.get(".".join(each)) for each in wrong]
+    if own and own[0] and None not in own:
+        return own[0]
     is_of_another = not is_given and _LOCAL_ID in fields
     if "transaction_id" in fields and not is_of_another:
         return f"IBA 12.6; {_PAGE}transaction"
@@ -506,9 +550,17 @@ def _rule(difference: Difference, step: Step, state: str) -> str:
     is_repeated |= step.message == "REP" and state in _REPLIED
     if is_repeated and _OF_SENDER.issuperset(step.fields):  # or taken for a duplicate
         return f"{_RESENDING}{_TEARDOWN if _STALE in _treatment(difference) else ''}"
-    if step.message == "REJ" and difference.kind is Kind.EVENT:
+    if step.message == "REJ" and (
+        difference.kind is Kind.EVENT or _is_without_effect(difference, step)
+    ):
         return _STATES
     return f"IBA 12.6, 12.9; {_PAGE}{_RULES[step.message]}"
+
+
+def _is_without_effect(difference: Difference, step: Mad) -> bool:
+    """Whether the event of a REJ is missing that names its connection by IDs."""
+    is_missing = difference.kind is Kind.COMPLETION and difference.expected and not difference.got
+    return bool(is_missing) and step.fields.get("rej.reason") != cm.RejectReason.TIMEOUT
 
 
 def _is_of_none(step: Step, state: str) -> bool:
@@ -531,6 +583,14 @@ _UNKNOWN = f"IBA 12.9; {_PAGE}unknown-connection"
 _TIMEOUTS = f"IBA 12.7, 12.9; {_PAGE}timeouts"
 _REQUESTS = ("REQ", "SIDR_REQ")
 _STATES = f"IBA 12.9; {_PAGE}states"
+_PEER = f"IBA 12.9; {_PAGE}peer"
+_OF_FIELD = {
+    "cm.dreq.remote_qpn": f"IBA 12.9; {_PAGE}teardown",
+    "cm.mra.message_mraed": f"IBA 12.6; {_PAGE}handshake",
+    "cm.req.local_ca_guid": _PEER,
+    "cm.rep.local_ca_guid": _PEER,
+}
+"""The rules that say what a field of a message is."""
 _IGNORED = "a LAP or APR that is not ignored"
 _RETRANSMISSIONS = f"{_TIMEOUTS}, {_PAGE}resending"
 _TIMEWAIT = "TIMEWAIT"
@@ -545,6 +605,7 @@ _REPLIED = ("REP_RCVD", "MRA_REP_SENT", "ESTABLISHED", "DREQ_SENT")
 """States in which the side that has sent the REQ has received the REP."""
 _OF_SENDER = frozenset(("req.local_ca_guid",))
 """Fields by which a duplicate is told from a message of another connection manager."""
+_IDS_OF_REP = ("rep.local_comm_id", "rep.remote_comm_id")
 _LOCAL_ID, _OWN_ID = "local_comm_id", "own.id"
 _QPN, _REP_ID = "dreq.remote_qpn", "rep.local_comm_id"
 _WITH_QPN = f"DREQ with {_QPN}"

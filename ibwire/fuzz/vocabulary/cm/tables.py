@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ibwire.cm.states import EventKind, State
 from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.findings import verdict
-from ibwire.fuzz.targets.emulated_manager import EVENT
+from ibwire.fuzz.targets.emulated_manager import EVENT, bytes_of_number
 
-MAXIMUM_DIGITS = 18
-"""Of a number, as far as it is shown."""
+SHOWN_DATA = 8
+"""Bytes of data."""
 
 
 def tables_text(expected: Sequence[object], got: Sequence[object]) -> tuple[list[str], list[str]]:
@@ -77,35 +77,77 @@ def _events_text(expected: Sequence[object], got: Sequence[object]) -> str:
     if Counter(expected) == Counter(got):
         names = ", ".join(dict.fromkeys(map(_event_name, got)))
         return f"it reports {names} for the connections in another order"
-    wrong = [
-        name
-        for one, other in zip(expected, got, strict=True)
-        if isinstance(one, tuple) and isinstance(other, tuple)
-        for name, part, seen in zip(_PARTS, one, other, strict=False)
-        if part != seen
-    ]
-    return f"it reports {theirs} with another {' and '.join(dict.fromkeys(wrong))}"
+    wrong = wrong_parts(expected, got)
+    others = [name for name in wrong if name not in _DATA]
+    phrases = [f"with another {' and '.join(others)}"] * bool(others)
+    for name, (due, seen) in wrong.items():
+        if name not in _DATA:
+            continue
+        if due and seen:
+            phrases.append(f"with other {name}")
+        else:
+            phrases.append(f"with {name} instead of none" if seen else f"without the {name}")
+    return f"it reports {theirs} {' and '.join(phrases)}"
+
+
+def wrong_parts(
+    expected: Sequence[object], got: Sequence[object]
+) -> Mapping[str, tuple[object, object]]:
+    """The parts in which events of the same kinds differ, each with its first two values."""
+    found: dict[str, tuple[object, object]] = {}
+    for one, other in zip(expected, got, strict=False):
+        if isinstance(one, tuple) and isinstance(other, tuple):
+            for name, part, seen in zip(_PARTS, one, other, strict=False):
+                if part != seen:
+                    found.setdefault(name, (part, seen))
+    return found
+
+
+def is_other_data(difference: Difference) -> bool:
+    """Whether events differ in their data alone."""
+    if difference.kind is not Kind.COMPLETION:
+        return False
+    parts = wrong_parts(difference.expected, difference.got)
+    return bool(parts) and parts.keys() <= set(_DATA)
+
+
+def events_with_other_parts(difference: Difference) -> str:
+    """The kinds of events that differ in their parts alone, with these; empty for other ones."""
+    if difference.kind is not Kind.COMPLETION:
+        return ""
+    names = [[*map(_event_name, each)] for each in (difference.expected, difference.got)]
+    parts = wrong_parts(difference.expected, difference.got)
+    pairs = zip(names[0], difference.expected, difference.got, strict=False)
+    kinds = dict.fromkeys(name for name, one, other in pairs if one != other)
+    return f"{' and '.join(parts)} of {', '.join(kinds)}" if names[0] == names[1] else ""
 
 
 def unequal_parts(expected: object, got: object) -> tuple[str, str]:
     """The parts in which two events differ, in words after each of them."""
-    assert isinstance(expected, tuple)
-    assert isinstance(got, tuple)
-    triples = zip(_PARTS, expected, got, strict=False)
-    wrong = [(name, one, other) for name, one, other in triples if one != other]
-    return (
-        "".join(f" {name}={_number(one)}" for name, one, _ in wrong),
-        "".join(f" {name}={_number(other)}" for name, _, other in wrong),
-    )
+    words = "", ""
+    for name, values in wrong_parts([expected], [got]).items():
+        one, other = (each for each in values if isinstance(each, int))
+        if name in _DATA:
+            texts = data_texts(bytes_of_number(one), bytes_of_number(other))
+            words = f"{words[0]}, {name}: {texts[0]}", f"{words[1]}, {name}: {texts[1]}"
+        else:
+            words = f"{words[0]} {name}={one:#x}", f"{words[1]} {name}={other:#x}"
+    return words
 
 
-def _number(value: int) -> str:
-    """A number; of long data the first eight bytes behind leading zeros, and how many there are."""
-    text = f"{value:#x}"
-    if len(text) <= MAXIMUM_DIGITS:
-        return text
-    size = (value.bit_length() + 7) // 8
-    return f"{value >> 8 * (size - 8):#018x}... ({size} bytes behind leading zeros)"
+def data_texts(one: bytes, other: bytes) -> tuple[str, str]:
+    """Two different data in words: how many bytes, and some, from the first that differs."""
+    pairs = enumerate(zip(one, other, strict=False))
+    first = next((at for at, (ours, theirs) in pairs if ours != theirs), 0)
+    return _data_text(one, first), _data_text(other, first)
+
+
+def _data_text(data: bytes, first: int) -> str:
+    if not data:
+        return "none"
+    shown = data[first : first + SHOWN_DATA]
+    more = "..." if first + len(shown) < len(data) else ""
+    return f"{len(data)} bytes{f', from byte {first}:' * bool(first)} {shown.hex(' ')}{more}"
 
 
 def _event_name(thing: object) -> str:
@@ -132,3 +174,6 @@ _TABLES = (
 
 _PARTS = ("queue", "kind", "ID", "reason", "private data", "additional information")
 """Those of an event."""
+
+_DATA = ("private data", "additional information")
+"""Of these the ones that are bytes."""
