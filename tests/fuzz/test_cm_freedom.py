@@ -57,6 +57,9 @@ _SERVICE_FIRST = (
     "        return refusal(request, cm.RejectReason.INVALID_SERVICE_ID)\n"
     "    service = request.transport_service_type\n"
 )
+_SERVED = "        served = min(own.responder_resources, other.initiator_depth)\n"
+_OWN_RESOURCES = "        served = own.responder_resources\n"
+_DEPTH = "        depth = min(own.initiator_depth, other.responder_resources)\n"
 _SUGGESTED = "        gid = gids[0].to_bytes(16)\n"
 _OTHER_MTU = "        return refusal(request, cm.RejectReason.INVALID_MTU)\n"
 _GID_FIRST = (
@@ -121,6 +124,13 @@ RIGHT = {
     "refusal kept for a shorter time": Patch("cm/manager.py", _KEPT, "            time += 0\n"),
     "refusal kept for a moment": Patch("cm/manager.py", _KEPT, "            time = 1\n"),
     "no GID of messages": Patch("cm/registry.py", _OWN_GID, "        if connection is None:\n"),
+    "serves more READs than its peer has": Patch("cm/connection.py", _SERVED, _OWN_RESOURCES),
+    "has fewer READs than its peer serves": Patch(
+        "cm/connection.py", _DEPTH, "        depth = 0\n"
+    ),
+    "has as many READs as its peer serves": Patch(
+        "cm/connection.py", _DEPTH, "        depth = other.responder_resources\n"
+    ),
     "no suggested GID": Patch("cm/answers.py", _SUGGESTED, '        gid = b""\n'),
     "a suggested MTU": Patch(
         "cm/answers.py", _OTHER_MTU, _OTHER_MTU.replace("_MTU)", "_MTU, bytes([5]))")
@@ -238,6 +248,21 @@ WRONG: Sequence[tuple[str, Patch, Sequence[Step]]] = (
         [said("REQ", req__service_id=0)],
     ),
     (
+        "fewer READs served than its peer has",
+        Patch("cm/connection.py", _SERVED, "        served = 0\n"),
+        ACCEPTED,
+    ),
+    (
+        "more READs than its peer serves",
+        Patch("cm/connection.py", _DEPTH, "        depth = own.initiator_depth\n"),
+        [said("REQ", req__responder_resources=0), Command("accept"), said("RTU")],
+    ),
+    (
+        "its own RNR retry count",
+        Patch("cm/connection.py", "other.rnr_retry_count", "own.rnr_retry_count"),
+        [Command("connect"), said("REP", rep__rnr_retry_count=6), Command("ready")],
+    ),
+    (
         "a suggested GID that is none of its own",
         Patch("cm/answers.py", _SUGGESTED, _SUGGESTED.replace("gids[0]", "(gids[0] + 1)")),
         [said("REQ", req__primary_remote_gid=("gid", 1))],
@@ -327,6 +352,16 @@ def test_what_is_not_left_to_it_differs(patch: Patch, steps: Sequence[Step]) -> 
 
     assert difference is not None
     assert difference.step == len(steps) - 1
+
+
+def test_attributes_of_queue_pairs_that_a_device_does_not_tell_are_not_compared() -> None:
+    own = Patch("cm/connection.py", "other.rnr_retry_count", "own.rnr_retry_count")
+    device: Any = copied(Mutant("changed", (own,)))[managed_emulation.__module__]
+    device._ATTRIBUTES_OF.clear()
+    steps = [Command("connect"), said("REP", rep__rnr_retry_count=6), Command("ready")]
+    testbed = EmulatorTestbed(device.managed_emulation, CONNECTION_MANAGER)
+
+    assert testbed.replay(Case(steps=tuple(steps)), SPEC) is None
 
 
 def test_a_request_of_another_class_version_may_be_refused_for_that() -> None:

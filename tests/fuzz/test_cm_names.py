@@ -131,6 +131,7 @@ _GUID_BIT = Patch(
     "                local_ca_guid=self.guid,\n",
     "                local_ca_guid=self.guid ^ 1 << 57,\n",
 )
+_OWN_RNR_RETRY = Patch("cm/connection.py", "other.rnr_retry_count", "own.rnr_retry_count")
 _REJ_IGNORED = Patch(
     "cm/states.py",
     "        _I.REJ: Move(_S.TIMEWAIT, event=_REJECTED),\n    },\n    _S.DREQ_SENT",
@@ -165,6 +166,7 @@ MUTANTS = (
         "mra-names-req": Mutant("mra-names-req", (_MRA_OF_REQ,)),
         "stale-passive-lives": Mutant("stale-passive-lives", (_PASSIVE_LIVES,)),
         "dreq-own-qpn": Mutant("dreq-own-qpn", (_OWN_QPN,)),
+        "rnr-retry-own": Mutant("rnr-retry-own", (_OWN_RNR_RETRY,)),
         "rep-guid-bit": Mutant("rep-guid-bit", (_GUID_BIT,)),
         "established-rej-ignored": Mutant("established-rej-ignored", (_REJ_IGNORED,)),
         "dreq-private-data-lost": Mutant("dreq-private-data-lost", (_DATA_LOST,)),
@@ -172,6 +174,15 @@ MUTANTS = (
         "no-dreq-again": Mutant("no-dreq-again", (_NO_DREQ_AGAIN,)),
     }
 )
+
+
+_UNTOLD = Patch(
+    "fuzz/targets/emulated_manager.py",
+    "if qp.state in _ATTRIBUTES_OF and _is_rc(connection)",
+    "if False",
+)
+_EXCHANGED_PSNS = MUTANTS["psns-of-connection-exchanged"].patches
+MUTANTS["psns-exchanged-untold"] = Mutant("psns-exchanged-untold", (*_EXCHANGED_PSNS, _UNTOLD))
 
 
 def said(message: str, exchange: int = 0, **fields: Value) -> Mad:
@@ -190,8 +201,8 @@ def named(fault: str, steps: Sequence[Step], state: str) -> Name:
     return manager_name(difference, steps, state)
 
 
-ACCEPTED = [said("REQ"), Command("accept", 0)]
-ACTIVE = [Command("connect", 0), said("REP"), Command("ready", 0)]
+ACCEPTED: list[Step] = [said("REQ"), Command("accept", 0)]
+ACTIVE: list[Step] = [Command("connect", 0), said("REP"), Command("ready", 0)]
 DATA = Packet(int(OpCode.RC_SEND_ONLY))
 
 XRC: dict[str, Value] = {"req__transport_service_type": 3, "req__extended_transport_type": 1}
@@ -242,6 +253,13 @@ CASES: Sequence[tuple[str, Sequence[Step], str, str, str]] = (
     ),
     (
         "psns-of-connection-exchanged",
+        ACCEPTED,
+        "REQ_RCVD",
+        "accept in REQ_RCVD: the queue pair gets another rq_psn (2048 instead of 4114)",
+        "request",
+    ),
+    (
+        "psns-exchanged-untold",
         [*ACCEPTED, DATA],
         "REP_SENT",
         "SEND_ONLY in REP_SENT: NAK PSN_SEQUENCE_ERROR instead of RNR NAK",
@@ -332,6 +350,13 @@ CASES: Sequence[tuple[str, Sequence[Step], str, str, str]] = (
         "REQ_RCVD",
         "accept: another cm.rep.local_ca_guid in the REP",
         "peer",
+    ),
+    (
+        "rnr-retry-own",
+        [said("REQ", req__rnr_retry_count=3), Command("accept", 0), said("RTU")],
+        "REP_SENT",
+        "RTU in REP_SENT: the queue pair gets another rnr_retry (7 instead of 3)",
+        "request",
     ),
     (
         "established-rej-ignored",

@@ -6,7 +6,7 @@ frames does the same, so such a reference differs from it in the same way: only 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from operator import attrgetter, ne
 from typing import Any
@@ -153,7 +153,7 @@ class Recorded:
         """What was completed, whole."""
         return self._next()  # type: ignore[no-any-return]
 
-    def events(self) -> list[int]:
+    def events(self) -> Sequence[object]:
         """The events."""
         return self._next()  # type: ignore[no-any-return]
 

@@ -192,7 +192,7 @@ class Application(Protocol):
         """The events of the application since the last call."""
         ...
 
-    def events(self) -> list[int]:
+    def events(self) -> Sequence[object]:
         """What stands in its tables."""
         ...
 
@@ -581,10 +581,10 @@ class Emulation:
         self._polled.clear()
         return found
 
-    def events(self) -> list[int]:
+    def events(self) -> Sequence[object]:
         """Asynchronous events since the last call, and what stands in the application's tables."""
         found = [] if self.application is None else self.application.events()
-        return self.raised() + found if self.device.events else found
+        return [*self.raised(), *found] if self.device.events else found
 
     def raised(self) -> list[int]:
         """Asynchronous events since the last call: `ibv_event_type`."""

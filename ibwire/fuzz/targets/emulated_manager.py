@@ -9,7 +9,7 @@ progress, each identified by the fuzzer's ID for it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from random import Random
 from typing import Protocol
@@ -86,7 +86,7 @@ class Consumer(Protocol):
         """Symbols of an exchange that stand for something else than usual."""
         ...
 
-    def events(self) -> list[int]:
+    def events(self) -> Sequence[object]:
         """What stands in its tables."""
         ...
 
@@ -187,7 +187,7 @@ class Management:
         reported, self._reported = self._reported, []
         return reported
 
-    def events(self) -> list[int]:
+    def events(self) -> Sequence[object]:
         """What stands in the tables of the consumer, and the states of connections.
 
         Only as far as an application knows of them: not whether an MRA lengthens a wait, nor of
@@ -250,12 +250,19 @@ class CommandedConsumer:
         """None."""
         return {}
 
-    def events(self) -> list[int]:
-        """How many queue pairs its connections and the device have, and what waits for it."""
+    def events(self) -> Sequence[object]:
+        """How many queue pairs its connections and the device have, and what waits for it; then
+        the attributes of each queue pair of RC that is up, behind the ID of its connection.
+        """
         return [
             len(self._queue_pairs),
             len(self._emulation.device.qps),
             self._listener.waiting if self._listener else -1,
+            *[
+                (connection.local_id, *_ATTRIBUTES_OF[qp.state](qp.attr))
+                for connection, qp in self._queue_pairs.items()
+                if qp.state in _ATTRIBUTES_OF and _is_rc(connection)
+            ],
         ]
 
     def command(self, command: Command) -> bool:
@@ -405,6 +412,21 @@ def bytes_of_number(number: int) -> bytes:
 
 EVENT = 2
 """Where other completions have the number of their queue."""
+
+RECEIVING = ("dest_qp_num", "rq_psn", "path_mtu", "max_dest_rd_atomic")
+SENDING = ("sq_psn", "retry_cnt", "rnr_retry", "max_rd_atomic")
+"""Attributes of a queue pair that REQ and REP decide: from RTR on, and from RTS on."""
+
+_ATTRIBUTES_OF = {
+    QPState.RTR: attrgetter(*RECEIVING),
+    QPState.RTS: attrgetter(*RECEIVING, *SENDING),
+}
+
+
+def _is_rc(connection: Managed) -> bool:
+    request = connection.request
+    return isinstance(request, cm.REQ) and request.transport_service_type == cm.TransportType.RC
+
 
 _STATE_OF = attrgetter("state")
 _STATES = {state: state.name for state in State}

@@ -3,7 +3,8 @@
 Not compared are the transaction ID of a DREQ, which begins an exchange of its own; the time that
 an MRA asks for; which of several reasons a REQ is refused for; whether a REJ suggests another value
 where that is optional; whether a LAP draws an APR; by how much TIMEWAIT and the wait after an MRA
-are longer than they must be; how long a refused REQ, or the answer to a SIDR_REQ, is kept; and
+are longer than they must be; how long a refused REQ, or the answer to a SIDR_REQ, is kept; how many
+READs a queue pair serves beyond those of its peer, and by how much fewer it has outstanding; and
 whether a REQ of another class version draws REJ 31.
 
 Source: reference/cm#transaction, #handshake, #reject-reasons, #states, #timeouts, #resending.
@@ -11,7 +12,7 @@ Source: reference/cm#transaction, #handshake, #reject-reasons, #states, #timeout
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
 
@@ -26,7 +27,7 @@ from ibwire.drill.targets.manager import message_in
 from ibwire.fuzz.case import ATTRIBUTE, Command, Connect, Mad, Packet, Pause, RunsAway, Step, Wait
 from ibwire.fuzz.judge.comparison import Device, Difference, ExactComparison, Kind, TimedFrames
 from ibwire.fuzz.targets.emulated_device import Completion, Emulation
-from ibwire.fuzz.targets.emulated_manager import EVENT, management_of
+from ibwire.fuzz.targets.emulated_manager import EVENT, RECEIVING, SENDING, management_of
 from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire.fuzz.vocabulary.cm.late_timers import LateTimers
 from ibwire.rc.attributes import MTU_BYTES
@@ -186,6 +187,43 @@ class ExactManagerComparison(ExactComparison):
                 due, until = (time - self._began for time in (each.deadline, self.reference.now))
                 return replace(difference, times=((due,), (until,)))
         return difference
+
+    # Tables.
+
+    def _agreeing_events(
+        self, expected: Sequence[object], raised: Sequence[object]
+    ) -> Sequence[object]:
+        """The device's tables, with the attributes of queue pairs that are due if they are right.
+
+        Those of a device that tells none are not compared.
+        """
+        due = {each[0]: each for each in expected if isinstance(each, tuple)}
+        if not any(isinstance(each, tuple) for each in raised):
+            others = [each for each in expected if not isinstance(each, tuple)]
+            return expected if others == raised else raised
+        return [
+            due[each[0]] if isinstance(each, tuple) and self._is_right(due, each) else each
+            for each in raised
+        ]
+
+    def _is_right(self, due: Mapping[object, tuple[int, ...]], got: tuple[int, ...]) -> bool:
+        """Whether a queue pair has right attributes, behind the ID of its connection.
+
+        It may serve more READs than its peer has outstanding, and may have fewer outstanding than
+        its peer serves.
+        """
+        right, connections = due.get(got[0], ()), self._manager.connections
+        connection = next((each for each in connections if each.local_id == got[0]), None)
+        if connection is None or not isinstance(connection.reply, cm.REP):
+            return False
+        other = connection.reply if connection.is_active else connection.request
+        assert isinstance(other, cm.REQ | cm.REP)
+        for name, one, seen in zip(("id", *RECEIVING, *SENDING), right, got, strict=False):
+            is_more = name == "max_dest_rd_atomic" and seen > one
+            is_less = name == "max_rd_atomic" and seen <= other.responder_resources
+            if not (one == seen or is_more or is_less):
+                return False
+        return len(right) == len(got)
 
     # Messages.
 

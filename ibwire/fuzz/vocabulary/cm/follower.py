@@ -250,7 +250,7 @@ class Follower:
         """Do nothing: no data is sent."""
         return None
 
-    def events(self) -> list[int]:
+    def events(self) -> Sequence[object]:
         """None are compared."""
         return []
 

@@ -81,7 +81,8 @@ def _request_fields() -> Iterator[Exchange]:
     """Each value of the narrow fields of requests, each bit of others of at most a byte."""
     for message, name, values in _fields(("REQ", "SIDR_REQ")):
         for value in values:
-            yield Exchange((), message, name, [value], ["accept"])
+            after = ["accept", "RTU"] if message == "REQ" else ["accept"]
+            yield Exchange((), message, name, [value], after)
 
 
 def _answer_fields() -> Iterator[Exchange]:

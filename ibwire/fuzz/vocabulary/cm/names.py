@@ -33,6 +33,7 @@ from ibwire.fuzz.vocabulary.cm.tables import (
     difference_text,
     events_with_other_parts,
     is_other_data,
+    other_attribute,
     states_in,
 )
 from ibwire.fuzz.vocabulary.cm.timing import NOTHING_DUE, Retransmission, retransmission_of
@@ -104,8 +105,8 @@ def manager_name(
         if retransmission.how == _TOO_LATE and accepted is not None and not _has_own_mra(steps):
             causes = (*causes, *_late_causes(retransmission.connections, accepted))
         if is_longer and retransmission.times is not None:
-            due, sent = (duration_text(each, 3) for each in retransmission.times)
-            name = replace(name, text=f"{name.text} (at {sent} instead of {due})")
+            at, due = (duration_text(each, 3) for each in reversed(retransmission.times))
+            name = replace(name, text=f"{name.text} (at {at} instead of {due})")
         return replace(name, causes=tuple(dict.fromkeys(causes)))
     if not isinstance(step, Mad | Command | Packet):
         state = _of_waiting(difference, states) or states.get(_reported(difference), state)
@@ -441,6 +442,8 @@ def _causes(difference: Difference, step: Step) -> tuple[str, ...]:
     """What differences have in common whatever the state is and the manager does: a wrong field."""
     expected, got = first_verdicts(difference)
     wrong = [f"{part}.{name}" for each in wrong_fields(difference) for part, name in each]
+    if _is_of_queue_pair(difference):
+        return (f"{other_attribute(difference.expected, difference.got)} of queue pairs",)
     if parts := events_with_other_parts(difference):
         return (parts,)
     if wrong and expected.partition(" ")[0] == got.partition(" ")[0]:
@@ -449,6 +452,12 @@ def _causes(difference: Difference, step: Step) -> tuple[str, ...]:
         return ()
     what = oddity(step)
     return () if what in SIZES else (f"{what}, treated otherwise",)
+
+
+def _is_of_queue_pair(difference: Difference) -> bool:
+    """Whether a queue pair has another attribute than REQ and REP have agreed on."""
+    is_of_tables = difference.kind is Kind.EVENT
+    return is_of_tables and bool(other_attribute(difference.expected, difference.got))
 
 
 def _has_other_id(message: Mad) -> bool:
@@ -510,6 +519,8 @@ def _rule(difference: Difference, step: Step, state: str) -> str:
     if not is_same or (not is_given and expected != got):
         wrong = []  # of different messages
     fields = {name for _, name in wrong}
+    if _is_of_queue_pair(difference):
+        return _AGREED
     if is_other_data(difference):
         return f"IBA 12.6; {_PAGE}messages"
     own = [_OF_FIELD.get(".".join(each)) for each in wrong]

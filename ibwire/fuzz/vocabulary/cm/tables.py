@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from ibwire.cm.states import EventKind, State
 from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.findings import verdict
-from ibwire.fuzz.targets.emulated_manager import EVENT, bytes_of_number
+from ibwire.fuzz.targets.emulated_manager import EVENT, RECEIVING, SENDING, bytes_of_number
 
 SHOWN_DATA = 8
 """Bytes of data."""
@@ -30,6 +30,11 @@ def _entries(tables: Sequence[object]) -> dict[str, str]:
     """The entries of the tables by their names; states only together with their number."""
     at = len(_TABLES)
     entries = dict(zip(_TABLES, map(_count_text, tables[:at]), strict=False))
+    for each in tables:
+        if isinstance(each, tuple):
+            number, *values = each
+            for name, value in zip((*RECEIVING, *SENDING), values, strict=False):
+                entries[f"{name}{_OF_QUEUE_PAIR}{number:#x}"] = str(value)
     entries["states"] = ", ".join(_states(tables))
     return entries
 
@@ -64,9 +69,21 @@ def _first_difference(expected: Sequence[object], got: Sequence[object]) -> str:
     ours, theirs = _entries(expected), _entries(got)
     name = next((each for each in ours if ours[each] != theirs.get(each)), "")
     due, seen = ours.get(name), theirs.get(name)
+    if attribute := other_attribute(expected, got):
+        return f"the queue pair gets another {attribute} ({seen} instead of {due})"
+    if _OF_QUEUE_PAIR in name and _states(expected) == _states(got):
+        return "a queue pair is in another state"
     if name in _TABLES:
         return f"another number of {name} ({seen} instead of {due})"
     return f"state {', '.join(_states(got))} instead of {', '.join(_states(expected))}"
+
+
+def other_attribute(expected: Sequence[object], got: Sequence[object]) -> str:
+    """The attribute of a queue pair that differs, if no entry before it does."""
+    ours, theirs = _entries(expected), _entries(got)
+    name = next((each for each in ours if ours[each] != theirs.get(each)), "")
+    attribute, of, _ = name.partition(_OF_QUEUE_PAIR)
+    return attribute if of and name in theirs else ""
 
 
 def _events_text(expected: Sequence[object], got: Sequence[object]) -> str:
@@ -164,6 +181,7 @@ def _times_text(difference: Difference) -> str:
     return "it sends at other times"
 
 
+_OF_QUEUE_PAIR = " of the queue pair of connection "
 _TABLES = (
     "exchanges",
     "queue pairs of connections",

@@ -62,7 +62,7 @@ class Outcome:
     """To it, since the outcome before."""
     answers: list[Frame]
     completions: list[Completion]
-    events: list[int]
+    events: Sequence[object]
     memory: bytearray
 
 
@@ -94,7 +94,7 @@ class Playback:
         """They are not recorded."""
         return []
 
-    def events(self) -> list[int]:
+    def events(self) -> Sequence[object]:
         """What had been raised."""
         return self._now.events
 

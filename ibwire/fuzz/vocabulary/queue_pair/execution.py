@@ -73,7 +73,7 @@ class Execution:
             accepted,
             answers,
             completions,
-            device.events(),
+            device.raised(),
             takers=takers,
         )
 
