@@ -357,7 +357,7 @@ def test_what_is_not_left_to_it_differs(patch: Patch, steps: Sequence[Step]) -> 
 def test_attributes_of_queue_pairs_that_a_device_does_not_tell_are_not_compared() -> None:
     own = Patch("cm/connection.py", "other.rnr_retry_count", "own.rnr_retry_count")
     device: Any = copied(Mutant("changed", (own,)))[managed_emulation.__module__]
-    device._ATTRIBUTES_OF.clear()
+    device._ATTRIBUTES_OF = {}
     steps = [Command("connect"), said("REP", rep__rnr_retry_count=6), Command("ready")]
     testbed = EmulatorTestbed(device.managed_emulation, CONNECTION_MANAGER)
 

@@ -178,7 +178,7 @@ MUTANTS = (
 
 _UNTOLD = Patch(
     "fuzz/targets/emulated_manager.py",
-    "if qp.state in _ATTRIBUTES_OF and _is_rc(connection)",
+    "if (qp.state, service := _service_of(connection)) in _ATTRIBUTES_OF",
     "if False",
 )
 _EXCHANGED_PSNS = MUTANTS["psns-of-connection-exchanged"].patches

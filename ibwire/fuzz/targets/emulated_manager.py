@@ -9,7 +9,7 @@ progress, each identified by the fuzzer's ID for it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from random import Random
 from typing import Protocol
@@ -252,16 +252,16 @@ class CommandedConsumer:
 
     def events(self) -> Sequence[object]:
         """How many queue pairs its connections and the device have, and what waits for it; then
-        the attributes of each queue pair of RC that is up, behind the ID of its connection.
+        the attributes of each queue pair that is up, behind the ID of its connection.
         """
         return [
             len(self._queue_pairs),
             len(self._emulation.device.qps),
             self._listener.waiting if self._listener else -1,
             *[
-                (connection.local_id, *_ATTRIBUTES_OF[qp.state](qp.attr))
+                (connection.local_id, *_ATTRIBUTES_OF[qp.state, service](qp.attr))
                 for connection, qp in self._queue_pairs.items()
-                if qp.state in _ATTRIBUTES_OF and _is_rc(connection)
+                if (qp.state, service := _service_of(connection)) in _ATTRIBUTES_OF
             ],
         ]
 
@@ -417,15 +417,19 @@ RECEIVING = ("dest_qp_num", "rq_psn", "path_mtu", "max_dest_rd_atomic")
 SENDING = ("sq_psn", "retry_cnt", "rnr_retry", "max_rd_atomic")
 """Attributes of a queue pair that REQ and REP decide: from RTR on, and from RTS on."""
 
-_ATTRIBUTES_OF = {
-    QPState.RTR: attrgetter(*RECEIVING),
-    QPState.RTS: attrgetter(*RECEIVING, *SENDING),
+_ATTRIBUTES_OF: Mapping[tuple[QPState, int], Callable[[QPAttr], tuple[int, ...]]] = {
+    (QPState.RTR, cm.TransportType.RC): attrgetter(*RECEIVING),
+    (QPState.RTS, cm.TransportType.RC): attrgetter(*RECEIVING, *SENDING),
+    # Its queue pair that receives has no retry counts.
+    (QPState.RTR, cm.TransportType.EXTENDED): attrgetter(*RECEIVING),
+    (QPState.RTS, cm.TransportType.EXTENDED): attrgetter(*RECEIVING),
 }
 
 
-def _is_rc(connection: Managed) -> bool:
+def _service_of(connection: Managed) -> int:
     request = connection.request
-    return isinstance(request, cm.REQ) and request.transport_service_type == cm.TransportType.RC
+    assert isinstance(request, cm.REQ)
+    return request.transport_service_type
 
 
 _STATE_OF = attrgetter("state")
