@@ -223,7 +223,7 @@ def said(message: str, exchange: int = 0, **fields: Value) -> Mad:
     return Mad(message=message, exchange=exchange, fields=given)
 
 
-ACCEPTED = [said("REQ"), Command("accept")]
+ACCEPTED: list[Step] = [said("REQ"), Command("accept")]
 ESTABLISHED = [*ACCEPTED, said("RTU")]
 ACTIVE = [Command("connect"), said("REP"), Command("ready")]
 

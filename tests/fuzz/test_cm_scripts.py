@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -33,12 +34,19 @@ from ibwire.fuzz.judge.comparison import Difference, ExactComparison, Kind
 from ibwire.fuzz.saved import case_text, parse_case, says
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS
 from ibwire.fuzz.targets.emulated_manager import managed_emulation
-from ibwire.fuzz.targets.emulator import target
+from ibwire.fuzz.targets.emulator import EmulatorTestbed, target
 from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire.fuzz.vocabulary.cm.script import manager_script
 from ibwire.fuzz.vocabulary.queue_pair.script import CannotSay
-from ibwire.fuzz.vocabulary.vocabularies import MANAGER_OPENING, manager_generators
+from ibwire.fuzz.vocabulary.vocabularies import (
+    CONNECTION_MANAGER,
+    MANAGER_OPENING,
+    manager_generators,
+)
+from ibwire.rc.profile import SPEC
 from ibwire_layers.opcodes import OpCode
+from mutants.engine import copied
+from mutants.table import Mutant, Patch
 
 SCRIPTED = (
     "short-mad-crashes",
@@ -180,6 +188,58 @@ def test_script_of_a_finding_passes_on_the_emulator_and_not_on_the_target(name: 
 
     assert passes(text)
     assert not tested.fulfils(text)
+
+
+STALE = (
+    Mad(exchange=4),
+    Command("accept", 4),
+    Mad(message="RTU", exchange=4),
+    Mad(exchange=6, fields={"req.local_qpn": ("own.qpn", -2)}),
+)
+
+
+def script_of(patch: Patch, steps: Sequence[Step]) -> str:
+    """The script of the difference that a case shows in a manager with a change."""
+    device: Any = copied(Mutant("changed", (patch,)))[managed_emulation.__module__]
+    case = Case(Connection(), tuple(steps), "spec")
+    testbed = EmulatorTestbed(device.managed_emulation, CONNECTION_MANAGER)
+    difference = testbed.replay(case, SPEC)
+    assert difference is not None
+    return manager_script(case, difference, "A rule.")
+
+
+def test_the_queue_pair_of_another_exchange_has_its_name() -> None:
+    """A REQ of #6 from the queue pair of #4, which makes the device send a DREQ for #4."""
+    lives = Patch(
+        "cm/manager.py",
+        "if Input.DISCONNECT in TRANSITIONS[connection.state]:",
+        "if Input.DISCONNECT in TRANSITIONS[connection.state] and connection.is_active:",
+    )
+
+    text = script_of(lives, STALE)
+
+    assert [line.strip() for line in text.splitlines()[-3:]] == [
+        "qp7 < CM_REQ local_qpn=qp5.peer_qpn max_cm_retries=3 primary_flow_label=0",
+        "qp5 > CM_DREQ",
+        "qp7 > CM_REJ reason=STALE_CONNECTION",
+    ]
+    assert passes(text)
+    assert says(text, Case(Connection(), STALE, "spec"))
+
+
+def test_a_script_says_the_length_of_what_a_rej_suggests() -> None:
+    """Drill does not compare the bytes of the additional information."""
+    right = "gid = gids[0].to_bytes(16)"
+    asked = [Mad(fields={"req.primary_remote_gid": 0})]
+
+    longer = script_of(Patch("cm/answers.py", right, f"{right} + bytes(1)"), asked)
+
+    assert longer.splitlines()[-1].endswith(
+        "> CM_REJ reason=INVALID_PRIMARY_GID reject_info_length=16"
+    )
+    assert passes(longer)
+    with pytest.raises(CannotSay, match="drill does not look at the additional information"):
+        script_of(Patch("cm/answers.py", right, "gid = bytes(16)"), asked)
 
 
 def exchanges(seed: int, count: int) -> Iterator[Case]:

@@ -46,6 +46,8 @@ class ManagedMoment(Moment):
     """Whether a packet is for the connection beside."""
     owners: Mapping[int, int]
     """Exchanges by the communication IDs of the device, after the step."""
+    peer_qpns: Mapping[int, int]
+    """The queue pairs of the peer by their exchanges, after the step."""
 
 
 class ManagedExecution(Execution):
@@ -85,10 +87,11 @@ class ManagedExecution(Execution):
             answers = [(when - start, each) for when, each in device.wait(step.time)]
         if held:
             return ManagedMoment(
-                psn, symbols, accepted, (), (), (), frame, made, number, is_beside, {}
+                psn, symbols, accepted, (), (), (), frame, made, number, is_beside, {}, {}
             )
         if not isinstance(step, Wait):
             answers = [(0, each) for each in device.answers()]
+        exchanges = self.management.exchanges
         return ManagedMoment(
             psn,
             symbols,
@@ -100,7 +103,12 @@ class ManagedExecution(Execution):
             made=made,
             exchange=number,
             is_beside=is_beside,
-            owners={each.local_id: name for name, each in self.management.exchanges.items()},
+            owners={each.local_id: name for name, each in exchanges.items()},
+            peer_qpns={
+                name: each.remote_qpn
+                for name, each in exchanges.items()
+                if each.remote_qpn is not None
+            },
         )
 
     @property
@@ -140,6 +148,8 @@ class DrillNumbers:
             transaction=OWN_TRANSACTION,
         )
         self._exchanges = Exchanges(first, OWN_ID, OWN_TRANSACTION, apart=1)
+        self._peer_qpns: dict[str, int] = {}
+        """Of other queue pairs than the first one."""
 
     def note(self, moment: ManagedMoment) -> None:
         """Take over the identifiers of what was sent in a step, on both sides."""
@@ -148,6 +158,12 @@ class DrillNumbers:
             self._exchanges.choose(name).note(moment.frame, from_device=False)
         else:
             self._exchanges.choose(name)
+        names = {exchange: self._name_of(exchange) for exchange in moment.peer_qpns}
+        self._peer_qpns |= {
+            f"{names[exchange]}.peer_qpn": qpn
+            for exchange, qpn in moment.peer_qpns.items()
+            if names[exchange]
+        }
         for chosen, exchange in moment.owners.items():
             self._exchanges[self._name(exchange)].chosen_cm_id = chosen
         for _, frame in moment.answers:
@@ -165,6 +181,7 @@ class DrillNumbers:
             found |= {f"{other}.{part}": own[part] for part in own} if other else {}
         return {
             **found,
+            **self._peer_qpns,
             **self._exchanges[name].symbols,
             "mtu": 256,
             "pkey": 0xFFFF,

@@ -261,8 +261,8 @@ class ManagerReader(Reader):
         if not found:
             return self._own_value(name, number, owner)
         if len(found) == 1:
-            is_other = found[0].endswith(".chosen_cm_id")
-            return _counted("other.id" if is_other else NAMES.get(found[0], ""), number, symbols)
+            of_other = next((ours for end, ours in _OF_OTHERS if found[0].endswith(end)), "")
+            return _counted(of_other or NAMES.get(found[0], ""), number, symbols)
         return number
 
     def _own_value(self, name: str, number: int, owner: str) -> Value:
@@ -290,6 +290,9 @@ def _message(mad: bytes) -> Message:
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]*(?:\.[a-z_]+)?")
 _NUMBERED = re.compile(r"qp([1-9][0-9]{0,2}|[1-3][0-9]{3}|40[0-8][0-9]|409[0-6])")
+_OF_OTHERS = ((".chosen_cm_id", "other.id"), (".peer_qpn", "own.qpn"))
+"""Names of the fuzzer for numbers of another queue pair than that of a line."""
+
 _NEAR = 1 << 16
 """Largest distance at which a number counts from one of the exchange."""
 

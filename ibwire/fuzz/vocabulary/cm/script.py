@@ -205,6 +205,10 @@ class _ManagerWriter(Writer):
         if isinstance(value, tuple):
             number = number_of(value, self._moment.symbols)
             symbols = self._symbols()
+            if value[0] == NAMES["peer_qpn"] and value[1]:
+                for symbol in symbols:
+                    if symbol.endswith(".peer_qpn") and symbols[symbol] == number:
+                        return symbol
             for symbol in (symbol for symbol, ours in NAMES.items() if ours == value[0]):
                 if symbols[symbol] == number - value[1] and 0 <= number <= mask:
                     return symbol + f"{value[1]:+d}" * bool(value[1])
@@ -237,6 +241,9 @@ class _ManagerWriter(Writer):
             raise CannotSay("an answer that drill does not know")
         owner = self._numbers.owner_of(found.message)
         symbols, words = {**self._symbols(), **self._numbers.identifiers(owner)}, {}
+        symbols["peer_qpn"] = symbols.get(f"{owner}.peer_qpn", symbols["peer_qpn"])
+        if any(name == "attribute_id" for _, name in extra):
+            extra = ()  # the target sends another message
         for name, symbol in form.outbound.items():
             value = getattr(found.message, name)
             is_elsewhere = name == "local_qpn" and not value  # in a REP for XRC
@@ -246,9 +253,13 @@ class _ManagerWriter(Writer):
             words["mad.transaction_id"] = self._expected("transaction_id", found.transaction_id)
         if isinstance(found.message, cm.REJ):
             words["reason"] = _NAMES.get(found.message.reason, str(found.message.reason))
+        if [name for _, name in extra] == ["ari"]:
+            raise CannotSay("drill does not look at the additional information of a REJ")
         for part, name in extra:
             header = part_of(packet, part)
             value = getattr(header, name)
+            if name == "ari":
+                continue
             if isinstance(value, bytes):
                 words["data"] = f'"{value[form.first :].rstrip(bytes(1)).hex()}"'
             elif type(header) is type(found.message):
