@@ -132,6 +132,16 @@ _GUID_BIT = Patch(
     "                local_ca_guid=self.guid ^ 1 << 57,\n",
 )
 _OWN_RNR_RETRY = Patch("cm/connection.py", "other.rnr_retry_count", "own.rnr_retry_count")
+_DATA_CUT = Patch(
+    "cm/answers.py",
+    "private_data=padded(cm.REJ, private_data)",
+    "private_data=padded(cm.REJ, private_data[:100])",
+)
+_DATA_CUT_ON_RECEPTION = Patch(
+    "cm/manager.py",
+    "            Event(kind=kind, connection=connection, private_data=data,",
+    "            Event(kind=kind, connection=connection, private_data=data[:100],",
+)
 _REJ_IGNORED = Patch(
     "cm/states.py",
     "        _I.REJ: Move(_S.TIMEWAIT, event=_REJECTED),\n    },\n    _S.DREQ_SENT",
@@ -167,6 +177,8 @@ MUTANTS = (
         "stale-passive-lives": Mutant("stale-passive-lives", (_PASSIVE_LIVES,)),
         "dreq-own-qpn": Mutant("dreq-own-qpn", (_OWN_QPN,)),
         "rnr-retry-own": Mutant("rnr-retry-own", (_OWN_RNR_RETRY,)),
+        "rej-data-cut": Mutant("rej-data-cut", (_DATA_CUT,)),
+        "rej-data-cut-on-reception": Mutant("cut-on-reception", (_DATA_CUT_ON_RECEPTION,)),
         "rep-guid-bit": Mutant("rep-guid-bit", (_GUID_BIT,)),
         "established-rej-ignored": Mutant("established-rej-ignored", (_REJ_IGNORED,)),
         "dreq-private-data-lost": Mutant("dreq-private-data-lost", (_DATA_LOST,)),
@@ -350,6 +362,20 @@ CASES: Sequence[tuple[str, Sequence[Step], str, str, str]] = (
         "REQ_RCVD",
         "accept: another cm.rep.local_ca_guid in the REP",
         "peer",
+    ),
+    (
+        "rej-data-cut",
+        [said("REQ"), Command("reject", 0)],
+        "REQ_RCVD",
+        "reject: another cm.rej.private_data in the REJ",
+        "messages",
+    ),
+    (
+        "rej-data-cut-on-reception",
+        [said("REQ"), said("REJ", rej__private_data=1 << 63)],
+        "REQ_RCVD",
+        "REJ in REQ_RCVD: it reports REJECTED with other private data",
+        "messages",
     ),
     (
         "rnr-retry-own",

@@ -22,6 +22,7 @@ from ibwire.cm.messages import reply, request
 from ibwire.cm.node import ManagedDevice, ca_guid
 from ibwire.cm.rdma_cm import resolve_reply
 from ibwire.cm.states import EventKind, State
+from ibwire.drill.packets import pattern
 from ibwire.fuzz.case import Command, Connection, Mad, Packet, Step
 from ibwire.fuzz.targets.emulated_device import (
     ADDRESS,
@@ -36,6 +37,7 @@ from ibwire.rc.device import gid_of, mac_of
 from ibwire.rc.profile import Profile
 from ibwire.rc.qp import QueuePair
 from ibwire_layers import cm
+from ibwire_layers.schema import Header
 
 SERVICE = cm.rdma_cm_service_id(cm.PortSpace.TCP, 18515)
 """What the device listens to; requests for datagrams are answered there as well."""
@@ -291,15 +293,15 @@ class CommandedConsumer:
         if what == "accept":
             self._accept(connection)
         elif what == "reject":
-            manager.reject(connection, now)
+            manager.reject(connection, now, private_data=_DATA_OF["reject"])
         elif what == "delay":
             manager.delay(connection, now)
         elif what == "ready":
             if connection.state in (State.REP_RCVD, State.MRA_REP_SENT):
                 self._bring_up(connection, QPState.INIT, QPState.RTR, QPState.RTS)
-            manager.ready(connection, now)
+            manager.ready(connection, now, _DATA_OF["ready"])
         else:
-            manager.disconnect(connection, now)
+            manager.disconnect(connection, now, _DATA_OF["disconnect"])
         self._forget_ended(connection)
 
     def _connect_to_fuzzer(self, exchange: int) -> None:
@@ -460,7 +462,19 @@ _REQUEST = request(
     starting_psn=0,
     mtu=256,
 )
-_REPLY = reply(qpn=0, starting_psn=0)
+_MESSAGE_OF: Mapping[str, type[Header]] = {
+    "accept": cm.REP,
+    "reject": cm.REJ,
+    "ready": cm.RTU,
+    "disconnect": cm.DREQ,
+}
+_DATA_OF = {
+    what: pattern(0, kind.FIELDS[-1].size // 8)  # as many bytes as it has room for
+    for what, kind in _MESSAGE_OF.items()
+}
+"""Private data of its messages."""
+
+_REPLY = reply(qpn=0, starting_psn=0, private_data=_DATA_OF["accept"])
 _RESOLVE = cm.SIDR_REQ(pkey=0xFFFF, service_id=PEER_SERVICE)
 _RESOLVED = resolve_reply(0)
 """What the application sends, without its queue pair."""

@@ -522,8 +522,8 @@ def _rule(difference: Difference, step: Step, state: str) -> str:
     if _is_of_queue_pair(difference):
         return _AGREED
     if is_other_data(difference):
-        return f"IBA 12.6; {_PAGE}messages"
-    own = [_OF_FIELD.get(".".join(each)) for each in wrong]
+        return _MESSAGES
+    own = [_OF_FIELD.get(".".join(each)) or _OF_FIELD.get(each[1]) for each in wrong]
     if own and own[0] and None not in own:
         return own[0]
     is_of_another = not is_given and _LOCAL_ID in fields
@@ -594,14 +594,16 @@ _UNKNOWN = f"IBA 12.9; {_PAGE}unknown-connection"
 _TIMEOUTS = f"IBA 12.7, 12.9; {_PAGE}timeouts"
 _REQUESTS = ("REQ", "SIDR_REQ")
 _STATES = f"IBA 12.9; {_PAGE}states"
+_MESSAGES = f"IBA 12.6; {_PAGE}messages"
 _PEER = f"IBA 12.9; {_PAGE}peer"
 _OF_FIELD = {
+    "private_data": _MESSAGES,
     "cm.dreq.remote_qpn": f"IBA 12.9; {_PAGE}teardown",
     "cm.mra.message_mraed": f"IBA 12.6; {_PAGE}handshake",
     "cm.req.local_ca_guid": _PEER,
     "cm.rep.local_ca_guid": _PEER,
 }
-"""The rules that say what a field of a message is."""
+"""The rules that say what a field of a message is, or of all of them."""
 _IGNORED = "a LAP or APR that is not ignored"
 _RETRANSMISSIONS = f"{_TIMEOUTS}, {_PAGE}resending"
 _TIMEWAIT = "TIMEWAIT"

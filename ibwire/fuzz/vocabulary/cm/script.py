@@ -255,14 +255,14 @@ class _ManagerWriter(Writer):
             words["reason"] = _NAMES.get(found.message.reason, str(found.message.reason))
         if [name for _, name in extra] == ["ari"]:
             raise CannotSay("drill does not look at the additional information of a REJ")
+        if any(name == "private_data" for _, name in extra):
+            raise CannotSay("drill gives the messages of the device no private data")
         for part, name in extra:
             header = part_of(packet, part)
             value = getattr(header, name)
-            if name == "ari":
-                continue
             if isinstance(value, bytes):
-                words["data"] = f'"{value[form.first :].rstrip(bytes(1)).hex()}"'
-            elif type(header) is type(found.message):
+                continue  # of a REJ, and its length differs
+            if type(header) is type(found.message):
                 words.setdefault(name, self._expected(name, value))
             else:
                 words.setdefault(f"{part}.{name}", self._expected(name, value))
