@@ -98,16 +98,10 @@ def manager_name(
     elif isinstance(step, Mad) and difference.kind is not Kind.ANSWER:
         step = _as_on_wire(step)
     if (retransmission := retransmission_of(difference, steps, dues)) is not None:
-        rule = _TIMEOUTS if difference.kind is Kind.TIME else _RETRANSMISSIONS
         found = dict.fromkeys(states.get(each, state) for each in retransmission.connections)
-        name = _of_retransmission(retransmission, steps, " and ".join(found), rule)
-        causes = *name.causes, *_times_after_mra(difference, steps)
-        if retransmission.how == _TOO_LATE and accepted is not None and not _has_own_mra(steps):
-            causes = (*causes, *_late_causes(retransmission.connections, accepted))
-        if is_longer and retransmission.times is not None:
-            at, due = (duration_text(each, 3) for each in reversed(retransmission.times))
-            name = replace(name, text=f"{name.text} (at {at} instead of {due})")
-        return replace(name, causes=tuple(dict.fromkeys(causes)))
+        name = _of_retransmission(retransmission, difference, steps, " and ".join(found))
+        name = _of_side(name, retransmission, steps, accepted)
+        return _with_times(name, retransmission) if is_longer else name
     if not isinstance(step, Mad | Command | Packet):
         state = _of_waiting(difference, states) or states.get(_reported(difference), state)
     rule = _rule(difference, step, state)
@@ -116,11 +110,9 @@ def manager_name(
     if difference.kind is Kind.ENDLESS and not isinstance(step, Mad | Command | Packet):
         return Name(f"a wait in {state}: it does not come to rest", rule, "a wait without end")
     group = _text(difference, step, state)
-    if isinstance(step, Mad) and rule.endswith(f"#{_RULES[step.message]}") and not step.fields:
-        sent = [each for each in steps if isinstance(each, Mad) and each.exchange == step.exchange]
-        if any(map(_has_other_id, sent)):
-            group = f"{step.message} with other IDs than before: {_treatment(difference)}"
-            rule = _UNKNOWN
+    if isinstance(step, Mad) and _is_of_other_ids(step, steps, rule):
+        group = f"{step.message} with other IDs than before: {_treatment(difference)}"
+        rule = _UNKNOWN
     text = group
     if difference.kind not in FATAL and group.endswith(f": {difference.kind}"):
         text = group.removesuffix(difference.kind) + difference_text(difference)
@@ -402,7 +394,37 @@ def _as_on_wire(step: Mad) -> Mad:
     return replace(step, message=other, fields={}, why="")
 
 
-def _of_retransmission(found: Retransmission, steps: Sequence[Step], state: str, rule: str) -> Name:
+def _of_retransmission(
+    found: Retransmission, difference: Difference, steps: Sequence[Step], state: str
+) -> Name:
+    """The name of what is retransmitted otherwise in a wait, the last of these steps."""
+    rule = _TIMEOUTS if difference.kind is Kind.TIME else _RETRANSMISSIONS
+    name = _of_messages(found, steps, state, rule)
+    causes = *name.causes, *_times_after_mra(difference, steps)
+    return replace(name, causes=tuple(dict.fromkeys(causes)))
+
+
+def _of_side(
+    name: Name,
+    found: Retransmission,
+    steps: Sequence[Step],
+    accepted: Collection[object] | None,
+) -> Name:
+    """A name with what all messages have in common that come too late, if that is known."""
+    if found.how != _TOO_LATE or accepted is None or _has_own_mra(steps):
+        return name
+    return replace(name, causes=(*name.causes, *_late_causes(found.connections, accepted)))
+
+
+def _with_times(name: Name, found: Retransmission) -> Name:
+    """A name with when a message comes and when it is due."""
+    if found.times is None:
+        return name
+    at, due = (duration_text(each, 3) for each in reversed(found.times))
+    return replace(name, text=f"{name.text} (at {at} instead of {due})")
+
+
+def _of_messages(found: Retransmission, steps: Sequence[Step], state: str, rule: str) -> Name:
     """The name of what is retransmitted otherwise: one cause in all states for each message, and in
     all messages for each number of times that there are too many or too few.
     """
@@ -458,6 +480,14 @@ def _is_of_queue_pair(difference: Difference) -> bool:
     """Whether a queue pair has another attribute than REQ and REP have agreed on."""
     is_of_tables = difference.kind is Kind.EVENT
     return is_of_tables and bool(other_attribute(difference.expected, difference.got))
+
+
+def _is_of_other_ids(step: Mad, steps: Sequence[Step], rule: str) -> bool:
+    """Whether a message is right, and one of its exchange has another ID of its sender."""
+    if step.fields or not rule.endswith(f"#{_RULES[step.message]}"):
+        return False
+    sent = [each for each in steps if isinstance(each, Mad) and each.exchange == step.exchange]
+    return any(map(_has_other_id, sent))
 
 
 def _has_other_id(message: Mad) -> bool:
