@@ -192,6 +192,12 @@ class Profile:
     docs/reference/habits.md#rxe-window)."""
     max_unacked_messages: int = 0
     """Messages that may be on their way; 0 for any number (no rule says when one must begin)."""
+    fence_waits_for_all: bool = False
+    """Whether a fence waits for all earlier requests, SENDs and WRITEs included, which it need not
+    (docs/reference/transport.md#fence)."""
+    messages_wait_for_reads: bool = False
+    """Whether a SEND or WRITE begins only when all earlier READs and atomics have been answered (no
+    rule says when one must begin: docs/reference/transport.md#psn-window)."""
     counts_flushes: bool = True
     """Whether a FLUSH counts as a READ for `max_rd_atomic` and for a fence. What the specification
     says of it is not known; rxe does not count it (rxe_req.c `rxe_requester`)."""
@@ -335,6 +341,9 @@ class Profile:
     """Receive completion of a SEND longer than the receive buffer."""
     atomic_alignment_first: bool = True
     """Whether alignment is checked before the R_Key (qib yes, rxe no)."""
+    atomic_write_alignment_first: bool = True
+    """The same of an ATOMIC WRITE, which has a handler of its own (newer rxe: `check_rkey` before
+    `rxe_mr_do_atomic_write`)."""
     invalid_request_status: WCStatus = WCStatus.LOC_LEN_ERR
     """Receive completion of a message that caused NAK invalid request."""
     receive_fault_status: WCStatus = WCStatus.LOC_PROT_ERR

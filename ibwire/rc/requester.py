@@ -211,8 +211,12 @@ class Requester:
         if wqe.fence and sends.reads:
             return False
         profile = self.qp.profile
+        if wqe.fence and sends.cursor and profile.fence_waits_for_all:
+            return False
         if plan.operation is _FLUSH and not profile.counts_flushes:
             plan = _UNCOUNTED
+        if plan.is_segmented and sends.reads and profile.messages_wait_for_reads:
+            return False
         if 0 < profile.max_unacked_messages <= sends.cursor:
             return False
         if plan.is_answered and sends.reads >= self.qp.attr.max_rd_atomic:

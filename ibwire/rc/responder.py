@@ -616,6 +616,12 @@ class Responder:
         qp = self.qp
         if not self._permits(_REMOTE_WRITE):
             return self._refuse(packet)
+        if packet.va & 7 and not qp.profile.atomic_write_alignment_first:
+            is_whole = packet.dma_len == len(packet.payload) == 8
+            if is_whole and not qp.keys.grants(
+                self._pd, qp.number, packet.rkey, packet.va, 8, _REMOTE_WRITE
+            ):
+                return self._refuse(packet, NakCode.REMOTE_ACCESS_ERROR)
         if packet.va & 7 or packet.dma_len != 8 or len(packet.payload) != 8:
             return self._refuse(packet)
         found = qp.keys.find_remote(self._pd, qp.number, packet.rkey, packet.va, 8, _REMOTE_WRITE)

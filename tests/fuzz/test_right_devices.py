@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ibwire.fuzz.case import Case, Connection, Packet, Post
+from ibwire.fuzz.campaign import Campaign
+from ibwire.fuzz.case import Case, Connection, Packet, Post, Step
 from ibwire.fuzz.judge.comparison import Kind
 from ibwire.fuzz.recording import completion_text
 from ibwire.fuzz.targets.emulated_device import RECEIVES, SENDS, Emulation
@@ -174,3 +175,93 @@ def test_a_write_of_no_bytes_has_any_address_and_key() -> None:
     empty = Post(int(WROpcode.RDMA_WRITE))
     assert device(NO_ADDRESS_OF_NO_BYTES).replay(Case(Connection(), (empty,)), SPEC) is None
     assert device(ANOTHER_ADDRESS).replay(Case(Connection(), (WRITE,)), SPEC) is not None
+
+
+SEGMENTS = "        if 0 < profile.max_unacked_messages <= sends.cursor:"
+FENCES = "        if wqe.fence and sends.reads:"
+ALIGNED = (
+    "        if packet.va & 7 or packet.dma_len != 8 or len(packet.payload) != 8:\n"
+    "            return self._refuse(packet)\n"
+)
+RKEY_FIRST = Patch(
+    "rc/responder.py",
+    ALIGNED,
+    "        grants = qp.keys.grants\n"
+    "        if not grants(self._pd, qp.number, packet.rkey, packet.va, 8, _REMOTE_WRITE):\n"
+    "            return self._refuse(packet, NakCode.REMOTE_ACCESS_ERROR)\n" + ALIGNED,
+)
+FENCE_FOR_ALL = Patch("rc/requester.py", FENCES, "        if wqe.fence and sends.cursor:")
+MESSAGES_WAIT = Patch(
+    "rc/requester.py",
+    SEGMENTS,
+    "        if plan.is_segmented and sends.reads:\n            return False\n" + SEGMENTS,
+)
+UNALIGNED_WRITE = Packet(
+    int(OpCode.RC_ATOMIC_WRITE), length=8, fields={"reth.va": ("va", 4), "reth.rkey": 0}
+)
+UNALIGNED_ONLY = UNALIGNED_WRITE.altered(fields={"reth.va": ("va", 4)})
+FENCED = Post(int(WROpcode.RDMA_WRITE), 8, fence=True)
+READ_8 = Post(int(WROpcode.RDMA_READ), 8)
+READ_ANSWER = Packet(int(OpCode.RC_RDMA_READ_RESPONSE_ONLY), ("una", 0), length=8)
+
+
+class Once:
+    """Makes the steps of a case."""
+
+    def __init__(self, case: Case) -> None:
+        self.connection = case.connection
+        self._steps = iter(case.steps)
+
+    def next(self, reference: Emulation) -> Step | None:
+        return next(self._steps, None)
+
+
+def campaign(patch: Patch, *steps: Step) -> Campaign:
+    """A run with one case against an emulator that is changed."""
+    case = Case(Connection(timeout=0), steps)
+    return Campaign(device(patch), lambda number: Once(case), minimises=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "patch", "steps"),
+    [
+        ("atomic_write_alignment_first", RKEY_FIRST, (UNALIGNED_WRITE,)),
+        ("fence_waits_for_all", FENCE_FOR_ALL, (WRITE, FENCED, ACK)),
+        ("messages_wait_for_reads", MESSAGES_WAIT, (READ_8, WRITE, READ_ANSWER)),
+    ],
+)
+def test_a_choice_of_the_device_is_taken_over(
+    name: str, patch: Patch, steps: tuple[Step, ...]
+) -> None:
+    run = campaign(patch, *steps)
+
+    assert run.one_case(100) is None
+    assert list(run.report.taken) == [name]
+
+
+UNALIGNED_IS_ACCESS_ERROR = Patch(
+    "rc/responder.py",
+    ALIGNED,
+    "        if packet.va & 7:\n"
+    "            return self._refuse(packet, NakCode.REMOTE_ACCESS_ERROR)\n" + ALIGNED,
+)
+FENCE_FOR_NOTHING = Patch("rc/requester.py", FENCES, "        if wqe.fence and not wqe:")
+MESSAGE_NEVER_BEGINS = Patch(
+    "rc/requester.py",
+    SEGMENTS,
+    "        if plan.is_segmented and wqe.ssn > 1:\n            return False\n" + SEGMENTS,
+)
+
+
+@pytest.mark.parametrize(
+    ("patch", "steps"),
+    [
+        (UNALIGNED_IS_ACCESS_ERROR, (UNALIGNED_ONLY,)),
+        (FENCE_FOR_NOTHING, (READ_8, FENCED)),
+        (MESSAGE_NEVER_BEGINS, (READ_8, WRITE, READ_ANSWER)),
+    ],
+)
+def test_a_fault_that_is_nearly_such_a_choice_is_found(
+    patch: Patch, steps: tuple[Step, ...]
+) -> None:
+    assert campaign(patch, *steps).one_case(100) is not None

@@ -124,6 +124,13 @@ CHOICES: Sequence[Choice] = (
     ),
     Choice("atomic_alignment_first", _BOTH, True, "which of two faults is NAKed", "IBA 9.7.5.2.4"),
     Choice(
+        "atomic_write_alignment_first",
+        _BOTH,
+        True,
+        "which of two faults of an ATOMIC WRITE is NAKed",
+        "IBA A19; docs/reference/transport.md#atomic-alignment",
+    ),
+    Choice(
         "invalid_request_status",
         (WCStatus.LOC_LEN_ERR, WCStatus.REM_INV_REQ_ERR, WCStatus.LOC_QP_OP_ERR),
         True,
@@ -182,6 +189,22 @@ CHOICES: Sequence[Choice] = (
         "messages on their way",
         "docs/reference/transport.md#psn-window",
         in_witness=range(2, 9),
+    ),
+    Choice(
+        "fence_waits_for_all",
+        _BOTH,
+        True,
+        "whether a fence waits for SENDs and WRITEs, too",
+        "IBA 10.8.3.3; docs/reference/transport.md#fence",
+        is_always_shown=True,
+    ),
+    Choice(
+        "messages_wait_for_reads",
+        _BOTH,
+        True,
+        "whether a SEND or WRITE waits for the responses to earlier READs and atomics",
+        "docs/reference/transport.md#psn-window",
+        is_always_shown=True,
     ),
     Choice(
         "counts_flushes",

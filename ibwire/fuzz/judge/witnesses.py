@@ -116,6 +116,11 @@ WITNESSES: Sequence[Witness] = (
         (Packet(int(OpCode.RC_FETCH_ADD), fields={"atomiceth.va": ("end", -4)}),),
     ),
     Witness(
+        "atomic_write_alignment_first",
+        Connection(timeout=0),
+        (Packet(int(OpCode.RC_ATOMIC_WRITE), length=8, fields={"reth.va": ("end", -4)}),),
+    ),
+    Witness(
         "invalid_request_status",
         Connection(timeout=0),
         (
@@ -193,6 +198,25 @@ WITNESSES: Sequence[Witness] = (
             Post(int(WROpcode.RDMA_WRITE), 8),
             Post(int(WROpcode.RDMA_WRITE), 8),
             Post(int(WROpcode.RDMA_WRITE), 8),
+            Post(int(WROpcode.RDMA_WRITE), 8),
+        ),
+    ),
+    # The second request tells both from a device that sends one message at a time.
+    Witness(
+        "fence_waits_for_all",
+        Connection(timeout=0),
+        (
+            Post(int(WROpcode.RDMA_WRITE), 8),
+            Post(int(WROpcode.RDMA_WRITE), 8),
+            Post(int(WROpcode.RDMA_WRITE), 8, fence=True),
+        ),
+    ),
+    Witness(
+        "messages_wait_for_reads",
+        Connection(timeout=0),
+        (
+            Post(int(WROpcode.RDMA_WRITE), 8),
+            Post(int(WROpcode.RDMA_READ), 8),
             Post(int(WROpcode.RDMA_WRITE), 8),
         ),
     ),
