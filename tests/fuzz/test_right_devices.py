@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 import pytest
 
 from ibwire.fuzz.campaign import Campaign
@@ -265,3 +268,26 @@ def test_a_fault_that_is_nearly_such_a_choice_is_found(
     patch: Patch, steps: tuple[Step, ...]
 ) -> None:
     assert campaign(patch, *steps).one_case(100) is not None
+
+
+READ_REQUEST = Packet(int(OpCode.RC_RDMA_READ_REQUEST), fields={"reth.dma_len": 8})
+LONG_READ = READ_REQUEST.altered(fields={"reth.dma_len": 1024})
+OF_TWO = (LONG_READ.altered(held=True), LONG_READ.altered(held=True, pair=1), SEND)
+
+
+def test_a_queue_pair_may_send_several_packets_in_its_turn() -> None:
+    """Reference/habits#qp-turns."""
+    several = replace(SPEC, burst_packets=4)
+    testbed = EmulatorTestbed(partial(Emulation, profile=several))
+
+    assert testbed.replay(Case(Connection(pairs=2), OF_TWO), SPEC) is None
+
+
+def test_responses_of_one_queue_pair_in_another_order_are_found() -> None:
+    last_first = Patch(
+        "rc/responder.py",
+        "        reply = replies[0]\n",
+        "        replies.rotate(1)\n        reply = replies[0]\n",
+    )
+
+    assert device(last_first).replay(Case(Connection(pairs=2), OF_TWO), SPEC) is not None
