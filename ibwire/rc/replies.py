@@ -51,10 +51,16 @@ class Resource:
 class Reply:
     """A response that waits: an acknowledgement, or the response to a `Resource`."""
 
-    __slots__ = ("first", "length", "msn", "position", "psn", "resource", "syndrome")
+    __slots__ = ("first", "is_due", "length", "msn", "position", "psn", "resource", "syndrome")
 
     def __init__(
-        self, psn: int, msn: int, syndrome: int | None, resource: Resource | None = None
+        self,
+        psn: int,
+        msn: int,
+        syndrome: int | None,
+        resource: Resource | None = None,
+        *,
+        is_due: bool = True,
     ) -> None:
         self.psn = psn
         self.msn = msn
@@ -62,6 +68,8 @@ class Reply:
         (reference/transport#msn)."""
         self.syndrome = syndrome
         """NAK or RNR NAK; `None` for an ACK, which gets its credits when it is sent."""
+        self.is_due = is_due
+        """Whether it must be sent, as but for an ACK of a packet without AckReq."""
         self.resource = resource
         self.position = 0
         """Next response packet of a READ."""

@@ -80,6 +80,7 @@ class Responder:
         "executed_psn",
         "failed",
         "msn",
+        "offers_acks",
         "own",
         "qp",
         "receives",
@@ -100,6 +101,10 @@ class Responder:
         self._acknowledgement = self._form(OpCode.RC_ACKNOWLEDGE)
         self.resources: list[Resource] = []
         self.replies: deque[Reply] = deque()
+        self.offers_acks = False
+        """Whether packets without AckReq queue an ACK that need not be sent, for an owner who
+        decides on it, and wakes the queue pair, before anything is sent
+        (`ibwire.fuzz.judge.open_acks`)."""
         self.reset()
 
     def reset(self) -> None:
@@ -235,7 +240,9 @@ class Responder:
             if self._nak_sent:
                 self._nak_sent = False
                 self.replies = self._habits.withdraw_naks(self.replies)
-            if self._habits.acks_unasked is not _NEVER and self._is_acknowledged_unasked(packet):
+            if self.offers_acks and not packet.ack_req and operation in _ACKNOWLEDGED:
+                self.replies.append(Reply(packet.psn, self.msn, None, is_due=False))
+            elif self._habits.acks_unasked is not _NEVER and self._is_acknowledged_unasked(packet):
                 self._acknowledge(self.executed_psn)
             if packet.ack_req and operation in _ACKNOWLEDGED:
                 self._acknowledge(packet.psn)

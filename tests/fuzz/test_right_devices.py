@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from ibwire.fuzz.campaign import Campaign
-from ibwire.fuzz.case import Case, Connection, Packet, Post, Step
+from ibwire.fuzz.case import Case, Connection, Packet, Post, Receive, Step
 from ibwire.fuzz.judge.comparison import Kind
 from ibwire.fuzz.recording import completion_text
 from ibwire.fuzz.targets.emulated_device import RECEIVES, SENDS, Emulation
@@ -270,7 +270,84 @@ def test_a_fault_that_is_nearly_such_a_choice_is_found(
     assert campaign(patch, *steps).one_case(100) is not None
 
 
+ASKED = "            if packet.ack_req and operation in _ACKNOWLEDGED:\n"
+EVERY_FOURTH = Patch(
+    "rc/responder.py",
+    ASKED,
+    "            if (packet.ack_req or not packet.psn & 3) and operation in _ACKNOWLEDGED:\n",
+)
+ANSWERS = "    def _answer(self, resource: Resource) -> None:\n"
+NO_ACK_BEFORE_RESPONSE = Patch(
+    "rc/responder.py",
+    ANSWERS,
+    ANSWERS + "        last = self.replies[-1] if self.replies else None\n"
+    "        if last is not None and last.resource is None and last.syndrome is None:\n"
+    "            self.replies.pop()\n",
+)
+UNASKED = SEND.altered(fields={"bth.ack_req": 0})
+HELD = SEND.altered(held=True)
+HELD_UNASKED = UNASKED.altered(held=True)
 READ_REQUEST = Packet(int(OpCode.RC_RDMA_READ_REQUEST), fields={"reth.dma_len": 8})
+"""PSNs begin at a multiple of four."""
+
+
+@pytest.mark.parametrize(
+    ("patch", "steps"),
+    [
+        (EVERY_FOURTH, (UNASKED, UNASKED)),
+        (EVERY_FOURTH, (HELD_UNASKED, UNASKED)),
+        (EVERY_FOURTH, (HELD_UNASKED, SEND)),
+        (EVERY_FOURTH, (HELD, HELD_UNASKED, READ_REQUEST)),
+        (EVERY_FOURTH, (SEND, HELD, HELD, HELD, UNASKED)),
+        (EVERY_FOURTH, (UNASKED, UNASKED, UNASKED, UNASKED, Receive(1))),  # with the same credits
+        (NO_ACK_BEFORE_RESPONSE, (HELD, READ_REQUEST)),
+        (NO_ACK_BEFORE_RESPONSE, (HELD, READ_REQUEST.altered(held=True), SEND)),
+    ],
+)
+def test_an_ack_that_need_not_be_sent_may_be(patch: Patch, steps: tuple[Step, ...]) -> None:
+    """IBA 9.7.5.1.2; reference/transport#ack-due, #ack-coalescing."""
+    case = Case(Connection(rq_psn=100, receives=4), steps)
+
+    assert device(patch).replay(case, SPEC) is None
+
+
+WRONG_UNASKED = Patch(
+    "rc/responder.py",
+    ASKED,
+    "            if not packet.ack_req:\n"
+    "                self._acknowledge(packet.psn - 1 & MASK)\n" + ASKED,
+)
+EARLY_MSN = Patch(
+    "rc/responder.py",
+    ASKED,
+    "            if not packet.ack_req:\n"
+    "                self._acknowledge(packet.psn)\n"
+    "                self.msn = self.msn + 1 & MASK\n" + ASKED,
+)
+NO_ACK = Patch("rc/responder.py", ASKED, ASKED.replace("packet.ack_req and", "0 and"))
+CREDITS_OF_UNASKED = Patch(
+    "rc/responder.py",
+    "                packet.syndrome = self._credits(msn)\n            else:",
+    "                packet.syndrome = self._credits(msn) + 1\n            else:",
+)
+
+
+@pytest.mark.parametrize(
+    ("patch", "steps"),
+    [
+        (WRONG_UNASKED, (UNASKED,)),
+        (EARLY_MSN, (UNASKED,)),
+        (NO_ACK, (SEND,)),
+        (NO_ACK, (HELD, UNASKED)),
+        (CREDITS_OF_UNASKED, (HELD_UNASKED, SEND)),
+    ],
+)
+def test_a_wrong_ack_or_none_at_all_is_found(patch: Patch, steps: tuple[Step, ...]) -> None:
+    case = Case(Connection(rq_psn=100, receives=4), steps)
+
+    assert device(patch).replay(case, SPEC) is not None
+
+
 LONG_READ = READ_REQUEST.altered(fields={"reth.dma_len": 1024})
 OF_TWO = (LONG_READ.altered(held=True), LONG_READ.altered(held=True, pair=1), SEND)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from operator import ne
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from ibwire.base.node import Frame
 from ibwire.base.units import Time
@@ -26,6 +27,7 @@ from ibwire.fuzz.case import (
     Step,
     Wait,
 )
+from ibwire.fuzz.judge.open_acks import Acks, acks_in, follow_acks, has_open_acks, offer_acks
 from ibwire.fuzz.judge.turns import in_same_turns, in_same_turns_of_wait
 from ibwire.fuzz.targets.emulated_device import Completion, Emulation
 from ibwire.fuzz.vocabulary.binding import Binding
@@ -82,6 +84,8 @@ class Device(Protocol):
 
 
 Agrees = Callable[[object, object], bool]
+
+Result = TypeVar("Result")
 
 TimedFrames = list[tuple[Time, Frame]]
 """Frames with the times at which they are sent."""
@@ -199,6 +203,8 @@ class Trace:
 
     def __init__(self) -> None:
         self.calls: list[object] = []
+        self.acks: list[Acks] = []
+        """The ACKs that the device sent in each of its steps, which the reference has followed."""
         self._memory = b""
 
     def note(
@@ -223,6 +229,9 @@ class ExactComparison(Comparison):
         self.target = target
         self.trace: Trace | None = None
         """Where what the reference does is recorded."""
+        self.recorded_acks: Iterator[Acks] | None = None
+        """The ACKs of the device, where the target only repeats what a reference did."""
+        offer_acks(reference)
         self._without_meaning = WithoutMeaning()
         self.is_over = False
         """Whether the two may do different things from now on: later steps prove nothing."""
@@ -256,6 +265,8 @@ class ExactComparison(Comparison):
                 if isinstance(step, Connect):
                     self._without_meaning.clear()
                 apply(reference, step)
+                if isinstance(step, Connect):
+                    offer_acks(reference)
                 self.in_target = True
                 apply(target, step)
             return self._compare(number)
@@ -280,12 +291,7 @@ class ExactComparison(Comparison):
         return self.binding.frame(step, reference.psn(step.psn[0]), reference.symbols)
 
     def _compare(self, number: int) -> Difference | None:
-        self.in_target = False
-        self.expected = expected = self.reference.answers()
-        if self.trace is not None:
-            self.trace.calls.append(expected)
-        self.in_target = True
-        got = self.target.answers()
+        expected, got = self._both(_answers, _as_they_are)
         if self.records:
             self.frames += [(">", self.reference.now, frame) for frame in got]
         if expected != got:
@@ -295,6 +301,50 @@ class ExactComparison(Comparison):
             if got != expected:
                 return self._in_answers(number, expected, got)
         return self._compare_application(number)
+
+    def _both(
+        self, act: Callable[[Device], Result], frames: Callable[[Result], list[Frame]]
+    ) -> tuple[Result, Result]:
+        """What the reference does, and what the device does. frames: those that are sent in it.
+
+        The device comes first where it may leave out an ACK: then the reference does so, too.
+        """
+        reference, target = self.reference, self.target
+        has_open = has_open_acks(reference)
+        if not has_open:
+            expected = self._of_reference(act, frames)
+            got = act(target)
+            self._acks_of(frames(got))
+            return expected, got
+        self.in_target = True
+        try:
+            got = act(target)
+        except RunsAway:
+            self._of_reference(act, frames)  # or it does the same
+            raise
+        follow_acks(reference, self._acks_of(frames(got)))
+        return self._of_reference(act, frames), got
+
+    def _of_reference(
+        self, act: Callable[[Device], Result], frames: Callable[[Result], list[Frame]]
+    ) -> Result:
+        """What the reference does."""
+        self.in_target = False
+        expected = act(self.reference)
+        self.expected = frames(expected)
+        if self.trace is not None:
+            self.trace.calls.append(expected)
+        self.in_target = True
+        return expected
+
+    def _acks_of(self, frames: Sequence[Frame]) -> Acks:
+        """The ACKs that the device has sent in a step, of which these are the frames."""
+        if self.recorded_acks is not None:
+            return next(self.recorded_acks, Counter())
+        acks = acks_in(frames)
+        if self.trace is not None:
+            self.trace.acks.append(acks)
+        return acks
 
     def _in_answers(
         self, number: int, expected: Sequence[Frame], got: Sequence[Frame]
@@ -334,8 +384,6 @@ class ExactComparison(Comparison):
     def _wait(self, time: Time, number: int) -> Difference | None:
         begin = self.reference.now
         expected, got = self._both_wait(time)
-        if self.trace is not None:
-            self.trace.calls.append(expected)
         if self.records:
             self.frames += [(">", when, frame) for when, frame in got]
         if expected != got and len(self.reference.pairs) > 1:
@@ -353,10 +401,7 @@ class ExactComparison(Comparison):
 
     def _both_wait(self, time: Time) -> tuple[TimedFrames, TimedFrames]:
         """Let time pass on both: what the reference sends, and what the device does."""
-        expected = self.reference.wait(time)
-        self.expected = [frame for _, frame in expected]
-        self.in_target = True
-        return expected, self.target.wait(time)
+        return self._both(lambda device: device.wait(time), frames_of)
 
     def _completions_of_target(self) -> list[Completion]:
         """The device's completions since the last call."""
@@ -403,6 +448,19 @@ class ExactComparison(Comparison):
 
 _FRAMES = (Packet, Pause)
 """Steps in which a frame arrives; a tuple is faster than a union, which is made at each use."""
+
+
+def _answers(device: Device) -> list[Frame]:
+    return device.answers()
+
+
+def _as_they_are(frames: list[Frame]) -> list[Frame]:
+    return frames
+
+
+def frames_of(sent: TimedFrames) -> list[Frame]:
+    """The frames without their times."""
+    return [frame for _, frame in sent]
 
 
 def apply(device: Device, step: Step) -> None:

@@ -76,8 +76,9 @@ class Replays:
         if run.difference is not None:
             case = case.with_steps(case.steps[: run.difference.step + 1])
         device = Recorded(run.trace)
-        found = self._compare(case.connection, profile, device).carry_out(case)
-        return found is None or device.is_over
+        comparison = self._compare(case.connection, profile, device)
+        comparison.recorded_acks = iter(run.trace.acks)
+        return comparison.carry_out(case) is None or device.is_over
 
 
 @dataclass(frozen=True, slots=True)

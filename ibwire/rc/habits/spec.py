@@ -174,7 +174,7 @@ def status_of_reserved_nak() -> WCStatus | None:
 def replaced_ack(replies: deque[Reply]) -> Reply | None:
     """A newer ACK replaces the last waiting one: it acknowledges more (IBA 9.7.5.1.2)."""
     last = replies[-1] if replies else None
-    is_plain = last is not None and last.resource is None and last.syndrome is None
+    is_plain = last is not None and last.resource is None and last.syndrome is None and last.is_due
     return last if is_plain else None
 
 

@@ -25,7 +25,15 @@ from ibwire.cm.node import ManagedDevice
 from ibwire.cm.states import EventKind, State
 from ibwire.drill.targets.manager import message_in
 from ibwire.fuzz.case import ATTRIBUTE, Command, Connect, Mad, Packet, Pause, RunsAway, Step, Wait
-from ibwire.fuzz.judge.comparison import Device, Difference, ExactComparison, Kind, TimedFrames
+from ibwire.fuzz.judge.comparison import (
+    Device,
+    Difference,
+    ExactComparison,
+    Kind,
+    TimedFrames,
+    frames_of,
+)
+from ibwire.fuzz.judge.open_acks import follow_acks
 from ibwire.fuzz.targets.emulated_device import Completion, Emulation
 from ibwire.fuzz.targets.emulated_manager import EVENT, RECEIVING, SENDING, management_of
 from ibwire.fuzz.vocabulary.binding import Binding
@@ -146,17 +154,14 @@ class ExactManagerComparison(ExactComparison):
         try:
             got = self.target.wait(time)
         except RunsAway:
-            self.in_target = False
-            self.expected = [frame for _, frame in reference.wait(time)]  # or it does the same
-            self.in_target = True
+            self._of_reference(lambda device: device.wait(time), frames_of)  # or it does the same
             raise
         self._completed = self.target.completions()
         self.in_target = False
         self._late.follow(reference.now + time, got, self._completed)
-        expected = reference.wait(time)
+        follow_acks(reference, self._acks_of(frames_of(got)))
+        expected = self._of_reference(lambda device: device.wait(time), frames_of)
         self._late.end_wait()
-        self.expected = [frame for _, frame in expected]
-        self.in_target = True
         return expected, got
 
     def _completions_of_target(self) -> list[Completion]:

@@ -15,7 +15,7 @@ from ibwire.fuzz.vocabulary.queue_pair.messages import ATOMICS, FORMS, READ, mes
 from ibwire.fuzz.vocabulary.queue_pair.request_operators import changed, repeated
 from ibwire.fuzz.vocabulary.queue_pair.traffic import KINDS, Traffic, following
 from ibwire.rc.work import WROpcode
-from ibwire_layers.opcodes import INFO, OpCode
+from ibwire_layers.opcodes import INFO, OpCode, Operation
 from ibwire_layers.psn import HALF, MASK
 from ibwire_layers.syndrome import RNR_TIMER_US, AckKind
 
@@ -129,7 +129,10 @@ def long_gap(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
 
 
 def reordered_requests(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
-    """Requests of which one arrives late, all before the device has answered the first."""
+    """Requests of which one arrives late, all before the device has answered the first.
+
+    Of three the late one asks for no ACK, so that those before it must be acknowledged.
+    """
     rng = traffic.rng
     if reference.under_way is not None:
         return []
@@ -138,12 +141,21 @@ def reordered_requests(traffic: Traffic, reference: Emulation) -> Sequence[Step]
     order.insert(late + rng.choice((1, 1, 2)), late)
     kinds = ("WRITE", "SEND", "WRITE_IMM") if reference.waiting_receives >= FEW else ("WRITE",)
     requests = [_plain(traffic, reference, kinds) for _ in order]
+    if len(order) == 3:
+        requests[late] = _unasked(requests[late])
     steps, executed = [], 0
     for place in order:
         psn = "expected", place - executed
         steps.append(requests[place].altered(psn=psn, held=True, why="reordered"))
         executed += place == executed
     return [*steps[:-1], steps[-1].altered(held=False)]
+
+
+def _unasked(request: Packet) -> Packet:
+    """A SEND or WRITE without AckReq; others must be answered."""
+    if INFO[request.opcode].operation not in (Operation.SEND, Operation.WRITE):
+        return request
+    return request.altered(fields={**request.fields, "bth.ack_req": 0})
 
 
 def _plain(traffic: Traffic, reference: Emulation, kinds: Sequence[str]) -> Packet:
