@@ -224,6 +224,10 @@ class Profile:
     ack_timer_percent: int = 100
     """ACK timeouts in percent of the nominal time; up to four times as long is allowed
     (IBA 9.7.6.1.3)."""
+    ack_timer_percents: tuple[int, ...] = ()
+    """ACK timeouts by the number of retries used up since there was progress, in percent of the
+    nominal time, in place of `ack_timer_percent`; the last for all further ones (a timer that backs
+    off: docs/reference/transport.md#ack-timeout)."""
     keeps_pending_timer: bool = False
     """Whether the ACK timer keeps running when everything is acknowledged, and expires during
     a later, healthy request (rxe: rc-pingpong, send-lat)."""

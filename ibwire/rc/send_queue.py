@@ -55,6 +55,7 @@ class SendQueue(SendState):
         self.retries = attr.retry_cnt
         self.rnr_retries = attr.rnr_retry
         self.ack_wait = ack_wait(attr.timeout, self.qp.profile)
+        self.is_lengthened = False
         if self.window is not None:
             self.window.configure(self.ack_wait)
 
@@ -163,14 +164,25 @@ class SendQueue(SendState):
         self.timers.rnr = now + rnr_wait(code, self.qp.profile)
         self.timers.ack = None
         self.restart_psn = self._habits.restart_psn_after_rnr_nak(self)
+        self._lengthen()
 
     def arm(self, now: Time) -> None:
         """Restart the ACK timer, or stop it when nothing is outstanding."""
         self.is_extended = False
+        if self.is_lengthened:
+            self.is_lengthened = False
+            self.ack_wait = ack_wait(self.qp.attr.timeout, self.qp.profile)
         if self.una != self.next_psn:
             self.timers.ack = None if self.ack_wait is None else now + self.ack_wait
         else:
             self._habits.stop_ack_timer(self)
+
+    def _lengthen(self) -> None:
+        """Let the ACK timer run as long as after the retries that have been used up."""
+        attr, profile = self.qp.attr, self.qp.profile
+        if profile.ack_timer_percents:
+            self.is_lengthened = True
+            self.ack_wait = ack_wait(attr.timeout, profile, max(attr.retry_cnt - self.retries, 0))
 
     def handle_timeout(self, now: Time) -> None:
         """Go back after an RNR wait, or because no response has arrived."""
@@ -194,6 +206,7 @@ class SendQueue(SendState):
                 self.restart_psn = self._habits.restart_psn_after_timeout(self)
                 self.recover = self.next_psn
                 self.restart(self.una)
+                self._lengthen()
                 self.probe = self.qp.profile.timeout_sends_one
 
     def _extend(self, now: Time) -> bool:

@@ -103,6 +103,7 @@ class SendState:
         "cursor",
         "exact",
         "is_extended",
+        "is_lengthened",
         "next_psn",
         "probe",
         "probing",
@@ -162,6 +163,8 @@ class SendState:
         """Whether that packet is sent and unacknowledged."""
         self.since_ack_request = 0
         """Packets sent since one asked for an ACK."""
+        self.is_lengthened = False
+        """Whether `ack_wait` is that after a retry (`Profile.ack_timer_percents`)."""
         self.is_extended = False
         """Whether the ACK timer waits for the rest of a longer timeout (IRN)."""
         self.stalled = False

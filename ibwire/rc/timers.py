@@ -26,18 +26,23 @@ class Timers:
         self.ack = self.rnr = None
 
 
-def ack_wait(code: int, profile: Profile) -> Time | None:
+def ack_wait(code: int, profile: Profile, retries: int = 0) -> Time | None:
     """How long an implementation waits for a response with this timeout code; `None` is forever.
 
     The specification allows up to four times the nominal time (IBA 9.7.6.1.3); this
-    is the profile's percentage of it, cut to the profile's clock, or the profile's own.
+    is the profile's percentage of it, cut to the profile's clock, or the profile's own. retries:
+    those that have been used up since there was progress.
     """
     nominal = ack_timeout(code)
     if nominal is None:
         return None
     if profile.timeout_low:
         return profile.timeout_low
-    nominal = nominal * profile.ack_timer_percent // 100
+    percents = profile.ack_timer_percents
+    if percents:
+        nominal = nominal * percents[min(retries, len(percents) - 1)] // 100
+    else:
+        nominal = nominal * profile.ack_timer_percent // 100
     return max(nominal // profile.timer_granularity, 1) * profile.timer_granularity
 
 

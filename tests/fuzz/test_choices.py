@@ -96,6 +96,22 @@ def test_a_measured_time_is_read_as_it_was_saved() -> None:
     assert profile_of("spec", {"max_unacked_psns": "31"}) == replace(SPEC, max_unacked_psns=31)
     with pytest.raises(CaseError, match="not one of"):
         profile_of("spec", {"max_unacked_psns": "129"})
+    backing_off = replace(SPEC, ack_timer_percents=(100, 150, 400))
+    assert choices_of(backing_off, "spec") == {"ack_timer_percents": "(100, 150, 400)"}
+    assert profile_of("spec", choices_of(backing_off, "spec")) == backing_off
+    single = replace(SPEC, ack_timer_percents=(150,))
+    assert profile_of("spec", choices_of(single, "spec")) == single
+    for text in (
+        "(100, 401)",
+        "(99, 100)",
+        "100, 200",
+        "(100,200)",
+        "(100, x)",
+        "100",
+        f"{(100,) * 9}",
+    ):
+        with pytest.raises(CaseError, match="not one of"):
+            profile_of("spec", {"ack_timer_percents": text})
     for text in ("99", "401", "-1", "1.5", "", "x", "9" * 5000):
         with pytest.raises(CaseError, match="not one of"):
             profile_of("spec", {"ack_timer_percent": text})

@@ -7,8 +7,9 @@ from functools import partial
 
 import pytest
 
+from ibwire.base.units import S
 from ibwire.fuzz.campaign import Campaign
-from ibwire.fuzz.case import Case, Connection, Packet, Post, Receive, Step
+from ibwire.fuzz.case import Case, Connection, Packet, Post, Receive, Step, Wait
 from ibwire.fuzz.judge.comparison import Kind
 from ibwire.fuzz.recording import completion_text
 from ibwire.fuzz.targets.emulated_device import RECEIVES, SENDS, Emulation
@@ -368,3 +369,62 @@ def test_responses_of_one_queue_pair_in_another_order_are_found() -> None:
     )
 
     assert device(last_first).replay(Case(Connection(pairs=2), OF_TWO), SPEC) is not None
+
+
+def timer(factor: str) -> Patch:
+    """A device whose ACK timer runs longer by a factor, in which `used` is how many retries are."""
+    return Patch(
+        "rc/requester.py",
+        "timers.rnr is None:\n                timers.ack = now + sends.ack_wait\n",
+        "timers.rnr is None:\n"
+        "                used = qp.attr.retry_cnt - sends.retries\n"
+        f"                timers.ack = now + sends.ack_wait * ({factor})\n",
+    )
+
+
+NAK = ACK.altered(fields={"aeth.syndrome": 0x60})
+ALL_RETRIES = (WRITE, Wait(3 * S))
+WITH_PROGRESS = (WRITE, WRITE, Wait(S // 4), ACK, Wait(S))
+WITH_NAK = (WRITE, WRITE, NAK, Wait(S // 4), NAK.altered(psn=("una", 1)), Wait(S))
+WITH_RNR_NAK = (WRITE, Wait(S // 4), ACK.altered(fields={"aeth.syndrome": 0x20}), Wait(S))
+
+
+@pytest.mark.parametrize("steps", [ALL_RETRIES, WITH_PROGRESS, WITH_NAK, WITH_RNR_NAK])
+@pytest.mark.parametrize(
+    ("factor", "percents"),
+    [
+        ("2 if used else 1", "(100, 200)"),
+        ("min(1 << used, 4)", "(100, 200, 400)"),
+        ("(1, 3, 2, 4)[used & 3]", "(100, 300, 200, 400, 100, 300, 200)"),
+    ],
+)
+def test_an_ack_timer_that_runs_longer_after_a_retry_is_measured(
+    factor: str, percents: str, steps: tuple[Step, ...]
+) -> None:
+    """C9-141; reference/transport#ack-timeout."""
+    run = Campaign(
+        device(timer(factor)), lambda number: Once(Case(Connection(), steps)), minimises=False
+    )
+
+    assert run.one_case(100) is None
+    assert run.report.taken["ack_timer_percents"] == percents
+
+
+def test_an_ack_timer_that_runs_longer_from_the_beginning_is_measured_too() -> None:
+    case = Case(Connection(), ALL_RETRIES)
+    run = Campaign(device(timer("4 if used else 3")), lambda number: Once(case), minimises=False)
+
+    assert run.one_case(100) is None
+    assert run.report.taken["ack_timer_percents"] == "(300, 400)"
+
+
+@pytest.mark.parametrize(
+    "factor",
+    ["min(1 << used, 8)", "5 if used else 1", "1 + 7 * (used == 3)", "1 - used // 7"],
+)
+def test_an_ack_timer_that_runs_too_long_or_too_short_after_a_retry_is_found(factor: str) -> None:
+    run = Campaign(
+        device(timer(factor)), lambda number: Once(Case(Connection(), ALL_RETRIES)), minimises=False
+    )
+
+    assert run.one_case(100) is not None

@@ -33,6 +33,9 @@ from ibwire_layers.syndrome import RNR_TIMER_US, NakCode
 USUAL_PERCENT, MOST_PERCENT = 100, 400
 """Percent of a time as it should be, and as it may be."""
 
+MOST_RETRIES = 7
+"""Of `retry_cnt`, which has three bits."""
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -50,18 +53,22 @@ class Choice:
     it would explain is a fault."""
 
     is_measured: bool = False
-    """Whether its value is a percentage, up to 400, that is measured in its own witnesses."""
+    """Whether its value is a percentage, up to 400, that is measured in its own witnesses; or
+    several, one for each retry."""
 
     in_witness: Sequence[int] = ()
     """Further values, with which only its own witnesses are tried."""
 
-    def may_be_measured(self, text: str) -> bool:
-        """Whether a value, as a case or a run has it, is one that can be measured."""
-        is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(MOST_PERCENT))
-        if not is_number:
-            return False
-        is_percent = self.is_measured and USUAL_PERCENT <= int(text) <= MOST_PERCENT
-        return is_percent or int(text) in self.in_witness
+    def measured(self, text: str) -> int | tuple[int, ...] | None:
+        """The value that can be measured which a case or a run has as this text, if it is one."""
+        if isinstance(self.values[0], tuple):
+            numbers = text.strip("(,)").split(", ")
+            values = tuple(map(_number, numbers[: MOST_RETRIES + 1]))
+            is_right = self.is_measured and all(map(_is_allowed, values)) and text == str(values)
+            return values if is_right else None
+        value = _number(text)
+        is_percent = self.is_measured and _is_allowed(value)
+        return value if is_percent or value in self.in_witness else None
 
     def variants(self, profile: Profile) -> Iterator[Profile]:
         """The profile with each of the other values."""
@@ -69,6 +76,16 @@ class Choice:
             if getattr(profile, self.name) != value:
                 changes: dict[str, Any] = {self.name: value}
                 yield replace(profile, **changes)
+
+
+def _number(text: str) -> int:
+    """A number that may be a value which is measured; -1 for other text."""
+    is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(MOST_PERCENT))
+    return int(text) if is_number else -1
+
+
+def _is_allowed(percent: int) -> bool:
+    return USUAL_PERCENT <= percent <= MOST_PERCENT
 
 
 _BOTH = (False, True)
@@ -219,6 +236,14 @@ CHOICES: Sequence[Choice] = (
         (100, 200),
         True,
         "how long the ACK timer runs, from T to 4 T",
+        "C9-141; docs/reference/transport.md#ack-timeout",
+        is_measured=True,
+    ),
+    Choice(
+        "ack_timer_percents",
+        ((), (100, 200), (100, 200, 400)),
+        True,
+        "how long the ACK timer runs after each retry, from T to 4 T",
         "C9-141; docs/reference/transport.md#ack-timeout",
         is_measured=True,
     ),

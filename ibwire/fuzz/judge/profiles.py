@@ -85,8 +85,9 @@ def profile_of(name: str, choices: Mapping[str, str]) -> Profile:
         values = (
             {value_text(value): value for value in known[field].values} if field in known else {}
         )
-        if field in known and known[field].may_be_measured(text):
-            values[text] = int(text)
+        measured = known[field].measured(text) if field in known else None
+        if measured is not None:
+            values[text] = measured
         if text not in values:
             expected = f"not one of {', '.join(values)}" if values else "no such choice"
             raise CaseError(f"choices.{field}: {text!r}, {expected}")

@@ -230,12 +230,38 @@ def _measured(choice: Choice, case: Case, profile: Profile, replay: Replay) -> C
         return replace(choice, values=(*choice.values, *choice.in_witness)) if is_less else choice
     is_of_time = difference.kind is Kind.TIME
     sides = (difference.expected, difference.got) if is_of_time else difference.times
+    if isinstance(choice.values[0], tuple):
+        percents = _percents(*sides, usual=profile.ack_timer_percent)
+        return replace(choice, values=(percents,)) if percents else choice
     due, sent = (next(iter(each), 0) for each in sides)
     if not isinstance(due, int) or not isinstance(sent, int) or not due:
         return choice
     percent, rest = divmod(getattr(profile, choice.name) * sent, due)
     is_allowed = not rest and USUAL_PERCENT < percent <= MOST_PERCENT
     return replace(choice, values=(percent,)) if is_allowed else choice
+
+
+def _percents(due: Sequence[object], sent: Sequence[object], usual: int) -> tuple[int, ...]:
+    """How long the ACK timer runs each time in percent of the nominal time; none if that is not
+    allowed. due, sent: when retries are, in ps from the first packet. usual: the percentage of the
+    reference, the same each time.
+    """
+    wait = next(iter(due), 0)
+    if not isinstance(wait, int) or not wait:
+        return ()
+    found: list[int] = []
+    last = 0
+    for time in sent:
+        if not isinstance(time, int):
+            return ()
+        percent, rest = divmod(usual * (time - last), wait)
+        if rest or not USUAL_PERCENT <= percent <= MOST_PERCENT:
+            return ()
+        found.append(percent)
+        last = time
+    while len(found) > 1 and found[-1] == found[-2]:
+        found.pop()
+    return tuple(found)
 
 
 def _together(

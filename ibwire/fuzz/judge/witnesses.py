@@ -475,6 +475,23 @@ WITNESSES: Sequence[Witness] = (
             Wait(4194304001),
         ),
     ),
+    # All retries are used up after 32 T at most.
+    Witness(
+        "ack_timer_percents",
+        Connection(),
+        (
+            Post(int(WROpcode.RDMA_WRITE), 8),
+            Wait(2147483648001),
+        ),
+    ),
+    Witness(
+        "ack_timer_percents",
+        Connection(timeout=8, retry_cnt=3),
+        (
+            Post(int(WROpcode.RDMA_WRITE), 8),
+            Wait(16777216001),
+        ),
+    ),
     Witness(
         "rnr_timer_percent",
         Connection(timeout=0),
