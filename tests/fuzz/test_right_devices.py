@@ -353,12 +353,17 @@ LONG_READ = READ_REQUEST.altered(fields={"reth.dma_len": 1024})
 OF_TWO = (LONG_READ.altered(held=True), LONG_READ.altered(held=True, pair=1), SEND)
 
 
-def test_a_queue_pair_may_send_several_packets_in_its_turn() -> None:
+SHORT_FIRST = Packet(int(OpCode.RC_RDMA_WRITE_FIRST))
+FLUSHED = HELD.altered(pair=1), SHORT_FIRST.altered(held=True, pair=1), SHORT_FIRST
+
+
+@pytest.mark.parametrize("steps", [OF_TWO, FLUSHED, (*OF_TWO[:2], Wait(S))])
+def test_a_queue_pair_may_send_several_packets_in_its_turn(steps: tuple[Step, ...]) -> None:
     """Reference/habits#qp-turns."""
     several = replace(SPEC, burst_packets=4)
     testbed = EmulatorTestbed(partial(Emulation, profile=several))
 
-    assert testbed.replay(Case(Connection(pairs=2), OF_TWO), SPEC) is None
+    assert testbed.replay(Case(Connection(pairs=2), steps), SPEC) is None
 
 
 def test_responses_of_one_queue_pair_in_another_order_are_found() -> None:

@@ -28,7 +28,11 @@ from ibwire.fuzz.case import (
     Wait,
 )
 from ibwire.fuzz.judge.open_acks import Acks, acks_in, follow_acks, has_open_acks, offer_acks
-from ibwire.fuzz.judge.turns import in_same_turns, in_same_turns_of_wait
+from ibwire.fuzz.judge.turns import (
+    completed_in_same_turns,
+    in_same_turns,
+    in_same_turns_of_wait,
+)
 from ibwire.fuzz.targets.emulated_device import Completion, Emulation
 from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire.fuzz.vocabulary.queue_pair.undefined_memory import WithoutMeaning
@@ -423,16 +427,16 @@ class ExactComparison(Comparison):
         expected = reference.events()
         if self.trace is not None:
             self.trace.note(completed, whole, reference.memory, expected)
-        if completed != (found := self._completions_of_target()) and (
-            difference := self._in_completions(number, completed, found)
-        ):
+        found, other = self._completions_of_target(), None
+        if completed != found and completed and found and len(reference.pairs) > 1:
+            other = target.details()
+            found, other = completed_in_same_turns(whole, found, other)
+        if completed != found and (difference := self._in_completions(number, completed, found)):
             return difference
-        if (
-            completed
-            and whole != (other := target.details())
-            and (difference := self._in_completions(number, whole, other))
-        ):
-            return difference
+        if completed:
+            other = target.details() if other is None else other
+            if whole != other and (difference := self._in_completions(number, whole, other)):
+                return difference
         if completed:
             self._without_meaning.note(completed, reference)
         if reference.memory != (memory := target.memory):

@@ -1,6 +1,7 @@
 """Packets of different queue pairs have no order: a device may send several of one in its turn.
 
-Those of one queue pair have one (reference/transport#ack-order), and are compared in it.
+Those of one queue pair have one (reference/transport#ack-order), and are compared in it. So are
+completions: a queue pair goes to the error state when its NAK is sent.
 
 Source: reference/habits#qp-turns.
 """
@@ -13,6 +14,7 @@ from typing import TypeVar
 
 from ibwire.base.node import Frame
 from ibwire.base.units import Time
+from ibwire.fuzz.targets.emulated_device import QP_NUM, Completion
 from ibwire.fuzz.targets.link.frames import transport
 
 Sent = TypeVar("Sent")
@@ -31,6 +33,17 @@ def in_same_turns_of_wait(
 ) -> list[tuple[Time, Frame]]:
     """The same for frames with their times: those of one time have no order."""
     return _arranged(expected, got, lambda sent: (sent[0], _peer_of(sent[1])))
+
+
+def completed_in_same_turns(
+    expected: Sequence[Completion], got: Sequence[Completion], whole: Sequence[Completion]
+) -> tuple[list[Completion], list[Completion]]:
+    """The completions of a device, short and whole, in the same turns. expected: whole ones."""
+    if not len(expected) == len(got) == len(whole):
+        return list(got), list(whole)
+    due = [(each, each) for each in expected]
+    found = _arranged(due, list(zip(got, whole, strict=True)), lambda each: each[1][QP_NUM])
+    return [short for short, _ in found], [each for _, each in found]
 
 
 def _arranged(
