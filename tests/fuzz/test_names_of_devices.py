@@ -441,8 +441,6 @@ def test_a_duplicate_read_of_a_longer_one_becomes_that_of_a_short_one() -> None:
 @pytest.mark.parametrize(
     ("role", "patch"),
     [
-        (Role.RESPONDER, ACKS_UNASKED),
-        (Role.RESPONDER, ACKS_LAST_UNASKED),
         (Role.RESPONDER, KEEPS_NAKS),
         (Role.RESPONDER, ACKS_LAST_DUPLICATES),
         (Role.REQUESTER, WINDOW_OF_31),
@@ -466,6 +464,18 @@ def test_what_is_allowed_is_no_finding(role: Role, patch: Patch) -> None:
 
     assert [each.bucket for each in campaign.run(3000)] == []
     assert len(campaign.report.choices) == 1
+
+
+@pytest.mark.parametrize("patch", [ACKS_UNASKED, ACKS_LAST_UNASKED], ids=["all", "last"])
+def test_a_responder_may_acknowledge_any_packet(patch: Patch) -> None:
+    """IBA 9.7.5.1.2; reference/transport#ack-due. The reference does as the device has done."""
+    device = getattr(copied(Mutant("allowed", (patch,)))[Emulation.__module__], Emulation.__name__)
+    vocabulary = vocabulary_for(Role.RESPONDER)
+    make = vocabulary.generators(31, Role.RESPONDER, ())
+    campaign = Campaign(EmulatorTestbed(device, vocabulary), make)
+
+    assert [each.bucket for each in campaign.run(3000)] == []
+    assert not campaign.report.choices
 
 
 @pytest.mark.parametrize("patch", [ASKS_ALWAYS, ASKS_WHEN_IT_RETRANSMITS])
