@@ -141,13 +141,15 @@ class CombinedGenerator:
     def _choose(self, living: Sequence[int], reference: Emulation) -> Stream:
         """The stream of the next step; mostly of a queue pair that still takes requests.
 
-        While one waits after an RNR NAK, or has answers to send, mostly something else happens.
+        While one waits after an RNR NAK, or must send answers, mostly something else happens.
         """
         rng, current = self.rng, self._current
         if len(self._streams) == 1:
             return current
         qp = reference.pairs[current.pair]
-        is_waiting = qp.sends.timers.rnr is not None or bool(qp.responder.replies)
+        is_waiting = qp.sends.timers.rnr is not None or any(
+            each.is_due for each in qp.responder.replies
+        )
         is_dead = bool(living) and current.pair not in living
         if is_dead or rng.random() >= (0.2 if is_waiting else self._stays):
             others = [each for each in self._streams if each.pair in living]
