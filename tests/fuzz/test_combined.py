@@ -304,7 +304,7 @@ def test_case_with_all_of_it_is_saved_and_read_again() -> None:
     assert from_json(to_json(case)) == case
     assert [step_text(step) for step in steps] == [
         "WRITE_ONLY expected icrc=good^0x5 on queue pair 2",
-        "post SEND len=9 sges=4 wrong_lkey=2 fence solicited on queue pair 2",
+        "post SEND len=9 sges=0+0+4+5 wrong_lkey=2 fence solicited on queue pair 2",
         "receive x2 on queue pair 2",
     ]
 

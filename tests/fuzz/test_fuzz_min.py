@@ -48,10 +48,10 @@ name = "refuses-atomic-write"
 module = "rc/responder.py"
 old = """        if not self._permits(_REMOTE_WRITE):
             return self._refuse(packet)
-        if packet.va & 7 or packet.dma_len"""
+        if packet.va & 7 and not qp.profile"""
 new = """        if packet.form.operation is Operation.ATOMIC_WRITE:
             return self._refuse(packet)
-        if packet.va & 7 or packet.dma_len"""
+        if packet.va & 7 and not qp.profile"""
 '''
 """Requesters that no choice describes."""
 

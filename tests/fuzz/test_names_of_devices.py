@@ -263,7 +263,7 @@ def name_of(fault: str, connection: Connection, steps: Sequence[Step]) -> Name:
             "drep-ids-of-unknown",
             USUAL,
             [Mad(message="REP", exchange=3, fields={"mad.attribute_id": 21})],
-            "DREQ: another cm.drep.local_comm_id in the DREP",
+            "DREQ without a connection: another cm.drep.local_comm_id in the DREP",
             "teardown",
         ),
         (

@@ -919,7 +919,7 @@ NEEDED: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
         [
             WRITE.altered(psn=("expected", -1), held=True),
             SEND.altered(pair=1, held=True),
-            SWAP,
+            SWAP.altered(pair=1),
         ],
         "COMPARE_SWAP (while another queue pair answers): an ACK is missing",
         "qp-state-actions",
@@ -1131,12 +1131,11 @@ def test_a_waiting_ack_that_is_dropped_breaks_the_rule_of_acks_due() -> None:
     name = named(
         "nak-withdraws-acks",
         SEND.altered(held=True),
-        SEND.altered(held=True),
-        READ,
-        connection=Connection(receives=1),
+        SEND.altered(psn=("expected", 1), held=True),
+        wrong(SEND, bth__ack_req=0),
     )
 
-    assert name.text == "READ_REQUEST (while earlier responses wait): an ACK is missing"
+    assert name.text == "SEND_ONLY (while earlier responses wait): nothing instead of ACK"
     assert name.rule.endswith("#ack-due")
 
 

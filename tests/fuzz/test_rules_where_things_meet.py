@@ -110,13 +110,13 @@ CASES: Sequence[tuple[str, Connection, Sequence[Step], str]] = (
         "ack-timer-runs-in-the-rnr-wait",  # which ends when it should
         USUAL,
         [Post(int(WROpcode.SEND)), RNR_NAK, LONG],
-        "a wait (the ACK timer): it retransmits SEND_ONLY too early",
+        "a wait (the ACK timer): it retransmits SEND_ONLY too early after an RNR NAK",
     ),
     (
         "no-timeout-after-an-rnr-wait",  # without the RNR NAK it would be retransmitted once, later
         USUAL,
         [Post(int(WROpcode.SEND)), RNR_NAK, LONG],
-        "a wait (the ACK timer): a SEND_ONLY is missing",
+        "a wait (the ACK timer): a SEND_ONLY is missing after an RNR NAK",
     ),
     (
         "rnr-nak-uses-retry-cnt",

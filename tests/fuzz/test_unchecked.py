@@ -149,8 +149,8 @@ def test_a_script_says_nothing_of_a_field_that_is_not_compared() -> None:
 def test_events_of_the_connection_manager_are_always_compared_whole() -> None:
     other_data = Patch(
         "fuzz/targets/emulated_manager.py",
-        "            said = int.from_bytes(data), int.from_bytes(ari)\n",
-        "            said = int.from_bytes(data) + 1, int.from_bytes(ari)\n",
+        '    return int.from_bytes(b"\\1" + data) if any(data) else 0\n',
+        '    return int.from_bytes(b"\\1" + data) + 1 if any(data) else 0\n',
     )
     modules = copied(Mutant("planted", (other_data,)))
     managed = modules[emulated_manager.__name__].managed_emulation
