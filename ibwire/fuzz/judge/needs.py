@@ -48,16 +48,16 @@ def _with_no_bytes(name: Name, case: Case, shows: Shows) -> Name:
 def _with_bytes(step: Step) -> Step | None:
     """A request of one packet without bytes, with some; `None` for another step."""
     if isinstance(step, Post) and not step.length and step.opcode in _OF_ANY_LENGTH:
-        return replace(step, length=FEW_BYTES)
+        return replace(step, length=_FEW_BYTES)
     if not isinstance(step, Packet) or isinstance(step, Mad) or step.psn != _DUE:
         return None
     info = INFO.get(step.opcode)
     if info is None or info.is_response:
         return None
     if info.operation is Operation.READ and not step.fields.get(_DMA_LEN, 0):
-        return step.altered(fields={**step.fields, _DMA_LEN: FEW_BYTES})
+        return step.altered(fields={**step.fields, _DMA_LEN: _FEW_BYTES})
     is_whole = info.operation in _SENDING and info.position is Position.ONLY
-    return step.altered(length=FEW_BYTES) if is_whole and not step.length else None
+    return step.altered(length=_FEW_BYTES) if is_whole and not step.length else None
 
 
 def _with_immediate(name: Name, case: Case) -> Name:
@@ -132,7 +132,7 @@ def _with_first_psn(name: Name, case: Case) -> Name:
     return replace(name, text=text, rule=both(ORDER, name.rule))
 
 
-FEW_BYTES = 8
+_FEW_BYTES = 8
 _IMMEDIATE = "immdt.imm_data"
 _DUE = ("expected", 0)
 _DMA_LEN = "reth.dma_len"

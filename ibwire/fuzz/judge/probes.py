@@ -45,12 +45,12 @@ def _of_requester(connection: Connection, pair: int) -> Iterator[Step]:
     acknowledge = int(connection.transport) << 5 | _ACKNOWLEDGE
     yield Packet(acknowledge, ("una", 0), pair=pair)
     yield Packet(acknowledge, ("next", -1), pair=pair)
-    yield Wait(LONG_WAIT)
+    yield Wait(_LONG_WAIT)
     yield Post(int(WROpcode.RDMA_WRITE), 2 * connection.mtu, pair=pair)
     yield Post(int(WROpcode.SEND), 8, pair=pair)
 
 
-LONG_WAIT = 300 * MS
+_LONG_WAIT = 300 * MS
 """More than four times the ACK timeout of most cases."""
 
 _OPERATION = 0x1F

@@ -152,7 +152,7 @@ class _Shown:
         unchecked = unchecked_by(profile)
         self._agrees = agreeing_but(unchecked) if unchecked else None
         self._whole: list[tuple[Frame | None, Outcome]] | None = None
-        """What the reference does in which nothing is changed; empty if it runs away."""
+        """What the reference does in which nothing is changed; empty if it can do none of it."""
         self.cost = 0
 
     def foretells(self, variant: Variant) -> bool:
@@ -178,7 +178,7 @@ class _Shown:
             self.cost += NEW_REFERENCE + len(self._case.steps)
             try:
                 self._whole = list(_outcomes(self._case, self._profile))
-            except RunsAway:
+            except (CaseError, RunsAway):
                 self._whole = []
         return self._whole
 
