@@ -649,7 +649,7 @@ def test_a_device_that_does_not_come_back_is_a_finding_that_replays(
     result = fuzz(*arguments, "-o", out)
 
     assert result.exit_code == 1
-    assert "F0001  READ_REQUEST: it does not come to rest" in result.stdout
+    assert "F0001  READ_REQUEST of no bytes: it does not come to rest" in result.stdout
     assert "  got       does not come back for 0.05 s of processor time" in result.stdout
     assert fuzz("replay", out / "F0001", *mutant).exit_code == 1
     assert fuzz("replay", out / "F0001", "--target", "emu").exit_code == 0
