@@ -186,7 +186,9 @@ class Judge:
         name = self._testbed.name_of(self.state, case, difference, bucket)
         # That of a finding is enough to count for it; the case may then be longer than it need be.
         if self.report.bucket_of(name.keys) is None and self._is_minimised:
-            name = with_needs(name, case, partial(self._is_like, case, difference))
+            is_managed = role_of(case) is Role.CM
+            shows = None if is_managed else partial(self._is_like, case, difference)
+            name = with_needs(name, case, shows)
         return case, name, difference
 
     def _is_like(self, case: Case, difference: Difference, other: Case) -> bool:

@@ -93,6 +93,10 @@ class Consumer(Protocol):
         ...
 
 
+BEFORE_TABLES = -2
+"""Stands between the events of the device and the tables."""
+
+
 class Management:
     """The connection manager of an emulated device: what beside its connection a case is about.
 
@@ -197,6 +201,7 @@ class Management:
         """
         states = map(_STATE_OF, self.manager.connections)
         return [
+            BEFORE_TABLES,
             len(self.exchanges),
             *self._consumer.events(),
             *[int(_KNOWN.get(each, each)) for each in states if each is not State.ANSWERED],

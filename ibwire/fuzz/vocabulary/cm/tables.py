@@ -8,7 +8,14 @@ from collections.abc import Mapping, Sequence
 from ibwire.cm.states import EventKind, State
 from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.findings import verdict
-from ibwire.fuzz.targets.emulated_manager import EVENT, RECEIVING, SENDING, bytes_of_number
+from ibwire.fuzz.targets.emulated_manager import (
+    BEFORE_TABLES,
+    EVENT,
+    RECEIVING,
+    SENDING,
+    bytes_of_number,
+)
+from ibwire.rc.attributes import EventType
 
 SHOWN_DATA = 8
 """Bytes of data."""
@@ -27,9 +34,12 @@ def tables_text(expected: Sequence[object], got: Sequence[object]) -> tuple[list
 
 
 def _entries(tables: Sequence[object]) -> dict[str, str]:
-    """The entries of the tables by their names; states only together with their number."""
-    at = len(_TABLES)
-    entries = dict(zip(_TABLES, map(_count_text, tables[:at]), strict=False))
+    """The entries of the tables by their names, behind the events that were raised before them;
+    states only together with their number.
+    """
+    raised, tables = _events_and_tables(tables)
+    entries = {"events": ", ".join(EventType(each).name for each in raised)} if raised else {}
+    entries |= dict(zip(_TABLES, map(_count_text, tables), strict=False))
     for each in tables:
         if isinstance(each, tuple):
             number, *values = each
@@ -41,7 +51,16 @@ def _entries(tables: Sequence[object]) -> dict[str, str]:
 
 def states_in(tables: Sequence[object]) -> list[str]:
     """Those of the connections."""
+    _, tables = _events_and_tables(tables)
     return [State(each).name for each in tables[len(_TABLES) :] if isinstance(each, int)]
+
+
+def _events_and_tables(things: Sequence[object]) -> tuple[list[int], Sequence[object]]:
+    """The events of the device, which come first if there are any, and the tables."""
+    if BEFORE_TABLES not in things:
+        return [], things
+    at = things.index(BEFORE_TABLES)
+    return [each for each in things[:at] if isinstance(each, int)], things[at + 1 :]
 
 
 def _states(tables: Sequence[object]) -> list[str]:
@@ -67,12 +86,14 @@ def difference_text(difference: Difference) -> str:
 def _first_difference(expected: Sequence[object], got: Sequence[object]) -> str:
     """The first entry of the tables that differs."""
     ours, theirs = _entries(expected), _entries(got)
-    name = next((each for each in ours if ours[each] != theirs.get(each)), "")
+    name = next((each for each in {**ours, **theirs} if ours.get(each) != theirs.get(each)), "")
     due, seen = ours.get(name), theirs.get(name)
     if attribute := other_attribute(expected, got):
         return f"the queue pair gets another {attribute} ({seen} instead of {due})"
     if _OF_QUEUE_PAIR in name and _states(expected) == _states(got):
         return "a queue pair is in another state"
+    if name == "events":
+        return f"event {seen or 'none'} instead of {due or 'none'}"
     if name in _TABLES:
         return f"another number of {name} ({seen} instead of {due})"
     return f"state {', '.join(_states(got))} instead of {', '.join(_states(expected))}"
