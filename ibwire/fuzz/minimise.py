@@ -371,6 +371,7 @@ def _plainer(case: Case) -> Iterator[Case]:
     """The case with one thing less that is odd."""
     for entry in fields(Connection):
         yield from _with_plainer(case, entry.name)
+    yield from _without_exchange(case)
     yield from _joined_waits(case)
     yield from _of_right_size(case)
     yield from _ended_before(case)
@@ -418,6 +419,21 @@ def _elsewhere(case: Case) -> Iterator[Case]:
             if getattr(case.connection, name) != value:
                 changes: dict[str, Any] = {name: value}
                 yield replace(case, connection=replace(case.connection, **changes))
+
+
+def _without_exchange(case: Case) -> Iterator[Case]:
+    """Without a request of the device and one of the responses behind it.
+
+    Without one of the two the other means something else.
+    """
+    steps = case.steps
+    for at, asked in enumerate(steps):
+        if not isinstance(asked, Post):
+            continue
+        for place in range(at + 1, len(steps) - 1):
+            response = steps[place]
+            if isinstance(response, Packet) and response.psn[0] == "una":
+                yield case.with_steps([*steps[:at], *steps[at + 1 : place], *steps[place + 1 :]])
 
 
 def _joined_waits(case: Case) -> Iterator[Case]:
