@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 from ibwire.base.errors import DecodeError
@@ -13,7 +13,13 @@ from ibwire.base.units import Time
 from ibwire.cm.states import EventKind
 from ibwire.drill.packets import Wire, describe
 from ibwire.fuzz.case import Case, Connect, Pause, Role, field_text, flag_names, step_text
-from ibwire.fuzz.judge.comparison import FATAL, Comparison, Difference, Kind
+from ibwire.fuzz.judge.comparison import (
+    FATAL,
+    Comparison,
+    Difference,
+    ExactComparison,
+    Kind,
+)
 from ibwire.fuzz.judge.effects import parsed
 from ibwire.fuzz.judge.findings import one_line, part_of, verdict, wrong_fields
 from ibwire.fuzz.judge.profiles import profile_of
@@ -45,6 +51,9 @@ REGIONS = (
     ("inbox", INBOX, "LOCAL_WRITE"),
 )
 """The memory that an emulation registered after its first region: names, sizes, access flags."""
+
+_STATUS = 2
+"""Index of the status in a completion."""
 
 SHOWN_DATA = 8
 """Bytes of data, from the first that differs."""
@@ -104,8 +113,22 @@ def record(case: Case, tested: Target, profile: Profile | None = None) -> Record
     if difference is None:
         return Recording(entries, None, (), ())
     is_managed = role_of(case) is Role.CM
+    if difference.kind is Kind.ANSWER and not is_managed:
+        difference = replace(difference, reported=_errors(comparison))
     names = _of_pairs(difference, owners, comparison.reference)
     return Recording(entries, difference, *_outcome(difference, wire, is_managed, names))
+
+
+def _errors(comparison: Comparison) -> list[Completion]:
+    """The errors that a device has reported, and the reference not, where its packets differ."""
+    if not isinstance(comparison, ExactComparison):
+        return []
+    try:
+        reported = comparison.target.completions()
+    except Exception:  # a device under test may raise anything
+        return []
+    due = comparison.reference.completions()
+    return [each for each in reported if each not in due and each[_STATUS] != WCStatus.SUCCESS]
 
 
 def _of_pairs(

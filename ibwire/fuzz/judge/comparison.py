@@ -131,7 +131,9 @@ class Difference:
     frames: Sequence[Frame] = ()
     """For times, what is sent then."""
     reported: Sequence[object] = ()
-    """Events of a connection manager that the reference has not got, where its answers differ."""
+    """Events of a connection manager, or errors of requests, that the reference has not got, where
+    packets differ: for what is said of the device.
+    """
     times: tuple[Sequence[Time], Sequence[Time]] = ((), ())
     """When the answers of a wait are due and come, in ps since it began; empty if that is not
     known. For an event that comes too early, when it is due, and when the wait ends.
