@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 
-from ibwire.fuzz.case import Case, CaseError, Role, RunsAway
+from ibwire.fuzz.case import Case, CaseError, Connection, Packet, Role, RunsAway
 from ibwire.fuzz.judge.alone import explained_alone
 from ibwire.fuzz.judge.choices import Choice
 from ibwire.fuzz.judge.comparison import Difference
@@ -20,7 +20,7 @@ from ibwire.fuzz.judge.findings import (
     signature,
 )
 from ibwire.fuzz.judge.naming import Name
-from ibwire.fuzz.judge.needs import with_needs
+from ibwire.fuzz.judge.needs import FAR_FIRST_PSN, with_needs
 from ibwire.fuzz.judge.packet_faults import fault_in, with_own_faults
 from ibwire.fuzz.judge.profiles import (
     MAY_BE_UNCHECKED,
@@ -182,6 +182,7 @@ class Judge:
     ) -> tuple[Case, Name, Difference]:
         """A case up to its difference, with that. difference: if it does not come again."""
         difference = self.replay(case) or difference
+        case, difference = self._far_from_wrap(case, difference)
         case = case.with_steps(case.steps[: difference.step + 1])
         name = self._testbed.name_of(self.state, case, difference, bucket)
         # That of a finding is enough to count for it; the case may then be longer than it need be.
@@ -190,6 +191,19 @@ class Judge:
             shows = None if is_managed else partial(self._is_like, case, difference)
             name = with_needs(name, case, shows)
         return case, name, difference
+
+    def _far_from_wrap(self, case: Case, difference: Difference) -> tuple[Case, Difference]:
+        """A case whose PSNs go back behind the first one, and so over the wrap, on a connection on
+        which they do not, if it shows the same there: then the wrap does not matter.
+        """
+        usual = Connection().rq_psn
+        goes_back = [each.psn[1] for each in case.steps if isinstance(each, Packet)]
+        if case.connection.rq_psn != usual or min(goes_back, default=0) >= -usual:
+            return case, difference
+        far = replace(case, connection=replace(case.connection, rq_psn=FAR_FIRST_PSN))
+        found = self.replay(far)
+        is_same = found is not None and signature(found) == signature(difference)
+        return (far, found) if found is not None and is_same else (case, difference)
 
     def _is_like(self, case: Case, difference: Difference, other: Case) -> bool:
         """Whether another case shows the same as a case, or something else is wrong with it."""

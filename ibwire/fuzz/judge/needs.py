@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ibwire.fuzz.case import Case, Connection, Mad, Packet, Post, Step
+from ibwire.fuzz.case import Case, Connection, Mad, Packet, Post, Step, article_of
 from ibwire.fuzz.judge.concurrency import ELSEWHERE, both
 from ibwire.fuzz.judge.naming import Name
-from ibwire.fuzz.judge.scene import SHORT, last_connection
+from ibwire.fuzz.judge.scene import FENCE, SHORT, last_connection
 from ibwire.fuzz.judge.setting import ORDER, is_of_requester
 from ibwire.fuzz.minimise import Shows
+from ibwire.fuzz.targets.emulated_device import OWN_QKEY_OF_POST
+from ibwire.fuzz.vocabulary.cm.wording import message_text
 from ibwire.rc.work import WROpcode
 from ibwire_layers import syndrome as aeth
 from ibwire_layers.opcodes import INFO, Operation, Position
@@ -26,6 +28,9 @@ def with_needs(name: Name, case: Case, shows: Shows | None = None) -> Name:
         return name
     for add in (
         _with_immediate,
+        _with_own_qkey,
+        _with_fence,
+        _with_odd_message,
         _with_odd_bits,
         _with_other_psn,
         _with_other_pair,
@@ -68,6 +73,41 @@ def _with_immediate(name: Name, case: Case) -> Name:
         return name
     what, colon, does = name.text.partition(": ")
     return replace(name, text=f"{what} with immediate data 0x{number:x}{colon}{does}")
+
+
+def _with_own_qkey(name: Name, case: Case) -> Name:
+    """The name of a posted datagram that is to have the Q_Key of its queue pair."""
+    *_, last = case.steps
+    service = last_connection(case, len(case.steps) - 1).service
+    if service != "UD" or not isinstance(last, Post) or not last.remote & OWN_QKEY_OF_POST:
+        return name
+    what, colon, does = name.text.partition(": ")
+    return replace(name, text=f"{what} with a Q_Key whose highest bit is set{colon}{does}")
+
+
+def _with_fence(name: Name, case: Case) -> Name:
+    """The name and the rule with the fence of a request that the device was given."""
+    if not any(isinstance(each, Post) and each.fence for each in case.steps):
+        return name
+    rule = name.rule if "#fence" in name.rule else both(FENCE, name.rule)
+    name = replace(name, rule=rule, causes=(*name.causes, "a fence"))
+    if "fence" in name.text:
+        return name
+    what, colon, does = name.text.partition(": ")
+    return replace(name, text=f"{what} while a request with a fence waits{colon}{does}")
+
+
+def _with_odd_message(name: Name, case: Case) -> Name:
+    """The name with the message before the last one of an exchange that has something other."""
+    *earlier, last = case.steps
+    if not isinstance(last, Mad):
+        return name
+    own = [each for each in earlier if isinstance(each, Mad) and each.exchange == last.exchange]
+    odd = next((text for text in map(message_text, reversed(own)) if text), "")
+    if not odd or odd in name.text:
+        return name
+    what, colon, does = name.text.partition(": ")
+    return replace(name, text=f"{what} after {article_of(odd)} {odd}{colon}{does}")
 
 
 def _with_odd_bits(name: Name, case: Case) -> Name:
@@ -126,11 +166,14 @@ def _with_first_psn(name: Name, case: Case) -> Name:
     connections = last_connection(case, len(case.steps) - 1), Connection()
     psn, usual = (each.sq_psn if is_own else each.rq_psn for each in connections)
     is_near_wrap = not SHORT <= psn <= MASK - SHORT
-    if psn == usual or is_near_wrap or name.rule.endswith("#psn-order"):
+    if psn in (usual, FAR_FIRST_PSN) or is_near_wrap or name.rule.endswith("#psn-order"):
         return name
     text = f"{name.text}, if the first PSN is {psn}"
     return replace(name, text=text, rule=both(ORDER, name.rule))
 
+
+FAR_FIRST_PSN = 1 << 20
+"""A first PSN from which no case comes to the wrap."""
 
 _FEW_BYTES = 8
 _IMMEDIATE = "immdt.imm_data"

@@ -105,6 +105,9 @@ limited member of two partitions."""
 
 _ALL = int(ALL_ACCESS)
 
+OWN_QKEY_OF_POST = 8
+"""In `remote` of a posted datagram, which has no remote address: it has `OWN_QKEY`."""
+
 OWN_QKEY = 1 << 31
 """In place of the Q_Key of a send request: that of the queue pair."""
 
@@ -535,7 +538,7 @@ class Emulation:
         if self.connection.service == "UD":
             wr.ah, wr.remote_qpn = self._address, PEER_QPN + number
             # With the highest bit set, the Q_Key of the queue pair is sent.
-            wr.remote_qkey = OWN_QKEY if post.remote & 8 else QKEY + post.remote
+            wr.remote_qkey = OWN_QKEY if post.remote & OWN_QKEY_OF_POST else QKEY + post.remote
         try:
             self.pairs[number].post_send(wr)
         except VerbsError:
