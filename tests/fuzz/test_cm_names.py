@@ -20,12 +20,23 @@ from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.judge.naming import Name
 from ibwire.fuzz.recording import record
-from ibwire.fuzz.targets.emulated_manager import EVENT, managed_emulation, number_of_bytes
+from ibwire.fuzz.targets.emulated_manager import (
+    BEFORE_TABLES,
+    EVENT,
+    managed_emulation,
+    number_of_bytes,
+)
 from ibwire.fuzz.targets.emulator import Emulator, EmulatorTestbed
 from ibwire.fuzz.vocabulary.cm.names import manager_name
-from ibwire.fuzz.vocabulary.cm.tables import difference_text, unequal_parts
+from ibwire.fuzz.vocabulary.cm.tables import (
+    difference_text,
+    states_in,
+    tables_text,
+    unequal_parts,
+)
 from ibwire.fuzz.vocabulary.cm.timing import Retransmission
 from ibwire.fuzz.vocabulary.vocabularies import CONNECTION_MANAGER
+from ibwire.rc.attributes import EventType
 from ibwire.rc.profile import SPEC
 from ibwire_layers.cm import CMAttribute
 from ibwire_layers.opcodes import OpCode
@@ -131,6 +142,11 @@ _GUID_BIT = Patch(
     "                local_ca_guid=self.guid,\n",
     "                local_ca_guid=self.guid ^ 1 << 57,\n",
 )
+_DATA_AFTER_MRA_IGNORED = Patch(
+    "cm/manager.py",
+    "if connection is not None and not connection.is_active:",
+    "if connection is not None and connection.state is State.REP_SENT:",
+)
 _OWN_RNR_RETRY = Patch("cm/connection.py", "other.rnr_retry_count", "own.rnr_retry_count")
 _DATA_CUT = Patch(
     "cm/answers.py",
@@ -184,6 +200,7 @@ MUTANTS = (
         "dreq-private-data-lost": Mutant("dreq-private-data-lost", (_DATA_LOST,)),
         "event-ari-untrimmed": Mutant("event-ari-untrimmed", (_ARI_UNTRIMMED,)),
         "no-dreq-again": Mutant("no-dreq-again", (_NO_DREQ_AGAIN,)),
+        "data-after-mra-ignored": Mutant("data-after-mra-ignored", (_DATA_AFTER_MRA_IGNORED,)),
     }
 )
 
@@ -816,3 +833,20 @@ def test_a_retransmission_too_late_does_not_include_one_too_early() -> None:
 
     assert late.includes(Retransmission(("REQ",), "too late"))
     assert not late.includes(Retransmission(("REQ",), "too early"))
+
+
+def test_events_of_the_device_stand_before_the_tables_of_its_manager() -> None:
+    tables = [BEFORE_TABLES, 1, 1, 3, 0, int(State.REP_SENT)]
+    raised = [int(EventType.COMM_EST), *tables]
+
+    assert tables_text(tables, raised) == (["events: none"], ["events: COMM_EST"])
+    assert states_in(raised) == ["REP_SENT"]
+
+
+def test_a_case_of_data_that_establish_a_connection_is_a_finding() -> None:
+    """The last packet has no bytes, which says nothing about connection management."""
+    steps = [said("REQ"), Command("accept"), said("MRA"), Packet(int(OpCode.RC_SEND_ONLY))]
+
+    finding = run("data-after-mra-ignored", steps)
+
+    assert finding.bucket == "SEND_ONLY in MRA_REP_RCVD: it reports nothing instead of ESTABLISHED"

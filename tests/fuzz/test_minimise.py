@@ -330,6 +330,22 @@ def test_immediate_data_go_where_they_do_not_matter() -> None:
     assert (post.opcode, packet.opcode) == (WROpcode.SEND, WRITE)
 
 
+def test_a_request_goes_together_with_its_response() -> None:
+    """Without one of them, the other answers or is answered by something else."""
+    first, second = Post(int(WROpcode.RDMA_READ), 8), Post(int(WROpcode.SEND))
+    responses = Packet(0x10, ("una", 0)), Packet(0x11, ("una", 0))
+
+    def shows(case: Case) -> bool:
+        posts = [each for each in case.steps if isinstance(each, Post)]
+        packets = [each for each in case.steps if isinstance(each, Packet)]
+        is_answered = len(posts) == len(packets)
+        return is_answered and posts[-1:] == [second] and case.steps[-1] == responses[1]
+
+    case = Case(steps=(first, second, *responses))
+
+    assert minimise(case, shows).steps == (second, responses[1])
+
+
 def test_waits_are_joined() -> None:
     def waits_long(case: Case) -> bool:
         return sum(step.time for step in case.steps if isinstance(step, Wait)) >= 60

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import pytest
 
+from fuzz.scripted import Scripted
 from fuzz.test_true_names import named
-from ibwire.fuzz.case import Connection, Packet, Post, Receive, Step, Wait
+from ibwire.fuzz.campaign import Campaign
+from ibwire.fuzz.case import Case, Connection, Packet, Post, Receive, Step, Wait
 from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.effects import effect_of
 from ibwire.fuzz.judge.naming import Name
+from ibwire.fuzz.recording import record
+from ibwire.fuzz.targets.emulated_device import Emulation
+from ibwire.fuzz.targets.emulator import Emulator, EmulatorTestbed
+from ibwire.fuzz.vocabulary.vocabularies import QUEUE_PAIR
 from ibwire.rc.memory import Access
 from ibwire.rc.work import WCStatus, WROpcode
 from ibwire_layers.opcodes import OpCode
-from mutants.table import Patch
+from mutants.engine import copied
+from mutants.table import Mutant, Patch
 
 UC, UD, TWO = Connection(service="UC"), Connection(service="UD"), Connection(pairs=2)
 SEND = Packet(int(OpCode.RC_SEND_ONLY))
@@ -27,6 +34,7 @@ LONGER_AGAIN = READ.altered(
     psn=("expected", -4), fields={"reth.va": ("va", 3190), "reth.dma_len": 1220}
 )
 OF_WINDOW = {"reth.va": ("mw.va", 0), "reth.rkey": ("mw.rkey", 0), "reth.dma_len": 4}
+ADD = Packet(int(OpCode.RC_FETCH_ADD))
 ADD_UNALIGNED = Packet(int(OpCode.RC_FETCH_ADD), fields={"atomiceth.va": ("end", -4)})
 FLUSHED = int(WCStatus.WR_FLUSH_ERR)
 FEWER = int(Connection().access & ~Access.REMOTE_ATOMIC)
@@ -148,6 +156,11 @@ NAK_OVERTAKES_READ = Patch(
     "        ):\n"
     "            return\n"
     "        if code == NakCode.PSN",
+)
+FINDS_BY_LOW_BITS = Patch(
+    "rc/habits/spec.py",
+    "if resource.psn == packet.psn and resource.form is packet.form:",
+    "if not (resource.psn ^ packet.psn) & 0xFF and resource.form is packet.form:",
 )
 ASKS_FOR_NO_SLOT = Patch(
     "rc/requester.py",
@@ -552,3 +565,27 @@ def test_no_path_mtu_explains_packets_that_differ_in_it() -> None:
     assert "a SEND_LAST_WITH_IMMEDIATE is missing" in name.text
     assert "as if" not in name.text
     assert "#credits-limit" in name.rule
+
+
+def test_psns_that_go_back_over_the_wrap_are_named_after_it_only_if_that_matters() -> None:
+    """A result is found by the lowest 8 bits of its PSN: far from the wrap, too."""
+    steps = [ADD, ADD.altered(psn=("expected", -257))]
+    device = copied(Mutant("planted", (FINDS_BY_LOW_BITS,)))[Emulation.__module__].Emulation
+    campaign = Campaign(EmulatorTestbed(device), lambda number: Scripted(*steps), explains=False)
+
+    finding = next(iter(campaign.run(10)))
+
+    assert finding.bucket == (
+        "FETCH_ADD (a duplicate atomic of which no response is saved): "
+        "ATOMIC_ACKNOWLEDGE instead of nothing"
+    )
+    assert finding.rule.endswith("#duplicate-atomic")
+
+
+def test_errors_that_a_device_reports_are_shown_where_its_packets_differ() -> None:
+    device = copied(Mutant("planted", (EMPTY_SGE_ENDS_THE_LIST,)))[Emulation.__module__].Emulation
+    target = Emulator("planted", {QUEUE_PAIR.name: device}, lambda text: True)
+
+    recording = record(Case(UC, (Post(int(WROpcode.RDMA_WRITE), 8, sges=3),)), target)
+
+    assert recording.got == ["send wr_id=0 LOC_PROT_ERR"]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from fuzz.test_naming import named
 from fuzz.test_true_names import named as named_of
-from ibwire.fuzz.case import GOOD, Case, Connection, Packet, Post, Step
+from ibwire.fuzz.case import GOOD, Case, Command, Connection, Mad, Packet, Post, Step
 from ibwire.fuzz.judge.naming import Name
 from ibwire.fuzz.judge.needs import with_needs
 from ibwire.rc.work import WROpcode
@@ -27,6 +28,11 @@ OLD_PSN_IS_A_DUPLICATE = Patch(
     "            if not packet.form.is_first:\n                return\n",
     "            if not packet.form.is_first or (packet.psn - self.epsn) & MASK >= 1 << 23:\n"
     "                return\n",
+)
+FENCE_IS_LOST_AT_A_RESTART = Patch(
+    "rc/requester.py",
+    "if wqe.fence and sends.reads:",
+    "if wqe.fence and sends.reads and sends.restart_psn is None:",
 )
 READ = Post(int(WROpcode.RDMA_READ), 0)
 SEND = Packet(int(OpCode.RC_SEND_ONLY), length=2047)
@@ -224,3 +230,43 @@ def test_immediate_data_that_a_case_needs_are_said() -> None:
         "SEND_ONLY_WITH_IMMEDIATE with immediate data 0x0: completion without the flag WITH_IMM"
     )
     assert with_needs(name, Case(steps=(last.altered(fields={}),))) == name
+
+
+def test_a_fence_that_a_case_needs_is_said() -> None:
+    steps = [
+        Post(int(WROpcode.RDMA_READ), 257),
+        Post(int(WROpcode.RDMA_READ), fence=True),
+        Packet(int(OpCode.RC_RDMA_READ_RESPONSE_LAST), ("una", 1)),
+    ]
+
+    name = with_needs(named_of(FENCE_IS_LOST_AT_A_RESTART, *steps), Case(steps=tuple(steps)))
+
+    assert name.text == (
+        "READ_RESPONSE_LAST (a gap in the responses of a READ) while a request with a fence waits: "
+        "a READ_REQUEST too many"
+    )
+    assert "#fence" in name.rule
+
+
+def test_an_odd_message_before_the_last_one_is_said() -> None:
+    odd = Mad(message="REP", exchange=3, fields={"rep.local_comm_id": 0})
+    case = Case(
+        steps=(Command("connect", 3), odd, Command("ready", 3), Mad(message="REP", exchange=3))
+    )
+    name = Name("REP in ESTABLISHED: RTU instead of silence", "IBA 12.9; x#resending", "z")
+
+    assert with_needs(name, case).text == (
+        "REP in ESTABLISHED after a REP with another communication ID: RTU instead of silence"
+    )
+    elsewhere = case.with_steps([replace(odd, exchange=4), *case.steps[2:]])
+    assert with_needs(name, elsewhere) == name
+
+
+def test_the_q_key_of_a_posted_datagram_is_said() -> None:
+    name = Name("a posted SEND: UD_SEND_ONLY with another deth.qkey", "IBA 10.2.5; x#ud", "z")
+    case = Case(Connection(service="UD"), (Post(int(WROpcode.SEND), remote=8),))
+
+    assert with_needs(name, case).text == (
+        "a posted SEND with a Q_Key whose highest bit is set: UD_SEND_ONLY with another deth.qkey"
+    )
+    assert with_needs(name, replace(case, connection=Connection())) == name

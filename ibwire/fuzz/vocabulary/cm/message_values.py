@@ -81,7 +81,9 @@ def _request_fields() -> Iterator[Exchange]:
     """Each value of the narrow fields of requests, each bit of others of at most a byte."""
     for message, name, values in _fields(("REQ", "SIDR_REQ")):
         for value in values:
-            after = ["accept", "RTU"] if message == "REQ" else ["accept"]
+            # An RTU brings the queue pair up, and ends what retries and timeouts are for.
+            goes_on = message == "REQ" and not name.endswith(_OF_TIME)
+            after = ["accept", "RTU"] if goes_on else ["accept"]
             yield Exchange((), message, name, [value], after)
 
 
