@@ -31,6 +31,9 @@ VALUES = Path(__file__).with_name("values.toml")
 DEVICES = Path(__file__).with_name("devices.toml")
 """Mutants planted by an engineer who had not seen the fuzzer."""
 
+STRANGERS = Path(__file__).with_name("strangers.toml")
+"""Mutants of other such engineers, who judged each finding."""
+
 ROLES = ("responder", "requester", "cm")
 """The side of a device that a mutant of the fuzzer is in."""
 
