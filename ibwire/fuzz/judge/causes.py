@@ -24,7 +24,7 @@ from ibwire.fuzz.judge.effects import (
 from ibwire.fuzz.judge.findings import PARTS_OF_COMPLETION, first_verdicts, part_of
 from ibwire.fuzz.judge.partial_ack import GROUP as PART_OF_ACK
 from ibwire.fuzz.judge.request_names import NOT_READY, OLDEST_SAVED, OTHERS_WINDOW, UC_BEGINNINGS
-from ibwire.fuzz.judge.response_names import INSIDE_MESSAGE, REPEATED_ACK
+from ibwire.fuzz.judge.response_names import INSIDE_MESSAGE, is_repeated
 from ibwire.fuzz.judge.scene import LOCAL_INVALIDATE, RNR_WAIT, SHORT, Scene, stores_response
 from ibwire.fuzz.judge.sending import may_send, retransmits_otherwise
 from ibwire.fuzz.judge.subject import About
@@ -219,7 +219,7 @@ def common_causes(scene: Scene, effect: Effect, ignored: About | None) -> tuple[
         causes.append("the key of a request of no bytes")
     if scene.about.detail.endswith(OLDEST_SAVED) and effect.group == "no answer":
         causes.append(OLDEST_NOT_SAVED)
-    if scene.is_short and any(about.what == REPEATED_ACK.what for _, about in scene.subjects):
+    if scene.is_short and any(is_repeated(about) for _, about in scene.subjects):
         causes.append("the credits of an ACK that repeats the last PSN")
     if scene.is_short:
         whats = [about.what for _, about in scene.subjects]

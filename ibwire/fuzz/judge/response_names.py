@@ -76,6 +76,11 @@ def about(reference: Emulation, packet: Packet, psn: int) -> About | None:
     return _RESERVED
 
 
+def is_repeated(about: About) -> bool:
+    """Whether a response is an ACK that repeats the last PSN."""
+    return about.what == REPEATED_ACK.what
+
+
 def _has_no_opcode(packet: Packet) -> bool:
     """Whether a packet has a reserved opcode on the wire: a request like any other."""
     opcode = packet.fields.get("bth.opcode", packet.opcode)

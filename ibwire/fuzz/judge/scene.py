@@ -44,6 +44,7 @@ from ibwire.fuzz.judge.request_names import (
     request,
 )
 from ibwire.fuzz.judge.response_names import about as response
+from ibwire.fuzz.judge.response_names import is_repeated
 from ibwire.fuzz.judge.subject import SGE_LIST, About
 from ibwire.fuzz.sge_sizes import sges_in_words, sizes_of_sges
 from ibwire.fuzz.targets.emulated_device import (
@@ -438,8 +439,12 @@ class Scene:
 
     @property
     def takes_credits_back(self) -> bool:
-        """Whether the device lets a response with fewer credits lower its limit."""
-        return self.is_reliable and takes_credits_back(self._case, self.difference, self._profile)
+        """Whether the device lets a response with fewer credits lower its limit: one that
+        acknowledges something.
+        """
+        if not self.is_reliable or any(is_repeated(about) for _, about in self.subjects):
+            return False
+        return takes_credits_back(self._case, self.difference, self._profile)
 
     @property
     def acknowledging(self) -> About | None:
