@@ -121,6 +121,7 @@ class ConnectionManager:
         self._acknowledged_duplicates = _DRAWING_MRA[profile.mra_for_duplicate]
         self._repeated_mras = _DRAWING_MRA[profile.repeats_mra]
         self._repeats_rep_after_mra = profile.repeats_rep_after_mra
+        self._duplicate_restarts_rep = profile.duplicate_restarts_rep
         self._acknowledged = _DRAWING_MRA[profile.mra_at_once]
         self._rejects_expired_request = profile.rejects_expired_request
         self._keeps_refusal = profile.keeps_refusal
@@ -513,7 +514,9 @@ class ConnectionManager:
             self._enter(connection, before)
         # Not for a repeated message, with which a peer could keep the connection forever.
         # ANSWERED lasts as long as the request is repeated.
-        if before is not move.state or what is Input.TIMEOUT or before is State.ANSWERED:
+        begins_again = (before, what) == _REQ_AFTER_REP and self._duplicate_restarts_rep
+        begins_again |= what is Input.TIMEOUT or before is State.ANSWERED
+        if before is not move.state or begins_again:
             self._arm(connection, now, received)
         if move.event is not None:
             self._emit(connection, move.event, received)
@@ -658,6 +661,9 @@ _UNDECIDED_DUPLICATES = ((State.REQ_RCVD, Input.REQ), (State.REP_RCVD, Input.REP
 
 _LATER_DUPLICATES = ((State.MRA_REQ_SENT, Input.REQ), (State.MRA_REP_SENT, Input.REP))
 """Those after an MRA."""
+
+_REQ_AFTER_REP = State.REP_SENT, Input.REQ
+"""A duplicate that draws the REP again."""
 
 _REQ_AFTER_MRA = State.MRA_REP_RCVD, Input.REQ
 """A duplicate after the peer has asked for time."""

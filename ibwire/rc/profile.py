@@ -145,6 +145,9 @@ class Profile:
     repeats_mra: MRAFor = MRAFor.BOTH
     """The messages that draw the MRA again when they are repeated after it, before the application
     decides (docs/reference/cm.md#handshake)."""
+    duplicate_restarts_rep: bool = False
+    """Whether the wait for the RTU begins again where a duplicate REQ draws the REP again
+    (docs/reference/cm.md#resending)."""
     repeats_rep_after_mra: bool = False
     """Whether a duplicate REQ draws the REP again after an MRA of the REP (docs/reference/cm.md
     #resending)."""

@@ -115,6 +115,11 @@ RIGHT = {
     "MRA of a REP once": Patch(
         "cm/states.py", ", _I.REP: Move(_S.MRA_REP_SENT, Send.RETRANSMIT)},", "},"
     ),
+    "a duplicate REQ restarts the REP": Patch(
+        "cm/manager.py",
+        "if before is not move.state or begins_again:",
+        "if before is not move.state or begins_again or before is State.REP_SENT:",
+    ),
     "REP again after an MRA": Patch(
         "cm/states.py",
         "    _S.MRA_REP_RCVD: _OFFERING,\n",
@@ -147,6 +152,7 @@ CHOICES = {
     "no MRA for a duplicate",
     "MRA of a REQ once",
     "MRA of a REP once",
+    "a duplicate REQ restarts the REP",
     "REP again after an MRA",
     "silent in TIMEWAIT",
 }

@@ -296,6 +296,14 @@ CHOICES: Sequence[Choice] = (
         is_always_shown=True,
     ),
     Choice(
+        "duplicate_restarts_rep",
+        _BOTH,
+        True,
+        "whether the wait for the RTU begins again at a duplicate REQ",
+        "IBA 12.9; docs/reference/cm.md#resending",
+        is_always_shown=True,
+    ),
+    Choice(
         "repeats_rep_after_mra",
         _BOTH,
         True,

@@ -383,6 +383,17 @@ WITNESSES: Sequence[Witness] = (
         ),
     ),
     Witness(
+        "duplicate_restarts_rep",
+        Connection(),
+        (
+            Mad(exchange=2),
+            Command("accept", exchange=2),
+            Wait(3_000_000_000_000),
+            Mad(exchange=2),
+            Wait(2_000_000_000_000),
+        ),
+    ),
+    Witness(
         "repeats_rep_after_mra",
         Connection(),
         (
