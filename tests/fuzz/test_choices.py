@@ -11,6 +11,7 @@ import pytest
 
 from each_case import each_case
 from examples import sampled
+from fuzz.scripted import scripted
 from ibwire.base.units import MS
 from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import (
@@ -259,7 +260,7 @@ def test_a_deviation_has_its_name_from_the_first_case_that_shows_it(name: str) -
     changes: dict[str, Any] = {name: getattr(LIKE_RXE, name)}
     case = Case(OTHER_CONNECTIONS.get(name, Connection()), IN_RXE[name])
     campaign = Campaign(
-        EmulatorTestbed(target(replace(SPEC, **changes))), lambda number: Once(case)
+        EmulatorTestbed(target(replace(SPEC, **changes))), lambda number: scripted(case)
     )
 
     finding = campaign.one_case(100)
@@ -282,7 +283,7 @@ def test_what_is_left_open_is_taken_over_and_no_finding(name: str) -> None:
     changes: dict[str, Any] = {name: True}
     case = Case(Connection(), ALLOWED_IN_RXE[name])
     campaign = Campaign(
-        EmulatorTestbed(target(replace(SPEC, **changes))), lambda number: Once(case)
+        EmulatorTestbed(target(replace(SPEC, **changes))), lambda number: scripted(case)
     )
 
     assert campaign.one_case(100) is None
@@ -298,7 +299,7 @@ def test_what_the_witness_of_a_choice_does_not_show_is_no_choice() -> None:
     case = Case(Connection(rq_psn=0xFFFFFF), (read, read.altered(held=True), again))
     testbed = EmulatorTestbed(copied(fault)[Emulation.__module__].Emulation)
 
-    finding = Campaign(testbed, lambda number: Once(case)).one_case(100)
+    finding = Campaign(testbed, lambda number: scripted(case)).one_case(100)
 
     assert finding is not None
     assert finding.rule.endswith("#psn-order")
@@ -312,7 +313,7 @@ def test_what_two_deviations_do_together_is_found_as_each_of_them() -> None:
     unlimited = Post(int(WROpcode.SEND), 8), other(ACK, aeth__syndrome=0x1F)
     case = Case(Connection(), (*unlimited, Receive(1), Post(int(WROpcode.SEND), 257), failure))
     campaign = Campaign(
-        EmulatorTestbed(target(replace(SPEC, **changes))), lambda number: Once(case)
+        EmulatorTestbed(target(replace(SPEC, **changes))), lambda number: scripted(case)
     )
 
     found = [campaign.one_case(100) for _ in range(3)]
@@ -416,14 +417,3 @@ def _agrees(testbed: EmulatorTestbed, case: Case, profile: Profile) -> bool:
         return testbed.replay(case, profile) is None
     except RunsAway:
         return False
-
-
-class Once:
-    """Makes the steps of a case."""
-
-    def __init__(self, case: Case) -> None:
-        self.connection = case.connection
-        self._steps = iter(case.steps)
-
-    def next(self, reference: Emulation) -> Step | None:
-        return next(self._steps, None)

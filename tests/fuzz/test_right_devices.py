@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 
+from fuzz.scripted import Scripted, scripted
 from ibwire.base.units import S
 from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import Case, Connection, Packet, Post, Receive, Step, Wait
@@ -209,21 +210,10 @@ READ_8 = Post(int(WROpcode.RDMA_READ), 8)
 READ_ANSWER = Packet(int(OpCode.RC_RDMA_READ_RESPONSE_ONLY), ("una", 0), length=8)
 
 
-class Once:
-    """Makes the steps of a case."""
-
-    def __init__(self, case: Case) -> None:
-        self.connection = case.connection
-        self._steps = iter(case.steps)
-
-    def next(self, reference: Emulation) -> Step | None:
-        return next(self._steps, None)
-
-
 def campaign(patch: Patch, *steps: Step) -> Campaign:
     """A run with one case against an emulator that is changed."""
     case = Case(Connection(timeout=0), steps)
-    return Campaign(device(patch), lambda number: Once(case), minimises=False)
+    return Campaign(device(patch), lambda number: scripted(case), minimises=False)
 
 
 @pytest.mark.parametrize(
@@ -407,9 +397,7 @@ def test_an_ack_timer_that_runs_longer_after_a_retry_is_measured(
     factor: str, percents: str, steps: tuple[Step, ...]
 ) -> None:
     """C9-141; reference/transport#ack-timeout."""
-    run = Campaign(
-        device(timer(factor)), lambda number: Once(Case(Connection(), steps)), minimises=False
-    )
+    run = Campaign(device(timer(factor)), lambda number: Scripted(*steps), minimises=False)
 
     assert run.one_case(100) is None
     assert run.report.taken["ack_timer_percents"] == percents
@@ -417,7 +405,9 @@ def test_an_ack_timer_that_runs_longer_after_a_retry_is_measured(
 
 def test_an_ack_timer_that_runs_longer_from_the_beginning_is_measured_too() -> None:
     case = Case(Connection(), ALL_RETRIES)
-    run = Campaign(device(timer("4 if used else 3")), lambda number: Once(case), minimises=False)
+    run = Campaign(
+        device(timer("4 if used else 3")), lambda number: scripted(case), minimises=False
+    )
 
     assert run.one_case(100) is None
     assert run.report.taken["ack_timer_percents"] == "(300, 400)"
@@ -429,7 +419,9 @@ def test_an_ack_timer_that_runs_longer_from_the_beginning_is_measured_too() -> N
 )
 def test_an_ack_timer_that_runs_too_long_or_too_short_after_a_retry_is_found(factor: str) -> None:
     run = Campaign(
-        device(timer(factor)), lambda number: Once(Case(Connection(), ALL_RETRIES)), minimises=False
+        device(timer(factor)),
+        lambda number: scripted(Case(Connection(), ALL_RETRIES)),
+        minimises=False,
     )
 
     assert run.one_case(100) is not None

@@ -40,14 +40,19 @@ def with_needs(name: Name, case: Case, shows: Shows | None = None) -> Name:
     return name if shows is None else _with_no_bytes(name, case, shows)
 
 
+def _saying(name: Name, words: str) -> Name:
+    """The name with words about the packet, behind what it says of that already."""
+    what, colon, does = name.text.partition(": ")
+    return replace(name, text=f"{what} {words}{colon}{does}")
+
+
 def _with_no_bytes(name: Name, case: Case, shows: Shows) -> Name:
     """The name with that the last step has no bytes, if with some it does not show the same."""
     *earlier, last = case.steps
     longer = _with_bytes(last)
     if longer is None or "bytes" in name.text or shows(case.with_steps([*earlier, longer])):
         return name
-    what, colon, does = name.text.partition(": ")
-    return replace(name, text=f"{what} of no bytes{colon}{does}")
+    return _saying(name, "of no bytes")
 
 
 def _with_bytes(step: Step) -> Step | None:
@@ -71,8 +76,7 @@ def _with_immediate(name: Name, case: Case) -> Name:
     number = last.fields.get(_IMMEDIATE) if isinstance(last, Packet) else None
     if not isinstance(number, int):
         return name
-    what, colon, does = name.text.partition(": ")
-    return replace(name, text=f"{what} with immediate data 0x{number:x}{colon}{does}")
+    return _saying(name, f"with immediate data 0x{number:x}")
 
 
 def _with_own_qkey(name: Name, case: Case) -> Name:
@@ -81,8 +85,7 @@ def _with_own_qkey(name: Name, case: Case) -> Name:
     service = last_connection(case, len(case.steps) - 1).service
     if service != "UD" or not isinstance(last, Post) or not last.remote & OWN_QKEY_OF_POST:
         return name
-    what, colon, does = name.text.partition(": ")
-    return replace(name, text=f"{what} with a Q_Key whose highest bit is set{colon}{does}")
+    return _saying(name, "with a Q_Key whose highest bit is set")
 
 
 def _with_fence(name: Name, case: Case) -> Name:
@@ -91,10 +94,7 @@ def _with_fence(name: Name, case: Case) -> Name:
         return name
     rule = name.rule if "#fence" in name.rule else both(FENCE, name.rule)
     name = replace(name, rule=rule, causes=(*name.causes, "a fence"))
-    if "fence" in name.text:
-        return name
-    what, colon, does = name.text.partition(": ")
-    return replace(name, text=f"{what} while a request with a fence waits{colon}{does}")
+    return name if "fence" in name.text else _saying(name, "while a request with a fence waits")
 
 
 def _with_odd_message(name: Name, case: Case) -> Name:
@@ -106,8 +106,7 @@ def _with_odd_message(name: Name, case: Case) -> Name:
     odd = next((text for text in map(message_text, reversed(own)) if text), "")
     if not odd or odd in name.text:
         return name
-    what, colon, does = name.text.partition(": ")
-    return replace(name, text=f"{what} after {article_of(odd)} {odd}{colon}{does}")
+    return _saying(name, f"after {article_of(odd)} {odd}")
 
 
 def _with_odd_bits(name: Name, case: Case) -> Name:
@@ -117,8 +116,7 @@ def _with_odd_bits(name: Name, case: Case) -> Name:
         if odd is not None:
             words, rule = odd
             where = f"with {words}" if step is last else f"after a packet with {words}"
-            what, colon, does = name.text.partition(": ")
-            return replace(name, text=f"{what} {where}{colon}{does}", rule=rule, group=words)
+            return replace(_saying(name, where), rule=rule, group=words)
     return name
 
 
@@ -143,8 +141,7 @@ def _with_other_psn(name: Name, case: Case) -> Name:
     if "PSN" in name.text or "gap" in name.text:
         return name
     where = f"with {words}" if odd[-1] is case.steps[-1] else f"after a message with {words}"
-    what, colon, does = name.text.partition(": ")
-    return replace(name, text=f"{what} {where}{colon}{does}", rule=_UC)
+    return replace(_saying(name, where), rule=_UC)
 
 
 def _with_other_pair(name: Name, case: Case) -> Name:
@@ -154,11 +151,10 @@ def _with_other_pair(name: Name, case: Case) -> Name:
     pairs = {each.pair for each in earlier if isinstance(each, _OF_A_PAIR)}
     if own is None or pairs <= {own} or "queue pair" in name.text:
         return name
-    what, colon, does = name.text.partition(": ")
-    text = f"{what} beside requests of another queue pair{colon}{does}"
     cause = f"{name.rule}, beside another queue pair"
     rule = both(name.rule, ELSEWHERE.rule)
-    return replace(name, text=text, rule=rule, causes=(*name.causes, cause))
+    name = replace(name, rule=rule, causes=(*name.causes, cause))
+    return _saying(name, "beside requests of another queue pair")
 
 
 def _with_first_psn(name: Name, case: Case) -> Name:

@@ -12,15 +12,14 @@ from collections.abc import Callable, Sequence
 from ibwire.base.node import Frame
 from ibwire.fuzz.case import Case, Packet, Post, Step
 from ibwire.fuzz.judge.request_names import headers
+from ibwire.fuzz.judge.response_names import is_ack
 from ibwire.fuzz.judge.variants import Deliver, Trials, Variant
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.vocabulary.binding import emulated_binding
 from ibwire.rc.plan import PLANS
 from ibwire.rc.work import WROpcode
-from ibwire_layers import syndrome as aeth
-from ibwire_layers.opcodes import INFO, OpCode, Operation
+from ibwire_layers.opcodes import INFO, OpCode
 from ibwire_layers.psn import HALF, MASK
-from ibwire_layers.syndrome import AckKind
 
 GROUP = "an acknowledgement taken in part"
 RULE = "IBA 9.7.5.1.2; docs/reference/transport.md#ack-coalescing"
@@ -76,7 +75,7 @@ def _partial(reference: Emulation, response: Packet, part: _Part) -> Frame | Non
     is_sent = (psn - oldest & MASK) < (following - oldest & MASK)
     if not is_sent or not _has_plain_oldest(reference) or headers(reference, response) is not None:
         return None
-    last = psn if _is_ack(response) else psn - 1 & MASK
+    last = psn if is_ack(response) else psn - 1 & MASK
     taken = part(reference, last)
     is_less = 0 < (last - taken & MASK) < HALF
     if not is_less or (taken - oldest + 1 & MASK) >= HALF:
@@ -86,16 +85,9 @@ def _partial(reference: Emulation, response: Packet, part: _Part) -> Frame | Non
     return binding.frame(ack, oldest, reference.symbols)
 
 
-def _is_ack(response: Packet) -> bool:
-    """Whether a response acknowledges the packet with its own PSN, too."""
-    syndrome = response.fields.get("aeth.syndrome", aeth.INVALID_CREDITS)
-    is_positive = isinstance(syndrome, int) and aeth.kind(syndrome & 0xFF) is AckKind.ACK
-    return is_positive and INFO[response.opcode].operation is Operation.ACKNOWLEDGE
-
-
 def _ack_of(response: Packet, ahead: int) -> Packet:
     """An ACK that is so far ahead of the oldest PSN, with the credits of another one."""
-    credits = response.fields if _is_ack(response) else {}
+    credits = response.fields if is_ack(response) else {}
     fields = {name: value for name, value in credits.items() if name.startswith("aeth.")}
     opcode = OpCode.RC_ACKNOWLEDGE | response.opcode & _SERVICE
     return Packet(int(opcode), ("una", ahead), fields=fields, pair=response.pair)

@@ -125,7 +125,7 @@ def _to_nothing(reference: Emulation, packet: Packet, psn: int) -> About | None:
     """A response that answers no request which waits for one."""
     sends = reference.qp.sends
     ahead = psn - sends.una & MASK
-    if ahead == MASK and _is_plain_ack(packet):
+    if ahead == MASK and is_ack(packet):
         return _REPEATED_CREDITS if _gives_credits(packet) else REPEATED_ACK
     if not sends.outstanding:
         return _UNASKED_CREDITS if _gives_credits(packet) else _UNASKED
@@ -136,8 +136,11 @@ def _to_nothing(reference: Emulation, packet: Packet, psn: int) -> About | None:
     return None
 
 
-def _is_plain_ack(packet: Packet) -> bool:
-    """Whether a response is an ACK, not a NAK nor one with data."""
+def is_ack(packet: Packet) -> bool:
+    """Whether a response is an ACK, neither a NAK nor one with data.
+
+    It acknowledges the packet with its own PSN, too.
+    """
     syndrome = packet.fields.get("aeth.syndrome", aeth.INVALID_CREDITS)
     is_positive = isinstance(syndrome, int) and aeth.kind(syndrome & 0xFF) is AckKind.ACK
     return is_positive and INFO[packet.opcode].operation is Operation.ACKNOWLEDGE
