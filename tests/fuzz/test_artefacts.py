@@ -55,9 +55,9 @@ RXE = target("emu:rxe")
 
 @pytest.fixture(scope="module")
 def done() -> Campaign:
-    """A run against rxe; in `make test` one that ends after twelve findings, of about forty."""
+    """A run against rxe; in `make test` one that ends after six findings, of about forty."""
     found = Campaign(RXE.testbed(Role.BOTH), queue_pair_generators(1, Role.BOTH), origin="seed 1, ")
-    assert list(islice(found.run(300), usual(100, quick=12)))
+    assert list(islice(found.run(300), usual(100, quick=6)))
     return found
 
 

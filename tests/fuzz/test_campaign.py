@@ -485,7 +485,9 @@ def test_packets_of_different_kinds_differ_in_one_way_whatever_their_fields_are(
 def test_resumed_run_knows_which_differences_are_not_worth_its_time(tmp_path: Path) -> None:
     session = Session.new(Settings())
     testbed = EmulatorTestbed(Mute)
-    campaign = Campaign(testbed, session.settings.maker(), report=session.report)
+    campaign = Campaign(
+        testbed, session.settings.maker(), report=session.report, explains=False, minimises=False
+    )
     found = next(campaign.run(2000))
     session.add(found, has_script=True)
     testbed.explained = 1234

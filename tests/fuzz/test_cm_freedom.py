@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from examples import sampled
 from ibwire.base.units import S
 from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import Case, Command, Connection, Mad, Role, Step, Value, Wait
@@ -172,7 +173,7 @@ def bed(patch: Patch) -> EmulatorTestbed:
     return EmulatorTestbed(device.managed_emulation, CONNECTION_MANAGER)
 
 
-@pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.parametrize("name", sampled(RIGHT, 4))
 def test_what_is_left_to_a_manager_is_no_finding(name: str) -> None:
     report = run(RIGHT[name]).report
 
@@ -215,7 +216,7 @@ FOUND = {
 """Faults near them, with what the first finding is called."""
 
 
-@pytest.mark.parametrize("name", FOUND)
+@pytest.mark.parametrize("name", sampled(FOUND, 3))
 def test_what_is_near_a_choice_is_found(name: str) -> None:
     patch, text = FOUND[name]
 

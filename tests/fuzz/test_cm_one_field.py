@@ -9,6 +9,7 @@ from math import inf
 import pytest
 
 from each_case import each_case
+from examples import usual
 from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import Case, Command, Connection, Mad, Role, Step, from_json, to_json
 from ibwire.fuzz.report import HISTORY
@@ -117,6 +118,6 @@ def first(fault: str, seed: int) -> float:
     [("sidr-for-an-unknown-service-accepted", 40), ("req-with-a-reserved-mtu", 200)],
 )
 def test_a_field_that_is_not_looked_at_is_found_early(fault: str, most: int) -> None:
-    seeds: Sequence[int] = range(1, 6)
+    seeds: Sequence[int] = range(1, usual(5, quick=3) + 1)
 
     assert sorted(first(fault, seed) for seed in seeds)[len(seeds) // 2] <= most

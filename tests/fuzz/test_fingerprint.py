@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -195,13 +196,22 @@ def test_a_fault_that_is_nearly_a_choice_is_not_that(fault: str) -> None:
     assert choice not in campaign.report.taken
 
 
+CHOOSES = replace(
+    SPEC,
+    **{
+        name: getattr(PROFILES["rxe"], name)
+        for name in ("naks_reserved_opcode", "restarts_on_read_gap", "checks_payload_size")
+    },
+)
+
+
 class Mortal(EmulatorTestbed):
-    """A device of profile rxe that crashes in witnesses, as a testbed on a link reports it."""
+    """A device with choices of rxe that crashes in witnesses, as a testbed on a link reports it."""
 
     failures = (PeerError,)
 
     def __init__(self, *fatal: str, is_there: bool = True) -> None:
-        super().__init__(lambda connection: opened(connection, "rxe"))
+        super().__init__(lambda connection: Emulation(connection, CHOOSES))
         self.trials: Counter[str] = Counter()
         self._fatal = fatal
         self._is_there = is_there

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from examples import sampled, usual
 from fuzz.test_naming import ACK, READ, wrong
 from ibwire.base.units import MS, US, S
 from ibwire.fuzz.campaign import Campaign
@@ -440,19 +441,23 @@ def test_a_duplicate_read_of_a_longer_one_becomes_that_of_a_short_one() -> None:
 
 @pytest.mark.parametrize(
     ("role", "patch"),
-    [
-        (Role.RESPONDER, KEEPS_NAKS),
-        (Role.RESPONDER, ACKS_LAST_DUPLICATES),
-        (Role.REQUESTER, WINDOW_OF_31),
-        (Role.REQUESTER, ONE_MESSAGE),
-        (Role.REQUESTER, FLUSHES_ARE_NO_READS),
-        (Role.REQUESTER, ACK_OF_A_READ_ENDS_BEFORE_IT),
-        (Role.REQUESTER, LATE_ACK_TIMER),
-        (Role.REQUESTER, LATE_RNR_TIMER),
-        (Role.REQUESTER, ODD_RNR_TIMER),
-        (Role.CM, IGNORES_UNKNOWN),
-        (Role.CM, IGNORES_UNKNOWN_REP),
-    ],
+    sampled(
+        [
+            (Role.RESPONDER, KEEPS_NAKS),
+            (Role.RESPONDER, ACKS_LAST_DUPLICATES),
+            (Role.REQUESTER, WINDOW_OF_31),
+            (Role.REQUESTER, ONE_MESSAGE),
+            (Role.REQUESTER, FLUSHES_ARE_NO_READS),
+            (Role.REQUESTER, ACK_OF_A_READ_ENDS_BEFORE_IT),
+            (Role.REQUESTER, LATE_ACK_TIMER),
+            (Role.REQUESTER, LATE_RNR_TIMER),
+            (Role.REQUESTER, ODD_RNR_TIMER),
+            (Role.CM, IGNORES_UNKNOWN),
+            (Role.CM, IGNORES_UNKNOWN_REP),
+        ],
+        every=5,
+        are_tuples=True,
+    ),
     ids=lambda value: value.module if isinstance(value, Patch) else str(value),
 )
 def test_what_is_allowed_is_no_finding(role: Role, patch: Patch) -> None:
@@ -474,11 +479,11 @@ def test_a_responder_may_acknowledge_any_packet(patch: Patch) -> None:
     make = vocabulary.generators(31, Role.RESPONDER, ())
     campaign = Campaign(EmulatorTestbed(device, vocabulary), make)
 
-    assert [each.bucket for each in campaign.run(3000)] == []
+    assert [each.bucket for each in campaign.run(usual(3000, quick=1000))] == []
     assert not campaign.report.choices
 
 
-@pytest.mark.parametrize("patch", [ASKS_ALWAYS, ASKS_WHEN_IT_RETRANSMITS])
+@pytest.mark.parametrize("patch", sampled([ASKS_ALWAYS, ASKS_WHEN_IT_RETRANSMITS], every=2))
 def test_a_requester_may_ask_for_an_ack_in_any_packet(patch: Patch) -> None:
     """IBA 9.7.3; reference/transport#ack-request."""
     device = getattr(copied(Mutant("allowed", (patch,)))[Emulation.__module__], Emulation.__name__)
@@ -486,7 +491,7 @@ def test_a_requester_may_ask_for_an_ack_in_any_packet(patch: Patch) -> None:
     make = vocabulary.generators(31, Role.REQUESTER, ())
     campaign = Campaign(EmulatorTestbed(device, vocabulary), make)
 
-    assert [each.bucket for each in campaign.run(3000)] == []
+    assert [each.bucket for each in campaign.run(usual(3000, quick=1000))] == []
 
 
 def test_a_device_without_credits_may_wait_for_those_of_its_peer() -> None:
@@ -497,5 +502,5 @@ def test_a_device_without_credits_may_wait_for_those_of_its_peer() -> None:
     make = vocabulary.generators(31, Role.BOTH, ())
     campaign = Campaign(EmulatorTestbed(device, vocabulary), make)
 
-    assert [each.bucket for each in campaign.run(3000)] == []
+    assert [each.bucket for each in campaign.run(usual(3000, quick=1000))] == []
     assert "live_credits" in campaign.report.taken
