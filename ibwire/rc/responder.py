@@ -79,8 +79,9 @@ class Responder:
         "epsn",
         "executed_psn",
         "failed",
+        "forgotten",
         "msn",
-        "offers_acks",
+        "offers",
         "own",
         "qp",
         "receives",
@@ -101,15 +102,18 @@ class Responder:
         self._acknowledgement = self._form(OpCode.RC_ACKNOWLEDGE)
         self.resources: list[Resource] = []
         self.replies: deque[Reply] = deque()
-        self.offers_acks = False
-        """Whether packets without AckReq queue an ACK that need not be sent, for an owner who
-        decides on it, and wakes the queue pair, before anything is sent
-        (`ibwire.fuzz.judge.open_acks`)."""
+        self.offers = False
+        """Whether responses are queued that need not be sent, for an owner who decides on them,
+        and wakes the queue pair, before anything is sent (`ibwire.fuzz.judge.open_responses`):
+        ACKs of packets without AckReq, and of requests that are `forgotten`."""
+        self.forgotten: list[Resource] = []
+        """READs and atomics of which another responder may have kept the responses."""
         self.reset()
 
     def reset(self) -> None:
         """Drop all state, as after creation."""
         self.resources.clear()
+        self.forgotten.clear()
         self.replies.clear()
         self.early.packets.clear()
         self.epsn = 0
@@ -240,7 +244,7 @@ class Responder:
             if self._nak_sent:
                 self._nak_sent = False
                 self.replies = self._habits.withdraw_naks(self.replies)
-            if self.offers_acks and not packet.ack_req and operation in _ACKNOWLEDGED:
+            if self.offers and not packet.ack_req and operation in _ACKNOWLEDGED:
                 self.replies.append(Reply(packet.psn, self.msn, None, is_due=False))
             elif self._habits.acks_unasked is not _NEVER and self._is_acknowledged_unasked(packet):
                 self._acknowledge(self.executed_psn)
@@ -667,12 +671,24 @@ class Responder:
             oldest = self._habits.forget_oldest(resources)
             # The peer has sent one more request, so it has the response to this one.
             if oldest is not None and oldest.answered:
+                if self.offers:
+                    self._may_keep(oldest)
+                    return
                 self.replies = deque(r for r in self.replies if r.resource is not oldest)
+
+    def _may_keep(self, resource: Resource) -> None:
+        """Let an owner decide whether a response is kept for duplicates, and still sent."""
+        self.forgotten.append(resource)
+        for reply in self.replies:
+            if reply.resource is resource:
+                reply.is_due = False
 
     def _handle_duplicate(self, packet: TransportPacket) -> None:
         qp = self.qp
         qp.counters.duplicates += 1
         operation = packet.form.operation
+        if self.forgotten and operation not in _ACKNOWLEDGED:
+            self._offer_forgotten(packet)
         if operation is _READ:
             found = find_read(self.resources, packet, qp.mtu, self._habits.accepts_replay)
             if found is None:
@@ -690,8 +706,21 @@ class Responder:
             newest = self.epsn - 1 & MASK
             self._acknowledge(self._habits.psn_of_duplicate_ack(newest, self.executed_psn))
 
-    def _replay(self, resource: Resource, position: int, length: int = 0) -> None:
-        reply = Reply(resource.psn, self.msn, None, resource)
+    def _offer_forgotten(self, packet: TransportPacket) -> None:
+        """Queue the response to a duplicate READ or atomic that another responder may have kept."""
+        if packet.form.operation is _READ:
+            read = find_read(self.forgotten, packet, self.qp.mtu, self._habits.accepts_replay)
+            if read is not None:
+                self._replay(*read, is_due=False)
+        else:
+            result = self._habits.find_result(self.forgotten, packet)
+            if result is not None:
+                self._replay(result, 0, is_due=False)
+
+    def _replay(
+        self, resource: Resource, position: int, length: int = 0, *, is_due: bool = True
+    ) -> None:
+        reply = Reply(resource.psn, self.msn, None, resource, is_due=is_due)
         reply.position = position
         reply.first = self._habits.first_of_replay(position)
         reply.length = length

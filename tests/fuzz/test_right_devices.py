@@ -339,7 +339,59 @@ def test_a_wrong_ack_or_none_at_all_is_found(patch: Patch, steps: tuple[Step, ..
     assert device(patch).replay(case, SPEC) is not None
 
 
+KEEPS = "len(resources) > max(self.qp.attr.max_dest_rd_atomic, 1)"
+KEEPS_ONE_MORE, KEEPS_MANY = (
+    Patch("rc/responder.py", KEEPS, more) for more in (f"{KEEPS} + 1", "len(resources) > 128")
+)
+ADD = Packet(int(OpCode.RC_FETCH_ADD), fields={"atomiceth.swap": 1})
 LONG_READ = READ_REQUEST.altered(fields={"reth.dma_len": 1024})
+OLD_READ, OLD_ADD = (
+    each.altered(psn=("expected", -back)) for each, back in ((LONG_READ, 5), (ADD, 2))
+)
+
+
+@pytest.mark.parametrize("patch", [KEEPS_ONE_MORE, KEEPS_MANY])
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (ADD, ADD, OLD_ADD),
+        (LONG_READ, ADD, OLD_READ, OLD_READ),
+        (LONG_READ, OLD_READ.altered(psn=("expected", -4), held=True), ADD),  # forgotten meanwhile
+    ],
+)
+def test_a_device_may_keep_more_responses_than_it_must(
+    patch: Patch, steps: tuple[Step, ...]
+) -> None:
+    """reference/transport#saved-resources."""
+    case = Case(Connection(rq_psn=100, max_dest_rd_atomic=1), steps)
+
+    assert device(patch).replay(case, SPEC) is None
+
+
+ANOTHER_RESULT = Patch(
+    "rc/responder.py",
+    "                self._replay(result, 0)\n",
+    "                result.original += 1\n                self._replay(result, 0)\n",
+)
+FORGETS = Patch("rc/responder.py", KEEPS, f"{KEEPS} - 1")
+
+
+@pytest.mark.parametrize(
+    ("patches", "most", "steps"),
+    [
+        ((KEEPS_MANY, ANOTHER_RESULT), 1, (ADD, ADD, OLD_ADD)),
+        ((FORGETS,), 2, (ADD, ADD, OLD_ADD)),
+    ],
+)
+def test_a_wrong_result_or_one_that_is_not_kept_is_found(
+    patches: tuple[Patch, ...], most: int, steps: tuple[Step, ...]
+) -> None:
+    made = copied(Mutant("changed", patches))[Emulation.__module__].Emulation
+    case = Case(Connection(rq_psn=100, max_dest_rd_atomic=most), steps)
+
+    assert EmulatorTestbed(made).replay(case, SPEC) is not None
+
+
 OF_TWO = (LONG_READ.altered(held=True), LONG_READ.altered(held=True, pair=1), SEND)
 
 

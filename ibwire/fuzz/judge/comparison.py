@@ -27,7 +27,13 @@ from ibwire.fuzz.case import (
     Step,
     Wait,
 )
-from ibwire.fuzz.judge.open_acks import Acks, acks_in, follow_acks, has_open_acks, offer_acks
+from ibwire.fuzz.judge.open_responses import (
+    Responses,
+    follow_responses,
+    has_open_responses,
+    offer_responses,
+    responses_in,
+)
 from ibwire.fuzz.judge.turns import (
     completed_in_same_turns,
     in_same_turns,
@@ -209,8 +215,8 @@ class Trace:
 
     def __init__(self) -> None:
         self.calls: list[object] = []
-        self.acks: list[Acks] = []
-        """The ACKs that the device sent in each of its steps, which the reference has followed."""
+        self.responses: list[Responses] = []
+        """What the device sent in each of its steps, which the reference has followed."""
         self._memory = b""
 
     def note(
@@ -235,9 +241,9 @@ class ExactComparison(Comparison):
         self.target = target
         self.trace: Trace | None = None
         """Where what the reference does is recorded."""
-        self.recorded_acks: Iterator[Acks] | None = None
-        """The ACKs of the device, where the target only repeats what a reference did."""
-        offer_acks(reference)
+        self.recorded_responses: Iterator[Responses] | None = None
+        """The responses of the device, where the target only repeats what a reference did."""
+        offer_responses(reference)
         self._without_meaning = WithoutMeaning()
         self.is_over = False
         """Whether the two may do different things from now on: later steps prove nothing."""
@@ -272,7 +278,7 @@ class ExactComparison(Comparison):
                     self._without_meaning.clear()
                 apply(reference, step)
                 if isinstance(step, Connect):
-                    offer_acks(reference)
+                    offer_responses(reference)
                 self.in_target = True
                 apply(target, step)
             return self._compare(number)
@@ -313,14 +319,14 @@ class ExactComparison(Comparison):
     ) -> tuple[Result, Result]:
         """What the reference does, and what the device does. frames: those that are sent in it.
 
-        The device comes first where it may leave out an ACK: then the reference does so, too.
+        The device comes first where it may leave out a response: then the reference does so, too.
         """
         reference, target = self.reference, self.target
-        has_open = has_open_acks(reference)
+        has_open = has_open_responses(reference)
         if not has_open:
             expected = self._of_reference(act, frames)
             got = act(target)
-            self._acks_of(frames(got))
+            self._responses_of(frames(got))
             return expected, got
         self.in_target = True
         try:
@@ -328,7 +334,7 @@ class ExactComparison(Comparison):
         except RunsAway:
             self._of_reference(act, frames)  # or it does the same
             raise
-        follow_acks(reference, self._acks_of(frames(got)))
+        follow_responses(reference, self._responses_of(frames(got)))
         return self._of_reference(act, frames), got
 
     def _of_reference(
@@ -343,14 +349,14 @@ class ExactComparison(Comparison):
         self.in_target = True
         return expected
 
-    def _acks_of(self, frames: Sequence[Frame]) -> Acks:
-        """The ACKs that the device has sent in a step, of which these are the frames."""
-        if self.recorded_acks is not None:
-            return next(self.recorded_acks, Counter())
-        acks = acks_in(frames)
+    def _responses_of(self, frames: Sequence[Frame]) -> Responses:
+        """The responses that the device has sent in a step, of which these are the frames."""
+        if self.recorded_responses is not None:
+            return next(self.recorded_responses, Counter())
+        responses = responses_in(frames)
         if self.trace is not None:
-            self.trace.acks.append(acks)
-        return acks
+            self.trace.responses.append(responses)
+        return responses
 
     def _in_answers(
         self, number: int, expected: Sequence[Frame], got: Sequence[Frame]

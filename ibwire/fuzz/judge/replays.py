@@ -77,7 +77,7 @@ class Replays:
             case = case.with_steps(case.steps[: run.difference.step + 1])
         device = Recorded(run.trace)
         comparison = self._compare(case.connection, profile, device)
-        comparison.recorded_acks = iter(run.trace.acks)
+        comparison.recorded_responses = iter(run.trace.responses)
         return comparison.carry_out(case) is None or device.is_over
 
 

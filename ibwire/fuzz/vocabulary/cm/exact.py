@@ -33,7 +33,7 @@ from ibwire.fuzz.judge.comparison import (
     TimedFrames,
     frames_of,
 )
-from ibwire.fuzz.judge.open_acks import follow_acks
+from ibwire.fuzz.judge.open_responses import follow_responses
 from ibwire.fuzz.targets.emulated_device import Completion, Emulation
 from ibwire.fuzz.targets.emulated_manager import EVENT, RECEIVING, SENDING, management_of
 from ibwire.fuzz.vocabulary.binding import Binding
@@ -159,7 +159,7 @@ class ExactManagerComparison(ExactComparison):
         self._completed = self.target.completions()
         self.in_target = False
         self._late.follow(reference.now + time, got, self._completed)
-        follow_acks(reference, self._acks_of(frames_of(got)))
+        follow_responses(reference, self._responses_of(frames_of(got)))
         expected = self._of_reference(lambda device: device.wait(time), frames_of)
         self._late.end_wait()
         return expected, got
