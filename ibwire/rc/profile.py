@@ -201,6 +201,11 @@ class Profile:
     messages_wait_for_reads: bool = False
     """Whether a SEND or WRITE begins only when all earlier READs and atomics have been answered (no
     rule says when one must begin: docs/reference/transport.md#psn-window)."""
+    max_unacked_reads: int = 0
+    """READs and atomics that may be on their way, where `max_rd_atomic` allows more; 0 for no
+    further limit (no rule says when one must begin: docs/reference/transport.md#read-limit)."""
+    reads_divided_by: int = 1
+    """What `max_rd_atomic` is divided by: of 2, half of it is used, but at least one."""
     counts_flushes: bool = True
     """Whether a FLUSH counts as a READ for `max_rd_atomic` and for a fence. What the specification
     says of it is not known; rxe does not count it (rxe_req.c `rxe_requester`)."""
@@ -236,6 +241,9 @@ class Profile:
     a later, healthy request (rxe: rc-pingpong, send-lat)."""
     timeout_sends_one: bool = False
     """Whether a timeout sends one packet and waits for its ACK (qib: RVT_S_SEND_ONE)."""
+    rnr_wait_sends_one: bool = False
+    """Whether one packet is sent after an RNR wait, and its ACK awaited (no rule says when the
+    others must follow: docs/reference/transport.md#psn-window)."""
     retry_7_is_infinite: bool = False
     """Whether a retry count of 7 is unlimited (rxe_completer)."""
     rnr_timer_us: tuple[int, ...] = RNR_TIMER_US
@@ -290,6 +298,12 @@ class Profile:
     acks_unasked: UnaskedAck = UnaskedAck.NEVER
     live_credits: bool = True
     """Whether AETHs carry credits, on queue pairs without SRQ (rxe: never)."""
+    credits_divided_by: int = 1
+    """What the number of free receive requests is divided by for the credits of an AETH, which
+    promise no more than there are (docs/reference/transport.md#credits-granted)."""
+    rnr_nak_steps: int = 0
+    """By how many codes an RNR NAK asks for more than `min_rnr_timer`, the least that it may ask
+    for (docs/reference/transport.md#rnr-timer)."""
     takes_credits: bool = False
     """Whether a requester whose own AETHs carry no credits waits for those of its peer, as one
     that gives credits does."""

@@ -221,6 +221,8 @@ class Requester:
             return False
         if plan.is_answered and sends.reads >= self.qp.attr.max_rd_atomic:
             return False
+        if plan.is_answered and sends.reads and self._has_enough_reads():
+            return False
         in_flight = (sends.next_psn - sends.una) & MASK
         if in_flight > profile.max_unacked_psns or in_flight + wqe.packets > HALF:
             return False
@@ -239,6 +241,14 @@ class Requester:
         wqe.first_psn = sends.next_psn
         wqe.started = True
         return True
+
+    def _has_enough_reads(self) -> bool:
+        """Whether so many READs and atomics are on their way as this requester lets be."""
+        profile, reads = self.qp.profile, self.sends.reads
+        if 0 < profile.max_unacked_reads <= reads:
+            return True
+        part = profile.reads_divided_by
+        return part > 1 and reads >= max(self.qp.attr.max_rd_atomic // part, 1)
 
     def _holds_back(self, wqe: SendWQE) -> bool:
         """Whether the rest of a message that was begun beyond the credits has to wait."""

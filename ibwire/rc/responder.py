@@ -391,6 +391,10 @@ class Responder:
             return
         if 0 < (self._advertised - self.msn) & MASK < HALF:
             return  # there are credits that it has not used
+        if self.offers and self._credit_code() != INVALID_CREDITS:
+            self.replies.append(Reply(self.epsn - 1 & MASK, self.msn, None, is_due=False))
+            self.qp.wake()
+            return
         if self._credit_code() != INVALID_CREDITS:
             self._acknowledge(self.epsn - 1 & MASK)
 
@@ -401,6 +405,8 @@ class Responder:
         qp = self.qp
         # `respond` may replace the profile of a queue pair that has begun.
         if qp.profile.live_credits and self.receives.srq is None and qp.service is not _XRC:
+            if qp.profile.credits_divided_by > 1:
+                return credit_code(len(self.receives.waiting) // qp.profile.credits_divided_by)
             return credit_code(len(self.receives.waiting))
         return INVALID_CREDITS
 
@@ -459,6 +465,8 @@ class Responder:
         """Queue an RNR NAK: no receive request is posted. Returns `False`."""
         qp = self.qp
         timer = qp.attr.min_rnr_timer & 31
+        if timer and qp.profile.rnr_nak_steps:  # code 0 is the longest
+            timer = min(timer + qp.profile.rnr_nak_steps, 31)
         self.replies.append(Reply(packet.psn, self.msn, _RNR_NAK | timer))
         self._nak_sent = not self._habits.gap_ends_on_arrival()
         qp.wake()

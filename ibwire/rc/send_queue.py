@@ -190,6 +190,8 @@ class SendQueue(SendState):
         if timers.rnr is not None and timers.rnr <= now:
             timers.rnr = None
             self.restart(self.una)
+            if self.qp.profile.rnr_wait_sends_one:
+                self.probe = True
         if timers.ack is not None and timers.ack <= now:
             timers.ack = None
             if self._extend(now):

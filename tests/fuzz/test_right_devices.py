@@ -261,6 +261,100 @@ def test_a_fault_that_is_nearly_such_a_choice_is_found(
     assert campaign(patch, *steps).one_case(100) is not None
 
 
+READS = "sends.reads >= self.qp.attr.max_rd_atomic:"
+AFTER_RNR = "            timers.rnr = None\n            self.restart(self.una)\n"
+RNR_CODE = "        timer = qp.attr.min_rnr_timer & 31\n"
+CREDITS = "            return credit_code(len(self.receives.waiting))\n"
+RNR_NAK = ACK.altered(fields={"aeth.syndrome": 33})
+TEN_READS = Case(Connection(timeout=0, max_rd_atomic=10), (READ_8,) * 11)
+AFTER_A_WAIT = Case(Connection(timeout=0), (WRITE, WRITE, WRITE, RNR_NAK, Wait(20000000), ACK))
+NOT_READY = Case(Connection(timeout=0, receives=0, min_rnr_timer=7), (SEND,))
+GIVES_CREDITS = Case(Connection(timeout=0, receives=7), (SEND,))
+
+
+def run_of(case: Case, *patches: Patch) -> Campaign:
+    """A run with a case against an emulator that is changed."""
+    made = copied(Mutant("changed", patches))[Emulation.__module__].Emulation
+    return Campaign(EmulatorTestbed(made), lambda number: scripted(case), minimises=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "patch", "case"),
+    [
+        (
+            "reads_divided_by",
+            Patch(
+                "rc/requester.py", READS, "sends.reads >= max(self.qp.attr.max_rd_atomic // 2, 1):"
+            ),
+            TEN_READS,
+        ),
+        (
+            "max_unacked_reads",
+            Patch("rc/requester.py", READS, "sends.reads >= min(self.qp.attr.max_rd_atomic, 3):"),
+            TEN_READS,
+        ),
+        (
+            "rnr_wait_sends_one",
+            Patch("rc/send_queue.py", AFTER_RNR, AFTER_RNR + "            self.probe = True\n"),
+            AFTER_A_WAIT,
+        ),
+        (
+            "rnr_nak_steps",
+            Patch("rc/responder.py", RNR_CODE, RNR_CODE + "        timer += 0 < timer < 31\n"),
+            NOT_READY,
+        ),
+        (
+            "credits_divided_by",
+            Patch("rc/responder.py", CREDITS, CREDITS.replace("waiting)", "waiting) // 2")),
+            GIVES_CREDITS,
+        ),
+    ],
+)
+def test_a_limit_that_a_device_sets_itself_is_taken_over(
+    name: str, patch: Patch, case: Case
+) -> None:
+    """reference/transport#read-limit, #psn-window, #rnr-timer, #credits-granted."""
+    run = run_of(case, patch)
+
+    assert run.one_case(100) is None
+    assert list(run.report.taken) == [name]
+
+
+@pytest.mark.parametrize(
+    ("patch", "case"),
+    [
+        (Patch("rc/requester.py", READS, "sends.reads > self.qp.attr.max_rd_atomic:"), TEN_READS),
+        (
+            Patch("rc/send_queue.py", AFTER_RNR, "            timers.rnr = None\n"),
+            AFTER_A_WAIT,
+        ),
+        (Patch("rc/responder.py", RNR_CODE, RNR_CODE + "        timer -= timer > 1\n"), NOT_READY),
+        (
+            Patch("rc/responder.py", RNR_CODE, RNR_CODE + "        timer += timer == 7\n"),
+            NOT_READY,
+        ),
+        (
+            Patch("rc/responder.py", CREDITS, CREDITS.replace("waiting)", "waiting) * 2")),
+            GIVES_CREDITS,
+        ),
+    ],
+)
+def test_a_fault_that_is_nearly_such_a_limit_is_found(patch: Patch, case: Case) -> None:
+    assert run_of(case, patch).one_case(100) is not None
+
+
+NEW_CREDITS = "            self._acknowledge(self.epsn - 1 & MASK)\n"
+NO_NEW_CREDITS = Patch("rc/responder.py", NEW_CREDITS, "            pass\n")
+CREDITS_OF_ANOTHER_PSN = Patch("rc/responder.py", NEW_CREDITS, NEW_CREDITS.replace("1", "2"))
+WITHOUT_CREDITS = Case(Connection(timeout=0, receives=1), (SEND, Receive(1), Receive(1), SEND))
+
+
+def test_new_credits_may_wait_for_the_next_ack() -> None:
+    """reference/transport#credits-granted. An ACK that carries them is compared."""
+    assert run_of(WITHOUT_CREDITS, NO_NEW_CREDITS).one_case(100) is None
+    assert run_of(WITHOUT_CREDITS, CREDITS_OF_ANOTHER_PSN).one_case(100) is not None
+
+
 ASKED = "            if packet.ack_req and operation in _ACKNOWLEDGED:\n"
 EVERY_FOURTH = Patch(
     "rc/responder.py",

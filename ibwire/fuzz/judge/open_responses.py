@@ -13,7 +13,7 @@ Source: reference/transport#ack-due, #ack-coalescing, #saved-resources.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ibwire.base.node import Frame
 from ibwire.fuzz.targets.emulated_device import Emulation
@@ -73,22 +73,47 @@ def follow_responses(reference: Emulation, sent: Responses) -> None:
 
 def _kept(replies: Iterable[Reply], peer: int, sent: Responses) -> deque[Reply]:
     """The responses without those that are left out. peer: the queue pair that gets them."""
-    left = sent.copy()
+    newest_first = list(reversed(list(replies)))
+    matched = _matched(newest_first, peer, sent)
     kept: deque[Reply] = deque()
     newest: int | None = None  # what later responses acknowledge
-    for reply in reversed(list(replies)):
-        is_ack = reply.resource is None
-        if reply.syndrome is None and (is_ack or not reply.is_due):
-            psn = reply.psn + reply.position & MASK
-            is_needed = is_ack and (newest is None or (newest - reply.psn) & MASK >= HALF)
-            if left[peer, psn, is_ack] > 0:
-                left[peer, psn, is_ack] -= 1
-            elif not (reply.is_due and is_needed):
+    for reply in newest_first:
+        if _may_be_left_out(reply) and id(reply) not in matched:
+            is_needed = newest is None or (newest - reply.psn) & MASK >= HALF
+            if not (reply.is_due and is_needed):
                 continue
         if reply.syndrome is None and (newest is None or (reply.psn - newest) & MASK < HALF):
             newest = reply.psn
         kept.appendleft(reply)
     return kept
+
+
+def _matched(newest_first: Sequence[Reply], peer: int, sent: Responses) -> set[int]:
+    """The responses, by their identity, that a device has sent: those that are due before others.
+
+    An ACK that it has sent with a PSN which none has takes the place of one that is not due.
+    """
+    left = sent.copy()
+    matched: set[int] = set()
+    in_order = sorted(filter(_may_be_left_out, newest_first), key=lambda each: not each.is_due)
+    for reply in in_order:
+        which = peer, reply.psn + reply.position & MASK, reply.resource is None
+        if left[which] > 0:
+            left[which] -= 1
+            matched.add(id(reply))
+    known = {each.psn for each in newest_first}
+    odd = sum(
+        count
+        for (to, psn, is_ack), count in left.items()
+        if to == peer and is_ack and psn not in known
+    )
+    spare = [each for each in in_order if not each.is_due and each.resource is None]
+    return matched | {id(each) for each in spare[:odd]}
+
+
+def _may_be_left_out(reply: Reply) -> bool:
+    """Whether a response is an ACK, or need not be sent."""
+    return reply.syndrome is None and (reply.resource is None or not reply.is_due)
 
 
 _RELIABLE = (Service.RC, Service.XRC)

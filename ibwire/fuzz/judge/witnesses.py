@@ -201,6 +201,48 @@ WITNESSES: Sequence[Witness] = (
             Post(int(WROpcode.RDMA_WRITE), 8),
         ),
     ),
+    # Half of 16 is 8, of 4 it is 2; another number is a limit of its own.
+    Witness(
+        "reads_divided_by",
+        Connection(timeout=0, max_rd_atomic=16),
+        (Post(int(WROpcode.RDMA_READ), 8),) * 9,
+    ),
+    Witness(
+        "reads_divided_by",
+        Connection(timeout=0, max_rd_atomic=4),
+        (Post(int(WROpcode.RDMA_READ), 8),) * 4,
+    ),
+    Witness(
+        "max_unacked_reads",
+        Connection(timeout=0, max_rd_atomic=16),
+        (Post(int(WROpcode.RDMA_READ), 8),) * 9,
+    ),
+    Witness(
+        "rnr_wait_sends_one",
+        Connection(timeout=0),
+        (
+            Post(int(WROpcode.RDMA_WRITE), 8),
+            Post(int(WROpcode.RDMA_WRITE), 8),
+            Packet(int(OpCode.RC_ACKNOWLEDGE), psn=("una", 0), fields={"aeth.syndrome": 33}),
+            Wait(20000000),
+        ),
+    ),
+    *(
+        Witness(
+            "rnr_nak_steps",
+            Connection(timeout=0, receives=0, min_rnr_timer=code),
+            (Packet(int(OpCode.RC_SEND_ONLY)),),
+        )
+        for code in (1, 12, 28)
+    ),
+    *(
+        Witness(
+            "credits_divided_by",
+            Connection(timeout=0, receives=count),
+            (Packet(int(OpCode.RC_SEND_ONLY)),),
+        )
+        for count in (9, 5)
+    ),
     # The second request tells both from a device that sends one message at a time.
     Witness(
         "fence_waits_for_all",
