@@ -130,7 +130,11 @@ class Device:
         self.pkeys = [0xFFFF]
         self.rate_control = rate_control
         self.notification = notification and notification.with_scope(self.profile.cnp_scope)
-        self.keys = KeyTable(key_start, bounds_windows=self.profile.bounds_windows)
+        self.keys = KeyTable(
+            key_start,
+            bounds_windows=self.profile.bounds_windows,
+            frees_again=self.profile.frees_windows_again,
+        )
         self.reserved_pd = ProtectionDomain(self.keys)
         self.qps: dict[int, QueuePair] = {}
         self.srqs: dict[int, SharedReceiveQueue] = {}

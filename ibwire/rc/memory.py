@@ -59,11 +59,13 @@ class KeyTable:
 
     start: number of keys that count as handed out already, so that keys and addresses of
     two devices differ and a mix-up is noticed. bounds_windows: whether a window grants
-    access to the bound part only, or to the whole region.
+    access to the bound part only, or to the whole region. frees_again: whether a window that
+    is free already may be invalidated.
     """
 
     __slots__ = (
         "_bounds_windows",
+        "_frees_again",
         "_handed_out",
         "_indices",
         "_next_address",
@@ -73,8 +75,11 @@ class KeyTable:
         "generation",
     )
 
-    def __init__(self, start: int = 0, *, bounds_windows: bool = True) -> None:
+    def __init__(
+        self, start: int = 0, *, bounds_windows: bool = True, frees_again: bool = True
+    ) -> None:
         self._bounds_windows = bounds_windows
+        self._frees_again = frees_again
         self._handed_out = start
         self._next_address = _FIRST_ADDRESS + start * _PAGE
         self._indices: set[int] = set()
@@ -177,12 +182,14 @@ class KeyTable:
 
         `False` if the window does not exist, is of type 1, or belongs to another domain or
         queue pair. Regions registered from user space cannot be invalidated. A window that
-        is free already stays free, without an error (as in rxe).
+        is free already stays free, without an error (as in rxe), or is none that can be.
         """
         window = self._windows.get(rkey)
         if window is None or window.kind == 1 or window.pd is not pd:
             return False
         if window.state is WindowState.VALID and window.qp_num != qp_num:
+            return False
+        if window.state is WindowState.FREE and not self._frees_again:
             return False
         self._unbind(window)
         return True

@@ -350,6 +350,9 @@ class Profile:
     bounds_windows: bool = True
     """Whether a memory window grants access to its bound range only. If not, to the whole
     region (rxe `check_rkey` compares with the region)."""
+    frees_windows_again: bool = True
+    """Whether a window that is invalid already may be invalidated (rxe_mw.c `rxe_invalidate_mw`);
+    of another device it is an error (docs/reference/transport.md#local-invalidate)."""
     acknowledges_bad_invalidate: bool = False
     """Whether a SEND that cannot invalidate its key is acknowledged before the connection ends
     (rxe `execute`, `acknowledge`)."""

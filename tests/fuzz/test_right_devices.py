@@ -269,6 +269,8 @@ RNR_NAK = ACK.altered(fields={"aeth.syndrome": 33})
 TEN_READS = Case(Connection(timeout=0, max_rd_atomic=10), (READ_8,) * 11)
 AFTER_A_WAIT = Case(Connection(timeout=0), (WRITE, WRITE, WRITE, RNR_NAK, Wait(20000000), ACK))
 NOT_READY = Case(Connection(timeout=0, receives=0, min_rnr_timer=7), (SEND,))
+INVALIDATING = Packet(int(OpCode.RC_SEND_ONLY_WITH_INVALIDATE))
+INVALIDATED_TWICE = Case(Connection(timeout=0), (INVALIDATING, INVALIDATING))
 GIVES_CREDITS = Case(Connection(timeout=0, receives=7), (SEND,))
 
 
@@ -307,6 +309,15 @@ def run_of(case: Case, *patches: Patch) -> Campaign:
             "credits_divided_by",
             Patch("rc/responder.py", CREDITS, CREDITS.replace("waiting)", "waiting) // 2")),
             GIVES_CREDITS,
+        ),
+        (
+            "frees_windows_again",
+            Patch(
+                "rc/memory.py",
+                "if window is None or window.kind == 1",
+                "if window is None or window.state is WindowState.FREE or window.kind == 1",
+            ),
+            INVALIDATED_TWICE,
         ),
     ],
 )

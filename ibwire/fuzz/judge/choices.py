@@ -573,6 +573,14 @@ CHOICES: Sequence[Choice] = (
         "IBA 10.6.7.2; docs/reference/transport.md#memory-windows",
     ),
     Choice(
+        "frees_windows_again",
+        _BOTH,
+        True,
+        "whether a window that is invalid already may be invalidated",
+        "IBA 10.6.7.2; docs/reference/transport.md#local-invalidate",
+        is_always_shown=True,
+    ),
+    Choice(
         "acknowledges_bad_invalidate",
         _BOTH,
         False,

@@ -660,6 +660,14 @@ WITNESSES: Sequence[Witness] = (
         ),
     ),
     Witness(
+        "frees_windows_again",
+        Connection(timeout=0),
+        (
+            Packet(int(OpCode.RC_SEND_ONLY_WITH_INVALIDATE), length=8),
+            Packet(int(OpCode.RC_SEND_ONLY_WITH_INVALIDATE), length=8),
+        ),
+    ),
+    Witness(
         "acknowledges_bad_invalidate",
         Connection(timeout=0),
         (Packet(int(OpCode.RC_SEND_ONLY_WITH_INVALIDATE), length=8, fields={"ieth.rkey": 1}),),
