@@ -25,7 +25,7 @@ from ibwire.rc.profile import PROFILES
 from ibwire_layers.opcodes import OpCode
 from mutants.engine import copied
 from mutants.score import CAP
-from mutants.table import VALUES, Mutant, read_mutants
+from mutants.table import VALUES, Mutant, Patch, read_mutants
 
 MAKERS = {
     Role.RESPONDER: request_values,
@@ -90,7 +90,7 @@ def test_a_limit_of_credits_compared_otherwise_shows(comparison: str) -> None:
     (patch,) = mutant.patches
     new = f"        if {comparison}:\n"
 
-    assert shows(replace(mutant, patches=(replace(patch, new=new),)), response_values())
+    assert shows(replace(mutant, patches=(replace(patch, new=new),)), Role.REQUESTER)
 
 
 @pytest.mark.parametrize("role", [Role.RESPONDER, Role.REQUESTER])
@@ -262,12 +262,32 @@ def test_nothing_is_found_on_a_right_device(role: Role, profile: str) -> None:
 def test_a_fault_in_a_single_value_is_found_by_its_cases(name: str) -> None:
     mutant = PLANTED[name]
 
-    assert shows(mutant, MAKERS[Role(mutant.role)]())
+    assert shows(mutant, Role(mutant.role))
 
 
-def shows(mutant: Mutant, cases: Sequence[ValueCase]) -> bool:
-    """Whether one of these cases shows a mutant."""
-    role = Role(mutant.role)
+OVERTAKES = Patch(
+    "rc/habits/spec.py",
+    "    last = replies[-1] if replies else None\n    is_plain",
+    "    last = replies[0] if replies else None\n    is_plain",
+)
+KEEPS_A_SHARED_REQUEST = Patch(
+    "rc/receive.py",
+    "        self.fail(WCStatus.WR_FLUSH_ERR)\n        self._cq",
+    "        if self.srq is None:\n            self.fail(WCStatus.WR_FLUSH_ERR)\n        self._cq",
+)
+
+
+@pytest.mark.parametrize(
+    ("patch", "role"), [(OVERTAKES, Role.RESPONDER), (KEEPS_A_SHARED_REQUEST, Role.REQUESTER)]
+)
+def test_a_fault_that_needs_several_requests_is_found_by_their_cases(
+    patch: Patch, role: Role
+) -> None:
+    assert shows(Mutant("planted", (patch,)), role)
+
+
+def shows(mutant: Mutant, role: Role) -> bool:
+    """Whether one of the cases against a role shows a mutant."""
     device = managed_emulation if role is Role.CM else Emulation
     target = getattr(copied(mutant)[device.__module__], device.__name__)
     bed = EmulatorTestbed(target, vocabulary_for(role))
@@ -282,7 +302,7 @@ def shows(mutant: Mutant, cases: Sequence[ValueCase]) -> bool:
                 return True
         return False
 
-    return any(map(differs, cases))
+    return any(map(differs, MAKERS[role]()))
 
 
 def test_the_opening_is_of_the_deck_alone() -> None:

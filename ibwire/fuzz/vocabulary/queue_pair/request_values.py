@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
+from itertools import product
 
 from ibwire.fuzz.case import GOOD, NONE, Connection, Packet, Receive, Step, Value
 from ibwire.fuzz.targets.emulated_device import PKEYS, Emulation
@@ -307,6 +308,13 @@ def _first_requests() -> Iterator[ValueCase]:
     yield fixed(connection, [WRITE, WRITE.altered(psn=("expected", -1), why="duplicate"), SEND])
 
 
+def _three_at_once() -> Iterator[ValueCase]:
+    """Three requests that arrive before the first is answered: each kind in each place."""
+    kinds = (SEND, read(8, {}), read(USUAL.mtu + 8, {}), _atomic(_O.RC_FETCH_ADD, 0, 1))
+    for *others, last in product(kinds, repeat=3):
+        yield fixed(USUAL, [*(each.altered(held=True) for each in others), last])
+
+
 CODES = 18
 """Credit codes up to which receive requests are posted: 512 of them."""
 
@@ -361,4 +369,5 @@ _MAKERS: Sequence[Callable[[], Iterator[ValueCase]]] = (
     _memory_bits,
     _kept_responses,
     _first_requests,
+    _three_at_once,
 )

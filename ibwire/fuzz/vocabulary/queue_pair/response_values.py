@@ -153,6 +153,17 @@ def _two_waits() -> Iterator[ValueCase]:
         yield fixed(connection, [ASK, refused[0], other, refused[1].altered(pair=1), *overs])
 
 
+def _failures_under_way() -> Iterator[ValueCase]:
+    """A request that fails while a message of the peer is under way, which is in a receive request
+    of the queue pair or of a shared queue.
+    """
+    first = Packet(int(_O.RC_SEND_FIRST), length=USUAL.mtu)
+    for shared in (0, 1):
+        for refused in (_NAK | int(NakCode.REMOTE_ACCESS_ERROR), _RNR | 1):
+            connection = Connection(srq=shared, rnr_retry=0)
+            yield fixed(connection, [ASK, first, acknowledge(refused, why="NAK"), ACK])
+
+
 def _reads() -> Iterator[ValueCase]:
     """As many READs and atomics as a requester may have under way, and one more."""
     for count in range(1, 17):
@@ -318,4 +329,5 @@ _MAKERS: Sequence[Callable[[], Iterator[ValueCase]]] = (
     _local_invalidates,
     _retries_beside_rnr_naks,
     _two_waits,
+    _failures_under_way,
 )
