@@ -41,7 +41,9 @@ def finding_lines(finding: Finding, recording: Recording) -> Iterator[str]:
     left, before = finding.case.packets, finding.original.packets
     yield f"  found     {found_by(finding)}"
     if left and before != left:
-        yield f"  minimised to {counted(left, 'packet')}, of {before:,}"
+        steps = len(finding.case.steps)
+        among = f" in {steps:,} steps" if steps > left else ""
+        yield f"  minimised to {counted(left, 'packet')}{among}, of {before:,}"
     yield from case_lines(explained(finding))
     yield from outcome_lines(recording)
 
@@ -50,7 +52,7 @@ def found_by(finding: Finding) -> str:
     """The packet of a run that has shown it, or the case of the fingerprint."""
     origin = finding.original.origin
     if origin.startswith(WITNESS):
-        return f"by a case of the fingerprint ({origin.removeprefix(WITNESS)})"
+        return "by a case of the fingerprint"
     return f"packet {finding.packet:,}, {origin}"
 
 

@@ -126,7 +126,7 @@ def test_a_finding_has_rule_steps_and_what_came() -> None:
     lines = result.stdout.splitlines()
     assert lines[0].startswith("F0001  ")
     assert lines[1].startswith("  rule      ")
-    assert lines[2].startswith("  found     by a case of the fingerprint (")
+    assert lines[2] == "  found     by a case of the fingerprint"
     assert any(line.startswith("       1    ") for line in lines)
     assert any(line.startswith("  expected  ") for line in lines)
     assert any(line.startswith("  got       ") for line in lines)
