@@ -9,13 +9,14 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from ibwire.fuzz.case import Case, CaseError, Packet, RunsAway, Step
+from ibwire.fuzz.case import MAXIMUM_TIME, Case, CaseError, Packet, RunsAway, Step, Wait
 from ibwire.fuzz.coverage import Answer, Cell, Coverage
 from ibwire.fuzz.guidance import Guided
 from ibwire.fuzz.judge.choices import Choice
 from ibwire.fuzz.judge.comparison import Difference
 from ibwire.fuzz.judge.exclusions import WitnessExcluded
 from ibwire.fuzz.judge.findings import Finding
+from ibwire.fuzz.judge.open_timers import MOST, TICKS
 from ibwire.fuzz.judge.profiles import (
     UNCHECKED,
     choices_of,
@@ -291,7 +292,11 @@ class Campaign:
         difference: Difference | None = None
         cell_of, cells = self._testbed.vocabulary.cell_of, coverage.cells
         carry_out = comparison.step
+        # Most waits end where the timers of the reference do, before those of such a device.
+        is_longer = self.state.profile.timers_vary and bool(number & 1)
         while (step := stepper.next(reference)) is not None:
+            if is_longer and isinstance(step, Wait):
+                step = Wait(min(MOST * step.time + TICKS, MAXIMUM_TIME))
             steps.append(step)
             before = reference.state
             if isinstance(step, Packet):

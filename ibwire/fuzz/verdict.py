@@ -239,7 +239,7 @@ class Judge:
         Of those that a deterministic target always shows in their witness, only the ones that
         it has shown.
         """
-        allowed = [each for each in self.choices if each.allowed and not each.is_measured]
+        allowed = [each for each in self.choices if each.allowed and not each.is_by_witness_alone]
         if self._testbed.is_deterministic:
             shown = self._open_names(self.witness_cases)
             allowed = [each for each in allowed if not each.is_always_shown or each.name in shown]
@@ -399,7 +399,7 @@ class Judge:
         state = self.state
         if not self.choices:
             return state.profile, self.replay(case)
-        allowed = [each for each in self.choices if each.allowed and not each.is_measured]
+        allowed = [each for each in self.choices if each.allowed and not each.is_by_witness_alone]
         judged: list[tuple[Profile, Difference]] = []
         for taken in ({}, dict(case.choices)):
             start = profile_of(state.base, taken)

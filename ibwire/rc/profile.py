@@ -236,6 +236,10 @@ class Profile:
     """ACK timeouts by the number of retries used up since there was progress, in percent of the
     nominal time, in place of `ack_timer_percent`; the last for all further ones (a timer that backs
     off: docs/reference/transport.md#ack-timeout)."""
+    timers_vary: bool = False
+    """Whether each wait may be of another length, that of the ACK timer from T to 4 T, that after
+    an RNR NAK at least its time (docs/reference/transport.md#ack-timeout, #rnr-wait). The reference
+    of `ibwire fuzz` then follows the device; the emulator itself waits as the other values say."""
     keeps_pending_timer: bool = False
     """Whether the ACK timer keeps running when everything is acknowledged, and expires during
     a later, healthy request (rxe: rc-pingpong, send-lat)."""

@@ -162,6 +162,7 @@ class SendQueue(SendState):
         if self.rnr_retries != 7:
             self.rnr_retries -= 1
         self.timers.rnr = now + rnr_wait(code, self.qp.profile)
+        self.timers.rnr_time = self.timers.rnr - now
         self.timers.ack = None
         self.restart_psn = self._habits.restart_psn_after_rnr_nak(self)
         self._lengthen()

@@ -9,11 +9,13 @@ from ibwire.rc.profile import Profile
 class Timers:
     """When each timer is due; `None` while it does not run."""
 
-    __slots__ = ("ack", "rnr")
+    __slots__ = ("ack", "rnr", "rnr_time")
 
     def __init__(self) -> None:
         self.ack: Time | None = None
         self.rnr: Time | None = None
+        self.rnr_time: Time = 0
+        """How long the last RNR wait is, from its beginning."""
 
     def next_timeout(self) -> Time | None:
         """The earlier of the two."""

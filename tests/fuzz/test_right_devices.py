@@ -561,10 +561,15 @@ def test_an_ack_timer_that_runs_longer_after_a_retry_is_measured(
 
 
 def test_an_ack_timer_that_runs_longer_from_the_beginning_is_measured_too() -> None:
-    case = Case(Connection(), ALL_RETRIES)
-    run = Campaign(
-        device(timer("4 if used else 3")), lambda number: scripted(case), minimises=False
+    after_progress = Patch(
+        "rc/send_queue.py",
+        "None if self.ack_wait is None else now + self.ack_wait",
+        "None if self.ack_wait is None else now + 3 * self.ack_wait",
     )
+    made = copied(Mutant("longer", (timer("4 if used else 3"), after_progress)))
+    case = Case(Connection(), ALL_RETRIES)
+    testbed = EmulatorTestbed(made[Emulation.__module__].Emulation)
+    run = Campaign(testbed, lambda number: scripted(case), minimises=False)
 
     assert run.one_case(100) is None
     assert run.report.taken["ack_timer_percents"] == "(300, 400)"
@@ -582,3 +587,88 @@ def test_an_ack_timer_that_runs_too_long_or_too_short_after_a_retry_is_found(fac
     )
 
     assert run.one_case(100) is not None
+
+
+def rnr_wait_of(time: str) -> Patch:
+    """A device that waits until another time after an RNR NAK."""
+    return Patch("rc/send_queue.py", "now + rnr_wait(code, self.qp.profile)\n", f"{time}\n")
+
+
+BY_CLOCK = timer("1 + now // 1_000_000 % 4")
+BY_QUEUE_PAIR = timer("1 + qp.number % 2")
+AFTER_PROGRESS = Patch(
+    "rc/send_queue.py",
+    "None if self.ack_wait is None else now + self.ack_wait",
+    "None if self.ack_wait is None else (now // self.ack_wait + 2) * self.ack_wait",
+)
+RNR_BY_CLOCK = rnr_wait_of("-(-(now + rnr_wait(code, self.qp.profile)) // 64_000_000) * 64_000_000")
+RNR_BY_PSN = rnr_wait_of("now + rnr_wait(code, self.qp.profile) * (1 + (self.una & 1))")
+TIMEOUTS = (Wait(S // 7), WRITE, WRITE, Wait(S // 70), ACK, Wait(3 * S))
+RNR_NAK = ACK.altered(fields={"aeth.syndrome": 0x21})
+RNR_WAITS = (WRITE, RNR_NAK, Wait(S // 50), ACK, Wait(S // 700), WRITE, RNR_NAK, Wait(S // 50))
+
+
+def followed(*patches: Patch, steps: tuple[Step, ...], **attr: int) -> tuple[str | None, bool]:
+    """What is found in a case of a device, and whether its timers are taken for varying ones."""
+    made = copied(Mutant("changed", patches))[Emulation.__module__].Emulation
+    case = Case(Connection(**attr), steps)
+    run = Campaign(EmulatorTestbed(made), lambda number: scripted(case), minimises=False)
+    found = run.one_case(100)
+    return None if found is None else found.bucket, "timers_vary" in run.report.taken
+
+
+@pytest.mark.parametrize(
+    "patch", [BY_CLOCK, BY_QUEUE_PAIR, AFTER_PROGRESS, RNR_BY_CLOCK, RNR_BY_PSN]
+)
+def test_a_device_may_wait_for_another_time_each_time(patch: Patch) -> None:
+    """C9-141, IBA 9.7.5.2.8; reference/transport#ack-timeout, #rnr-wait."""
+    steps = (*TIMEOUTS[:-1], Wait(S // 7), ACK, *RNR_WAITS)
+
+    assert followed(patch, steps=steps, pairs=2) == (None, True)
+
+
+def test_a_device_whose_waits_vary_makes_no_choice_of_a_constant_length() -> None:
+    wheel = Patch(BY_CLOCK.module, BY_CLOCK.old, BY_CLOCK.new.replace("// 1_000_000 % 4", "* 0"))
+    made = copied(Mutant("twice", (wheel, RNR_BY_PSN)))[Emulation.__module__].Emulation
+    run = Campaign(EmulatorTestbed(made), lambda number: Scripted(*TIMEOUTS), minimises=False)
+
+    assert run.one_case(100) is None
+    assert dict(run.report.taken) == {"timers_vary": "True"}
+
+
+GIVES_UP_EARLY = Patch(
+    "rc/send_queue.py",
+    "        if self.retries == 0:\n            if self.qp.migrate",
+    "        if self.retries == 1:\n            if self.qp.migrate",
+)
+OTHER_PSN = Patch(
+    "rc/send_queue.py",
+    "                self.restart(self.una)\n                self._lengthen()",
+    "                self.restart(self.una + (self.retries < 2))\n                self._lengthen()",
+)
+VARIES = "1 + now // 1_000_000 % 4"
+
+
+@pytest.mark.parametrize(
+    ("patches", "steps"),
+    [
+        ((timer(f"5 if used == 5 else {VARIES}"),), TIMEOUTS),
+        ((timer(f"0 if used == 5 else {VARIES}"),), TIMEOUTS),
+        ((BY_CLOCK, GIVES_UP_EARLY), TIMEOUTS),
+        ((BY_CLOCK, OTHER_PSN), TIMEOUTS),
+        ((rnr_wait_of("now + rnr_wait(code, self.qp.profile) * (self.una & 1)"),), RNR_WAITS),
+        (
+            (
+                rnr_wait_of(
+                    "now + rnr_wait(code, self.qp.profile) * (1 + (self.una & 1) * code**9)"
+                ),
+            ),
+            (*RNR_WAITS[:-2], RNR_NAK.altered(fields={"aeth.syndrome": 0x2A}), Wait(S)),
+        ),
+    ],
+    ids=["late", "early", "retries", "psn", "no-rnr-wait", "endless-rnr-wait"],
+)
+def test_a_device_whose_waits_vary_is_compared_in_all_else(
+    patches: tuple[Patch, ...], steps: tuple[Step, ...]
+) -> None:
+    assert followed(*patches, steps=steps)[0] is not None

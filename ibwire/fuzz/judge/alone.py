@@ -34,7 +34,7 @@ def explained_alone(
     """
 
     def _is_wrong(choice: Choice, with_it: Profile, without_it: Profile) -> bool:
-        if difference is not None or choice.is_always_shown or choice.is_measured:
+        if difference is not None or choice.is_always_shown or choice.is_by_witness_alone:
             return not is_shown(choice, with_it, without_it)
         return is_refuted(choice, with_it, without_it)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from ibwire.base.units import MS
 from ibwire.rc.profile import (
+    SPEC,
     DuplicateAck,
     DuplicateAckPSN,
     ExcessReads,
@@ -59,6 +60,15 @@ class Choice:
     in_witness: Sequence[int] = ()
     """Further values, with which only its own witnesses are tried."""
 
+    replaces: Sequence[str] = ()
+    """Choices of a constant value, which a device that makes this one does not make: the reference
+    follows it each time. Only a witness that none of them explains shows it."""
+
+    @property
+    def is_by_witness_alone(self) -> bool:
+        """Whether only its own witnesses show it: it would explain faults in other cases."""
+        return self.is_measured or bool(self.replaces)
+
     def measured(self, text: str) -> int | tuple[int, ...] | None:
         """The value that can be measured which a case or a run has as this text, if it is one."""
         if isinstance(self.values[0], tuple):
@@ -75,6 +85,8 @@ class Choice:
         for value in self.values:
             if getattr(profile, self.name) != value:
                 changes: dict[str, Any] = {self.name: value}
+                if value:
+                    changes |= {name: getattr(SPEC, name) for name in self.replaces}
                 yield replace(profile, **changes)
 
 
@@ -295,6 +307,15 @@ CHOICES: Sequence[Choice] = (
         "how much longer than asked for the wait after an RNR NAK is",
         "IBA 9.7.5.2.8; docs/reference/transport.md#rnr-wait",
         is_measured=True,
+    ),
+    Choice(
+        "timers_vary",
+        _BOTH,
+        True,
+        "how long each wait is, of the ACK timer from T to 4 T, after an RNR NAK at least its time",
+        "C9-141, IBA 9.7.5.2.8; docs/reference/transport.md#ack-timeout, #rnr-wait",
+        is_always_shown=True,
+        replaces=("ack_timer_percent", "ack_timer_percents", "rnr_timer_percent"),
     ),
     Choice(
         "refuses_unknown",

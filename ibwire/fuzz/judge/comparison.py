@@ -34,6 +34,7 @@ from ibwire.fuzz.judge.open_responses import (
     offer_responses,
     responses_in,
 )
+from ibwire.fuzz.judge.open_timers import Acts, acts_in, follow_timers, has_expired_unseen
 from ibwire.fuzz.judge.turns import (
     completed_in_same_turns,
     in_same_turns,
@@ -217,6 +218,8 @@ class Trace:
         self.calls: list[object] = []
         self.responses: list[Responses] = []
         """What the device sent in each of its steps, which the reference has followed."""
+        self.acts: list[Acts] = []
+        """What the device did in each wait, if the reference follows it there."""
         self._memory = b""
 
     def note(
@@ -243,6 +246,10 @@ class ExactComparison(Comparison):
         """Where what the reference does is recorded."""
         self.recorded_responses: Iterator[Responses] | None = None
         """The responses of the device, where the target only repeats what a reference did."""
+        self.recorded_acts: Iterator[Acts] | None = None
+        """What the device did in each wait, in the same place."""
+        self._of_wait: tuple[list[Completion], list[Completion]] | None = None
+        """The completions in a wait of the device, also whole, if they were asked for already."""
         offer_responses(reference)
         self._without_meaning = WithoutMeaning()
         self.is_over = False
@@ -257,6 +264,9 @@ class ExactComparison(Comparison):
         reference, target = self.reference, self.target
         number = self.steps
         self.steps += 1
+        self._of_wait = None
+        if self.is_over:
+            return None
         self.expected = []
         try:
             reference.prepare(step)
@@ -413,11 +423,45 @@ class ExactComparison(Comparison):
 
     def _both_wait(self, time: Time) -> tuple[TimedFrames, TimedFrames]:
         """Let time pass on both: what the reference sends, and what the device does."""
+        if self.reference.qp.profile.timers_vary:
+            return self._followed_wait(time)
         return self._both(lambda device: device.wait(time), frames_of)
+
+    def _followed_wait(self, time: Time) -> tuple[TimedFrames, TimedFrames]:
+        """Let time pass first on the device, so that the reference's timers expire when its do."""
+        reference, target = self.reference, self.target
+        self.in_target = True
+        try:
+            got = target.wait(time)
+            acts = self._acts_of(got)
+        except RunsAway:
+            self._of_reference(lambda device: device.wait(time), frames_of)  # or it does the same
+            raise
+        follow_responses(reference, self._responses_of(frames_of(got)))
+        expected = self._of_reference(lambda _: follow_timers(reference, time, acts), frames_of)
+        self.is_over |= has_expired_unseen(reference)
+        return expected, got
+
+    def _acts_of(self, sent: TimedFrames) -> Acts:
+        """What the device has done in a wait, in which it has sent this."""
+        if self.recorded_acts is not None:
+            return next(self.recorded_acts, Acts())
+        completed = self.target.completions()
+        self._of_wait = completed, self.target.details() if completed else []
+        acts = acts_in(sent, self._of_wait[1])
+        if self.trace is not None:
+            self.trace.acts.append(acts)
+        return acts
 
     def _completions_of_target(self) -> list[Completion]:
         """The device's completions since the last call."""
-        return self.target.completions()
+        return self.target.completions() if self._of_wait is None else self._of_wait[0]
+
+    def _details_of_target(self) -> list[Completion]:
+        """The same, whole."""
+        if self._of_wait is None:
+            return self.target.details()
+        return self._of_wait[1]
 
     def _agreeing_events(
         self, expected: Sequence[object], raised: Sequence[object]
@@ -437,12 +481,12 @@ class ExactComparison(Comparison):
             self.trace.note(completed, whole, reference.memory, expected)
         found, other = self._completions_of_target(), None
         if completed != found and completed and found and len(reference.pairs) > 1:
-            other = target.details()
+            other = self._details_of_target()
             found, other = completed_in_same_turns(whole, found, other)
         if completed != found and (difference := self._in_completions(number, completed, found)):
             return difference
         if completed:
-            other = target.details() if other is None else other
+            other = self._details_of_target() if other is None else other
             if whole != other and (difference := self._in_completions(number, whole, other)):
                 return difference
         if completed:

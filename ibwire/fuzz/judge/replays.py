@@ -59,7 +59,7 @@ class Replays:
             trace = Trace()
             found = self._whole(case, profile, trace)
             kept.runs[MAXIMUM_RUNS - 1 :] = [
-                _Run(_values(profile), unchecked_by(profile), found, trace)
+                _Run(_values(profile), unchecked_by(profile), found, trace, profile.timers_vary)
             ]
         kept.shown[profile] = found
         return found
@@ -78,6 +78,7 @@ class Replays:
         device = Recorded(run.trace)
         comparison = self._compare(case.connection, profile, device)
         comparison.recorded_responses = iter(run.trace.responses)
+        comparison.recorded_acts = iter(run.trace.acts)
         return comparison.carry_out(case) is None or device.is_over
 
 
@@ -91,6 +92,8 @@ class _Run:
     """Fields of packets in which the device may differ."""
     difference: Difference | None
     trace: Trace
+    follows_timers: bool = False
+    """Whether the reference has followed the device in each wait."""
 
 
 @dataclass(slots=True)
@@ -107,7 +110,10 @@ class _Kept:
     def nearest(self, profile: Profile) -> _Run | None:
         """The run whose reference has most in common with this one."""
         values = _values(profile)
-        runs = [run for run in self.runs if run.unchecked == unchecked_by(profile)]
+        unchecked, follows = unchecked_by(profile), profile.timers_vary
+        runs = [
+            run for run in self.runs if run.unchecked == unchecked and run.follows_timers == follows
+        ]
         return min(runs, key=lambda run: sum(map(ne, run.values, values)), default=None)
 
 

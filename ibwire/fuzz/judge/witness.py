@@ -7,7 +7,7 @@ reference that its witness does not show.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from ibwire.fuzz.case import Case, CaseError, Connection, NeverConnects, RunsAway, Step
@@ -199,6 +199,11 @@ def _singles(
     for name, case in cases:
         if name in found.shown or _agrees(case, found.profile, replay):
             continue
+        if name in _replaced_by(found.shown, choices):
+            continue
+        constants = _replaced_by([name], choices)
+        if _is_of_constants(case, found.profile, constants, choices, replay):
+            continue
         own = [
             _measured(each, case, found.profile, replay) for each in choices if each.name == name
         ]
@@ -208,12 +213,41 @@ def _singles(
             for field_name, each in cases
             if field_name == name and _agrees(each, found.profile, replay)
         ]
+        # Nor may those of what it replaces, of the same timer: cases of RNR waits have no other.
+        right += [
+            each
+            for field_name, each in cases
+            if field_name in constants
+            and bool(each.connection.timeout) == bool(case.connection.timeout)
+        ]
         for _, variant in single_explanations(case, found.profile, own, replay):
             if all(_agrees(each, variant, replay) for each in right):
                 found.profile = variant
                 found.shown[name] = case
                 break
     return len(found.shown) > before
+
+
+def _replaced_by(names: Collection[str], choices: Sequence[Choice]) -> Collection[str]:
+    """The choices of constant values which a device does not make that makes these choices."""
+    return {other for each in choices if each.name in names for other in each.replaces}
+
+
+def _is_of_constants(
+    case: Case,
+    profile: Profile,
+    constants: Collection[str],
+    choices: Sequence[Choice],
+    replay: Replay,
+) -> bool:
+    """Whether one of these choices of constant values explains a case.
+
+    It has witnesses of its own, which decide whether the device makes it.
+    """
+    measured = [
+        _measured(each, case, profile, replay) for each in choices if each.name in constants
+    ]
+    return any(True for _ in single_explanations(case, profile, measured, replay))
 
 
 def _measured(choice: Choice, case: Case, profile: Profile, replay: Replay) -> Choice:
@@ -276,7 +310,9 @@ def _together(
     """
     differs = [name for name, case in cases if not _agrees(case, found.profile, replay)]
     hidden = set() if found.is_unlike else {name for name, _ in cases}.difference(differs)
-    left_out = hidden | found.shown.keys() | {each.name for each in choices if each.is_measured}
+    left_out = (
+        hidden | found.shown.keys() | {each.name for each in choices if each.is_by_witness_alone}
+    )
     open_choices = [each for each in choices if each.name not in left_out]
     in_vain: Counter[object] = Counter()
     for _, case in cases:

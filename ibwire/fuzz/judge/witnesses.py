@@ -10,10 +10,48 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ibwire.fuzz.case import Command, Connection, Mad, Packet, Post, Receive, Wait
+from ibwire.base.units import ACK_TIMEOUT_UNIT, US, Time
+from ibwire.fuzz.case import Command, Connection, Mad, Packet, Post, Receive, Step, Wait
 from ibwire.fuzz.judge.witness import Witness
 from ibwire.rc.work import WROpcode
 from ibwire_layers.opcodes import OpCode
+
+_ACK_AFTER_TIMEOUTS = (
+    Wait((ACK_TIMEOUT_UNIT << 10) + 1),  # four times as long as the timer
+    Packet(int(OpCode.RC_ACKNOWLEDGE), psn=("una", 0)),
+)
+
+
+def _timeouts_after(time: Time) -> tuple[Step, ...]:
+    """A request that the device retransmits until it is acknowledged, some time later."""
+    return (
+        Wait(time),
+        Post(int(WROpcode.RDMA_WRITE), 8),
+        *_ACK_AFTER_TIMEOUTS,
+    )
+
+
+def _timeouts_after_progress(time: Time) -> tuple[Step, ...]:
+    """Two requests, of which the second is retransmitted, some time after both were sent."""
+    return (
+        Post(int(WROpcode.RDMA_WRITE), 8),
+        Post(int(WROpcode.RDMA_WRITE), 8),
+        Wait(time),
+        *_ACK_AFTER_TIMEOUTS[1:],
+        *_ACK_AFTER_TIMEOUTS,
+    )
+
+
+def _rnr_wait_after(time: Time) -> tuple[Step, ...]:
+    """A request that the device retransmits after an RNR NAK, some time later."""
+    return (
+        Wait(time),
+        Post(int(WROpcode.RDMA_WRITE), 8),
+        Packet(int(OpCode.RC_ACKNOWLEDGE), psn=("una", 0), fields={"aeth.syndrome": 0x34}),
+        Wait(40960000001),
+        Packet(int(OpCode.RC_ACKNOWLEDGE), psn=("una", 0)),
+    )
+
 
 WITNESSES: Sequence[Witness] = (
     Witness("live_credits", Connection(timeout=0), (Packet(int(OpCode.RC_SEND_ONLY)),)),
@@ -791,6 +829,44 @@ WITNESSES: Sequence[Witness] = (
             Post(int(WROpcode.RDMA_WRITE), 8),
             Packet(int(OpCode.RC_ACKNOWLEDGE), psn=("una", 0), fields={"aeth.syndrome": 63}),
             Post(int(WROpcode.RDMA_WRITE), 8),
+        ),
+    ),
+    # A timer that is too long by a constant factor, for one code or for all, is no varying one: in
+    # each of these the code is the same, and what differs is when a timer begins, for which PSN,
+    # and on which queue pair. They come last, where choices of constant values are known.
+    Witness(
+        "timers_vary",
+        Connection(timeout=8),
+        (
+            *_timeouts_after(ACK_TIMEOUT_UNIT * 71),
+            *_timeouts_after(ACK_TIMEOUT_UNIT * 39 + 1),
+            *_timeouts_after(ACK_TIMEOUT_UNIT * 7 + 3),
+        ),
+    ),
+    Witness(
+        "timers_vary",
+        Connection(timeout=8),
+        (
+            *_timeouts_after_progress(ACK_TIMEOUT_UNIT * 71),
+            *_timeouts_after_progress(ACK_TIMEOUT_UNIT * 39 + 1),
+            *_timeouts_after_progress(ACK_TIMEOUT_UNIT * 7 + 3),
+        ),
+    ),
+    Witness(
+        "timers_vary",
+        Connection(timeout=8, pairs=3),
+        (
+            *(Post(int(WROpcode.RDMA_WRITE), 8, pair=pair) for pair in range(3)),
+            Wait((ACK_TIMEOUT_UNIT << 10) + 1),
+        ),
+    ),
+    Witness(
+        "timers_vary",
+        Connection(timeout=0),
+        (
+            *_rnr_wait_after(17 * US),
+            *_rnr_wait_after(39 * US + 1),
+            *_rnr_wait_after(7 * US + 3),
         ),
     ),
 )
