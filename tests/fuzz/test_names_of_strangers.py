@@ -6,6 +6,7 @@ import pytest
 
 from fuzz.scripted import Scripted
 from fuzz.test_true_names import named
+from ibwire.base.units import US
 from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import Case, Connection, Packet, Post, Receive, Step, Wait
 from ibwire.fuzz.judge.comparison import Difference, Kind
@@ -18,6 +19,7 @@ from ibwire.fuzz.vocabulary.vocabularies import QUEUE_PAIR
 from ibwire.rc.memory import Access
 from ibwire.rc.work import WCStatus, WROpcode
 from ibwire_layers.opcodes import OpCode
+from ibwire_layers.psn import MASK
 from mutants.engine import copied
 from mutants.table import Mutant, Patch
 
@@ -589,3 +591,56 @@ def test_errors_that_a_device_reports_are_shown_where_its_packets_differ() -> No
     recording = record(Case(UC, (Post(int(WROpcode.RDMA_WRITE), 8, sges=3),)), target)
 
     assert recording.got == ["send wr_id=0 LOC_PROT_ERR"]
+
+
+RNR_WAIT_BY_PSN = Patch(
+    "rc/send_queue.py",
+    "now + rnr_wait(code, self.qp.profile)\n",
+    "now + rnr_wait(code, self.qp.profile) * (1 + (self.una & 1))\n",
+)
+NO_RNR_WAIT_OVER_THE_WRAP = Patch(
+    "rc/send_queue.py",
+    "        self.timers.rnr = now + rnr_wait(code, self.qp.profile)\n",
+    "        long = 1 if self.una < self.next_psn else 1000\n"
+    "        self.timers.rnr = now + long * rnr_wait(code, self.qp.profile)\n",
+)
+AT_WRAP = Connection(sq_psn=MASK, timeout=0)
+WAITING = (
+    Post(int(WROpcode.RDMA_WRITE), 8),
+    Packet(int(OpCode.RC_ACKNOWLEDGE), ("una", 0), fields={"aeth.syndrome": 0x25}),
+)
+
+
+@pytest.mark.parametrize("connection", [AT_WRAP, Connection(sq_psn=501, timeout=0)])
+def test_a_timer_that_is_late_has_its_own_rule_wherever_it_is(connection: Connection) -> None:
+    shown, long = (
+        named(RNR_WAIT_BY_PSN, *WAITING, Wait(time * US), connection=connection)
+        for time in (60, 120)
+    )
+
+    wait = "a wait (the wait after an RNR NAK)"
+    rule = "IBA 9.7.5.2.8; docs/reference/transport.md#rnr-wait"
+    assert shown.text == f"{wait}: nothing instead of a retransmitted WRITE_ONLY"
+    assert shown.rule == rule
+    assert long.text == f"{wait}: it retransmits WRITE_ONLY too late"
+    assert long.rule == f"{rule}, docs/reference/transport.md#rnr-timer"
+
+
+@pytest.mark.parametrize("time", [60, 1000])
+def test_a_timer_that_does_not_expire_at_the_psn_wrap_is_named_after_it(time: int) -> None:
+    found = named(NO_RNR_WAIT_OVER_THE_WRAP, *WAITING, Wait(time * US), connection=AT_WRAP)
+
+    assert found.text == (
+        "a wait (the wait after an RNR NAK at the PSN wrap): "
+        "nothing instead of a retransmitted WRITE_ONLY"
+    )
+    assert found.rule.endswith("#psn-order")
+
+
+def test_a_request_that_is_sent_again_too_early_is_called_a_retransmission() -> None:
+    half = Patch("rc/timers.py", "profile.ack_timer_percent // 100", "50 // 100")
+    flush = Post(int(WROpcode.FLUSH))
+
+    name = named(half, flush, Wait(700 * US), connection=Connection(timeout=8))
+
+    assert name.text == "a wait (the ACK timer): a retransmitted FLUSH instead of nothing"

@@ -106,7 +106,7 @@ CASES: Sequence[tuple[str, Sequence[Step], str]] = (
     (
         "retries-never-run-out",
         [Post(int(WROpcode.RDMA_WRITE), 8), Wait(2_000_000_000), Wait(2_000_000_000)],
-        "a wait (the ACK timer): WRITE_ONLY instead of nothing",
+        "a wait (the ACK timer): a retransmitted WRITE_ONLY instead of nothing",
     ),
     ("credits-of-all-queue-pairs", [WRITE], "WRITE_ONLY: ACK with other credits"),
     (
@@ -162,7 +162,7 @@ EDGE_CASES: Sequence[tuple[str, Sequence[Step], str]] = (
             Wait(1_048_576_000),
             Wait(1_048_576_000),
         ],
-        "a wait (the ACK timer): nothing instead of WRITE_ONLY",
+        "a wait (the ACK timer): nothing instead of a retransmitted WRITE_ONLY",
     ),
     (
         "later-keys-read-as-zeros",
@@ -343,7 +343,7 @@ MORE_CASES: Sequence[tuple[str, Sequence[Step], str]] = (
             SEND,
             Wait(524_288_000),
         ],
-        "a wait (the ACK timer): nothing instead of SEND_ONLY",
+        "a wait (the ACK timer): nothing instead of a retransmitted SEND_ONLY",
     ),
     (
         "responses-dropped-inside-a-request",
@@ -782,7 +782,7 @@ NEEDED: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
             NO_DATA.altered(psn=("una", -1)),
             Wait(TIMEOUT // 2),
         ],
-        "a wait (the ACK timer): nothing instead of WRITE_ONLY",
+        "a wait (the ACK timer): nothing instead of a retransmitted WRITE_ONLY",
         "ack-timer",
     ),
     (  # a PSN exactly 2^23 away is older (transport.md#psn-order), so the response is a duplicate
@@ -794,7 +794,7 @@ NEEDED: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
             Packet(int(OpCode.RC_ATOMIC_ACKNOWLEDGE), ("una", 1 << 23)),
             Wait(TIMEOUT),
         ],
-        "a wait (the ACK timer): READ_REQUEST instead of nothing",
+        "a wait (the ACK timer): a retransmitted READ_REQUEST instead of nothing",
         "retry-count",
     ),
     (  # a path that is armed changes when no retry is left
@@ -1097,7 +1097,9 @@ def test_an_ignored_response_may_arm_a_path_by_its_migration_bit() -> None:
         "responses-do-not-arm", ADD_ASKED, early, Wait(4_194_304_001), connection=connection
     )
 
-    assert name.text == "a wait (with an alternate path): nothing instead of FETCH_ADD"
+    assert (
+        name.text == "a wait (with an alternate path): nothing instead of a retransmitted FETCH_ADD"
+    )
     assert name.rule.endswith("#migration")
 
 
@@ -1123,7 +1125,7 @@ def test_a_case_is_named_whose_last_connection_has_more_queue_pairs() -> None:
         connection=Connection(timeout=8),
     )
 
-    assert name.text == "a wait (the ACK timer): WRITE_ONLY instead of nothing"
+    assert name.text == "a wait (the ACK timer): a retransmitted WRITE_ONLY instead of nothing"
     assert name.rule.endswith("#retry-count")
 
 

@@ -108,7 +108,9 @@ from ibwire.fuzz.judge.scene import (
     Scene,
 )
 from ibwire.fuzz.judge.sending import (
+    RNR_LENGTH,
     begins_right,
+    is_merely_late,
     lacks_new,
     lacks_retry,
     lacks_rnr_retry,
@@ -190,7 +192,9 @@ def _name_of(last: Step, case: Case, scene: Scene, trials: Trials) -> Name:
         about = ELSEWHERE  # the step after a held packet, which such a case needs
     if about is FULL and effect.group == "memory":
         about = RIGHT_SEND  # where its bytes go is no matter of its size
-    about = across_wrap(scene, about)
+    at_wrap = across_wrap(scene, about)
+    if at_wrap is not about and not is_merely_late(case, difference, trials.replay):
+        about = at_wrap
     if isinstance(step, Wait):
         if about is RNR_WAIT and begins_right(difference):
             about = ACK_WAIT  # which begins when the request is sent again
@@ -446,7 +450,7 @@ def _of_wrong(text: str, about: About, effect: Effect, scene: Scene) -> Name:
             rule = DUPLICATES
         elif rule not in _FIELDS_OF_RULE.get(group, ()):
             rule = rule_of_field(effect, scene)
-    if effect.rule in (SOLICITED, RNR_TIMER):
+    if effect.rule in (SOLICITED, RNR_TIMER, RNR_LENGTH):
         rule = effect.rule
     elif group == ANOTHER_ORDER:
         rule = both(effect.rule, ORDER) if about.rule == ORDER else effect.rule

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ibwire.fuzz.case import Packet, Post, Step, Wait
+from ibwire.fuzz.case import MAXIMUM_TIME, Case, Packet, Post, Step, Wait
 from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.concurrency import both
 from ibwire.fuzz.judge.effects import (
     ANOTHER_ORDER,
     RETRY_COUNT,
     RNR_RETRY,
+    RNR_TIMER,
     Effect,
     changed_time_text,
     extra_frame,
@@ -18,6 +20,7 @@ from ibwire.fuzz.judge.effects import (
     place_of_time,
     timing_text,
 )
+from ibwire.fuzz.judge.open_timers import MOST
 from ibwire.fuzz.judge.scene import ACK_WAIT, ENOUGH, RNR_WAIT, TIME, Scene
 from ibwire.fuzz.judge.subject import About
 from ibwire.rc.work import WCStatus
@@ -107,6 +110,7 @@ def timed(about: About, effect: Effect, scene: Scene) -> Effect:
     difference = scene.difference
     if difference.kind is Kind.TIME:
         effect = replace(effect, text=_timing(scene))
+    effect = _of_retransmission(effect, scene)
     if effect.rule == RETRY_COUNT and effect.group == "a completion" and _has_no_retries(scene):
         # There is nothing to count: it has not waited for as long as it should.
         early = f"{WCStatus.RETRY_EXC_ERR.name} of a send too early"
@@ -126,8 +130,8 @@ def timed(about: About, effect: Effect, scene: Scene) -> Effect:
         return replace(effect, rule=RETRY_COUNT, group="retries")
     is_timing = effect.group in ("time", "an answer", "no answer")
     if about is RNR_WAIT and is_timing:
-        anchor = "rnr-timer" if difference.kind is Kind.TIME else "rnr-wait"
-        return replace(effect, rule=f"IBA 9.7.5.2.8; {_TRANSPORT}{anchor}", group="time")
+        rule = RNR_LENGTH if difference.kind is Kind.TIME else RNR_WAIT.rule
+        return replace(effect, rule=rule, group="time")
     others = [each for each in scene.earlier if not isinstance(each, Wait)][1:]
     missing = missing_frame(difference)
     is_in_part = missing is not None and difference.got and missing not in difference.got
@@ -140,6 +144,59 @@ def timed(about: About, effect: Effect, scene: Scene) -> Effect:
             effect = replace(effect, text=f"{effect.text} after an RNR NAK", rule=rule)
         return effect
     return effect
+
+
+def _of_retransmission(effect: Effect, scene: Scene) -> Effect:
+    """The same, which says so if what is missing, or not due, was sent before."""
+    frame = missing_frame(scene.difference) or extra_frame(scene.difference)
+    if frame is None or not scene.is_sent_before(frame):
+        return effect
+    text = effect.text
+    if effect.group == "an answer" and text.endswith(" instead of nothing"):
+        return replace(effect, text=f"a retransmitted {text}")
+    nothing = "nothing instead of "
+    if effect.group == "no answer" and text.startswith(nothing):
+        text = text.removeprefix(nothing)
+        return replace(effect, text=f"{nothing}a retransmitted {text}")
+    return effect
+
+
+def is_merely_late(
+    case: Case, difference: Difference, replay: Callable[[Case], Difference | None] | None
+) -> bool:
+    """Whether the first thing that a device does otherwise in the last step, a wait, is that a
+    timer expires later, within four times its time: that is of no PSN.
+
+    replay: carries other cases out on the device.
+    """
+    last = case.steps[-1]
+    if not isinstance(last, Wait):
+        return False
+    if difference.kind is Kind.TIME:
+        return _is_within_limit(difference.expected, difference.got)
+    missing = missing_frame(difference)
+    longer = Wait(min(MOST * last.time, MAXIMUM_TIME))
+    if missing is None or replay is None:
+        return False
+    found = replay(case.with_steps([*case.steps[:-1], longer]))
+    if found is None or found.step != difference.step:
+        return False
+    return found.kind is Kind.TIME or (found.kind is Kind.ANSWER and missing in found.got)
+
+
+def _is_within_limit(due: Sequence[object], sent: Sequence[object]) -> bool:
+    """Whether the first of these times that differs is later, and not too late for its timer.
+
+    That began at the packet before, or anywhere in the case: times count from its beginning.
+    """
+    last = 0
+    for one, other in zip(due, sent, strict=False):
+        if not isinstance(one, int) or not isinstance(other, int):
+            return False
+        if one != other:
+            return one < other <= last + MOST * (one - last)
+        last = one
+    return False
 
 
 def _has_no_retries(scene: Scene) -> bool:
@@ -171,3 +228,5 @@ def _timing(scene: Scene) -> str:
 
 
 _TRANSPORT = "docs/reference/transport.md#"
+RNR_LENGTH = both(RNR_WAIT.rule, RNR_TIMER)
+"""How long the wait after an RNR NAK is: at least the time of its code."""

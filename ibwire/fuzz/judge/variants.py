@@ -79,7 +79,7 @@ class Trials:
     ) -> None:
         self.case, self.difference = case, difference
         self.steps = case.steps[: difference.step + 1]
-        self._profile, self._replay = profile, replay
+        self._profile, self.replay = profile, replay
         self._shown = _Shown(case.with_steps(self.steps), difference, profile)
         self._cost = 0
 
@@ -91,7 +91,7 @@ class Trials:
     @property
     def is_tested(self) -> bool:
         """Whether what a variant foretells is tested on the device."""
-        return self._replay is not None
+        return self.replay is not None
 
     def first_that_shows(self, variants: Sequence[Variant]) -> int | None:
         """The number of the first variant in which the reference does what the device does in the
@@ -109,7 +109,7 @@ class Trials:
     def _is_refuted(self, variant: Variant) -> bool:
         """Whether the device does not do what a variant foretells of another last step."""
         last = len(self.steps) - 1
-        if self._replay is None or not variant.is_tested or variant.place == last:
+        if self.replay is None or not variant.is_tested or variant.place == last:
             return False
         for probe in probes_for(self.case.connection, self.steps):
             case = self.case.with_steps([*self.steps[:-1], probe])
@@ -124,9 +124,9 @@ class Trials:
         """Whether the device does something else in a case, of which the variant foretells more
         than the reference does.
         """
-        assert self._replay is not None
+        assert self.replay is not None
         try:
-            difference = self._replay(case)
+            difference = self.replay(case)
         except (CaseError, RunsAway):
             return False
         if difference is None:
