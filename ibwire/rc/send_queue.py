@@ -162,10 +162,10 @@ class SendQueue(SendState):
         if self.rnr_retries != 7:
             self.rnr_retries -= 1
         self.timers.rnr = now + rnr_wait(code, self.qp.profile)
-        self.timers.rnr_time = self.timers.rnr - now
         self.timers.ack = None
         self.restart_psn = self._habits.restart_psn_after_rnr_nak(self)
         self._lengthen()
+        self.timers.rnr_time = self.timers.rnr - now
 
     def arm(self, now: Time) -> None:
         """Restart the ACK timer, or stop it when nothing is outstanding."""
