@@ -190,7 +190,8 @@ def _outcome(
         texts[:] = [
             f"{text}{of_pair(thing)}" for text, thing in zip(texts, things[same:], strict=True)
         ]
-    words[1] += [_thing(Kind.COMPLETION, each, wire) for each in difference.reported]
+    for texts, events in zip(words, (difference.unreported, difference.reported), strict=True):
+        texts += [_thing(Kind.COMPLETION, each, wire) for each in events]
     return _after(same, *words)
 
 

@@ -141,6 +141,8 @@ class Difference:
     """Events of a connection manager, or errors of requests, that the reference has not got, where
     packets differ: for what is said of the device.
     """
+    unreported: Sequence[object] = ()
+    """The opposite: events of the reference's connection manager that the device has not got."""
     times: tuple[Sequence[Time], Sequence[Time]] = ((), ())
     """When the answers of a wait are due and come, in ps since it began; empty if that is not
     known. For an event that comes too early, when it is due, and when the wait ends.

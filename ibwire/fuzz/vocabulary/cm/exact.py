@@ -1,11 +1,12 @@
 """The comparison with an emulated connection manager, without what the specification leaves open.
 
 Not compared are the transaction ID of a DREQ, which begins an exchange of its own; the time that
-an MRA asks for; which of several reasons a REQ is refused for; whether a REJ suggests another value
+an MRA asks for; which of several reasons a REQ is refused for, also one for a reserved value;
+whether a REQ for which there is no room is refused or dropped; whether a REJ suggests another value
 where that is optional; whether a LAP draws an APR; by how much TIMEWAIT and the wait after an MRA
-are longer than they must be; how long a refused REQ, or the answer to a SIDR_REQ, is kept; how many
-READs a queue pair serves beyond those of its peer, and by how much fewer it has outstanding; and
-whether a REQ of another class version draws REJ 31.
+are longer than they must be, and all timers by up to a tick; how long a refused REQ is kept, and
+whether the answer to a SIDR_REQ is; how many READs a queue pair serves beyond those of its peer,
+and by how much fewer it has outstanding; and whether a REQ of another class version draws REJ 31.
 
 Source: reference/cm#transaction, #handshake, #reject-reasons, #states, #timeouts, #resending.
 """
@@ -18,7 +19,7 @@ from operator import itemgetter
 
 from ibwire.base.node import Frame
 from ibwire.base.units import Time
-from ibwire.cm.answers import automatic_refusal
+from ibwire.cm.answers import automatic_refusal, refusal
 from ibwire.cm.connection import Connection as Managed
 from ibwire.cm.messages import Message, Received, duration
 from ibwire.cm.node import ManagedDevice
@@ -59,6 +60,10 @@ class ExactManagerComparison(ExactComparison):
         """Completions of the device in a wait, which were asked for before its end."""
         self._received: list[Frame] = []
         """The frames that a step answers: those that were held, and the last one."""
+        self._answered: list[Mad] = []
+        """The messages of a case in them."""
+        self._dropped = 0
+        """Requests that the reference had dropped before the step, as it had no room for them."""
         self._is_of_other = False
         """Whether the last message is a REQ that has the bytes of another message."""
         self._is_of_other_version = False
@@ -73,7 +78,10 @@ class ExactManagerComparison(ExactComparison):
         """Transaction IDs of the device's DREQs, by the ID of the connection."""
         self._offers: set[tuple[int, int, int]] = set()
         """The IDs and transaction IDs of LAPs that may be answered."""
+        self._unknown_offers: set[tuple[int, int, int]] = set()
+        """Those of LAPs for connections that do not exist."""
         self._received.clear()
+        self._answered.clear()
 
     def step(self, step: Step) -> Difference | None:
         """Carry out one step; `None` if both did the same, or may differ from here on."""
@@ -82,24 +90,29 @@ class ExactManagerComparison(ExactComparison):
             return None
         self._is_wait, self._completed = isinstance(step, Wait), None
         kept = self._late.kept(self.reference.now)
+        if not self._received:
+            self._dropped = self._drops()
         difference = super().step(step)
         if isinstance(step, Connect):
             self._begin()
         if isinstance(step, Mad):
-            self._look_for_forgotten(step, difference)
+            self._look_for_forgotten(difference)
         if isinstance(step, Mad | Command) and difference is not None:
             self.is_over |= self._is_of_forgotten(difference, kept)
         if not (isinstance(step, Mad) and step.held):
             self._received.clear()
+            self._answered.clear()
         return None if self.is_over else difference
 
-    def _look_for_forgotten(self, step: Mad, difference: Difference | None) -> None:
+    def _look_for_forgotten(self, difference: Difference | None) -> None:
         """End the case where the device may still have an answer that the reference has not."""
-        if difference is None:
-            if step.message in _REQUESTS and not step.held:  # it is a new one for both
-                self._late.forget(step.exchange, self.reference.now)
-        elif self._late.has_forgotten(step.exchange, self.reference.now):
-            self.is_over = True
+        now = self.reference.now
+        for each in () if self._answered[-1].held else self._answered:
+            if difference is not None:
+                self.is_over |= self._late.has_forgotten(each.exchange, now)
+            elif each.message in _REQUESTS:  # it is a new one for both
+                is_datagram = each.message == "SIDR_REQ"
+                self._late.forget(each.exchange, now, is_datagram=is_datagram)
 
     def _is_of_forgotten(self, difference: Difference, kept: Sequence[Managed]) -> bool:
         """Whether the device may have forgotten an answer that the reference still has.
@@ -131,8 +144,11 @@ class ExactManagerComparison(ExactComparison):
         if self.trace is not None:
             self.trace.calls.append(own)
         kinds = {each[:2] for each in own}
-        reported = [each for each in self.target.completions() if each[:2] not in kinds]
-        return replace(difference, reported=reported)
+        theirs = self.target.completions()
+        reported = [each for each in theirs if each[:2] not in kinds]
+        kinds = {each[:2] for each in theirs}
+        unreported = [each for each in own if each[:2] not in kinds]
+        return replace(difference, reported=reported, unreported=unreported)
 
     # Time.
 
@@ -235,6 +251,8 @@ class ExactManagerComparison(ExactComparison):
     def _frame(self, step: Packet | Pause) -> Frame:
         frame = super()._frame(step)
         self._received.append(frame)
+        if isinstance(step, Mad):
+            self._answered.append(step)
         attribute = step.fields.get(ATTRIBUTE) if isinstance(step, Mad) else None
         self._is_of_other = attribute == cm.CMAttribute.REQ
         is_of_version = isinstance(step, Mad) and step.fields.keys() == {_CLASS_VERSION}
@@ -244,14 +262,19 @@ class ExactManagerComparison(ExactComparison):
         return frame
 
     def _note_offer(self, frame: Frame) -> None:
-        """Keep the numbers of a LAP for a connection that is established."""
+        """Keep the numbers of a LAP for a connection that is established, or that is unknown."""
         received = message_in(frame)
         if received is None or not isinstance(lap := received.message, cm.LAP):
             return
         ids = lap.local_comm_id, lap.remote_comm_id
-        for each in self._manager.connections:
-            if each.state is State.ESTABLISHED and (each.remote_id, each.local_id) == ids:
-                self._offers.add((*ids, received.transaction_id))
+        known = [
+            each for each in self._manager.connections if (each.remote_id, each.local_id) == ids
+        ]
+        offers = (*ids, received.transaction_id)
+        if not known:
+            self._unknown_offers.add(offers)
+        if any(each.state is State.ESTABLISHED for each in known):
+            self._offers.add(offers)
 
     def _without_unchecked(self, expected: list[Frame], got: list[Frame]) -> list[Frame]:
         return super()._without_unchecked(expected, self._without_open(expected, got))
@@ -263,7 +286,10 @@ class ExactManagerComparison(ExactComparison):
         if self._is_of_other_version and self._is_refused_for_version(expected, got):
             self.is_over = True
             return expected
-        left = self._without_answers_to_lap(expected, got)
+        if any(self._refuses_reserved(each) for each in got if each not in expected):
+            self.is_over = True
+            return expected
+        left = self._without_optional(expected, got)
         has_more = len(left) < len(got)
         if self._is_refused_otherwise(expected, left):
             self.is_over |= len(expected) > 1  # the connection that is stale goes on, perhaps
@@ -314,9 +340,13 @@ class ExactManagerComparison(ExactComparison):
             return sent
         return sent.altered(reject_info_length=due.reject_info_length, ari=due.ari)
 
-    def _without_answers_to_lap(self, expected: list[Frame], got: list[Frame]) -> list[Frame]:
-        """What the device sent but for answers to a LAP, each of which has a PSN of QP1."""
-        left = [each for each in got if each in expected or not self._answers_lap(each)]
+    def _without_optional(self, expected: list[Frame], got: list[Frame]) -> list[Frame]:
+        """What the device sent but for answers that need not be, each of which has a PSN of QP1."""
+        left = [
+            each
+            for each in got
+            if each in expected or not (self._answers_lap(each) or self._refuses_for_room(each))
+        ]
         if len(left) < len(got):
             node = self.reference.node
             assert isinstance(node, ManagedDevice)
@@ -325,7 +355,9 @@ class ExactManagerComparison(ExactComparison):
         return left
 
     def _answers_lap(self, frame: Frame) -> bool:
-        """Whether a message of the device is an APR, or an MRA, to the LAP of a connection."""
+        """Whether a message of the device is an APR, or an MRA, to the LAP of a connection; or an
+        APR that says that there is no such connection.
+        """
         answer = message_in(frame)
         if answer is None or not isinstance(answer.message, cm.APR | cm.MRA):
             return False
@@ -333,7 +365,41 @@ class ExactManagerComparison(ExactComparison):
         if isinstance(said, cm.MRA) and said.message_mraed != cm.MessageMRAed.LAP:
             return False
         asked = said.remote_comm_id, said.local_comm_id, answer.transaction_id
+        if isinstance(said, cm.APR) and said.ap_status == cm.APStatus.INVALID_COMM_ID:
+            return asked in self._offers or asked in self._unknown_offers
         return asked in self._offers
+
+    def _drops(self) -> int:
+        """How many requests the reference has dropped, as it had no room for them."""
+        return sum(map(self._manager.counters.__getitem__, _WITHOUT_ROOM))
+
+    def _refuses_for_room(self, frame: Frame) -> bool:
+        """Whether a message of the device refuses a REQ for which the reference had no room."""
+        is_one = self._refused_by(frame, cm.RejectReason.NO_RESOURCES) is not None
+        return is_one and self._drops() > self._dropped
+
+    def _refuses_reserved(self, frame: Frame) -> bool:
+        """Whether a message of the device refuses a REQ for a reserved value, with its reason."""
+        answer = message_in(frame)
+        if answer is None or not isinstance(answer.message, cm.REJ):
+            return False
+        refused = self._refused_by(frame, answer.message.reason)
+        return refused is not None and answer.message.reason in _reserved(refused)
+
+    def _refused_by(self, frame: Frame, reason: int) -> cm.REQ | None:
+        """The REQ that a message of the device refuses for a reason and in no other respect wrong;
+        `None` for anything else.
+        """
+        answer = message_in(frame)
+        if answer is None or not isinstance(said := answer.message, cm.REJ):
+            return None
+        for each in self._messages():
+            if isinstance(each.message, cm.REQ) and each.transaction_id == answer.transaction_id:
+                due = refusal(each.message, cm.RejectReason.CONSUMER_DEFINED)
+                due = due.altered(reason=reason)
+                if self._without_suggestion(due, said) == due:
+                    return each.message
+        return None
 
     def _is_refused_for_version(self, expected: Sequence[Frame], got: Sequence[Frame]) -> bool:
         """Whether the only answer is a REJ for the class version, where none is due."""
@@ -367,7 +433,7 @@ class ExactManagerComparison(ExactComparison):
     def _reasons(self, request: cm.REQ) -> set[int]:
         """The reasons for which a REQ may be refused, if there are several."""
         manager = self._manager
-        each = set(_reasons(request, manager.listeners, manager.gids))
+        each = set(_reasons(request, manager.listeners, manager.gids)) | _reserved(request)
         sender = request.local_ca_guid, request.local_qpn
         if any((one.remote_guid, one.remote_qpn) == sender for one in manager.connections):
             each.add(int(cm.RejectReason.STALE_CONNECTION))
@@ -430,6 +496,23 @@ def _reasons(request: cm.REQ, services: Container[int], gids: Sequence[int]) -> 
             case _:
                 request = request.altered(primary_remote_gid=gids[0])
 
+
+def _reserved(request: cm.REQ) -> set[int]:
+    """The reasons for which a REQ may be refused that has reserved values in its fields."""
+    return {int(reason) for name, reason in _OF_RATES if getattr(request, name) not in _RATES}
+
+
+_RATES = (0, *range(2, 23))
+"""Packet rates that are not reserved; 0 is what requests over RoCE have."""
+
+_OF_RATES = (
+    ("primary_packet_rate", cm.RejectReason.INVALID_PRIMARY_PACKET_RATE),
+    ("alternate_packet_rate", cm.RejectReason.INVALID_ALTERNATE_PACKET_RATE),
+)
+"""Fields with values that are reserved, and the reason that a REJ has for them."""
+
+_WITHOUT_ROOM = ("backlog_full", "connections_full", "events_full")
+"""What a manager counts where it drops a request for which it has no room."""
 
 ICRC = 4
 _PSN = h.DETH.SIZE + 3
