@@ -48,6 +48,8 @@ class ManagedMoment(Moment):
     """Exchanges by the communication IDs of the device, after the step."""
     peer_qpns: Mapping[int, int]
     """The queue pairs of the peer by their exchanges, after the step."""
+    is_full: bool
+    """Whether the manager has had no room for a connection by then."""
 
 
 class ManagedExecution(Execution):
@@ -87,7 +89,7 @@ class ManagedExecution(Execution):
             answers = [(when - start, each) for when, each in device.wait(step.time)]
         if held:
             return ManagedMoment(
-                psn, symbols, accepted, (), (), (), frame, made, number, is_beside, {}, {}
+                psn, symbols, accepted, (), (), (), frame, made, number, is_beside, {}, {}, False
             )
         if not isinstance(step, Wait):
             answers = [(0, each) for each in device.answers()]
@@ -109,7 +111,16 @@ class ManagedExecution(Execution):
                 for name, each in exchanges.items()
                 if each.remote_qpn is not None
             },
+            is_full=self._is_full(step, accepted),
         )
+
+    def _is_full(self, step: Step, accepted: bool) -> bool:
+        """Whether a request of either side has found as many connections as there may be."""
+        manager = self.management.manager
+        begins = isinstance(step, Command) and step.what in ("connect", "resolve")
+        is_refused = begins and not accepted
+        has_limit = len(manager.connections) >= manager.LIMIT_CONNECTIONS
+        return manager.counters["connections_full"] > 0 or (is_refused and has_limit)
 
     @property
     def made(self) -> tuple[int, int, int] | None:

@@ -33,7 +33,13 @@ from ibwire.fuzz.judge.comparison import Difference
 from ibwire.fuzz.judge.findings import part_of
 from ibwire.fuzz.judge.profiles import profile_of
 from ibwire.fuzz.targets.emulated_device import SIZE, Completion
-from ibwire.fuzz.targets.emulated_manager import BACKLOG, EVENT, OWN_ID, OWN_TRANSACTION
+from ibwire.fuzz.targets.emulated_manager import (
+    BACKLOG,
+    EVENT,
+    MAXIMUM_CONNECTIONS,
+    OWN_ID,
+    OWN_TRANSACTION,
+)
 from ibwire.fuzz.vocabulary.cm.encoding import BEFORE_MAD, PARTS, encode_message
 from ibwire.fuzz.vocabulary.cm.execution import (
     NAMES,
@@ -109,6 +115,8 @@ class _ManagerWriter(Writer):
         assert isinstance(usual, ManagedMoment)
         if usual.is_beside or isinstance(step, Connect):
             raise CannotSay(_BESIDE)
+        if usual.is_full or (isinstance(chosen, ManagedMoment) and chosen.is_full):
+            raise CannotSay(_LIMITED)
         super().step(step, usual, chosen, difference)
 
     def stimulus(self, step: Step, moment: Moment) -> None:
@@ -351,6 +359,10 @@ _ERRORS = {"listen": "EADDRINUSE", "connect": "ENOMEM", "resolve": "ENOMEM"}
 """Of commands that a manager does not take: there is a listener, or there is no room."""
 
 _BESIDE = "it is about the connection beside, too"
+_LIMITED = (
+    f"it needs a device that has room for {MAXIMUM_CONNECTIONS} connections, and a script has no "
+    "limit of them"
+)
 _WIDTHS = {
     f"{part}.{entry.name}": entry.width
     for part, kind in {
