@@ -305,14 +305,14 @@ CASES: Sequence[tuple[str, Sequence[Step], str, str, str]] = (
         "rej-after-rep-ends-at-once",
         [*ACCEPTED, said("REJ")],
         "REP_SENT",
-        "REJ in REP_SENT: another number of queue pairs of connections (0 instead of 1)",
+        "REJ in REP_SENT: no connection instead of TIMEWAIT",
         "states",
     ),
     (
         "stale-without-guid",
         [*ACCEPTED, said("REQ", req__local_ca_guid=("own.guid", 1))],
         "REP_SENT",
-        "REQ of another CA in REP_SENT: REP instead of silence",
+        "REQ of another CA in REP_SENT: REP, and it does not report CONNECT_REQUEST",
         "resending",
     ),
     (
@@ -426,7 +426,7 @@ CASES: Sequence[tuple[str, Sequence[Step], str, str, str]] = (
         "dreq-with-a-wrong-remote-id",
         [Command("connect", 0), said("REP", rep__local_comm_id=1), said("DREQ")],
         "REP_RCVD",
-        "DREQ with other IDs than before: silence instead of DREP",
+        "DREQ with another communication ID of its sender than in the REP: silence instead of DREP",
         "unknown-connection",
     ),
 )

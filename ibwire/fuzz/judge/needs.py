@@ -11,7 +11,7 @@ from ibwire.fuzz.judge.scene import FENCE, SHORT, last_connection
 from ibwire.fuzz.judge.setting import ORDER, is_of_requester
 from ibwire.fuzz.minimise import Shows
 from ibwire.fuzz.targets.emulated_device import OWN_QKEY_OF_POST
-from ibwire.fuzz.vocabulary.cm.wording import message_text
+from ibwire.fuzz.vocabulary.cm.wording import OTHER_ID_THAN, message_text
 from ibwire.rc.work import WROpcode
 from ibwire_layers import syndrome as aeth
 from ibwire_layers.opcodes import INFO, Operation, Position
@@ -104,7 +104,7 @@ def _with_odd_message(name: Name, case: Case) -> Name:
         return name
     own = [each for each in earlier if isinstance(each, Mad) and each.exchange == last.exchange]
     odd = next((text for text in map(message_text, reversed(own)) if text), "")
-    if not odd or odd in name.text:
+    if not odd or odd in name.text or OTHER_ID_THAN in name.text:
         return name
     return _saying(name, f"after {article_of(odd)} {odd}")
 

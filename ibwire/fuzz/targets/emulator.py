@@ -47,6 +47,7 @@ from ibwire.fuzz.targets.emulated_manager import managed_emulation, management_o
 from ibwire.fuzz.targets.longer_wait import comes_later, in_longer_wait
 from ibwire.fuzz.targets.testbed import Confirmed, Testbed
 from ibwire.fuzz.vocabulary.binding import emulated_binding
+from ibwire.fuzz.vocabulary.cm.held import of_held_message
 from ibwire.fuzz.vocabulary.cm.names import ends_wait, late_end_name, manager_name
 from ibwire.fuzz.vocabulary.cm.timing import parts_of_exchanges, retransmission_of
 from ibwire.fuzz.vocabulary.vocabularies import (
@@ -239,6 +240,7 @@ class EmulatorTestbed(Testbed):
 
     def _managers_name(self, state: RunState, case: Case, left: Difference) -> Name:
         """The name of a difference of a connection manager in the last step of a case."""
+        case, left = of_held_message(case, left)
         reference = self.vocabulary.reference(case.connection, state.profile)
         bring_to(reference, case, left.step)
         manager = management_of(reference).manager

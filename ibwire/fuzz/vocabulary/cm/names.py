@@ -25,7 +25,7 @@ from ibwire.fuzz.judge.comparison import FATAL, Difference, Kind
 from ibwire.fuzz.judge.concurrency import both
 from ibwire.fuzz.judge.findings import bucket_of, first_verdicts, verdicts, wrong_fields
 from ibwire.fuzz.judge.naming import Name
-from ibwire.fuzz.targets.emulated_manager import BACKLOG, EVENT
+from ibwire.fuzz.targets.emulated_manager import BACKLOG, EVENT, MAXIMUM_CONNECTIONS
 from ibwire.fuzz.targets.link.manager_link import MAD_START
 from ibwire.fuzz.vocabulary.cm.coverage import NOT_BEGUN
 from ibwire.fuzz.vocabulary.cm.encoding import FORMS
@@ -38,7 +38,7 @@ from ibwire.fuzz.vocabulary.cm.tables import (
 )
 from ibwire.fuzz.vocabulary.cm.timing import NOTHING_DUE, Retransmission, retransmission_of
 from ibwire.fuzz.vocabulary.cm.traffic import XRC_REQUEST
-from ibwire.fuzz.vocabulary.cm.wording import QPN_OF_SENDER, message_text
+from ibwire.fuzz.vocabulary.cm.wording import OTHER_ID_THAN, QPN_OF_SENDER, message_text
 from ibwire_layers import cm
 from ibwire_layers.mad import MAD_SIZE
 
@@ -109,13 +109,13 @@ def manager_name(
         rule = both(rule, _UNKNOWN)
     if difference.kind is Kind.ENDLESS and not isinstance(step, Mad | Command | Packet):
         return Name(f"a wait in {state}: it does not come to rest", rule, "a wait without end")
-    group = _text(difference, step, state)
-    if isinstance(step, Mad) and _is_of_other_ids(step, steps, rule):
+    text = group = _text(difference, step, state)
+    if isinstance(step, Mad) and (other := _with_another_id(step, steps, rule)):
+        text = f"{step.message} with {other}: {_treatment(difference)}"
         group = f"{step.message} with other IDs than before: {_treatment(difference)}"
-        rule = _UNKNOWN
-    text = group
-    if difference.kind not in FATAL and group.endswith(f": {difference.kind}"):
-        text = group.removesuffix(difference.kind) + difference_text(difference)
+        rule = _OF_DREP if step.message == "DREP" else _UNKNOWN
+    if difference.kind not in FATAL and text.endswith(f": {difference.kind}"):
+        text = text.removesuffix(difference.kind) + difference_text(difference)
     if state == _TIMEWAIT and text.endswith(_EXIT_TOO_MUCH) and difference.times[0]:
         text = text.removesuffix(_NOTHING_INSTEAD) + " too early"
     if isinstance(step, Mad) and text.startswith(f"{step.message} in "):
@@ -131,7 +131,8 @@ def manager_name(
         text = f"a repeated {text}"
     if has_no_pair and text.startswith(_WITH_QPN):
         text = "DREQ for a connection without a queue pair" + text.removeprefix(_WITH_QPN)
-    name = _with_the_rest(Name(text, rule, group, causes=causes), difference, steps)
+    beyond = _beyond_room(difference, steps, states)
+    name = _with_the_rest(Name(text, rule, group, causes=causes), difference, steps, beyond)
     name = _in_words(name, difference, steps, state) if isinstance(step, Mad) else name
     return _of_xrc(name, state) if _is_of_xrc(steps) and difference.kind not in FATAL else name
 
@@ -212,6 +213,12 @@ def _in_words(name: Name, difference: Difference, steps: Sequence[Step], state: 
             replace(difference, kind=Kind.COMPLETION, expected=[], got=difference.reported)
         )
         text = text.replace(": silence", f": {reported.removesuffix(_NOTHING_INSTEAD)}", 1)
+    if difference.unreported and not difference.expected:
+        missing = difference_text(
+            replace(difference, kind=Kind.COMPLETION, expected=[], got=difference.unreported)
+        ).removesuffix(_NOTHING_INSTEAD)
+        missing = missing.replace("it reports", "and it does not report", 1)
+        text = text.replace(" instead of silence", f", {missing}", 1)
     return replace(name, text=text, rule=rule)
 
 
@@ -237,8 +244,11 @@ def _has_replied(step: Mad, steps: Sequence[Step]) -> bool:
     return any(each.exchange == step.exchange for each in earlier)
 
 
-def _with_the_rest(name: Name, difference: Difference, steps: Sequence[Step]) -> Name:
-    """A name with what else in the steps decides, and with what it has in common with others."""
+def _with_the_rest(name: Name, difference: Difference, steps: Sequence[Step], beyond: str) -> Name:
+    """A name with what else in the steps decides, and with what it has in common with others.
+
+    beyond: what there is no room for in the last step.
+    """
     step, text, rule = steps[-1], name.text, name.rule
     after_mra = _times_after_mra(difference, steps)
     if after_mra and text.endswith(("too early", "too late")):
@@ -248,9 +258,11 @@ def _with_the_rest(name: Name, difference: Difference, steps: Sequence[Step]) ->
         causes = (*causes, f"{_STALE} without a reason")
         if QPN_OF_SENDER in getattr(step, "fields", ()) and _is_of_another_ca(steps):
             text = text.replace(QPN_OF_SENDER, "the queue pair number of another CA", 1)
-    if isinstance(step, Mad) and _is_beyond_backlog(difference, step, steps):
-        text = f"{step.message} beyond the backlog: {difference_text(difference)}"
-        causes = (*causes, "requests beyond the backlog")
+    if isinstance(step, Mad) and beyond:
+        is_answer = difference.kind is Kind.ANSWER
+        done = _treatment(difference) if is_answer else difference_text(difference)
+        text = f"{step.message} beyond {beyond}: {done}"
+        causes = (*causes, f"requests beyond {beyond}")
     ignored = next(filter(_is_to_be_ignored, steps[:-1]), None)
     if _is_to_be_ignored(step):
         causes = (*causes, _IGNORED)
@@ -262,11 +274,26 @@ def _with_the_rest(name: Name, difference: Difference, steps: Sequence[Step]) ->
     return replace(name, text=text, rule=rule, causes=causes)
 
 
-def _is_beyond_backlog(difference: Difference, step: Mad, steps: Sequence[Step]) -> bool:
-    """Whether a request that shall be dropped, as many wait, is passed to the application."""
-    requests = [each for each in steps if isinstance(each, Mad) and each.message in _REQUESTS]
-    is_dropped = difference.kind is Kind.COMPLETION and not difference.expected
-    return is_dropped and step.message in _REQUESTS and len(requests) > BACKLOG
+def _beyond_room(
+    difference: Difference, steps: Sequence[Step], states: Mapping[object, str]
+) -> str:
+    """What there is no room for in a device, where a request shall be dropped for that and is not;
+    empty for anything else. states: of all connections before it, if they are known.
+    """
+    step = steps[-1]
+    if difference.kind not in (Kind.ANSWER, Kind.COMPLETION) or difference.expected:
+        return ""
+    if not isinstance(step, Mad) or step.message not in _REQUESTS or difference.unreported:
+        return ""
+    if not states:
+        requests = [each for each in steps if isinstance(each, Mad) and each.message in _REQUESTS]
+        is_full = difference.kind is Kind.COMPLETION and len(requests) > BACKLOG
+        return _THE_BACKLOG if is_full else ""
+    if step.fields.keys() & {ATTRIBUTE} or _repeats_another(step, steps):
+        return ""
+    if sum(each in _UNDECIDED for each in states.values()) >= BACKLOG:
+        return _THE_BACKLOG
+    return _THE_CONNECTIONS if len(states) >= MAXIMUM_CONNECTIONS else ""
 
 
 def _is_of_another_ca(steps: Sequence[Step]) -> bool:
@@ -482,12 +509,15 @@ def _is_of_queue_pair(difference: Difference) -> bool:
     return is_of_tables and bool(other_attribute(difference.expected, difference.got))
 
 
-def _is_of_other_ids(step: Mad, steps: Sequence[Step], rule: str) -> bool:
-    """Whether a message is right, and one of its exchange has another ID of its sender."""
+def _with_another_id(step: Mad, steps: Sequence[Step], rule: str) -> str:
+    """In words that a message has another ID of its sender than an earlier one of its exchange, in
+    which that is changed; empty for anything else.
+    """
     if step.fields or not rule.endswith(f"#{_RULES[step.message]}"):
-        return False
+        return ""
     sent = [each for each in steps if isinstance(each, Mad) and each.exchange == step.exchange]
-    return any(map(_has_other_id, sent))
+    other = next(filter(_has_other_id, reversed(sent)), None)
+    return f"{OTHER_ID_THAN} {other.message}" if other else ""
 
 
 def _has_other_id(message: Mad) -> bool:
@@ -583,7 +613,7 @@ def _rule(difference: Difference, step: Step, state: str) -> str:
         other = message_on_wire(step)
         return f"{rules}, {_PAGE}{_TAKEN_AS[other]}" if other in _TAKEN_AS else rules
     if any(name.endswith("_comm_id") for name in step.fields):
-        return _UNKNOWN
+        return _OF_DREP if step.message == "DREP" else _UNKNOWN
     is_of_sender = bool(step.fields) and _OF_SENDER.issuperset(step.fields)
     if (state == _TIMEWAIT and not is_of_sender) or QPN_OF_SENDER in step.fields:
         return f"IBA 12.9; {_PAGE}teardown"  # what still has the queue pair of an old connection
@@ -626,6 +656,7 @@ _REQUESTS = ("REQ", "SIDR_REQ")
 _STATES = f"IBA 12.9; {_PAGE}states"
 _MESSAGES = f"IBA 12.6; {_PAGE}messages"
 _PEER = f"IBA 12.9; {_PAGE}peer"
+_OF_DREP = f"IBA 12.9; {_PAGE}teardown, {_PAGE}peer"
 _OF_FIELD = {
     "private_data": _MESSAGES,
     "cm.dreq.remote_qpn": f"IBA 12.9; {_PAGE}teardown",
@@ -635,6 +666,9 @@ _OF_FIELD = {
 }
 """The rules that say what a field of a message is, or of all of them."""
 _IGNORED = "a LAP or APR that is not ignored"
+_THE_BACKLOG, _THE_CONNECTIONS = "the backlog", "the connections that there is room for"
+_UNDECIDED = ("REQ_RCVD", "MRA_REQ_SENT", "SIDR_REQ_RCVD")
+"""States that count for the backlog."""
 _RETRANSMISSIONS = f"{_TIMEOUTS}, {_PAGE}resending"
 _TIMEWAIT = "TIMEWAIT"
 _TOO_LATE = "too late"

@@ -94,9 +94,18 @@ def _first_difference(expected: Sequence[object], got: Sequence[object]) -> str:
         return "a queue pair is in another state"
     if name == "events":
         return f"event {seen or 'none'} instead of {due or 'none'}"
-    if name in _TABLES:
+    states = states_in(expected), states_in(got)
+    if name in _TABLES and states[0] == states[1]:
         return f"another number of {name} ({seen} instead of {due})"
-    return f"state {', '.join(_states(got))} instead of {', '.join(_states(expected))}"
+    return _states_text(*states)
+
+
+def _states_text(expected: Sequence[str], got: Sequence[str]) -> str:
+    """The states of connections, where they are other ones."""
+    ours, theirs = ", ".join(expected), ", ".join(got)
+    if ours and theirs:
+        return f"state {theirs} instead of {ours}"
+    return f"no connection instead of {ours}" if ours else f"{theirs} instead of no connection"
 
 
 def other_attribute(expected: Sequence[object], got: Sequence[object]) -> str:

@@ -28,6 +28,9 @@ def message_text(step: Mad) -> str:
     return f"{step.message} {preposition} {other}"
 
 
+OTHER_ID_THAN = "another communication ID of its sender than in the"
+"""What a name says of a right message, before the one that has another ID."""
+
 QPN_OF_SENDER = "req.local_qpn"
 _OWN_QPN = "own.qpn"
 _ADDRESS, _CA = "another address", "another CA"
