@@ -80,8 +80,8 @@ class Settings:
 
     @property
     def combines(self) -> bool:
-        """Whether some cases are combined ones."""
-        return not self.capture and not self.target.startswith("live:") and self.role is not Role.CM
+        """Whether some cases are short or combined ones, as an emulated device can have them."""
+        return not self.capture and not self.target.startswith("live:")
 
     @property
     def origin(self) -> str:

@@ -13,11 +13,13 @@ from examples import usual
 from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import Case, Command, Connection, Mad, Role, Step, from_json, to_json
 from ibwire.fuzz.report import HISTORY
+from ibwire.fuzz.run_file import Settings
 from ibwire.fuzz.stepper import Maker
 from ibwire.fuzz.targets.emulated_manager import managed_emulation
 from ibwire.fuzz.targets.emulator import EmulatorTestbed
 from ibwire.fuzz.vocabulary.cm.encoding import FORMS, encode_message, usual_value
 from ibwire.fuzz.vocabulary.cm.generator import ManagerGenerator
+from ibwire.fuzz.vocabulary.cm.message_values import first_values
 from ibwire.fuzz.vocabulary.cm.one_field import PRIVATE, OneMessage, fields_of
 from ibwire.fuzz.vocabulary.value_cases import OneOfEach
 from ibwire.fuzz.vocabulary.vocabularies import (
@@ -26,7 +28,7 @@ from ibwire.fuzz.vocabulary.vocabularies import (
     manager_generators,
 )
 from mutants.engine import copied
-from mutants.table import EDGES, FUZZED, read_mutants
+from mutants.table import EDGES, FUZZED, Mutant, Patch, read_mutants
 
 PLANTED = FUZZED | read_mutants(EDGES)
 
@@ -121,3 +123,44 @@ def test_a_field_that_is_not_looked_at_is_found_early(fault: str, most: int) -> 
     seeds: Sequence[int] = range(1, usual(5, quick=3) + 1)
 
     assert sorted(first(fault, seed) for seed in seeds)[len(seeds) // 2] <= most
+
+
+def test_a_run_has_the_opening_on_an_emulated_device_and_not_on_a_link() -> None:
+    emulated, live = (Settings(each, role=Role.CM, seed=1).maker() for each in ("emu", "live:a"))
+
+    assert isinstance(emulated(0), OneMessage)
+    assert isinstance(emulated(MANAGER_OPENING), OneOfEach)
+    assert isinstance(live(0), ManagerGenerator)
+
+
+SELDOM = {
+    "a DREP in TIMEWAIT has the transaction ID of the REQ": Patch(
+        "cm/manager.py",
+        "elif send is Send.DREP and received is not None:",
+        "elif send is Send.DREP and received and connection.state is not State.TIMEWAIT:",
+    ),
+    "a redirection is ignored": Patch(
+        "cm/manager.py",
+        "if connection is None or connection.state is not State.SIDR_REQ_SENT:",
+        "if connection is None or connection.state is not State.SIDR_REQ_SENT"
+        " or answer.status == 4:",
+    ),
+    "a REJ with additional information has no private data": Patch(
+        "cm/manager.py",
+        'data = message.private_data if message is not None else b""',
+        'data = message.private_data if message is not None and not ari else b""',
+    ),
+}
+"""Faults that messages show which devices seldom get."""
+
+
+@pytest.mark.parametrize("name", SELDOM)
+def test_what_devices_seldom_get_comes_behind_the_opening(name: str) -> None:
+    device = copied(Mutant("seldom", (SELDOM[name],)))[managed_emulation.__module__]
+    testbed = EmulatorTestbed(device.managed_emulation, CONNECTION_MANAGER)
+    make = Settings("emu", role=Role.CM, seed=1).maker()
+    campaign = Campaign(testbed, make, explains=False, minimises=False)
+
+    found = next(campaign.run(20 * len(first_values()) + 2 * MANAGER_OPENING), None)
+
+    assert found is not None

@@ -19,7 +19,7 @@ from ibwire.fuzz.vocabulary.cm import coverage as cm_coverage
 from ibwire.fuzz.vocabulary.cm import one_field as one_message
 from ibwire.fuzz.vocabulary.cm.exact import ExactManagerComparison
 from ibwire.fuzz.vocabulary.cm.generator import ManagerGenerator
-from ibwire.fuzz.vocabulary.cm.message_values import message_values
+from ibwire.fuzz.vocabulary.cm.message_values import first_values, message_values
 from ibwire.fuzz.vocabulary.operators import Group
 from ibwire.fuzz.vocabulary.queue_pair import coverage as queue_pair_coverage
 from ibwire.fuzz.vocabulary.queue_pair.cells import cell_of
@@ -163,15 +163,17 @@ def manager_generators(
     """
     has_short = combines and (not ops or Group.FIELD in ops)
     cards, values = one_message.deck(seed), Shuffled(f"{seed}:cm", message_values())
-    rounds = len(values) if has_short else 0
+    firsts = first_values()
 
     def make(number: int) -> Stepper:
         if has_short:
             if number < MANAGER_OPENING:
                 return one_message.OneMessage(cards.card(number))
             round_, place = divmod(number - MANAGER_OPENING, MANAGER_ROUND)
-            if place == 0 and round_ < rounds:
-                return OneOfEach(values.case(round_))
+            if place == 0 and round_ < len(firsts):
+                return OneOfEach(firsts[round_])
+            if place == 0 and (turn := round_ - len(firsts)) < len(values):
+                return OneOfEach(values.case(turn))
         return ManagerGenerator(Random(f"{seed}:{role}:{number}"), ops)
 
     return make

@@ -13,6 +13,7 @@ from ibwire.fuzz.case import MAXIMUM_TIME, Command, Connection, Mad, Step, Value
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.vocabulary.cm.encoding import FORMS
 from ibwire.fuzz.vocabulary.value_cases import ValueCase
+from ibwire_layers import cm
 
 USUAL = Connection()
 END = Wait(MAXIMUM_TIME)
@@ -22,8 +23,18 @@ END = Wait(MAXIMUM_TIME)
 @cache
 def message_values() -> Sequence[ValueCase]:
     """All cases against a connection manager: a few exchanges in each."""
+    return _cases_of(_MAKERS)
+
+
+@cache
+def first_values() -> Sequence[ValueCase]:
+    """The cases that come first: of messages that devices seldom get, and read in other ways."""
+    return _cases_of(_FIRST_MAKERS)
+
+
+def _cases_of(makers: Sequence[Callable[[], Iterator[Exchange]]]) -> Sequence[ValueCase]:
     cases = []
-    for make in _MAKERS:
+    for make in makers:
         exchanges = list(make())
         for takes_time in (False, True):
             alike = [each for each in exchanges if each.takes_time is takes_time]
@@ -53,6 +64,10 @@ class Exchange:
     field: str
     values: Sequence[Value]
     after: Sequence[str] = ()
+    beside: Sequence[tuple[str, Value]] = ()
+    """Other fields that the message has besides."""
+    length: int = 0
+    """Bytes of its private data."""
 
     @property
     def takes_time(self) -> bool:
@@ -67,7 +82,13 @@ class Exchange:
     def _changed(self, value: Value, number: int) -> Mad:
         name = f"{self.message.lower()}.{self.field}" if "." not in self.field else self.field
         why = "MAD header" if name.startswith("mad.") else "edge of a field"
-        return Mad(message=self.message, fields={name: value}, exchange=number, why=why)
+        return Mad(
+            message=self.message,
+            fields={name: value, **dict(self.beside)},
+            length=self.length,
+            exchange=number,
+            why=why,
+        )
 
 
 def _usual(names: Sequence[str], number: int) -> list[Step]:
@@ -150,6 +171,30 @@ def _identifiers() -> Iterator[Exchange]:
             yield Exchange(before, message, name, others, [message])
 
 
+def _resolutions() -> Iterator[Exchange]:
+    """A SIDR_REP with each status, whatever it has besides."""
+    for status in range(STATUSES):
+        yield Exchange(["resolve"], "SIDR_REP", "status", [status], length=status % 2 and 8)
+
+
+def _full_rejections() -> Iterator[Exchange]:
+    """A REJ with additional information and private data, in each state that it ends."""
+    offered = [*ASKED, "REP"]
+    for length in (1, 72):
+        beside = ("rej.reject_info_length", length), ("rej.ari", ("own.guid", 0))
+        for before in (ASKED, offered, OFFERED, ESTABLISHED):
+            reason = [_CONSUMER_DEFINED]
+            yield Exchange(before, "REJ", "reason", reason, beside=beside, length=8)
+
+
+def _own_transactions() -> Iterator[Exchange]:
+    """A DREQ with a transaction ID of its own, again in TIMEWAIT, there with another one."""
+    for before in (ESTABLISHED, [*ASKED, "REP", "ready"]):
+        for more in ([], ["DREQ"], ["disconnect"], ["disconnect", "DREP"]):
+            own: Sequence[Value] = [("transaction", 1), ("transaction", 1), ("transaction", 2)]
+            yield Exchange([*before, *more], "DREQ", "mad.transaction_id", own)
+
+
 ASKED: Sequence[str] = ("connect",)
 """The device asks for a connection."""
 
@@ -166,6 +211,11 @@ BYTE = 8
 
 FIRST = 8
 """Of a byte so many values are tried beside its bits: those that counts and codes have."""
+
+STATUSES = 8
+"""Statuses of a SIDR_REP, of which 5 is the last that has a name (IBA 12.11.2)."""
+
+_CONSUMER_DEFINED = int(cm.RejectReason.CONSUMER_DEFINED)
 
 REASONS = 40
 """Reasons of a REJ, of which 35 is the last that has a name (IBA 12.6.7.2)."""
@@ -198,4 +248,10 @@ _MAKERS: Sequence[Callable[[], Iterator[Exchange]]] = (
     _receipts,
     _headers,
     _identifiers,
+)
+
+_FIRST_MAKERS: Sequence[Callable[[], Iterator[Exchange]]] = (
+    _resolutions,
+    _full_rejections,
+    _own_transactions,
 )
