@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import zip_longest
 
 from ibwire.base.errors import DecodeError
@@ -17,7 +17,6 @@ from ibwire.fuzz.judge.comparison import (
     FATAL,
     Comparison,
     Difference,
-    ExactComparison,
     Kind,
 )
 from ibwire.fuzz.judge.effects import parsed
@@ -51,9 +50,6 @@ REGIONS = (
     ("inbox", INBOX, "LOCAL_WRITE"),
 )
 """The memory that an emulation registered after its first region: names, sizes, access flags."""
-
-_STATUS = 2
-"""Index of the status in a completion."""
 
 SHOWN_DATA = 8
 """Bytes of data, from the first that differs."""
@@ -113,22 +109,8 @@ def record(case: Case, tested: Target, profile: Profile | None = None) -> Record
     if difference is None:
         return Recording(entries, None, (), ())
     is_managed = role_of(case) is Role.CM
-    if difference.kind is Kind.ANSWER and not is_managed:
-        difference = replace(difference, reported=_errors(comparison))
     names = _of_pairs(difference, owners, comparison.reference)
     return Recording(entries, difference, *_outcome(difference, wire, is_managed, names))
-
-
-def _errors(comparison: Comparison) -> list[Completion]:
-    """The errors that a device has reported, and the reference not, where its packets differ."""
-    if not isinstance(comparison, ExactComparison):
-        return []
-    try:
-        reported = comparison.target.completions()
-    except Exception:  # a device under test may raise anything
-        return []
-    due = comparison.reference.completions()
-    return [each for each in reported if each not in due and each[_STATUS] != WCStatus.SUCCESS]
 
 
 def _of_pairs(
@@ -192,6 +174,8 @@ def _outcome(
         ]
     for texts, events in zip(words, (difference.unreported, difference.reported), strict=True):
         texts += [_thing(Kind.COMPLETION, each, wire) for each in events]
+    for texts, others in zip(words, difference.beside, strict=True):
+        texts += [f"{_beside(each, wire)}{of_pair(each)}" for each in others]
     return _after(same, *words)
 
 
@@ -317,6 +301,13 @@ def _thing(kind: str, thing: object, wire: Wire) -> str:
     if kind == Kind.MEMORY and isinstance(thing, bytes):
         return thing.hex()
     return str(thing)
+
+
+def _beside(thing: object, wire: Wire) -> str:
+    """A completion, or an event, of the step in which packets differ."""
+    if isinstance(thing, tuple):
+        return _thing(Kind.COMPLETION, thing, wire)
+    return f"event {_thing(Kind.EVENT, thing, wire)}"
 
 
 def place_of(at: int) -> tuple[str, int]:

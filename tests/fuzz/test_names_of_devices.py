@@ -198,7 +198,7 @@ def name_of(fault: str, connection: Connection, steps: Sequence[Step]) -> Name:
             SGES,
             [wrong(SEND_FIRST, bth__ack_req=0).altered(held=True), READ],
             "SEND_FIRST (into a receive of several SGEs, one of 0 bytes): "
-            "NAK REMOTE_OPERATIONAL_ERROR instead of nothing",
+            "NAK REMOTE_OPERATIONAL_ERROR instead of LOC_LEN_ERR",
             "receive-fault",
         ),
         (
@@ -236,7 +236,7 @@ def name_of(fault: str, connection: Connection, steps: Sequence[Step]) -> Name:
             "second-sge-from-the-start",
             USUAL,
             [post(WROpcode.SEND, 513, sges=3), ack()],
-            "ACKNOWLEDGE (an ACK): nothing instead of SEND_MIDDLE, of a request with 3 SGEs",
+            "ACKNOWLEDGE (an ACK): LOC_PROT_ERR instead of SEND_MIDDLE, of a request with 3 SGEs",
             "sge-list",
         ),
         (

@@ -480,7 +480,7 @@ def test_empty_sges_of_a_request_are_said() -> None:
     post = Post(int(WROpcode.RDMA_WRITE), 8, sges=3)
 
     assert named(EMPTY_SGE_ENDS_THE_LIST, post, connection=UC).text == (
-        "a posted RDMA_WRITE (with SGEs of 0, 0 and 8 bytes): nothing instead of UC_WRITE_ONLY"
+        "a posted RDMA_WRITE (with SGEs of 0, 0 and 8 bytes): LOC_PROT_ERR instead of UC_WRITE_ONLY"
     )
 
 

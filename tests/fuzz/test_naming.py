@@ -106,7 +106,7 @@ CASES: Sequence[tuple[str, Sequence[Step], str]] = (
     (
         "retries-never-run-out",
         [Post(int(WROpcode.RDMA_WRITE), 8), Wait(2_000_000_000), Wait(2_000_000_000)],
-        "a wait (the ACK timer): a retransmitted WRITE_ONLY instead of nothing",
+        "a wait (the ACK timer): WRITE_ONLY instead of RETRY_EXC_ERR",
     ),
     ("credits-of-all-queue-pairs", [WRITE], "WRITE_ONLY: ACK with other credits"),
     (
@@ -648,7 +648,8 @@ AT_RISK: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
             Wait(67_108_900_000),
             Packet(int(OpCode.RC_RDMA_READ_RESPONSE_MIDDLE), ("una", 1)),
         ],
-        "READ_RESPONSE_MIDDLE (a gap in the responses of a READ): READ_REQUEST instead of nothing",
+        "READ_RESPONSE_MIDDLE (a gap in the responses of a READ): "
+        "READ_REQUEST instead of RETRY_EXC_ERR",
         "retry-count",
     ),
     (
@@ -673,7 +674,7 @@ AT_RISK: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
             RNR_NAK.altered(pair=1, held=True),
             Wait(500 * MS),
         ],
-        "a wait (the wait after an RNR NAK): a SEND_ONLY is missing",
+        "a wait (the wait after an RNR NAK): RNR_RETRY_EXC_ERR instead of SEND_ONLY",
         "rnr-retry",
     ),
     (  # it is the held packet that writes
@@ -769,7 +770,7 @@ NEEDED: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
             NO_DATA.altered(fields={"aeth.syndrome": 0x25}),
             Wait(LONG),
         ],
-        "a wait (the ACK timer): a READ_REQUEST is missing after an RNR NAK",
+        "a wait (the ACK timer): RETRY_EXC_ERR instead of READ_REQUEST after an RNR NAK",
         "retry-count",
     ),
     (  # what comes before a duplicate ACK counts for no retry behind it
@@ -794,7 +795,7 @@ NEEDED: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
             Packet(int(OpCode.RC_ATOMIC_ACKNOWLEDGE), ("una", 1 << 23)),
             Wait(TIMEOUT),
         ],
-        "a wait (the ACK timer): a retransmitted READ_REQUEST instead of nothing",
+        "a wait (the ACK timer): READ_REQUEST instead of RETRY_EXC_ERR",
         "retry-count",
     ),
     (  # a path that is armed changes when no retry is left
@@ -851,7 +852,7 @@ NEEDED: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
         "invalidated-window-stays-open",
         USUAL,
         [INVALIDATE, Connect(USUAL), INVALIDATE],
-        "SEND_ONLY_WITH_INVALIDATE (a SEND with invalidate): nothing instead of ACK, "
+        "SEND_ONLY_WITH_INVALIDATE (a SEND with invalidate): REM_INV_REQ_ERR instead of ACK, "
         "as if a SEND ONLY with invalidate had left the window open",
         "invalidate",
     ),
@@ -1097,9 +1098,7 @@ def test_an_ignored_response_may_arm_a_path_by_its_migration_bit() -> None:
         "responses-do-not-arm", ADD_ASKED, early, Wait(4_194_304_001), connection=connection
     )
 
-    assert (
-        name.text == "a wait (with an alternate path): nothing instead of a retransmitted FETCH_ADD"
-    )
+    assert name.text == "a wait (with an alternate path): RETRY_EXC_ERR instead of FETCH_ADD"
     assert name.rule.endswith("#migration")
 
 
@@ -1125,7 +1124,7 @@ def test_a_case_is_named_whose_last_connection_has_more_queue_pairs() -> None:
         connection=Connection(timeout=8),
     )
 
-    assert name.text == "a wait (the ACK timer): a retransmitted WRITE_ONLY instead of nothing"
+    assert name.text == "a wait (the ACK timer): WRITE_ONLY instead of RETRY_EXC_ERR"
     assert name.rule.endswith("#retry-count")
 
 

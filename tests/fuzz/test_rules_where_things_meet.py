@@ -128,7 +128,7 @@ CASES: Sequence[tuple[str, Connection, Sequence[Step], str]] = (
             ADDED.altered(psn=("una", 1)),
         ],
         "ATOMIC_ACKNOWLEDGE (a gap in the responses of a READ) after 5 RNR NAKs: "
-        "nothing instead of READ_REQUEST",
+        "RETRY_EXC_ERR instead of READ_REQUEST",
     ),
     (
         "slot-of-atomic-never-free",

@@ -324,7 +324,7 @@ def test_a_device_that_has_used_up_its_retries_breaks_the_rule_of_those() -> Non
         connection=Connection(timeout=8),
     )
 
-    assert name.text.endswith("nothing instead of ATOMIC_WRITE")
+    assert name.text.endswith("RETRY_EXC_ERR instead of ATOMIC_WRITE")
     assert name.rule.endswith("#retry-count")
 
 

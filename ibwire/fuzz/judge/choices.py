@@ -102,6 +102,7 @@ def _is_allowed(percent: int) -> bool:
 
 _BOTH = (False, True)
 
+_NAK_BEHIND_RNR = "a request behind one that was refused by an RNR NAK draws a sequence NAK"
 _TWO_NAKS = "a gap draws a sequence NAK though a NAK has been sent already"
 
 CHOICES: Sequence[Choice] = (
@@ -422,7 +423,7 @@ CHOICES: Sequence[Choice] = (
         "naks_after_rnr",
         _BOTH,
         False,
-        _TWO_NAKS,
+        _NAK_BEHIND_RNR,
         "IBA 9.7.5.2.8; docs/reference/transport.md#rnr-tail",
     ),
     Choice(

@@ -6,7 +6,7 @@ import traceback
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from operator import ne
 from typing import Protocol, TypeVar
@@ -138,8 +138,12 @@ class Difference:
     frames: Sequence[Frame] = ()
     """For times, what is sent then."""
     reported: Sequence[object] = ()
-    """Events of a connection manager, or errors of requests, that the reference has not got, where
-    packets differ: for what is said of the device.
+    """Events of a connection manager that the reference has not got, where packets differ: for what
+    is said of the device.
+    """
+    beside: tuple[Sequence[object], Sequence[object]] = field(default=((), ()), compare=False)
+    """The completions and the events of the reference and of the device in the same step, where
+    packets differ; empty if they are equal, or not known.
     """
     unreported: Sequence[object] = ()
     """The opposite: events of the reference's connection manager that the device has not got."""
@@ -323,7 +327,8 @@ class ExactComparison(Comparison):
                 got = in_same_turns(expected, got)
             got = self._without_unchecked(expected, got)
             if got != expected:
-                return self._in_answers(number, expected, got)
+                found = self._in_answers(number, expected, got)
+                return replace(found, beside=self._beside())
         return self._compare_application(number)
 
     def _both(
@@ -375,6 +380,26 @@ class ExactComparison(Comparison):
     ) -> Difference:
         return Difference(number, Kind.ANSWER, expected, got, unchecked=self.unchecked)
 
+    def _beside(self) -> tuple[Sequence[object], Sequence[object]]:
+        """What completes on both and which events come in a step whose packets differ."""
+        if self.recorded_responses is not None:
+            return (), ()  # the target only repeats what is compared
+        target, reference = self.target, self.reference
+        due, whole = reference.completions(), reference.details()
+        events = reference.events()
+        try:
+            completed, details = target.completions(), target.details()
+            raised = target.events()
+        except Exception:  # a device under test may raise anything
+            return (), ()
+        if len(reference.pairs) > 1:
+            completed, details = completed_in_same_turns(whole, completed, details)
+        sides = (due, completed) if due != completed else (whole, details)
+        ours, theirs = ([], []) if sides[0] == sides[1] else map(list[object], sides)
+        if events != raised:
+            ours, theirs = [*ours, *events], [*theirs, *raised]
+        return ours, theirs
+
     def _without_unchecked(self, expected: list[Frame], got: list[Frame]) -> list[Frame]:
         """What the target sent, with the expected frame for each that differs only in fields that
         are not compared.
@@ -418,7 +443,7 @@ class ExactComparison(Comparison):
             if frames != self.expected:
                 ours, theirs = ([when - begin for when in each] for each in times)
                 found = self._in_answers(number, self.expected, frames)
-                return replace(found, times=(ours, theirs))
+                return replace(found, times=(ours, theirs), beside=self._beside())
             if times[0] != times[1]:
                 return Difference(number, Kind.TIME, *times, frames=frames)
         return self._compare_application(number)

@@ -186,11 +186,7 @@ def _answer(difference: Difference) -> Effect:
     if expected != got and "NAK" in expected and "NAK" in got:
         return _other_nak(expected, got, [name for name in names if name != "aeth.syndrome"])
     if expected != got:
-        text = f"{_or_nothing(got)} instead of {_or_nothing(expected)}"
-        if extra is not None and difference.expected:
-            text = f"{_one(got)} too many"
-        elif missing is not None and difference.got:
-            text = f"{_one(expected)} is missing"
+        text = _instead(expected, got, difference)
         group = _treatment(expected, got)
         nak = got if "NAK" in got and "NAK" not in expected else ""
         return Effect(text, group, is_executed=group in ("executed", "an answer"), nak=nak)
@@ -215,6 +211,39 @@ def _answer(difference: Difference) -> Effect:
     elif has_other_payload(difference):
         text = f"{text} and other data"
     return Effect(text, names[0], rule)
+
+
+def errors_beside(difference: Difference) -> tuple[str, str]:
+    """The error of a request that only the reference reports in a step whose packets differ, and
+    the one that only the device does; empty for none.
+    """
+    due, reported = difference.beside
+    sides = (due, reported), (reported, due)
+    ours, theirs = (next(filter(None, map(_error, _less(*each))), "") for each in sides)
+    return ours, theirs
+
+
+def _less(one: Sequence[object], other: Sequence[object]) -> list[object]:
+    return [each for each in one if each not in other]
+
+
+def _error(thing: object) -> str:
+    """The status of a completion in error, if it is not flushed; empty for another thing."""
+    if not isinstance(thing, tuple) or thing[2] in (WCStatus.SUCCESS, WCStatus.WR_FLUSH_ERR):
+        return ""
+    return WCStatus(thing[2]).name
+
+
+def _instead(expected: str, got: str, difference: Difference) -> str:
+    """What is sent instead of what, with the error of a side that sends nothing."""
+    due, reported = errors_beside(difference)
+    if extra_frame(difference) is not None and difference.expected and not due:
+        return f"{_one(got)} too many"
+    if missing_frame(difference) is not None and difference.got and not reported:
+        return f"{_one(expected)} is missing"
+    sent = reported if got == "silence" else got
+    right = due if expected == "silence" else expected
+    return f"{_or_nothing(sent or got)} instead of {_or_nothing(right or expected)}"
 
 
 def _other_nak(expected: str, got: str, names: Sequence[str]) -> Effect:

@@ -150,6 +150,10 @@ class ExactManagerComparison(ExactComparison):
         unreported = [each for each in own if each[:2] not in kinds]
         return replace(difference, reported=reported, unreported=unreported)
 
+    def _beside(self) -> tuple[Sequence[object], Sequence[object]]:
+        """Nothing: what its application gets is in the difference, or compared in `_in_answers`."""
+        return (), ()
+
     # Time.
 
     def _wait(self, time: Time, number: int) -> Difference | None:
