@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fuzz.test_true_names import named
-from ibwire.fuzz.case import Case, Connection, Packet, Post, Step
+from ibwire.fuzz.case import Case, Connection, Packet, Post, Step, Wait
 from ibwire.fuzz.judge.choices import CHOICES
 from ibwire.fuzz.recording import Recording, record
 from ibwire.fuzz.targets.emulated_device import Emulation
@@ -32,6 +32,25 @@ PASSES_ATOMICS_OVER = Patch(
     "            if wqe.plan.is_answered and wqe.plan.operation not in _ATOMICS:\n"
     "                # Inside",
 )
+RNR_RETRIES_NOT_RESTORED = Patch(
+    "rc/send_queue.py",
+    "        self.rnr_retries = attr.rnr_retry\n        self.probing = False",
+    "        self.probing = False",
+)
+MIGRATES_WITHOUT_RETRIES = Patch(
+    "rc/send_queue.py",
+    "                self.retries = self.qp.attr.retry_cnt\n                return True",
+    "                return True",
+)
+RNR_TAKES_A_RETRY = Patch(
+    "rc/send_queue.py",
+    "        self.timers.rnr = now + rnr_wait(code, self.qp.profile)\n",
+    "        self.retries = max(self.retries - 1, 0)\n"
+    "        self.timers.rnr = now + rnr_wait(code, self.qp.profile)\n",
+)
+WRITE = Post(int(WROpcode.RDMA_WRITE), 257)
+RNR_NAK = ACK.altered(fields={"aeth.syndrome": 0x21})
+AS_RETRY = ", as if an RNR NAK used up one of the retries of retry_cnt"
 
 
 def recorded(patch: Patch, *steps: Step, connection: Connection) -> Recording:
@@ -76,3 +95,41 @@ def test_a_nak_behind_an_rnr_nak_is_not_called_a_gap() -> None:
         "a request behind one that was refused by an RNR NAK draws a sequence NAK"
     )
     assert about["duplicate_clears_nak"].startswith("a gap draws a sequence NAK")
+
+
+def test_a_device_that_gives_up_in_a_wait_breaks_the_rule_of_its_retries() -> None:
+    inside = RNR_NAK.altered(psn=("una", 1), held=True)
+    steps = (replace(WRITE, length=513), RNR_NAK, inside, Wait(8_120_000_000))
+    name = named(RNR_RETRIES_NOT_RESTORED, *steps, connection=Connection(rnr_retry=1))
+    migrating = Connection(timeout=8, retry_cnt=1, rearmed=1)
+    armed = ACK.altered(fields={"bth.mig_req": 0})
+    other = named(
+        *(MIGRATES_WITHOUT_RETRIES, Post(int(WROpcode.FLUSH), 0), armed, Wait(2_097_152_002)),
+        connection=migrating,
+    )
+
+    assert name.text == (
+        "a wait (the wait after an RNR NAK): RNR_RETRY_EXC_ERR instead of WRITE_MIDDLE"
+    )
+    assert name.rule.endswith("#rnr-retry")
+    assert other.text == "a wait (with an alternate path): RETRY_EXC_ERR instead of FLUSH"
+    assert other.rule.endswith("#retry-count")
+
+
+def test_rnr_naks_that_use_up_retries_are_one_cause() -> None:
+    """The wait is called by the ACK timer, which expires behind the wait after the RNR NAK."""
+    one = named(
+        *(RNR_TAKES_A_RETRY, WRITE, Wait(1_048_576_001), RNR_NAK, Wait(1_068_576_001)),
+        connection=Connection(timeout=8, retry_cnt=2),
+    )
+    steps = [RNR_NAK, Wait(10_000_001)] * 4
+    many = named(
+        *(RNR_TAKES_A_RETRY, Post(int(WROpcode.RDMA_READ), 0), ACK, *steps, RNR_NAK),
+        Wait(8_398_608_003),
+        connection=Connection(timeout=10),
+    )
+
+    assert one.text == f"a wait (the ACK timer): RETRY_EXC_ERR instead of WRITE_FIRST{AS_RETRY}"
+    assert many.text == f"a wait (the ACK timer): RETRY_EXC_ERR instead of READ_REQUEST{AS_RETRY}"
+    assert one.group == many.group
+    assert one.rule.endswith("#retry-count")

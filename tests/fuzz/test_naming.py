@@ -770,7 +770,8 @@ NEEDED: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
             NO_DATA.altered(fields={"aeth.syndrome": 0x25}),
             Wait(LONG),
         ],
-        "a wait (the ACK timer): RETRY_EXC_ERR instead of READ_REQUEST after an RNR NAK",
+        "a wait (the ACK timer): RETRY_EXC_ERR instead of READ_REQUEST, "
+        "as if an RNR NAK used up one of the retries of retry_cnt",
         "retry-count",
     ),
     (  # what comes before a duplicate ACK counts for no retry behind it

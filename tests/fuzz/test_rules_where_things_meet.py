@@ -127,8 +127,9 @@ CASES: Sequence[tuple[str, Connection, Sequence[Step], str]] = (
             *[RNR_NAK.altered(fields={"aeth.syndrome": 0x21}), SHORT] * 5,
             ADDED.altered(psn=("una", 1)),
         ],
-        "ATOMIC_ACKNOWLEDGE (a gap in the responses of a READ) after 5 RNR NAKs: "
-        "RETRY_EXC_ERR instead of READ_REQUEST",
+        "ATOMIC_ACKNOWLEDGE (a gap in the responses of a READ): "
+        "RETRY_EXC_ERR instead of READ_REQUEST, "
+        "as if an RNR NAK used up one of the retries of retry_cnt",
     ),
     (
         "slot-of-atomic-never-free",

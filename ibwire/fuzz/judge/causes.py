@@ -232,6 +232,8 @@ def common_causes(scene: Scene, effect: Effect, ignored: About | None) -> tuple[
         causes.append("what follows a duplicate SEND or WRITE")
     if lacks_shared_completion(scene):
         causes.append("a request of a shared receive queue that is not completed in error")
+    if WCStatus.RNR_RETRY_EXC_ERR in _errors_not_due(scene.difference):
+        causes.append("RNR retries that are used up too early")
     if effect.rule == RNR_RETRY:
         causes.append(f"RNR retries: {effect.group}")
     sges = scene.sges_in_use
@@ -240,6 +242,14 @@ def common_causes(scene: Scene, effect: Effect, ignored: About | None) -> tuple[
     elif sges and _shows_error(scene, effect):
         causes.append(f"an error with several SGEs of {sges}")
     return tuple(causes)
+
+
+def _errors_not_due(difference: Difference) -> set[object]:
+    """The statuses that only the device reports, also beside packets that differ."""
+    expected, got = difference.beside
+    if difference.kind is Kind.COMPLETION:
+        expected, got = difference.expected, difference.got
+    return statuses_of(got) - statuses_of(expected)
 
 
 def _is_early(scene: Scene, effect: Effect) -> bool:

@@ -13,6 +13,7 @@ from ibwire.fuzz.judge.causes import EARLY_AFTER_RNR, Cause, operation_of
 from ibwire.fuzz.judge.concurrency import ELSEWHERE
 from ibwire.fuzz.judge.effects import OF_FIELD, RETRY_COUNT, Effect
 from ibwire.fuzz.judge.request_names import NOT_READY, RIGHTS, missing_rights
+from ibwire.fuzz.judge.rnr_as_retry import GROUP as RNR_AS_RETRIES
 from ibwire.fuzz.judge.scene import STEPS, WRONG_LKEY, Scene
 from ibwire.fuzz.judge.wording import step_text
 from ibwire.rc.plan import PLANS
@@ -87,7 +88,6 @@ def rule_of_nothing_sent(step: Post, scene: Scene) -> str:
     return STEPS[Post].rule
 
 
-RNR_AS_RETRIES = "RNR NAKs that count as other retries"
 _WITHOUT_RETRIES = ("no answer", "retries", "time")
 """What may come of having no retries left."""
 

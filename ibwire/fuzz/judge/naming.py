@@ -53,7 +53,6 @@ from ibwire.fuzz.judge.concurrency import (
     without_last,
 )
 from ibwire.fuzz.judge.conditions import (
-    RNR_AS_RETRIES,
     behind_requests,
     is_behind_receive,
     is_dropped_after_own_error,
@@ -98,6 +97,7 @@ from ibwire.fuzz.judge.request_names import (
     rule_of_operation,
 )
 from ibwire.fuzz.judge.response_names import SCATTERED
+from ibwire.fuzz.judge.rnr_as_retry import GROUP as RNR_AS_RETRIES
 from ibwire.fuzz.judge.scene import (
     ACK_WAIT,
     FENCE,
@@ -196,7 +196,7 @@ def _name_of(last: Step, case: Case, scene: Scene, trials: Trials) -> Name:
     if at_wrap is not about and not is_merely_late(case, difference, trials.replay):
         about = at_wrap
     if isinstance(step, Wait):
-        if about is RNR_WAIT and begins_right(difference):
+        if about is RNR_WAIT and (begins_right(difference) or scene.ends_with_ack_timer):
             about = ACK_WAIT  # which begins when the request is sent again
         effect = timed(about, effect, scene)
     text = described(step, about) + without_rights(scene, effect)
@@ -213,9 +213,10 @@ def _name_of(last: Step, case: Case, scene: Scene, trials: Trials) -> Name:
     is_telling = effect.group != "credits" or trials.is_tested
     if is_telling and (cause := single_cause(trials, abouts)):
         if about.rule == ORDER and cause.after:  # what is wrong at the wrap has one cause
-            own = _OWN_WRAP if is_of_requester(step) else WRAP
-            return Name(f"{text}: {effect.text}", ORDER, own, wider=(cause.group,))
-        text = f"{described(step, scene.about)}{cause.after}: {effect.text}{cause.as_if}"
+            group = _OWN_WRAP if is_of_requester(step) else WRAP
+            return Name(f"{text}: {effect.text}", ORDER, group, wider=(cause.group,))
+        own = about if isinstance(step, Wait) else scene.about
+        text = f"{described(step, own)}{cause.after}: {effect.text}{cause.as_if}"
         is_counted = cause.group == group_of("retry_cnt") and scene.has_rnr_nak
         retries = (RNR_AS_RETRIES,) if is_counted else ()
         saved = (OLDEST_NOT_SAVED,) if cause.rule == SAVED else ()

@@ -497,6 +497,21 @@ class Scene:
         return any(about.rule.endswith(("#rnr-wait", "#rnr-place")) for _, about in self.subjects)
 
     @property
+    def ends_with_ack_timer(self) -> bool:
+        """Whether a completion differs in a wait in which the ACK timer expires behind the wait
+        after an RNR NAK.
+        """
+        step, now = self.step, self.reference.now
+        if not isinstance(step, Wait) or self.difference.kind is not Kind.COMPLETION:
+            return False
+        return any(
+            timers.rnr is not None and wait is not None and timers.rnr - now + wait <= step.time
+            for timers, wait in (
+                (each.sends.timers, each.sends.ack_wait) for each in self.reference.pairs
+            )
+        )
+
+    @property
     def rnr_naks(self) -> int:
         """The RNR NAKs that the device has received."""
         rules = [about.rule for step, about in self.subjects if isinstance(step, Packet)]

@@ -15,6 +15,7 @@ from ibwire.fuzz.judge.effects import (
     RNR_TIMER,
     Effect,
     changed_time_text,
+    errors_beside,
     extra_frame,
     missing_frame,
     place_of_time,
@@ -64,9 +65,11 @@ def lacks_retry(scene: Scene, effect: Effect) -> bool:
     if is_limited and extra is not None and isinstance(scene.step, Packet):
         return scene.is_sent_before(extra)
     missing = missing_frame(scene.difference)
-    if missing is None or effect.group != "no answer":
+    if missing is None or effect.group not in ("no answer", "retries"):
         return False
     is_limited |= scene.uses_all_retries
+    if gives_up(scene) == RETRY_COUNT:
+        return True
     if isinstance(scene.step, Wait):  # one or two are enough where the timer is at fault
         is_limited |= scene.retransmissions(missing) > ENOUGH
         return is_limited and scene.is_sent_before(missing)
@@ -77,8 +80,24 @@ def lacks_retry(scene: Scene, effect: Effect) -> bool:
     return any(scene.is_sent_before(each) for each in due if isinstance(each, bytes))
 
 
+def gives_up(scene: Scene) -> str:
+    """The rule of the retries that a device says are used up in a wait in which it should
+    retransmit; empty if it says nothing of the kind.
+    """
+    missing = missing_frame(scene.difference)
+    if missing is None or not isinstance(scene.step, Wait) or not scene.is_sent_before(missing):
+        return ""
+    reported = errors_beside(scene.difference)[1]
+    if reported == WCStatus.RNR_RETRY_EXC_ERR.name:
+        return RNR_RETRY
+    is_counted = reported == WCStatus.RETRY_EXC_ERR.name and not _has_no_retries(scene)
+    return RETRY_COUNT if is_counted else ""
+
+
 def lacks_rnr_retry(scene: Scene, effect: Effect) -> bool:
     """Whether the request of an RNR NAK is not retransmitted where a case needs a limit of that."""
+    if gives_up(scene) == RNR_RETRY:
+        return True
     missing = missing_frame(scene.difference)
     if missing is None or effect.group != "no answer" or not isinstance(scene.step, Wait):
         return False
@@ -124,6 +143,8 @@ def timed(about: About, effect: Effect, scene: Scene) -> Effect:
         return replace(effect, rule=f"IBA 9.7.6.1.3; {_TRANSPORT}ack-timer", group="time")
     if effect.rule in (RNR_RETRY, RETRY_COUNT):
         return replace(effect, group="retries")
+    if rule := gives_up(scene):
+        return replace(effect, rule=rule, group="retries")
     if effect.group == ANOTHER_ORDER:  # of several queue pairs, whose timers expire
         effect = replace(effect, group="time", text=_other_times(scene) or effect.text)
     if about is ACK_WAIT and scene.goes_on_after_the_end:

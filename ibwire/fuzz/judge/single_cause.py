@@ -14,6 +14,7 @@ from ibwire.fuzz.judge import (
     passed_over,
     read_psns,
     refused_psn,
+    rnr_as_retry,
     xrc_domain,
 )
 from ibwire.fuzz.judge.subject import About
@@ -42,6 +43,9 @@ def single_cause(trials: Trials, abouts: Sequence[About]) -> SingleCause | None:
     if refused_psn.counts_refused(trials, abouts):
         as_if = ", as if a request that draws an RNR NAK took its PSN"
         return SingleCause(refused_psn.RULE, refused_psn.GROUP, as_if=as_if)
+    if rnr_as_retry.counts_as_retry(trials, abouts):
+        as_if = ", as if an RNR NAK used up one of the retries of retry_cnt"
+        return SingleCause(rnr_as_retry.RULE, rnr_as_retry.GROUP, as_if=as_if)
     if xrc_domain.takes_domain_of_pair(trials):
         as_if = ", as if its R_Key had to be of the domain of the queue pair"
         return SingleCause(xrc_domain.RULE, xrc_domain.GROUP, as_if=as_if)

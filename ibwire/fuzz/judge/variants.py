@@ -93,12 +93,12 @@ class Trials:
         """Whether what a variant foretells is tested on the device."""
         return self.replay is not None
 
-    def first_that_shows(self, variants: Sequence[Variant]) -> int | None:
+    def first_that_shows(self, variants: Sequence[Variant], longest: int = LONGEST) -> int | None:
         """The number of the first variant in which the reference does what the device does in the
         last step, and nothing else before; `None` for none, and where no variant is tried: of a
-        case of more than `LONGEST` steps, and of a crash.
+        case of more than `longest` steps, and of a crash.
         """
-        is_long = len(self.steps) > LONGEST
+        is_long = len(self.steps) > longest
         if not variants or is_long or self.difference.kind in _NOT_TRIED:
             return None
         for number, variant in enumerate(variants):
