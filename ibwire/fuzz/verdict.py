@@ -207,8 +207,8 @@ class Judge:
 
     def _is_like(self, case: Case, difference: Difference, other: Case) -> bool:
         """Whether another case shows the same as a case, or something else is wrong with it."""
-        last, profile = len(case.steps) - 1, self.state.profile
-        if fault_in(other, last, profile) != fault_in(case, last, profile):
+        ends = [fault_in(each, len(each.steps) - 1, self.state.profile) for each in (other, case)]
+        if ends[0] != ends[1]:
             return True
         found = self.replay(other)
         return found is not None and signature(found) == signature(difference)

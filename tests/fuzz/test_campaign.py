@@ -219,7 +219,7 @@ def test_what_leaks_from_one_connection_to_the_next_is_found() -> None:
     campaign = Campaign(EmulatorTestbed(Forgetful), lambda number: Scripted(WRITE), explains=False)
     (finding,) = campaign.run(10)
 
-    assert finding.bucket == "WRITE_ONLY: nothing instead of ACK"
+    assert finding.bucket == "WRITE_ONLY after 3 other connections: nothing instead of ACK"
     assert sum(isinstance(step, Connect) for step in finding.case.steps) == 3
     assert finding.original.packets == 4
     assert campaign.judge.replay(finding.case) is not None

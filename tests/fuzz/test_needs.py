@@ -9,7 +9,7 @@ import pytest
 
 from fuzz.test_naming import named
 from fuzz.test_true_names import named as named_of
-from ibwire.fuzz.case import GOOD, Case, Command, Connection, Mad, Packet, Post, Step
+from ibwire.fuzz.case import GOOD, Case, Command, Connection, Mad, Packet, Post, Step, Wait
 from ibwire.fuzz.judge.naming import Name
 from ibwire.fuzz.judge.needs import with_needs
 from ibwire.rc.work import WROpcode
@@ -35,6 +35,7 @@ FENCE_IS_LOST_AT_A_RESTART = Patch(
     "if wqe.fence and sends.reads and sends.restart_psn is None:",
 )
 READ = Post(int(WROpcode.RDMA_READ), 0)
+READ_OF_8 = replace(READ, length=8)
 SEND = Packet(int(OpCode.RC_SEND_ONLY), length=2047)
 WRITE_ONLY = Packet(int(OpCode.RC_RDMA_WRITE_ONLY))
 WRITE_FIRST = Packet(int(OpCode.RC_RDMA_WRITE_FIRST), length=256)
@@ -270,3 +271,67 @@ def test_the_q_key_of_a_posted_datagram_is_said() -> None:
         "a posted SEND with a Q_Key whose highest bit is set: UD_SEND_ONLY with another deth.qkey"
     )
     assert with_needs(name, replace(case, connection=Connection())) == name
+
+
+NO_RECEIVE = Packet(int(OpCode.RC_SEND_ONLY))
+READ_FIRST = Packet(int(OpCode.RC_RDMA_READ_RESPONSE_FIRST), ("una", 0), length=256)
+EARLIER: Sequence[tuple[Connection, Sequence[Step], str]] = (
+    (Connection(), [READ, Packet(int(OpCode.RC_FLUSH))], "FLUSH after a posted RDMA_READ: "),
+    (
+        Connection(receives=0),
+        [Post(int(WROpcode.RDMA_WRITE), 257), NO_RECEIVE, Wait(67_108_864_001)],
+        "a wait after SEND_ONLY (no receive request): ",
+    ),
+    (
+        Connection(),
+        [Post(int(WROpcode.RDMA_READ), 257), Wait(1_048_575_000), READ_FIRST, Wait(1_000)],
+        "a wait after READ_RESPONSE_FIRST: ",
+    ),
+    (
+        Connection(),
+        [Post(int(WROpcode.RDMA_WRITE)), Post(int(WROpcode.LOCAL_INV)), READ_OF_8],
+        "a posted RDMA_READ after a posted RDMA_WRITE and a posted LOCAL_INV: ",
+    ),
+)
+
+
+@pytest.mark.parametrize(("connection", "steps", "text"), EARLIER)
+def test_steps_before_the_last_one_that_a_case_needs_are_said(
+    connection: Connection, steps: Sequence[Step], text: str
+) -> None:
+    case = Case(connection, tuple(steps))
+    what, _, what_before = text.partition(" after ")
+    name = Name(f"{what}: it is otherwise", "IBA 9.7; x#y", "z")
+
+    assert what_before
+    assert with_needs(name, case, lambda other: False).text == f"{text}it is otherwise"
+    assert with_needs(name, case, lambda other: True) == name
+
+
+def test_a_request_that_a_response_needs_is_not_said() -> None:
+    case = Case(steps=(Post(int(WROpcode.RDMA_READ), 257), READ_FIRST))
+    name = Name("READ_RESPONSE_FIRST: it is otherwise", "IBA 9.7; x#y", "z")
+
+    assert with_needs(name, case, lambda other: False) == name
+
+
+def test_the_size_of_the_receive_request_is_said_if_it_matters() -> None:
+    last = Packet(int(OpCode.RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE), length=8)
+    case = Case(Connection(room=0), (last,))
+    name = Name("WRITE_ONLY_WITH_IMMEDIATE: completion with another byte_len", "IBA; x#y", "z")
+
+    assert with_needs(name, case, lambda other: other.connection.room == 0).text == (
+        "WRITE_ONLY_WITH_IMMEDIATE with a receive request of 0 bytes: "
+        "completion with another byte_len"
+    )
+    assert with_needs(name, case, lambda other: True) == name
+
+
+def test_a_solicited_event_is_said_if_it_matters() -> None:
+    name = Name("a posted SEND: SEND_ONLY with another bth.pkey", "IBA; x#y", "z")
+    case = Case(steps=(Post(int(WROpcode.SEND), 8, solicited=True),))
+
+    assert with_needs(name, case, lambda other: False).text == (
+        "a posted SEND with a solicited event: SEND_ONLY with another bth.pkey"
+    )
+    assert with_needs(name, case, lambda other: True) == name

@@ -576,7 +576,7 @@ def _is_noticed(effect: Effect, scene: Scene) -> bool:
 
 def _cause(scene: Scene, effect: Effect) -> About | None:
     """What an earlier step is about, if the name says that the last one is right after it."""
-    subjects = scene.subjects
+    subjects = scene.of_connection
     is_unasked = isinstance(scene.step, Receive) and effect.group == "bth.psn"
     if isinstance(scene.step, Wait) or is_unasked:
         return None

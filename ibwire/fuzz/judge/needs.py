@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from ibwire.fuzz.case import Case, Connection, Mad, Packet, Post, Step, article_of
+from ibwire.fuzz.case import (
+    Case,
+    Command,
+    Connect,
+    Connection,
+    Mad,
+    Packet,
+    Post,
+    Step,
+    Wait,
+    article_of,
+)
 from ibwire.fuzz.judge.concurrency import ELSEWHERE, both
 from ibwire.fuzz.judge.naming import Name
-from ibwire.fuzz.judge.scene import FENCE, SHORT, last_connection
+from ibwire.fuzz.judge.packet_faults import with_own_faults
+from ibwire.fuzz.judge.scene import FENCE, SHORT, STEPS, last_connection
 from ibwire.fuzz.judge.setting import ORDER, is_of_requester
+from ibwire.fuzz.judge.wording import step_text
 from ibwire.fuzz.minimise import Shows
 from ibwire.fuzz.targets.emulated_device import OWN_QKEY_OF_POST
 from ibwire.fuzz.vocabulary.cm.wording import OTHER_ID_THAN, message_text
+from ibwire.rc.profile import SPEC
 from ibwire.rc.work import WROpcode
 from ibwire_layers import syndrome as aeth
 from ibwire_layers.opcodes import INFO, Operation, Position
@@ -24,6 +39,7 @@ def with_needs(name: Name, case: Case, shows: Shows | None = None) -> Name:
     Only a minimised case has reserved or congestion bits, or another first PSN than the usual one,
     because it needs them. shows: whether another case shows the same; without it nothing is tried.
     """
+    name = _with_connection(name, case)
     if len(case.steps) > SHORT:
         return name
     for add in (
@@ -37,13 +53,48 @@ def with_needs(name: Name, case: Case, shows: Shows | None = None) -> Name:
         _with_first_psn,
     ):
         name = add(name, case)
-    return name if shows is None else _with_no_bytes(name, case, shows)
+    if shows is None:
+        return name
+    for test in (_with_no_bytes, _with_solicited, _with_room, _with_earlier):
+        name = test(name, case, shows)
+    return name
 
 
 def _saying(name: Name, words: str) -> Name:
     """The name with words about the packet, behind what it says of that already."""
     what, colon, does = name.text.partition(": ")
     return replace(name, text=f"{what} {words}{colon}{does}")
+
+
+def _with_connection(name: Name, case: Case) -> Name:
+    """The name and the rule of what a case shows that needs another connection before its last
+    one, with what that one has if it is little.
+    """
+    places = [at for at, each in enumerate(case.steps[:-1]) if isinstance(each, Connect)]
+    if not places or any(isinstance(each, Mad | Command) for each in case.steps):
+        return name
+    where = "after another connection"
+    if len(places) > 1:
+        where = f"after {len(places)} other connections"
+    elif kinds := _kinds_of(with_own_faults(case, SPEC).steps[: places[0]]):
+        where = f"{where} with {kinds}"
+    does = name.text.partition(": ")[2]
+    named = _saying(name, where)
+    if _AS_IF in does:  # what was done on the connection before is known
+        return named
+    cause = f"after another connection: {does}"
+    rule = both(name.rule, STEPS[Connect].rule)
+    return replace(named, rule=rule, causes=(*name.causes, cause))
+
+
+def _kinds_of(steps: Sequence[Step]) -> str:
+    """Steps in words, each kind once; empty for none and for more than a few kinds."""
+    texts = []
+    for step in steps:
+        why = step.why if isinstance(step, Packet) else ""
+        texts.append(f"{step_text(step)} ({why})" if why else step_text(step))
+    kinds = list(dict.fromkeys(texts))
+    return " and ".join(kinds) if len(kinds) <= _MOST_KINDS else ""
 
 
 def _with_no_bytes(name: Name, case: Case, shows: Shows) -> Name:
@@ -53,6 +104,60 @@ def _with_no_bytes(name: Name, case: Case, shows: Shows) -> Name:
     if longer is None or "bytes" in name.text or shows(case.with_steps([*earlier, longer])):
         return name
     return _saying(name, "of no bytes")
+
+
+def _with_solicited(name: Name, case: Case, shows: Shows) -> Name:
+    """The name with the solicited event that the last step asks for, if that matters."""
+    *earlier, last = case.steps
+    if "solicited" in name.text:
+        return name
+    if isinstance(last, Post) and last.solicited:
+        other: Step = replace(last, solicited=False)
+    elif isinstance(last, Packet) and last.fields.get(_SOLICITED):
+        other = last.altered(fields={**last.fields, _SOLICITED: 0})
+    else:
+        return name
+    is_same = shows(case.with_steps([*earlier, other]))
+    return name if is_same else _saying(name, "with a solicited event")
+
+
+def _with_room(name: Name, case: Case, shows: Shows) -> Name:
+    """The name with the bytes of the receive request, if those matter for the last packet."""
+    room, usual = case.connection.room, Connection().room
+    last = case.steps[-1]
+    is_told = "receive" in name.text or any(isinstance(each, Connect) for each in case.steps)
+    if room == usual or is_told or not isinstance(last, Packet):
+        return name
+    other = replace(case, connection=replace(case.connection, room=usual))
+    return name if shows(other) else _saying(name, f"with a receive request of {room} bytes")
+
+
+def _with_earlier(name: Name, case: Case, shows: Shows) -> Name:
+    """The name with the steps before the last one that are not there for it anyway, if without
+    them the case does not show the same.
+    """
+    if any(each in name.text for each in _SAYING_EARLIER):
+        return name
+    *earlier, last = with_own_faults(case, SPEC).steps
+    told = [each for each in earlier if _is_told(each, last)]
+    kinds = _kinds_of(told)
+    if not kinds or any(isinstance(each, Connect) for each in earlier):
+        return name
+    rest = [one for one, other in zip(case.steps[:-1], earlier, strict=True) if other not in told]
+    is_same = shows(case.with_steps([*rest, case.steps[-1]]))
+    return name if is_same else _saying(name, f"after {kinds}")
+
+
+def _is_told(step: Step, last: Step) -> bool:
+    """Whether a step before the last one is no part of what that is about anyway.
+
+    A response needs its request, and a wait for a timer one that waits.
+    """
+    if isinstance(last, Wait):
+        return isinstance(step, Packet)
+    if isinstance(last, Post):
+        return isinstance(step, Packet | Post)
+    return isinstance(step, Post) and not is_of_requester(last)
 
 
 def _with_bytes(step: Step) -> Step | None:
@@ -171,7 +276,15 @@ def _with_first_psn(name: Name, case: Case) -> Name:
 FAR_FIRST_PSN = 1 << 20
 """A first PSN from which no case comes to the wrap."""
 
+_AS_IF = ", as if "
+_SAYING_EARLIER = (" after ", "as if", "posted receive", "its own requests", "beside requests")
+"""What a name has in it that says already what comes before the last step, or why it matters."""
+
+_MOST_KINDS = 2
+"""Kinds of steps in a name."""
+
 _FEW_BYTES = 8
+_SOLICITED = "bth.se"
 _IMMEDIATE = "immdt.imm_data"
 _DUE = ("expected", 0)
 _DMA_LEN = "reth.dma_len"

@@ -146,7 +146,8 @@ class Scene:
             about = _about(reference, step, received)
             if about is AHEAD and isinstance(step, Packet) and self._is_refused(step):
                 about = BEHIND_REFUSED
-            received = about if isinstance(step, Packet) else received
+            if isinstance(step, Packet | Connect):
+                received = about if isinstance(step, Packet) else None
             self.subjects.append((step, about))
             if number == difference.step:
                 self._keep_state(step, timeouts)
@@ -184,12 +185,12 @@ class Scene:
 
     def _is_refused(self, step: Packet) -> bool:
         """Whether the last packet at the expected PSN has found no receive request."""
-        before = [
-            about
-            for each, about in self.subjects
-            if isinstance(each, Packet) and each.pair == step.pair and about is not AHEAD
-        ]
-        return bool(before) and before[-1] in (NOT_READY, BEHIND_REFUSED)
+        for each, about in reversed(self.subjects):
+            if isinstance(each, Connect):
+                return False  # what was refused was on the connection before
+            if isinstance(each, Packet) and each.pair == step.pair and about is not AHEAD:
+                return about in (NOT_READY, BEHIND_REFUSED)
+        return False
 
     @property
     def step(self) -> Step:
@@ -200,6 +201,14 @@ class Scene:
     def about(self) -> About:
         """What it is about."""
         return self.subjects[-1][1]
+
+    @property
+    def of_connection(self) -> Sequence[tuple[Step, About]]:
+        """The steps on the connection of the last one, and what each is about."""
+        places = [
+            at for at, (each, _) in enumerate(self.subjects[:-1]) if isinstance(each, Connect)
+        ]
+        return self.subjects[places[-1] + 1 :] if places else self.subjects
 
     @property
     def earlier(self) -> Sequence[Step]:
@@ -489,7 +498,7 @@ class Scene:
         """
         if not self.is_short:
             return None
-        return next((about for _, about in self.subjects[:-1] if about.is_ignored), None)
+        return next((about for _, about in self.of_connection[:-1] if about.is_ignored), None)
 
     @property
     def has_rnr_nak(self) -> bool:
@@ -534,7 +543,7 @@ class Scene:
         """What is wrong with so many of the earlier packets that their number matters."""
         faults = Counter(
             about
-            for step, about in self.subjects[:-1]
+            for step, about in self.of_connection[:-1]
             if isinstance(step, Packet) and about.is_wrong
         )
         return next((about for about, count in faults.most_common(1) if count > ENOUGH), None)
@@ -551,7 +560,7 @@ class Scene:
         step = self.step
         found = [
             about
-            for each, about in self.subjects[:-1]
+            for each, about in self.of_connection[:-1]
             if isinstance(each, Packet) and isinstance(step, Packet) and each.pair == step.pair
         ]
         return found[-1] if found else None
