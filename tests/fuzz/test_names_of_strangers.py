@@ -12,11 +12,13 @@ from ibwire.fuzz.case import Case, Connection, Packet, Post, Receive, Step, Wait
 from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.effects import effect_of
 from ibwire.fuzz.judge.naming import Name
+from ibwire.fuzz.judge.packet_faults import with_own_faults
 from ibwire.fuzz.recording import record
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.targets.emulator import Emulator, EmulatorTestbed
 from ibwire.fuzz.vocabulary.vocabularies import QUEUE_PAIR
 from ibwire.rc.memory import Access
+from ibwire.rc.profile import SPEC
 from ibwire.rc.work import WCStatus, WROpcode
 from ibwire_layers.opcodes import OpCode
 from ibwire_layers.psn import MASK
@@ -644,3 +646,58 @@ def test_a_request_that_is_sent_again_too_early_is_called_a_retransmission() -> 
     name = named(half, flush, Wait(700 * US), connection=Connection(timeout=8))
 
     assert name.text == "a wait (the ACK timer): a retransmitted FLUSH instead of nothing"
+
+
+def test_a_response_that_only_the_packet_before_draws_is_said_of_that() -> None:
+    """Both have the same PSN: the first one, which has a wrong P_Key, is to be dropped."""
+    cached = Patch(
+        "rc/qp.py",
+        "        if pkey == self._trusted_pkey:\n            return True\n",
+        "        if self._trusted_pkey >= 0 and not (pkey ^ self._trusted_pkey) & 0x7FFF:\n"
+        "            return True\n",
+    )
+    limited = Connection(pkey_index=1)
+    dropped = ATOMIC_WRITE.altered(fields={"bth.pkey": ("pkey", -32768)}, held=True)
+    ack = Packet(int(OpCode.RC_ACKNOWLEDGE), ("una", 0))
+    last = Packet(int(OpCode.RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE))
+    name = named(cached, ack, dropped, last, connection=limited)
+    again = WRITE.altered(fields={"bth.pkey": 0x7FFF})
+
+    assert name.text == (
+        "ATOMIC_WRITE (a limited member's P_Key, to a limited member): "
+        "READ_RESPONSE_ONLY instead of nothing"
+    )
+    assert name.group == named(cached, WRITE, again, connection=limited).group
+
+
+def test_an_old_psn_of_a_request_of_another_kind_is_no_duplicate() -> None:
+    first, middle = (
+        Packet(int(each), length=256) for each in (OpCode.RC_SEND_FIRST, OpCode.RC_SEND_MIDDLE)
+    )
+    old = WRITE.altered(psn=("expected", -1))
+    steps = (first, old, middle)
+    name = named(DUPLICATES_END_MESSAGES, *steps)
+    same = named(DUPLICATES_END_MESSAGES, first, SEND.altered(psn=("expected", -1)), middle)
+    case = with_own_faults(Case(steps=steps), SPEC)
+
+    assert name.text == (
+        "SEND_MIDDLE after a WRITE with an old PSN: NAK INVALID_REQUEST instead of ACK"
+    )
+    assert same.text.startswith("SEND_MIDDLE after a duplicate SEND: ")
+    assert isinstance(case.steps[1], Packet)
+    assert case.steps[1].why == "a WRITE with an old PSN"
+
+
+def test_all_packets_of_one_kind_that_are_missing_are_counted() -> None:
+    withdraws = Patch(
+        "rc/responder.py",
+        "            self._nak_sent &= self._habits.gap_outlasts_duplicate()\n            newest",
+        "            self.replies = deque(r for r in self.replies if r.resource is None)\n"
+        "            newest",
+    )
+    add = ADD.altered(held=True)
+    late = Packet(int(OpCode.RC_RDMA_WRITE_FIRST), ("expected", -1), length=256)
+
+    assert named(withdraws, add, add, late).text == (
+        "WRITE_FIRST (while earlier responses wait): 2 ATOMIC_ACKNOWLEDGEs are missing"
+    )

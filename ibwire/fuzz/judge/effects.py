@@ -238,9 +238,11 @@ def _instead(expected: str, got: str, difference: Difference) -> str:
     """What is sent instead of what, with the error of a side that sends nothing."""
     due, reported = errors_beside(difference)
     if extra_frame(difference) is not None and difference.expected and not due:
-        return f"{_one(got)} too many"
+        count = _count_more(difference.got, difference.expected, got)
+        return f"{_some(got, count)} too many"
     if missing_frame(difference) is not None and difference.got and not reported:
-        return f"{_one(expected)} is missing"
+        count = _count_more(difference.expected, difference.got, expected)
+        return f"{_some(expected, count)} {'are' if count > 1 else 'is'} missing"
     sent = reported if got == "silence" else got
     right = due if expected == "silence" else expected
     return f"{_or_nothing(sent or got)} instead of {_or_nothing(right or expected)}"
@@ -358,6 +360,20 @@ def _one(verdict: str) -> str:
         return verdict
     article = "an" if verdict[:1] in "AEIO" or verdict.startswith(("RNR", "XRC")) else "a"
     return f"{article} {verdict}"
+
+
+def _some(verdict: str, count: int) -> str:
+    """Some packets of a kind: `an ACK`, `2 ACKs`."""
+    return f"{count} {verdict}s" if count > 1 else _one(verdict)
+
+
+def _count_more(one: Sequence[object], other: Sequence[object], kind: str) -> int:
+    """How many more packets of a kind are on one side; 1 for NAKs, which have a longer name."""
+    if " " in kind:
+        return 1
+    sides = (one, other)
+    counts = [sum(isinstance(x, bytes) and verdict(x) == kind for x in each) for each in sides]
+    return counts[0] - counts[1]
 
 
 def _or_nothing(verdict: str) -> str:

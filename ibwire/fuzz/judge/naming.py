@@ -173,7 +173,8 @@ def name_of(
     last, (case, difference) = case.steps[difference.step], of_held(case, difference)
     reference = Emulation(case.connection, profile)
     scene = Scene(reference, case, difference, profile)
-    if (earlier := scene.earlier_completion or scene.earlier_nak) is not None:
+    earlier = scene.earlier_completion or scene.earlier_nak or scene.earlier_response
+    if earlier is not None:
         return name_of(without_last(case), earlier, profile, replay)
     trials = Trials(case, difference, profile, replay)
     name = _name_of(last, case, scene, trials)

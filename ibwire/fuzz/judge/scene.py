@@ -115,6 +115,8 @@ class Scene:
         """Whether each queue pair waits after an RNR NAK before the last step."""
         self.owners: Owners = {}
         """The queue pair of each work request before the last step, by queue and number."""
+        self._taken: dict[tuple[int, int], Operation] = {}
+        """The operation of each request taken on this connection, by queue pair and PSN."""
         self._unpolled = 0, 0
         """Completions of sends and of receives before the last step that are polled after it."""
         self._filled: tuple[int, int] | None = None
@@ -146,6 +148,7 @@ class Scene:
             about = _about(reference, step, received)
             if about is AHEAD and isinstance(step, Packet) and self._is_refused(step):
                 about = BEHIND_REFUSED
+            about = self._without_original(step, about)
             if isinstance(step, Packet | Connect):
                 received = about if isinstance(step, Packet) else None
             self.subjects.append((step, about))
@@ -182,6 +185,24 @@ class Scene:
         if isinstance(step, Packet):
             self.last_psn = reference.psn(step.psn[0]) + step.psn[1] & MASK
             self.is_discarded = headers(reference, step) is not None
+
+    def _without_original(self, step: Step, about: About) -> About:
+        """What a step is about, which is no duplicate if its PSN is that of a request of the case
+        that has another operation.
+        """
+        if isinstance(step, Connect):
+            self._taken.clear()
+        operation = _operation(step)
+        if not isinstance(step, Packet) or operation is None or "bth.psn" in step.fields:
+            return about
+        psn = self.reference.psn(step.psn[0]) + step.psn[1] & MASK
+        place = step.pair % self.connection.pairs, psn
+        if not step.psn[1] and step.psn[0] == "expected" and not about.is_wrong:
+            self._taken[place] = operation
+        other = self._taken.get(place, operation)
+        if other is operation or not about.rule.endswith("#duplicate-write"):
+            return about
+        return replace(about, what=f"a {operation.name} with an old PSN", detail="")
 
     def _is_refused(self, step: Packet) -> bool:
         """Whether the last packet at the expected PSN has found no receive request."""
@@ -291,7 +312,30 @@ class Scene:
             is_due = isinstance(expected, bytes) and self.is_about_earlier(expected)
             if not is_nak or is_due or not self.is_about_earlier(got):
                 return None
-            return replace(difference, step=difference.step - 1, expected=[], got=[got])
+            step = difference.step - 1
+            return replace(difference, step=step, expected=[], got=[got], beside=((), ()))
+        return None
+
+    @property
+    def earlier_response(self) -> Difference | None:
+        """The response to a held packet that is wrong and is dropped, if it is the first answer
+        that differs: one of a kind that the last packet draws none of.
+        """
+        difference, held = self.difference, self.held
+        if held is None or difference.kind is not Kind.ANSWER or not self.subjects[-2][1].is_wrong:
+            return None
+        kinds = [_ANSWERED_BY.get(_operation(each)) for each in (held, self.step)]
+        for expected, got in zip_longest(difference.expected, difference.got):
+            if expected == got:
+                continue
+            packet = parsed(got) if isinstance(got, bytes) else None
+            info = None if packet is None else INFO.get(packet.bth.opcode)
+            kind = None if info is None else info.operation
+            is_due = isinstance(expected, bytes) and self.is_about_earlier(expected)
+            if kind is None or kind != kinds[0] or kind == kinds[1] or is_due:
+                return None
+            step = difference.step - 1
+            return replace(difference, step=step, expected=[], got=[got], beside=((), ()))
         return None
 
     def is_about_earlier(self, frame: bytes) -> bool:
@@ -611,6 +655,11 @@ def _nak_of(packet: WholePacket) -> int | None:
     return header.syndrome if header is not None and is_nak else None
 
 
+def _operation(step: Step) -> Operation | None:
+    info = INFO.get(step.opcode) if isinstance(step, Packet) else None
+    return None if info is None else info.operation
+
+
 def stores_response(packet: Packet) -> bool:
     """Whether a packet is a response whose data are stored."""
     info = INFO.get(packet.opcode)
@@ -626,6 +675,15 @@ def _may_store(packet: Packet) -> bool:
         info.is_response and not packet.length
     )
 
+
+_ANSWERED_BY: dict[Operation | None, Operation] = {
+    Operation.READ: Operation.READ_RESPONSE,
+    Operation.FLUSH: Operation.READ_RESPONSE,
+    Operation.ATOMIC_WRITE: Operation.READ_RESPONSE,
+    Operation.COMPARE_SWAP: Operation.ATOMIC_ACKNOWLEDGE,
+    Operation.FETCH_ADD: Operation.ATOMIC_ACKNOWLEDGE,
+}
+"""The response that a request draws, other than an ACK."""
 
 _STORED_RESPONSES = (Operation.READ_RESPONSE, Operation.ATOMIC_ACKNOWLEDGE)
 

@@ -19,6 +19,7 @@ from ibwire.fuzz.judge.scene import SHORT, Scene
 from ibwire.fuzz.judge.subject import SGE_LIST, About
 from ibwire.fuzz.sge_sizes import one_empty, sizes_of_sges
 from ibwire.fuzz.targets.emulated_device import PKEYS
+from ibwire.fuzz.vocabulary.queue_pair.encoding import number_of
 from ibwire.rc.work import WCStatus
 from ibwire_layers.opcodes import INFO, Operation, Position
 from ibwire_layers.psn import MASK
@@ -29,6 +30,7 @@ def setting_of(scene: Scene, effect: Effect) -> About | None:
     connection, step = scene.connection, scene.step
     if connection.pkey_index and effect.group in _OF_PKEY:
         pkey = step.fields.get("bth.pkey") if isinstance(step, Packet) else None
+        pkey = None if pkey is None else number_of(pkey, scene.reference.symbols)
         own = PKEYS[connection.pkey_index]
         member = "a limited member"
         if own & 0x8000:
