@@ -701,3 +701,18 @@ def test_all_packets_of_one_kind_that_are_missing_are_counted() -> None:
     assert named(withdraws, add, add, late).text == (
         "WRITE_FIRST (while earlier responses wait): 2 ATOMIC_ACKNOWLEDGEs are missing"
     )
+
+
+def test_what_other_queue_pairs_retransmit_is_not_wrong_where_a_timer_does_not_run() -> None:
+    first_alone = Patch(
+        "rc/requester.py",
+        "timers.rnr is None:\n                timers.ack = now + sends.ack_wait\n",
+        "timers.rnr is None and not (qp.number & 1):\n"
+        "                timers.ack = now + sends.ack_wait\n",
+    )
+    posts = [Post(int(WROpcode.RDMA_WRITE), 8, pair=pair) for pair in range(2)]
+
+    name = named(first_alone, *posts, Wait(1100 * US), connection=Connection(timeout=8, pairs=2))
+
+    assert name.text == "a wait (the ACK timer): a WRITE_ONLY is missing"
+    assert name.rule.endswith("#ack-timer")

@@ -155,7 +155,7 @@ def timed(about: About, effect: Effect, scene: Scene) -> Effect:
         return replace(effect, rule=rule, group="time")
     others = [each for each in scene.earlier if not isinstance(each, Wait)][1:]
     missing = missing_frame(difference)
-    is_in_part = missing is not None and difference.got and missing not in difference.got
+    is_in_part = missing is not None and _sends_others(missing, scene)
     if about is ACK_WAIT and is_in_part:
         return replace(effect, rule=TIME.rule)  # it is the packets that are wrong, not the time
     if about is ACK_WAIT and is_timing and others:  # what starts or stops it, not its length
@@ -165,6 +165,13 @@ def timed(about: About, effect: Effect, scene: Scene) -> Effect:
             effect = replace(effect, text=f"{effect.text} after an RNR NAK", rule=rule)
         return effect
     return effect
+
+
+def _sends_others(missing: bytes, scene: Scene) -> bool:
+    """Whether other packets are sent on the queue pair on which one is missing."""
+    got = [each for each in scene.difference.got if isinstance(each, bytes)]
+    pair = scene.sender(missing)
+    return missing not in got and any(scene.sender(each) == pair for each in got)
 
 
 def _of_retransmission(effect: Effect, scene: Scene) -> Effect:
