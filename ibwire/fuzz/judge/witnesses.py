@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ibwire.base.units import ACK_TIMEOUT_UNIT, US, Time
+from ibwire.base.units import ACK_TIMEOUT_UNIT, MS, US, Time
 from ibwire.fuzz.case import Command, Connection, Mad, Packet, Post, Receive, Step, Wait
 from ibwire.fuzz.judge.witness import Witness
 from ibwire.rc.work import WROpcode
@@ -48,7 +48,7 @@ def _rnr_wait_after(time: Time) -> tuple[Step, ...]:
         Wait(time),
         Post(int(WROpcode.RDMA_WRITE), 8),
         Packet(int(OpCode.RC_ACKNOWLEDGE), psn=("una", 0), fields={"aeth.syndrome": 0x34}),
-        Wait(40960000001),
+        Wait(80 * MS),  # beyond 4 times 10.24 ms, also in steps of 8 ms
         Packet(int(OpCode.RC_ACKNOWLEDGE), psn=("una", 0)),
     )
 
@@ -262,7 +262,7 @@ WITNESSES: Sequence[Witness] = (
             Post(int(WROpcode.RDMA_WRITE), 8),
             Post(int(WROpcode.RDMA_WRITE), 8),
             Packet(int(OpCode.RC_ACKNOWLEDGE), psn=("una", 0), fields={"aeth.syndrome": 33}),
-            Wait(20000000),
+            Wait(20 * MS),
         ),
     ),
     *(
@@ -333,6 +333,7 @@ WITNESSES: Sequence[Witness] = (
             Post(int(WROpcode.RDMA_WRITE), 8),
             Packet(int(OpCode.RC_ACKNOWLEDGE), psn=("una", 0), fields={"aeth.syndrome": 54}),
             Wait(28120000000),  # 20.48 ms become 28 ms, with a grain of 8 ms 24 ms or 32 ms
+            Wait(20 * MS),  # by then it must be retransmitted
         ),
     ),
     Witness("request_reserved", Connection(timeout=0), (Post(int(WROpcode.RDMA_WRITE), 8),)),
