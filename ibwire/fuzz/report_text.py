@@ -27,7 +27,7 @@ from ibwire.fuzz.vocabulary.cm.wording import otherness
 _PLACES = ("queue pair answers", "at the PSN wrap")
 """How brackets of names end that are about more than the packet."""
 
-SHOWN_STEPS = 20
+SHOWN_STEPS = 40
 """Of a case, the last ones."""
 
 SHOWN_THINGS = 4

@@ -106,6 +106,28 @@ def test_an_answer_that_is_kept_until_a_tick_may_be_there_for_a_message_that_was
     assert bed(ticking(4 * MS)).replay(Case(steps=tuple(steps)), SPEC) is None
 
 
+def test_an_answer_that_is_kept_until_a_tick_may_take_the_room_of_a_connection() -> None:
+    others = [Command("connect", each) for each in range(2, MAXIMUM_CONNECTIONS + 1)]
+    kept = Wait(8589934593 * 1000)
+    steps = [said("REQ"), Command("reject"), kept, *others, said("REQ", 40)]
+    without = [*kept_by_nobody(steps), said("REQ", 40)]
+
+    assert bed(ticking(4 * MS)).replay(Case(steps=tuple(steps)), SPEC) is None
+    assert bed(_SILENT).replay(Case(steps=tuple(without)), SPEC) is not None
+
+
+_SILENT = Patch(
+    "cm/states.py",
+    "        _I.REQ: Move(_S.REQ_RCVD, event=EventKind.CONNECT_REQUEST),\n",
+    "        _I.REQ: Move(_S.REQ_RCVD),\n",
+)
+
+
+def kept_by_nobody(steps: Sequence[Step]) -> Sequence[Step]:
+    """The connections of a case without the request that is refused first."""
+    return [each for each in steps if isinstance(each, Command) and each.what == "connect"]
+
+
 def held(message: Mad) -> Mad:
     """A message that arrives together with the next one."""
     message.held = True

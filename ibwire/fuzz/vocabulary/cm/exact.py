@@ -99,6 +99,7 @@ class ExactManagerComparison(ExactComparison):
             self._look_for_forgotten(difference)
         if isinstance(step, Mad | Command) and difference is not None:
             self.is_over |= self._is_of_forgotten(difference, kept)
+            self.is_over |= self._is_full_of_answers(difference)
         if not (isinstance(step, Mad) and step.held):
             self._received.clear()
             self._answered.clear()
@@ -132,6 +133,14 @@ class ExactManagerComparison(ExactComparison):
             if acts or (listener is not None and listener.waiting >= listener.backlog):
                 return True
         return False
+
+    def _is_full_of_answers(self, difference: Difference) -> bool:
+        """Whether the device may have no room, for answers that the reference has forgotten."""
+        if difference.got or difference.reported:
+            return False
+        manager, now = self._manager, self.reference.now
+        forgotten = self._late.forgotten(now)
+        return forgotten > 0 and len(manager.connections) + forgotten > manager.LIMIT_CONNECTIONS
 
     def _in_answers(
         self, number: int, expected: Sequence[Frame], got: Sequence[Frame]

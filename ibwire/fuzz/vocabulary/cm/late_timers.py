@@ -103,6 +103,10 @@ class LateTimers:
         timers = (self._answered.get((exchange, each)) for each in (False, True))
         return any(each is not None and each.due <= now <= each.limit for each in timers)
 
+    def forgotten(self, now: Time) -> int:
+        """How many such answers a device may still have, each of which takes up a connection."""
+        return sum(each.due <= now <= each.limit for each in self._answered.values())
+
     def kept(self, now: Time) -> list[Connection]:
         """Connections of which only an answer is kept, which a device may have forgotten.
 
