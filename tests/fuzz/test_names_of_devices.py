@@ -289,7 +289,8 @@ def name_of(fault: str, connection: Connection, steps: Sequence[Step]) -> Name:
                 Mad(message="REQ", exchange=1, fields={"req.local_ca_guid": ("own.guid", -1)}),
                 Mad(message="REQ", exchange=3, fields={"req.local_qpn": ("own.qpn", -2)}),
             ],
-            "REQ with the queue pair number of another CA: REJ STALE_CONNECTION instead of silence",
+            "REQ with the queue pair number of another CA: REJ STALE_CONNECTION, "
+            "and it does not report CONNECT_REQUEST",
             "teardown",
         ),
     ],
