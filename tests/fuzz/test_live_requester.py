@@ -427,6 +427,7 @@ def test_one_cause_has_one_group_whatever_comes_of_it() -> None:
     assert len({name.group for name in names}) == 1
     assert names[1].text == (
         "READ_RESPONSE_ONLY (a READ response of the wrong length): "
-        "completion SUCCESS of a send instead of REM_OP_ERR of a send"
+        "completion SUCCESS of a posted RDMA_READ "
+        "instead of REM_OP_ERR of a posted RDMA_READ"
     )
     assert {name.rule.rpartition("#")[2] for name in names} == {"read-response-length"}

@@ -198,7 +198,7 @@ def name_of(fault: str, connection: Connection, steps: Sequence[Step]) -> Name:
             SGES,
             [wrong(SEND_FIRST, bth__ack_req=0).altered(held=True), READ],
             "SEND_FIRST (into a receive of several SGEs, one of 0 bytes): "
-            "NAK REMOTE_OPERATIONAL_ERROR instead of LOC_LEN_ERR",
+            "NAK REMOTE_OPERATIONAL_ERROR instead of nothing",
             "receive-fault",
         ),
         (
@@ -206,7 +206,7 @@ def name_of(fault: str, connection: Connection, steps: Sequence[Step]) -> Name:
             USUAL,
             [post(WROpcode.RDMA_READ, 513), READ_FIRST, READ_FIRST],
             "READ_RESPONSE_FIRST (a READ response out of its place): "
-            "no completion BAD_RESP_ERR of a send",
+            "no completion BAD_RESP_ERR of a posted RDMA_READ",
             "response-mismatch",
         ),
         (
@@ -229,7 +229,7 @@ def name_of(fault: str, connection: Connection, steps: Sequence[Step]) -> Name:
                 READ_FIRST.altered(psn=("una", 2), length=0),
             ],
             "READ_RESPONSE_FIRST (a response behind an unanswered READ or atomic): "
-            "no completion RETRY_EXC_ERR of a send",
+            "no completion RETRY_EXC_ERR of a posted ATOMIC_FETCH_AND_ADD",
             "implied-nak",
         ),
         (
@@ -279,7 +279,8 @@ def name_of(fault: str, connection: Connection, steps: Sequence[Step]) -> Name:
             USUAL,
             [post(WROpcode.RDMA_READ, 257), ack(1, 0x62)],
             "ACKNOWLEDGE (a NAK REMOTE_ACCESS_ERROR inside a message): "
-            "completion REM_OP_ERR of a send instead of REM_ACCESS_ERR of a send",
+            "completion REM_OP_ERR of a posted RDMA_READ "
+            "instead of REM_ACCESS_ERR of a posted RDMA_READ",
             "completion-status",
         ),
         (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fuzz.scripted import Scripted
@@ -369,7 +371,7 @@ def test_a_timer_that_runs_in_the_wait_after_an_rnr_nak_is_one_finding() -> None
         ),
     ]
 
-    assert ": RETRY_EXC_ERR of a send too early" in names[1].text
+    assert ": RETRY_EXC_ERR of a posted RDMA_READ too early" in names[1].text
     assert "#rnr-wait" in names[1].rule
     assert have_one_cause(*names)
 
@@ -384,7 +386,7 @@ def test_retries_that_there_are_not_end_too_early_by_the_timer() -> None:
         connection=Connection(timeout=8, retry_cnt=0),
     )
 
-    assert name.text == "a wait (the ACK timer): RETRY_EXC_ERR of a send too early"
+    assert name.text == "a wait (the ACK timer): RETRY_EXC_ERR of a posted RDMA_READ too early"
     assert name.rule.endswith("#ack-timer")
 
 
@@ -439,8 +441,8 @@ def test_what_follows_a_duplicate_is_named_after_it() -> None:
     refused = named(DUPLICATES_END_MESSAGES, first, again, middle)
     taken = named(DUPLICATES_END_MESSAGES, first, again, WRITE)
 
-    assert refused.text.startswith("SEND_MIDDLE after a duplicate ")
-    assert " after a duplicate " in taken.text
+    assert refused.text.startswith("SEND_MIDDLE after a WRITE with an old PSN: ")
+    assert " after a WRITE with an old PSN: " in taken.text
     assert all(name.rule.endswith("#duplicates") for name in (refused, taken))
     assert have_one_cause(refused, taken)
 
@@ -716,3 +718,53 @@ def test_what_other_queue_pairs_retransmit_is_not_wrong_where_a_timer_does_not_r
 
     assert name.text == "a wait (the ACK timer): a WRITE_ONLY is missing"
     assert name.rule.endswith("#ack-timer")
+
+
+def test_an_earlier_request_that_a_wrong_key_ends_breaks_the_order_of_completions() -> None:
+    ends_the_oldest = Patch(
+        "rc/requester.py",
+        "                    wqe.status = WCStatus.LOC_PROT_ERR\n"
+        "                    sends.retire()\n"
+        "                    return None",
+        "                    sends.fail(WCStatus.LOC_PROT_ERR)\n                    return None",
+    )
+    post = Post(int(WROpcode.RDMA_WRITE), 8, sges=2, wrong_lkey=2)
+    name = named(ends_the_oldest, Post(int(WROpcode.RDMA_READ), signaled=False), post)
+
+    assert name.text == (
+        "a posted RDMA_WRITE (a wrong L_Key): "
+        "a completion LOC_PROT_ERR of a posted RDMA_READ, which is not due"
+    )
+    assert name.rule.endswith("#completion-order")
+
+
+def test_a_crash_at_a_packet_of_uc_breaks_the_rule_of_uc() -> None:
+    never_dropped = Patch(
+        "rc/responder.py",
+        "            if form.has_imm and not self._habits.has_receive(self.receives, self._srq):\n"
+        "                return self._refuse_not_ready(packet)\n"
+        "            va, rkey, rest = packet.va",
+        "            va, rkey, rest = packet.va",
+    )
+    name = named(never_dropped, UC_WRITE_IMM, connection=replace(UC, receives=0))
+
+    assert "AssertionError" in name.text
+    assert name.rule.endswith("#uc")
+
+
+def test_a_limit_does_not_explain_what_takes_another_queue_pair() -> None:
+    """READs that other queue pairs have not answered count against the limit."""
+    counts_all = Patch(
+        "rc/responder.py",
+        "return self._habits.has_slot(self.resources, self.qp",
+        "return self._habits.has_slot(\n"
+        "                [r for q in self.qp.device.qps.values() for r in q.responder.resources],\n"
+        "                self.qp",
+    )
+    add = ADD.altered(held=True, pair=1)
+    last = ADD.altered(pair=1)
+    limited = Connection(max_dest_rd_atomic=2, pairs=3)
+    name = named(counts_all, add.altered(pair=2), add, last, connection=limited)
+
+    assert "NAK INVALID_REQUEST instead of ATOMIC_ACKNOWLEDGE" in name.text
+    assert "as if" not in name.text

@@ -141,7 +141,8 @@ CASES: Sequence[tuple[str, Sequence[Step], str]] = (
             Packet(int(OpCode.RC_ATOMIC_ACKNOWLEDGE), ("una", 0)),
         ],
         "ATOMIC_ACKNOWLEDGE (a response for several SGEs): "
-        "completion LOC_PROT_ERR of a send instead of SUCCESS of a send",
+        "completion LOC_PROT_ERR of a posted ATOMIC_FETCH_AND_ADD "
+        "instead of SUCCESS of a posted ATOMIC_FETCH_AND_ADD",
     ),
 )
 
@@ -162,12 +163,12 @@ EDGE_CASES: Sequence[tuple[str, Sequence[Step], str]] = (
             Wait(1_048_576_000),
             Wait(1_048_576_000),
         ],
-        "a wait (the ACK timer): nothing instead of a retransmitted WRITE_ONLY",
+        "a wait (the ACK timer): RETRY_EXC_ERR instead of WRITE_ONLY",
     ),
     (
         "later-keys-read-as-zeros",
         [Post(int(WROpcode.SEND), 257, sges=3, wrong_lkey=3)],
-        "a posted SEND (a wrong L_Key): SEND_FIRST instead of nothing",
+        "a posted SEND (a wrong L_Key): SEND_FIRST instead of LOC_PROT_ERR",
     ),
     (
         "full-members-only",
@@ -206,7 +207,7 @@ EDGE_CASES: Sequence[tuple[str, Sequence[Step], str]] = (
             Wait(60_000_000),
             Wait(2_000_000_000),
         ],
-        "a wait (the ACK timer): no completion RETRY_EXC_ERR of a send",
+        "a wait (the ACK timer): no completion RETRY_EXC_ERR of a posted RDMA_WRITE",
     ),
     (
         "credits-go-back",
@@ -231,8 +232,7 @@ EDGE_CASES: Sequence[tuple[str, Sequence[Step], str]] = (
     (
         "transport-version-ignored",
         [wrong(ADD, bth__tver=1).altered(held=True), SEND],
-        "SEND_ONLY (no receive request) after another transport version: "
-        "ATOMIC_ACKNOWLEDGE instead of RNR NAK wait=0.64ms",
+        "FETCH_ADD (another transport version): ATOMIC_ACKNOWLEDGE instead of nothing",
     ),
     (
         "replay-behind-newer-responses-at-the-wrap",
@@ -352,7 +352,7 @@ MORE_CASES: Sequence[tuple[str, Sequence[Step], str]] = (
             Post(int(WROpcode.SEND)),
             Packet(int(OpCode.RC_ACKNOWLEDGE), ("una", 0)),
         ],
-        "ACKNOWLEDGE (while a request is being received): no completion SUCCESS of a send",
+        "ACKNOWLEDGE (while a request is being received): no completion SUCCESS of a posted SEND",
     ),
     (
         "full-read-takes-one-psn-more",
@@ -883,7 +883,8 @@ NEEDED: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
             NO_DATA.altered(psn=("una", 2), fields={"aeth.syndrome": 0x61}),
         ],
         "ACKNOWLEDGE (a NAK INVALID_REQUEST inside a message): "
-        "completion SUCCESS of a send instead of REM_INV_REQ_ERR of a send",
+        "completion SUCCESS of a posted RDMA_WRITE "
+        "instead of REM_INV_REQ_ERR of a posted RDMA_WRITE",
         "ack-coalescing",
     ),
     (
@@ -891,7 +892,8 @@ NEEDED: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
         USUAL,
         [Post(int(WROpcode.RDMA_WRITE)), NO_DATA.altered(fields={"aeth.syndrome": 0x61})],
         "ACKNOWLEDGE (a NAK INVALID_REQUEST): "
-        "completion SUCCESS of a send instead of REM_INV_REQ_ERR of a send",
+        "completion SUCCESS of a posted RDMA_WRITE "
+        "instead of REM_INV_REQ_ERR of a posted RDMA_WRITE",
         "completion-status",
     ),
     (
@@ -1023,7 +1025,7 @@ NEEDED: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
             NO_DATA.altered(psn=("una", 2), fields={"aeth.syndrome": 0x64}),
         ],
         "ACKNOWLEDGE (a reserved syndrome inside a message): "
-        "a completion SUCCESS of a send, which is not due",
+        "a completion SUCCESS of a posted RDMA_WRITE, which is not due",
         "ack-coalescing",
     ),
     (
@@ -1110,7 +1112,7 @@ def test_a_message_that_a_part_of_it_completes_breaks_the_rule_of_acks() -> None
 
     for packet in (part, not_ready):
         name = named("ack-inside-message-completes", asked, packet)
-        assert name.text.endswith("a completion SUCCESS of a send, which is not due")
+        assert name.text.endswith("a completion SUCCESS of a posted RDMA_WRITE, which is not due")
         assert name.rule.endswith("#ack-coalescing")
 
 

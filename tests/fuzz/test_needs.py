@@ -107,7 +107,8 @@ CASES: Sequence[tuple[str, Connection, Sequence[Step], str, str]] = (
             Post(int(WROpcode.RDMA_WRITE), 0),
             Packet(int(OpCode.RC_ACKNOWLEDGE), ("una", 0), fields={"aeth.syndrome": 0x91}),
         ],
-        "ACKNOWLEDGE (a response with credits) with reserved bits: no completion SUCCESS of a send",
+        "ACKNOWLEDGE (a response with credits) with reserved bits: "
+        "no completion SUCCESS of a posted RDMA_WRITE",
         "aeth",
     ),
     (

@@ -609,7 +609,7 @@ def test_whatever_comes_of_an_ack_that_is_taken_in_part_is_one_cause() -> None:
     assert implied.rule.endswith("#implied-nak")
     assert plain.rule == later.rule == "IBA 9.7.5.1.2; docs/reference/transport.md#ack-coalescing"
     assert plain.text == (
-        "ACKNOWLEDGE (an ACK): no completion SUCCESS of a send, "
+        "ACKNOWLEDGE (an ACK): no completion SUCCESS of a posted RDMA_WRITE, "
         "as if it acknowledged only the first request"
     )
 

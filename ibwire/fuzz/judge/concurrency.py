@@ -33,7 +33,7 @@ def of_pair(scene: Scene, effect: Effect) -> Effect:
     if not isinstance(step, Packet | Post | Receive):
         return effect
     own = step.pair % scene.connection.pairs
-    for completion, text in odd_completions(scene.difference):
+    for completion, text in odd_completions(scene.difference, scene.posted):
         if scene.owners.get((completion[0], completion[1]), own) != own:
             if completion[2] == WCStatus.SUCCESS:
                 return replace(effect, text=text)

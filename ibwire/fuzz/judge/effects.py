@@ -7,9 +7,10 @@ because an answer is missing or of another kind, the packet at fault determines 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
+from types import MappingProxyType
 
 from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.exclusions import FLAGS
@@ -57,8 +58,12 @@ class Effect:
     """Whether it is an event that has a rule of its own, whatever the packet is."""
 
 
-def effect_of(difference: Difference) -> Effect:
-    """What a difference says."""
+Posted = Mapping[int, str]
+"""The operations of posted requests, by their numbers."""
+
+
+def effect_of(difference: Difference, posted: Posted = MappingProxyType({})) -> Effect:
+    """What a difference says. posted: the requests that may complete."""
     match difference.kind:
         case Kind.CRASH:
             text = one_line(difference.got[0])
@@ -68,7 +73,7 @@ def effect_of(difference: Difference) -> Effect:
         case Kind.ANSWER:
             return _answer(difference)
         case Kind.COMPLETION:
-            return replace(_completion(difference), is_executed=True)
+            return replace(_completion(difference, posted), is_executed=True)
         case Kind.TIME:
             return Effect(timing_text(difference), "time", f"C9-141; {_TRANSPORT}ack-timeout")
         case Kind.MEMORY:
@@ -134,7 +139,9 @@ def first_frame(difference: Difference) -> bytes | None:
     return None
 
 
-def odd_completions(difference: Difference) -> Iterator[tuple[tuple[int, ...], str]]:
+def odd_completions(
+    difference: Difference, posted: Posted
+) -> Iterator[tuple[tuple[int, ...], str]]:
     """The completions that are too many or missing, each with that in words."""
     if difference.kind is not Kind.COMPLETION:
         return
@@ -147,7 +154,7 @@ def odd_completions(difference: Difference) -> Iterator[tuple[tuple[int, ...], s
         known = {each[:2] for each in others if isinstance(each, tuple)}
         for each in completions:
             if isinstance(each, tuple) and each[:2] not in known:
-                yield each, text.format(f"{_status(each)} of another queue pair")
+                yield each, text.format(f"{status_text(each, posted)} of another queue pair")
 
 
 def statuses_of(completions: Sequence[object]) -> set[object]:
@@ -388,35 +395,37 @@ def _treatment(expected: str, got: str) -> str:
     return "refused" if "NAK" in got else "executed" if "NAK" in expected else "another answer"
 
 
-def _completion(difference: Difference) -> Effect:
+def _completion(difference: Difference, posted: Posted) -> Effect:
     if _flushes_in_another_order(difference):
         return Effect("requests are flushed in another order", FLUSH_ORDER, _FLUSHED)
     if missing := _left_out(difference.expected, difference.got):
         if _is_flushed(missing[0]):
             text = f"{_requests(missing, difference.got)} not flushed"
             return Effect(text, FLUSH, _FLUSHED)
-        return _without(missing[0])
+        return _without(missing[0], posted)
     if extra := _left_out(difference.got, difference.expected):
-        return _IN_ERROR if _is_all_flushed(extra, difference.expected) else _with(extra[0])
+        return _IN_ERROR if _is_all_flushed(extra, difference.expected) else _with(extra[0], posted)
     pairs = zip(difference.expected, difference.got, strict=False)
     expected, got = next(pair for pair in pairs if pair[0] != pair[1])
     is_late = _has_request_of(difference.got, expected)
     is_early = _has_request_of(difference.expected, got)
     if _request(expected) == _request(got) or not (is_late or is_early):
-        return _other_completion(expected, got, difference.unchecked)
+        return _other_completion(expected, got, difference.unchecked, posted)
     if is_late and is_early:
-        return Effect("completions in another order", ANOTHER_ORDER, _ORDER_OF_COMPLETIONS)
-    return _with(got) if is_late else _without(expected)
+        return Effect("completions in another order", ANOTHER_ORDER, ORDER_OF_COMPLETIONS)
+    return _with(got, posted) if is_late else _without(expected, posted)
 
 
-def _without(completion: object) -> Effect:
+def _without(completion: object, posted: Posted) -> Effect:
     """A completion is missing."""
-    return Effect(f"no completion {_status(completion)}", "no completion", _due(completion))
+    return Effect(
+        f"no completion {status_text(completion, posted)}", "no completion", _due(completion)
+    )
 
 
-def _with(completion: object) -> Effect:
+def _with(completion: object, posted: Posted) -> Effect:
     """A completion is not due."""
-    text = f"a completion {_status(completion)}, which is not due"
+    text = f"a completion {status_text(completion, posted)}, which is not due"
     return Effect(text, "a completion", _due(completion), ends=_is_flushed(completion))
 
 
@@ -472,12 +481,14 @@ def _flushes_in_another_order(difference: Difference) -> bool:
     return all(map(_is_flushed, moved))
 
 
-def _other_completion(expected: object, got: object, unchecked: Sequence[str]) -> Effect:
+def _other_completion(
+    expected: object, got: object, unchecked: Sequence[str], posted: Posted
+) -> Effect:
     assert isinstance(expected, tuple)
     assert isinstance(got, tuple)
     fields = [name for name in wrong_parts(expected, got) if f"completion.{name}" not in unchecked]
     if "status" in fields:
-        text = f"completion {_status(got)} instead of {_status(expected)}"
+        text = f"completion {status_text(got, posted)} instead of {status_text(expected, posted)}"
         rule = next((each for each in map(_due, (expected, got)) if each != STATUS), STATUS)
         return Effect(text, "status", rule)
     lacking = [name for name, flag in _MARKING if (_flags(expected) & ~_flags(got)) & flag]
@@ -507,10 +518,13 @@ def _due(completion: object) -> str:
     return _OF_STATUS.get(completion[2], STATUS)
 
 
-def _status(completion: object) -> str:
+def status_text(completion: object, posted: Posted) -> str:
+    """The status of a completion, and what has completed."""
     assert isinstance(completion, tuple)
-    queue = "send" if completion[0] == SENDS else "receive"
-    return f"{WCStatus(completion[2]).name} of a {queue}"
+    what = "a send" if completion[0] == SENDS else "a receive"
+    if completion[0] == SENDS and completion[1] in posted:
+        what = f"a posted {posted[completion[1]]}"
+    return f"{WCStatus(completion[2]).name} of {what}"
 
 
 def _event(difference: Difference) -> Effect:
@@ -563,7 +577,7 @@ RNR_TIMER = f"IBA 9.7.5.2.8; {_TRANSPORT}rnr-timer"
 _ORDER_OF_RESPONSES = f"IBA 9.7.5.1; {_TRANSPORT}ack-order"
 _SEGMENTATION = f"IBA 9.7.2; {_TRANSPORT}segmentation"
 _LENGTH_OF_READ = f"IBA 9.7.2, 9.4.4; {_TRANSPORT}segmentation, {_TRANSPORT}reth"
-_ORDER_OF_COMPLETIONS = f"IBA 10.7.3.1, 10.8.1; {_TRANSPORT}completion-order"
+ORDER_OF_COMPLETIONS = f"IBA 10.7.3.1, 10.8.1; {_TRANSPORT}completion-order"
 ANOTHER_ORDER = "another order"
 GAP_NAK = "NAK PSN_SEQUENCE_ERROR"
 FLUSH = "no flush"

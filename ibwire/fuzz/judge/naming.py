@@ -66,6 +66,7 @@ from ibwire.fuzz.judge.effects import (
     FLUSH_ORDER,
     LAST_WQE,
     OF_FIELD,
+    ORDER_OF_COMPLETIONS,
     RETRY_COUNT,
     RNR_RETRY,
     RNR_TIMER,
@@ -187,7 +188,7 @@ def name_of(
 def _name_of(last: Step, case: Case, scene: Scene, trials: Trials) -> Name:
     """The name, without its cost. last: the last step, as it is in the whole case."""
     difference = scene.difference
-    step, effect = scene.step, of_pair(scene, effect_of(difference))
+    step, effect = scene.step, of_pair(scene, effect_of(difference, scene.posted))
     about = setting_of(scene, effect) or place_of(scene, effect) or scene.about
     if is_of_another(last, scene) and missing_frame(difference) is not None:
         about = ELSEWHERE  # the step after a held packet, which such a case needs
@@ -321,7 +322,9 @@ def _of_crash(text: str, about: About, effect: Effect, scene: Scene) -> Name:
     """The name of an exception."""
     step = scene.step
     rule, group = _with_queue(about.rule, about, effect, scene), effect.group
-    if isinstance(step, Packet) and rule in [each.rule for each in SERVICES.values()]:
+    if not scene.is_reliable and about.treatment:  # RC treats it otherwise: with a NAK
+        rule = about.treatment
+    elif isinstance(step, Packet) and rule in [each.rule for each in SERVICES.values()]:
         rule = rule_of_operation(step) or rule
     if _has_reserved_opcode(step):  # which may be one of any service
         rule = RESERVED_OPCODE.rule
@@ -339,6 +342,8 @@ def _of_any_packet(text: str, about: About, effect: Effect, scene: Scene) -> Nam
         return Name(text, both(_TRANSITIONS, ELSEWHERE.rule), _OWN_ERROR)
     if effect.is_event:
         return Name(f"{text}: {effect.text}", effect.rule, effect.group)
+    if isinstance(scene.step, Post) and scene.ends_another_request:
+        return Name(f"{text}: {effect.text}", ORDER_OF_COMPLETIONS, _ANOTHER_ENDED)
     if about is SHARED:
         return Name(f"{text}: {effect.text}", about.rule, about.group)
     if effect.group in (FLUSH_ORDER, SRQ_LIMIT, LAST_WQE):
@@ -626,6 +631,7 @@ SOLICITED = f"IBA 9.2.3; {_TRANSPORT}solicited-event"
 _TRANSITIONS = f"IBA 10.3.1; {_TRANSPORT}qp-transitions"
 _OWN_ERROR = "the error state of UC and UD after a request that fails"
 _ERROR_OF_PACKET = "the error state of UC and UD after a packet"
+_ANOTHER_ENDED = "another request that ends in error"
 _HELD_BACK = "requests with a fence, or behind one, that are not sent"
 
 _SHOWN_MEMORY = "memory that a later packet shows"

@@ -115,6 +115,8 @@ class Scene:
         """Whether each queue pair waits after an RNR NAK before the last step."""
         self.owners: Owners = {}
         """The queue pair of each work request before the last step, by queue and number."""
+        self.posted: dict[int, str] = {}
+        """The operation of each posted request of the last connection, by its number."""
         self._taken: dict[tuple[int, int], Operation] = {}
         """The operation of each request taken on this connection, by queue pair and PSN."""
         self._unpolled = 0, 0
@@ -144,6 +146,10 @@ class Scene:
         for number, each in enumerate(walk(reference, case, difference.step)):
             if number < difference.step:
                 timeouts = _timeouts(reference, each, timeouts)
+            if isinstance(each, Post):
+                self.posted[reference.posted] = WROpcode(each.opcode).name
+            elif isinstance(each, Connect):
+                self.posted.clear()
             step = _at_its_pair(reference, _as_arrived(reference, binding, each))
             about = _about(reference, step, received)
             if about is AHEAD and isinstance(step, Packet) and self._is_refused(step):
@@ -324,6 +330,8 @@ class Scene:
         difference, held = self.difference, self.held
         if held is None or difference.kind is not Kind.ANSWER or not self.subjects[-2][1].is_wrong:
             return None
+        if extra_frame(difference) is not None:
+            return None  # it is one too many, whatever the last packet is
         kinds = [_ANSWERED_BY.get(_operation(each)) for each in (held, self.step)]
         for expected, got in zip_longest(difference.expected, difference.got):
             if expected == got:
@@ -523,6 +531,20 @@ class Scene:
         packet = parsed(frame)
         info = None if packet is None else INFO.get(packet.bth.opcode)
         return info is not None and not info.is_response
+
+    @property
+    def ends_another_request(self) -> bool:
+        """Whether a device ends an earlier request in error for what is wrong with a posted one."""
+        if self.difference.kind is not Kind.COMPLETION or self.about.rule != WRONG_LKEY.rule:
+            return False
+        return any(
+            isinstance(each, tuple)
+            and each not in self.difference.expected
+            and each[2] not in (WCStatus.SUCCESS, WCStatus.WR_FLUSH_ERR)
+            and each[:2] in self.owners
+            and each[0] == SENDS
+            for each in self.difference.got
+        )
 
     @property
     def has_wrong(self) -> bool:

@@ -19,6 +19,8 @@ from ibwire.fuzz.judge.effects import (
     extra_frame,
     missing_frame,
     place_of_time,
+    status_text,
+    statuses_of,
     timing_text,
 )
 from ibwire.fuzz.judge.open_timers import MOST
@@ -132,7 +134,10 @@ def timed(about: About, effect: Effect, scene: Scene) -> Effect:
     effect = _of_retransmission(effect, scene)
     if effect.rule == RETRY_COUNT and effect.group == "a completion" and _has_no_retries(scene):
         # There is nothing to count: it has not waited for as long as it should.
-        early = f"{WCStatus.RETRY_EXC_ERR.name} of a send too early"
+        given_up = next(
+            each for each in difference.got if statuses_of([each]) == {WCStatus.RETRY_EXC_ERR}
+        )
+        early = f"{status_text(given_up, scene.posted)} too early"
         anchor = "rnr-wait" if scene.has_rnr_nak else "ack-timer"
         rule = f"IBA 9.7.5.2.8; {_TRANSPORT}{anchor}"
         if anchor == "ack-timer":

@@ -49,7 +49,8 @@ def single_cause(trials: Trials, abouts: Sequence[About]) -> SingleCause | None:
     if xrc_domain.takes_domain_of_pair(trials):
         as_if = ", as if its R_Key had to be of the domain of the queue pair"
         return SingleCause(xrc_domain.RULE, xrc_domain.GROUP, as_if=as_if)
-    if other := attributes.other_attribute(trials, is_of_length=_is_of_length(trials.case, abouts)):
+    other = attributes.other_attribute(trials, is_of_length=_is_of_length(trials.case, abouts))
+    if other is not None and not trials.needs_other_pairs:
         name, value = other
         rule = attributes.rule_of(name, trials.case)
         as_if = (

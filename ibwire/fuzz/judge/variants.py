@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ibwire.base.node import Frame
-from ibwire.fuzz.case import Case, CaseError, Connection, Packet, Pause, RunsAway, Step, Wait
+from ibwire.fuzz.case import Case, CaseError, Connection, Packet, Pause, Post, RunsAway, Step, Wait
 from ibwire.fuzz.judge.comparison import Agrees, Difference, Kind, apply, in_memory
 from ibwire.fuzz.judge.findings import agreeing_but, are_same
 from ibwire.fuzz.judge.probes import probes_for
@@ -105,6 +105,21 @@ class Trials:
             if self._shown.is_by(variant) and not self._is_refuted(variant):
                 return number
         return None
+
+    @property
+    def needs_other_pairs(self) -> bool:
+        """Whether the device does nothing wrong without the packets and requests of other queue
+        pairs than that of the last step; `False` where that cannot be tried.
+        """
+        *earlier, last = self.steps
+        own = last.pair if isinstance(last, _OF_A_PAIR) else None
+        rest = [each for each in earlier if not isinstance(each, _OF_A_PAIR) or each.pair == own]
+        if own is None or self._replay is None or len(rest) == len(earlier):
+            return False
+        try:
+            return self._replay(self.case.with_steps([*rest, last])) is None
+        except (CaseError, RunsAway):
+            return False
 
     def _is_refuted(self, variant: Variant) -> bool:
         """Whether the device does not do what a variant foretells of another last step."""
@@ -302,5 +317,7 @@ def _frame(reference: Emulation, binding: Binding, step: Packet | Pause) -> Fram
         return binding.pause(step)
     return binding.frame(step, reference.psn(step.psn[0]), reference.symbols)
 
+
+_OF_A_PAIR = (Packet, Post)
 
 _NOT_TRIED = (Kind.CRASH, Kind.ENDLESS)

@@ -548,6 +548,11 @@ class Emulation:
         self._posted += 1
         return True
 
+    @property
+    def posted(self) -> int:
+        """How many send requests were posted on this connection: the number of the next one."""
+        return self._posted
+
     def buffer_of(self, queue: int, number: int) -> list[slice]:
         """Where in `memory` what a receive request receives is stored, or what a request reads."""
         if queue == RECEIVES:
