@@ -173,10 +173,13 @@ def timed(about: About, effect: Effect, scene: Scene) -> Effect:
 
 
 def _sends_others(missing: bytes, scene: Scene) -> bool:
-    """Whether other packets are sent on the queue pair on which one is missing."""
+    """Whether other packets are sent on the queue pair on which one is missing; on any where an
+    RNR NAK may be at fault.
+    """
     got = [each for each in scene.difference.got if isinstance(each, bytes)]
     pair = scene.sender(missing)
-    return missing not in got and any(scene.sender(each) == pair for each in got)
+    own = got if scene.has_rnr_nak else [each for each in got if scene.sender(each) == pair]
+    return bool(own) and missing not in got
 
 
 def _of_retransmission(effect: Effect, scene: Scene) -> Effect:
