@@ -692,11 +692,11 @@ class Responder:
                 reply.is_due = False
 
     def _handle_duplicate(self, packet: TransportPacket) -> None:
+        if self.forgotten:
+            self._offer_forgotten(packet)
         qp = self.qp
         qp.counters.duplicates += 1
         operation = packet.form.operation
-        if self.forgotten and operation not in _ACKNOWLEDGED:
-            self._offer_forgotten(packet)
         if operation is _READ:
             found = find_read(self.resources, packet, qp.mtu, self._habits.accepts_replay)
             if found is None:
@@ -720,7 +720,7 @@ class Responder:
             read = find_read(self.forgotten, packet, self.qp.mtu, self._habits.accepts_replay)
             if read is not None:
                 self._replay(*read, is_due=False)
-        else:
+        elif packet.form.operation not in _ACKNOWLEDGED:
             result = self._habits.find_result(self.forgotten, packet)
             if result is not None:
                 self._replay(result, 0, is_due=False)

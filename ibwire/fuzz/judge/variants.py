@@ -114,10 +114,10 @@ class Trials:
         *earlier, last = self.steps
         own = last.pair if isinstance(last, _OF_A_PAIR) else None
         rest = [each for each in earlier if not isinstance(each, _OF_A_PAIR) or each.pair == own]
-        if own is None or self._replay is None or len(rest) == len(earlier):
+        if own is None or self.replay is None or len(rest) == len(earlier):
             return False
         try:
-            return self._replay(self.case.with_steps([*rest, last])) is None
+            return self.replay(self.case.with_steps([*rest, last])) is None
         except (CaseError, RunsAway):
             return False
 

@@ -114,12 +114,7 @@ def manager_name(
         text = f"{step.message} with {other}: {_treatment(difference)}"
         group = f"{step.message} with other IDs than before: {_treatment(difference)}"
         rule = _OF_DREP if step.message == "DREP" else _UNKNOWN
-    if difference.kind not in FATAL and text.endswith(f": {difference.kind}"):
-        text = text.removesuffix(difference.kind) + difference_text(difference)
-    if state == _TIMEWAIT and text.endswith(_EXIT_TOO_MUCH) and difference.times[0]:
-        text = text.removesuffix(_NOTHING_INSTEAD) + " too early"
-    if isinstance(step, Mad) and text.startswith(f"{step.message} in "):
-        text = _whose(difference, step, steps) + text.removeprefix(step.message)
+    text = _plainer(text, difference, [*steps[:-1], step], state)
     causes = _causes(difference, step)
     if isinstance(step, Mad) and _repeats_another(step, steps):
         treatment = _treatment(difference)
@@ -135,6 +130,18 @@ def manager_name(
     name = _with_the_rest(Name(text, rule, group, causes=causes), difference, steps, beyond)
     name = _in_words(name, difference, steps, state) if isinstance(step, Mad) else name
     return _of_xrc(name, state) if _is_of_xrc(steps) and difference.kind not in FATAL else name
+
+
+def _plainer(text: str, difference: Difference, steps: Sequence[Step], state: str) -> str:
+    """A name that says what differs, what is too early, and whose message the last one is."""
+    step = steps[-1]
+    if difference.kind not in FATAL and text.endswith(f": {difference.kind}"):
+        text = text.removesuffix(difference.kind) + difference_text(difference)
+    if state == _TIMEWAIT and text.endswith(_EXIT_TOO_MUCH) and difference.times[0]:
+        text = text.removesuffix(_NOTHING_INSTEAD) + " too early"
+    if isinstance(step, Mad) and text.startswith(f"{step.message} in "):
+        text = _whose(difference, step, steps) + text.removeprefix(step.message)
+    return text
 
 
 def late_end_name(
