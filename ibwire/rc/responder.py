@@ -113,9 +113,9 @@ class Responder:
     def reset(self) -> None:
         """Drop all state, as after creation."""
         self.resources.clear()
-        self.forgotten.clear()
         self.replies.clear()
         self.early.packets.clear()
+        self.forgotten.clear()
         self.epsn = 0
         """The expected PSN."""
         self.msn = 0
