@@ -57,10 +57,26 @@ from ibwire.rc.work import WROpcode
 from ibwire_layers.opcodes import OpCode
 from ibwire_layers.packet import Packet as WholePacket
 from mutants.engine import _patched_sources, copied
-from mutants.table import EDGES, FIRMWARE, INTERACTIONS, read_mutants
+from mutants.table import (
+    DEVICES,
+    EDGES,
+    FIRMWARE,
+    INTERACTIONS,
+    RIGHT,
+    SHARED,
+    STRANGERS,
+    TABLE,
+    VALUES,
+    XRC,
+    read_mutants,
+)
 
 MUTANTS = read_mutants(INTERACTIONS) | read_mutants(EDGES) | read_mutants(FIRMWARE)
-TABLES = MUTANTS | read_mutants(FIRMWARE)
+TABLES = MUTANTS | {
+    name: mutant
+    for table in (TABLE, SHARED, XRC, VALUES, DEVICES, STRANGERS, RIGHT)
+    for name, mutant in read_mutants(table).items()
+}
 BINDING = Binding(PEER_ADDRESS, ADDRESS)
 
 SEND, WRITE, READ = OpCode.RC_SEND_ONLY, OpCode.RC_RDMA_WRITE_ONLY, OpCode.RC_RDMA_READ_REQUEST

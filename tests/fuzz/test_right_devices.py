@@ -7,19 +7,22 @@ from functools import partial
 
 import pytest
 
+from examples import sampled
 from fuzz.scripted import Scripted, scripted
 from ibwire.base.units import S
 from ibwire.fuzz.campaign import Campaign
-from ibwire.fuzz.case import Case, Connection, Packet, Post, Receive, Step, Wait
+from ibwire.fuzz.case import Case, Connection, Packet, Post, Receive, Role, Step, Wait
 from ibwire.fuzz.judge.comparison import Kind
 from ibwire.fuzz.recording import completion_text
 from ibwire.fuzz.targets.emulated_device import RECEIVES, SENDS, Emulation
 from ibwire.fuzz.targets.emulator import EmulatorTestbed
+from ibwire.fuzz.vocabulary.vocabularies import vocabulary_for
 from ibwire.rc.profile import SPEC
 from ibwire.rc.work import WROpcode
 from ibwire_layers.opcodes import OpCode
 from mutants.engine import copied
-from mutants.table import Mutant, Patch
+from mutants.table import RIGHT, Mutant, Patch, read_mutants
+from mutants.target import open_target
 
 SEND = Packet(int(OpCode.RC_SEND_ONLY))
 ACK = Packet(int(OpCode.RC_ACKNOWLEDGE), ("una", 0))
@@ -96,6 +99,19 @@ DATAGRAMS = Connection(service="UD", sges=5, room=1064)
 WRONG_KEY = Connection(service="UD", sges=5, room=1064, wrong_lkey=5)
 READ = Post(int(WROpcode.RDMA_READ), 513, sges=2, wrong_lkey=2)
 ANSWER = Packet(int(OpCode.RC_RDMA_READ_RESPONSE_FIRST), ("una", 0), length=512)
+
+
+DEVICES = read_mutants(RIGHT)
+
+
+@pytest.mark.parametrize("name", sampled(DEVICES, 5))
+def test_a_right_device_of_somebody_else_is_not_accused(name: str) -> None:
+    role = Role(DEVICES[name].role)
+    vocabulary = vocabulary_for(role)
+    make = vocabulary.generators(31, role)
+    campaign = Campaign(open_target(name, f"{RIGHT}:{name}").testbed(role), make)
+
+    assert [each.bucket for each in campaign.run(3000)] == []
 
 
 def device(patch: Patch) -> EmulatorTestbed:

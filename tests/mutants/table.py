@@ -34,6 +34,9 @@ DEVICES = Path(__file__).with_name("devices.toml")
 STRANGERS = Path(__file__).with_name("strangers.toml")
 """Mutants of other such engineers, who judged each finding."""
 
+RIGHT = Path(__file__).with_name("right_devices.toml")
+"""Devices of such engineers that do something else, which is right: the fuzzer accuses none."""
+
 ROLES = ("responder", "requester", "cm")
 """The side of a device that a mutant of the fuzzer is in."""
 
