@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fuzz.test_true_names import named
+from fuzz.test_names_and_rules import named
 from ibwire.fuzz.case import Case, Connection, Packet, Post, Step, Wait
 from ibwire.fuzz.judge.choices import CHOICES
 from ibwire.fuzz.recording import Recording, record

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from fuzz.test_names_and_rules import named as named_of
 from fuzz.test_naming import named
-from fuzz.test_true_names import named as named_of
 from ibwire.fuzz.case import GOOD, Case, Command, Connection, Mad, Packet, Post, Step, Wait
 from ibwire.fuzz.judge.naming import Name
 from ibwire.fuzz.judge.needs import with_needs

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from fuzz.test_names_and_rules import named
 from fuzz.test_naming import USUAL, WRITE
-from fuzz.test_true_names import named
 from ibwire.fuzz.case import Connect, Connection, Packet, Post, Step, Wait, step_text
 from ibwire.fuzz.judge.concurrency import both
 from ibwire.fuzz.judge.naming import Name

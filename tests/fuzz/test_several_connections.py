@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fuzz.test_true_names import named as named_alone
+from fuzz.test_names_and_rules import named as named_alone
 from ibwire.fuzz.case import Case, Connect, Connection, Packet, Step
 from ibwire.fuzz.judge.naming import Name
 from ibwire.fuzz.judge.needs import with_needs

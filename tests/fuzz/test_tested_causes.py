@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from fuzz.test_names_and_rules import named
 from fuzz.test_naming import READ, SEND, WRITE
-from fuzz.test_true_names import named
 from ibwire.fuzz.case import Connection, Packet, Step
 from ibwire.fuzz.judge.profiles import without_checking
 from ibwire.rc.profile import SPEC

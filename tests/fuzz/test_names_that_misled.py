@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fuzz.scripted import Scripted
-from fuzz.test_true_names import named
+from fuzz.test_names_and_rules import named
 from ibwire.base.units import US
 from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import Case, Connection, Packet, Post, Receive, Step, Wait
