@@ -19,8 +19,8 @@ RESET_KEEPS_THE_NAK = Patch(
 )
 RESET_KEEPS_RESPONSES = Patch(
     "rc/responder.py",
-    "        self.resources.clear()\n        self.forgotten.clear()",
-    "        self.forgotten.clear()",
+    "        self.resources.clear()\n        self.replies.clear()",
+    "        self.replies.clear()",
 )
 SEND = Packet(int(OpCode.RC_SEND_ONLY))
 WRITE = Packet(int(OpCode.RC_RDMA_WRITE_ONLY))
