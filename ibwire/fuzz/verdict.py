@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from ibwire.fuzz.case import Case, CaseError, Connection, Packet, Role, RunsAway
 from ibwire.fuzz.judge.alone import explained_alone
 from ibwire.fuzz.judge.choices import Choice
-from ibwire.fuzz.judge.comparison import Difference
+from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.exclusions import WitnessExcluded
 from ibwire.fuzz.judge.explanation import changed, explanation, single_explanations, with_values
 from ibwire.fuzz.judge.findings import (
@@ -96,6 +96,9 @@ class Judge:
                 return None
             shortest = self._shortest_fault(case, difference, allowed)
             shortest, name, difference = self._named(shortest, difference, confirmed.bucket)
+        if difference.kind is Kind.ENDLESS and not self._is_endless(shortest):
+            report.count_unstable(name.text)
+            return None
         if not self._is_fault(shortest, difference):
             return None
         known = self._witnessed(shortest)
@@ -274,6 +277,9 @@ class Judge:
         finally:
             search.also = None
         return case
+
+    def _is_endless(self, case: Case) -> bool:
+        return self._testbed.is_endless(case, self.state.profile)
 
     def _is_fault(self, case: Case, difference: Difference) -> bool:
         """Whether a target is wrong that differs from a reference with its known deviations.

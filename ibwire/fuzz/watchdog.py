@@ -43,6 +43,17 @@ def watchdog(interval: float = INTERVAL) -> Iterator[None]:
         signal.signal(signal.SIGVTALRM, before)
 
 
+def be_patient() -> None:
+    """Let calls take as long again as before the first one that did not come back.
+
+    Where other programs use the processors, some systems count the time of those, too: the short
+    interval may then be over in a call that comes back.
+    """
+    watch = getattr(signal.getsignal(signal.SIGVTALRM), "__self__", None)
+    if isinstance(watch, Watch):
+        watch.begin()
+
+
 def supervised(call: Callable[[], Result]) -> Result:
     """What a device does outside of duels."""
     return call()
@@ -52,8 +63,13 @@ class Watch:
     """What was seen at the last look."""
 
     def __init__(self, interval: float) -> None:
-        self._interval = interval
+        self._first = self._interval = interval
         self._seen: FrameType | None = None
+
+    def begin(self) -> None:
+        """Look at the interval of the beginning again."""
+        self._interval = self._first
+        signal.setitimer(signal.ITIMER_VIRTUAL, self._interval, self._interval)
 
     def look(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal that has come in this frame; raises `RunsAway`."""

@@ -24,7 +24,7 @@ from ibwire.fuzz.case import (
     RunsAway,
 )
 from ibwire.fuzz.condense import joined, last_part
-from ibwire.fuzz.judge.comparison import FATAL, Device, Difference, ExactComparison
+from ibwire.fuzz.judge.comparison import FATAL, Device, Difference, ExactComparison, Kind
 from ibwire.fuzz.judge.findings import (
     Finding,
     agreeing_but,
@@ -57,7 +57,7 @@ from ibwire.fuzz.vocabulary.vocabularies import (
     role_of,
     vocabulary_for,
 )
-from ibwire.fuzz.watchdog import supervised
+from ibwire.fuzz.watchdog import be_patient, supervised
 from ibwire.rc.profile import PROFILES, Profile
 
 DEFAULT = "emu"
@@ -219,6 +219,15 @@ class EmulatorTestbed(Testbed):
         finally:
             devices = self._replays.devices - before
             self.explained += devices * (TWO_DEVICES + len(case.steps)) // 2
+
+    def is_endless(self, case: Case, profile: Profile) -> bool:
+        """Whether new devices do not come back from a case either, twice."""
+        for _ in range(2):
+            be_patient()
+            found = self.comparison(case.connection, profile).carry_out(case)
+            if found is None or found.kind is not Kind.ENDLESS:
+                return False
+        return True
 
     def name_of(self, state: RunState, case: Case, left: Difference, bucket: str) -> Name:
         """The name of a difference in a minimised case."""

@@ -166,6 +166,10 @@ class Testbed(ABC):
     def replay(self, case: Case, profile: Profile) -> Difference | None:
         """Carry a case out on a new connection."""
 
+    def is_endless(self, case: Case, profile: Profile) -> bool:
+        """Whether a device that has not come back does not do so again, with more time."""
+        return True
+
     @abstractmethod
     def name_of(self, state: RunState, case: Case, left: Difference, bucket: str) -> Name:
         """The name of a difference in the last step of a minimised case."""
