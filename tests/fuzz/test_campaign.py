@@ -624,7 +624,7 @@ def test_no_finding_accuses_a_right_device(fault: str) -> None:
     """Whether it is that of a known deviation or of a planted fault, short or as it was found."""
     tested = _with_fault(fault) if fault else target("rxe")
     campaign = Campaign(EmulatorTestbed(tested), queue_pair_generators(1, Role.BOTH))
-    found = list(campaign.run(4000 if fault else 300))
+    found = list(campaign.run(6000 if fault else 300))
 
     assert found
     for finding, profile in product(found, RIGHT.values()):

@@ -21,7 +21,7 @@ from ibwire.fuzz.judge.explanation import (
     with_values,
 )
 from ibwire.fuzz.judge.findings import fields_at_fault, has_other_payload, signature
-from ibwire.rc.profile import Profile
+from ibwire.rc.profile import PROFILES, SPEC, Profile
 
 WITNESS = "witness of "
 """How the origin of a witness begins."""
@@ -306,13 +306,13 @@ def _together(
 ) -> bool:
     """Take over choices that show in every packet, and therefore only together.
 
-    Where few witnesses differ, only choices whose own witness differs are tried.
+    Where few witnesses differ, only choices whose own witness differs are tried; none that
+    shows alone.
     """
     differs = [name for name, case in cases if not _agrees(case, found.profile, replay)]
     hidden = set() if found.is_unlike else {name for name, _ in cases}.difference(differs)
-    left_out = (
-        hidden | found.shown.keys() | {each.name for each in choices if each.is_by_witness_alone}
-    )
+    alone = {each.name for each in choices if each.is_by_witness_alone or _shows_alone(each)}
+    left_out = hidden | found.shown.keys() | alone
     open_choices = [each for each in choices if each.name not in left_out]
     in_vain: Counter[object] = Counter()
     for _, case in cases:
@@ -337,6 +337,16 @@ def _together(
                 found.shown[choice.name] = next(own, case)  # some show in other witnesses only
             return True
     return False
+
+
+def _shows_alone(choice: Choice) -> bool:
+    """Whether a choice shows in its own witness, and no known implementation makes it, which might
+    make others that show in every packet.
+    """
+    usual = getattr(SPEC, choice.name)
+    return choice.is_always_shown and all(
+        getattr(each, choice.name) == usual for each in PROFILES.values()
+    )
 
 
 def _is_acceptable(

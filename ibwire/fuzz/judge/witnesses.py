@@ -66,18 +66,6 @@ WITNESSES: Sequence[Witness] = (
     ),
     Witness(
         "coalesces_acks",
-        Connection(mtu=512, timeout=0),
-        (
-            Packet(
-                int(OpCode.RC_RDMA_WRITE_FIRST),
-                length=512,
-                fields={"bth.ack_req": 0, "reth.dma_len": 1578},
-            ),
-            Receive(2),
-        ),
-    ),
-    Witness(
-        "coalesces_acks",
         Connection(timeout=0),
         (
             Packet(int(OpCode.RC_RDMA_WRITE_ONLY), length=8, held=True),
