@@ -105,7 +105,7 @@ class Responder:
         self.offers = False
         """Whether responses are queued that need not be sent, for an owner who decides on them,
         and wakes the queue pair, before anything is sent (`ibwire.fuzz.judge.open_responses`):
-        ACKs of packets without AckReq, and of requests that are `forgotten`."""
+        ACKs of packets without AckReq and for new credits, responses to what is `forgotten`."""
         self.forgotten: list[Resource] = []
         """READs and atomics of which another responder may have kept the responses."""
         self.reset()

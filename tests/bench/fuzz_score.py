@@ -33,25 +33,12 @@ from mutants.score import (
     sooner,
     total,
 )
-from mutants.table import (
-    DEVICES,
-    EDGES,
-    FIRMWARE,
-    INTERACTIONS,
-    SHARED,
-    STRANGERS,
-    TABLE,
-    VALUES,
-    XRC,
-    read_mutants,
-)
+from mutants.table import OWN_TABLES, TABLE, read_mutants
 
 FAILED = 1
 WRONG_USAGE = 2
 
 CLEAN_PACKETS = 1_000_000
-
-OWN_TABLES = (TABLE, INTERACTIONS, EDGES, SHARED, XRC, FIRMWARE, VALUES, DEVICES, STRANGERS)
 
 
 class Seeds(click.ParamType[tuple[int, ...]]):

@@ -57,25 +57,11 @@ from ibwire.rc.work import WROpcode
 from ibwire_layers.opcodes import OpCode
 from ibwire_layers.packet import Packet as WholePacket
 from mutants.engine import _patched_sources, copied
-from mutants.table import (
-    DEVICES,
-    EDGES,
-    FIRMWARE,
-    INTERACTIONS,
-    RIGHT,
-    SHARED,
-    STRANGERS,
-    TABLE,
-    VALUES,
-    XRC,
-    read_mutants,
-)
+from mutants.table import EDGES, FIRMWARE, INTERACTIONS, OWN_TABLES, RIGHT, read_mutants
 
 MUTANTS = read_mutants(INTERACTIONS) | read_mutants(EDGES) | read_mutants(FIRMWARE)
-TABLES = MUTANTS | {
-    name: mutant
-    for table in (TABLE, SHARED, XRC, VALUES, DEVICES, STRANGERS, RIGHT)
-    for name, mutant in read_mutants(table).items()
+TABLES = {
+    name: mutant for table in (*OWN_TABLES, RIGHT) for name, mutant in read_mutants(table).items()
 }
 BINDING = Binding(PEER_ADDRESS, ADDRESS)
 

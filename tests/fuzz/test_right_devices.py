@@ -228,8 +228,7 @@ READ_ANSWER = Packet(int(OpCode.RC_RDMA_READ_RESPONSE_ONLY), ("una", 0), length=
 
 def campaign(patch: Patch, *steps: Step) -> Campaign:
     """A run with one case against an emulator that is changed."""
-    case = Case(Connection(timeout=0), steps)
-    return Campaign(device(patch), lambda number: scripted(case), minimises=False)
+    return run_of(Case(Connection(timeout=0), steps), patch)
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,19 @@ STRANGERS = Path(__file__).with_name("strangers.toml")
 RIGHT = Path(__file__).with_name("right_devices.toml")
 """Devices of such engineers that do something else, which is right: the fuzzer accuses none."""
 
+OWN_TABLES = (
+    TABLE,
+    INTERACTIONS,
+    EDGES,
+    SHARED,
+    XRC,
+    FIRMWARE,
+    VALUES,
+    DEVICES,
+    STRANGERS,
+)
+"""All tables of faults."""
+
 ROLES = ("responder", "requester", "cm")
 """The side of a device that a mutant of the fuzzer is in."""
 
